@@ -1,17 +1,17 @@
-//! What the default policies' simulations cost: `cargo bench --bench adaptive [-- --quick]`.
+//! The cost of the default policies' simulations: `cargo bench --bench adaptive [-- --quick]`.
 //!
-//! The default, `auto+auto`, beside itself pinned to the settings that it starts with, which simulates
-//! nothing. Both run in turns over the same requests, and the table has the medians, the median of the ratios
-//! of neighbouring turns, and the ratio of the best turns, which other work on the machine disturbs least.
-//! Time is the thread's processor time: all work is done on one thread.
+//! The default, `auto+auto`, runs beside itself pinned to its initial settings, which simulates nothing. Both
+//! take turns over the same requests. The table has the medians, the median of the ratios of neighbouring
+//! turns, and the ratio of the best turns, which other work on the machine disturbs least. Time is the
+//! processor time of the one thread that does all the work.
 //!
 //! | row | meaning |
 //! | --- | --- |
 //! | `hit` | `PageStore::get` of resident pages (120 MiB), uniform |
-//! | `hit, some missed` | the same with some pages missed: the simulations hear of hits only where pages are missed |
-//! | `tiers, LEVEL` | both policies alone, without store and devices (`pagetier_ghost::Tiers`), by the share of requests that miss; a quarter of the requests write |
+//! | `hit, some missed` | the same with some misses: the simulations see hits only where there are misses |
+//! | `tiers, LEVEL` | both policies alone (`pagetier_ghost::Tiers`), by the share of misses; a quarter of the requests write |
 //!
-//! The last column is the difference for each request that missed: the bests', in nanoseconds. After it comes
+//! The last column is the difference of the best turns per missed request, in nanoseconds. A second table has
 //! the memory that the simulations take, relative to the pool's.
 
 use pagetier::{
@@ -53,8 +53,7 @@ fn main() {
     }
 }
 
-/// Lets the pinned and the adaptive subject take turns. `run` returns nanoseconds per request, and misses per
-/// request.
+/// Lets the pinned and the adaptive subject take turns. `run` returns nanoseconds and misses per request.
 fn turns<S>(name: &str, rounds: usize, subjects: &mut [S; 2], mut run: impl FnMut(&mut S) -> (f64, f64)) {
     for subject in subjects.iter_mut() {
         black_box(run(subject));
@@ -171,12 +170,13 @@ impl Alone {
     }
 }
 
-/// What the adaptive policies take beyond the pinned ones, whose tables reserve the same for their records.
+/// The share of memory that the adaptive policies take beyond the pinned ones, whose tables reserve the same
+/// for their records.
 fn share_of_memory(frames: usize, slots: usize) -> f64 {
     let before = ssd_policy("cac:ageing,write-at-hand,rewrite,sketch").build(&slot_params(frames, slots));
     let mut ssd = ssd_policy("auto").build(&slot_params(frames, slots));
     let mut pool = pool_policy("auto").build(&FramePolicyParams::new(frames, Costs::PAPER));
-    // Ten times as many pages as there is room for fill every table.
+    // Ten times as many pages as the tables have room for fill every one of them.
     for no in 0..10 * slots as u32 {
         let (page, frame) = (PageId::new(SpaceId(1), no), FrameId(no % frames as u32));
         ssd.read(page, Some(Home::Hdd), Access::Random, Millis(0));

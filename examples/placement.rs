@@ -1,5 +1,5 @@
-//! The static two-tier placement of the 2014 paper (section 3): which pages belong in memory and which on the
-//! SSD when their read and write counts are known. Prints the costs of the optimum and of the two-step
+//! The static two-tier placement of Liu & Salem 2014 (section 3): which pages belong in memory and which on
+//! the SSD if their read and write counts are known. Prints the costs of the optimum and of the two-step
 //! heuristic, and draws both like the paper's Figure 3.
 //!
 //! `cargo run --release --example placement`
@@ -12,9 +12,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 /// Finds the best static placement of pages in memory and on the SSD, and draws it.
-///
-/// The defaults are the instance of Figure 3. The paper does not give the scale of its axes; here pages are
-/// read up to 30 times and written up to 60 times, which reproduces the described picture.
+/// The defaults are the instance of Figure 3. The paper does not give the scale of its axes. Here pages are
+/// read up to 30 times and written up to 60 times, which reproduces the picture that it describes.
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
 struct Cli {

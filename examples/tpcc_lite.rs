@@ -1,5 +1,5 @@
-//! TPC-C on Pagetier, and its storage cost per New-Order: `cargo run --release --example tpcc_lite`; see `--
-//! --help` for all options.
+//! Runs TPC-C on Pagetier and reports its storage cost per New-Order: `cargo run --release --example
+//! tpcc_lite`; `-- --help` lists all options.
 //!
 //! The database engine is `crates/tpcc`.
 

@@ -1,4 +1,4 @@
-//! What helps against an error: who can act on it, and how.
+//! What to do about an error: who can act on it, and how.
 
 use crate::error::{Error, OpenError};
 use pagetier_bufpool::{Exhausted, PoolError, TierError};
@@ -7,13 +7,13 @@ use pagetier_page::PageId;
 use pagetier_ssdcache::ReadmitError;
 use std::io;
 
-/// What helps against an error. See [`Error::advice`] and [`OpenError::advice`]; `docs/embedding.md` has the
-/// details per error.
+/// What to do about an error. See [`Error::advice`] and [`OpenError::advice`]; `docs/embedding.md` treats
+/// each error in detail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {
-    /// The same call may succeed later, once guards are dropped, the log gate works again, or another opener
-    /// has left. Nothing was changed.
+    /// Repeat the call later: it may succeed once guards are dropped, the log gate works again, or another
+    /// process has closed the store. Nothing was changed.
     Retry,
     /// Free space on the device or in the directory, then repeat the call.
     FreeSpace,
@@ -21,16 +21,16 @@ pub enum Advice {
     Reopen,
     /// Change the option or the argument that the error names.
     FixConfiguration,
-    /// A device failed, is missing or is the wrong one: bring back the right one, or replace it.
+    /// A device failed, is missing, or is the wrong one: attach the right one, or replace it.
     FixDevice,
     /// Data is damaged or too old: restore the page, or the store, from a backup or the log.
     Restore,
-    /// The program asked for what cannot be: a defect of the program.
+    /// The program asked for something impossible: fix the program.
     Bug,
 }
 
 impl Error {
-    /// What helps.
+    /// What to do about this error.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -71,7 +71,7 @@ impl Error {
         }
     }
 
-    /// The page that the error concerns, if it is a single one.
+    /// The page that the error concerns, if it concerns a single one.
     #[must_use]
     pub fn page(&self) -> Option<PageId> {
         match self {
@@ -92,7 +92,8 @@ impl Error {
 }
 
 impl OpenError {
-    /// What helps. [`Advice::Retry`] means that another opener must leave first.
+    /// What to do about this error. [`Advice::Retry`] usually means that the store or a device is still in
+    /// use elsewhere.
     #[must_use]
     pub fn advice(&self) -> Advice {
         match self {
@@ -157,7 +158,7 @@ fn of_pool(error: &PoolError) -> Advice {
         PoolError::Deadlock { .. } => Advice::Bug,
         PoolError::Memory(_) => Advice::FixConfiguration,
         PoolError::Closed => Advice::Reopen,
-        // The embedder's log: its own error says more.
+        // The embedder's log failed: its own error says more.
         _ => Advice::Retry,
     }
 }

@@ -1,4 +1,4 @@
-//! The store for code without a runtime: every call blocks its thread until it is done.
+//! The store for code without an async runtime: every call blocks its thread until it completes.
 //!
 //! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
 //! use the store at the same time. [`PageStore::store`] and [`PageStore::block_on`] give access to all other
@@ -65,8 +65,7 @@ impl PageStore {
         &self.store
     }
 
-    /// Waits for `future` on this thread; for methods of [`PageStore::store`] that have no blocking form
-    /// here.
+    /// Waits for `future` on this thread; for methods of [`PageStore::store`] that have no blocking form.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.handle.block_on(future)
     }
@@ -75,14 +74,6 @@ impl PageStore {
     #[must_use]
     pub fn spaces(&self) -> Spaces<'_> {
         Spaces(self)
-    }
-
-    /// See [`crate::PageStore::allocate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
-        self.block_on(self.store.allocate(space))
     }
 
     /// See [`crate::PageStore::get`].
@@ -96,81 +87,9 @@ impl PageStore {
         }
     }
 
-    /// See [`crate::PageStore::get_mut`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        self.block_on(self.store.get_mut(page))
-    }
-
-    /// See [`crate::PageStore::overwrite`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        self.block_on(self.store.overwrite(page))
-    }
-
-    /// See [`crate::PageStore::create`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        self.block_on(self.store.create(page))
-    }
-
-    /// See [`crate::PageStore::recreate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        self.block_on(self.store.recreate(page))
-    }
-
-    /// See [`crate::PageStore::discard`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn discard(&self, page: PageId) -> Result<(), Error> {
-        self.block_on(self.store.discard(page))
-    }
-
     /// Reads the pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         Scan { store: self, scan: self.store.scan(space, range) }
-    }
-
-    /// See [`crate::PageStore::sync`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn sync(&self) -> Result<(), Error> {
-        self.block_on(self.store.sync())
-    }
-
-    /// See [`crate::PageStore::flush_to`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
-        self.block_on(self.store.flush_to(lsn))
-    }
-
-    /// See [`crate::PageStore::redo_from`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
-        self.block_on(self.store.redo_from(log_end, loss))
-    }
-
-    /// See [`crate::PageStore::shutdown`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn shutdown(&self) -> Result<(), Error> {
-        self.block_on(self.store.shutdown())
     }
 
     /// See [`crate::PageStore::close`].
@@ -180,6 +99,33 @@ impl PageStore {
     pub fn close(self) -> Result<(), Error> {
         let Self { store, driver } = self;
         driver.handle.block_on(store.close())
+    }
+}
+
+/// Defines blocking forms of the asynchronous store's methods, under their names.
+macro_rules! blocking {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+            pub fn $name(&self, $($arg: $type),*) -> Result<$result, Error> {
+                self.block_on(self.store.$name($($arg),*))
+            }
+        )*
+    };
+}
+
+impl PageStore {
+    blocking! {
+        allocate(space: SpaceId) -> PageMut<'_>;
+        get_mut(page: PageId) -> PageMut<'_>;
+        overwrite(page: PageId) -> PageMut<'_>;
+        create(page: PageId) -> PageMut<'_>;
+        recreate(page: PageId) -> PageMut<'_>;
+        discard(page: PageId) -> ();
+        sync() -> ();
+        flush_to(lsn: Lsn) -> ();
+        redo_from(log_end: Lsn, loss: Loss) -> Lsn;
+        shutdown() -> ();
     }
 }
 

@@ -54,12 +54,12 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The store's path is a file.
-    #[error("{path}: not a directory; a store is one", path = .path.display())]
+    #[error("{path}: not a directory, but a store is a directory", path = .path.display())]
     NotADirectory {
         /// The path.
         path: PathBuf,
     },
-    /// Another opener has the store.
+    /// The store is already open, in this process or another.
     #[error("{path}: the store is open already, here or in another process; close it first", path = .path.display())]
     AlreadyOpen {
         /// The directory.
@@ -67,7 +67,7 @@ pub enum OpenError {
     },
     /// The store cannot have exclusive use of the file or block device, not even with `force`: overwriting it
     /// would destroy its user's data.
-    #[error("{device}: this store cannot have it exclusively: {why}; release it first", device = .device.display())]
+    #[error("{device}: this store cannot use it exclusively: {why}; release it first", device = .device.display())]
     DeviceInUse {
         /// The device.
         device: PathBuf,
@@ -80,7 +80,7 @@ pub enum OpenError {
         /// What is wrong.
         why: String,
     },
-    /// The store was made with another page size.
+    /// The store was created with another page size.
     #[error("the store has pages of {store} bytes, not of {asked}; omit the page size or pass {store}")]
     OtherPageSize {
         /// The store's page size, in bytes.
@@ -223,12 +223,12 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The number of a space is not above those of all spaces that the store ever had.
-    #[error("the number of space {space} may have been used before: take one from {free_from} on")]
+    /// The number for a new space is not above those of all spaces that the store ever had.
+    #[error("space number {space} may have been used before: use {free_from} or a larger one")]
     SpaceIdUsed {
         /// The number.
         space: SpaceId,
-        /// The smallest number that is free.
+        /// The smallest number that may be used.
         free_from: SpaceId,
     },
     /// The page lies beyond the end of its space, or was never written.

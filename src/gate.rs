@@ -1,4 +1,4 @@
-//! The embedder's log as the pool sees it: it is released when the store ends, whatever still runs.
+//! The embedder's log gate as the pool sees it. It is released when the store ends, even if tasks still run.
 
 use crate::lock::Present;
 use pagetier_bufpool::{GateError, GateFuture, LogGate};
@@ -17,7 +17,7 @@ enum State {
 /// The gate of one opening.
 pub(crate) struct Gate {
     state: Mutex<State>,
-    /// The pool keeps the gate, so that this tells when the pool is gone.
+    /// Lives as long as the pool, which holds the gate.
     _present: Present,
 }
 
@@ -30,7 +30,7 @@ impl Gate {
     /// Drops the embedder's gate; no page is written afterwards.
     pub(crate) fn release(&self) {
         let released = std::mem::replace(&mut *self.state.lock(), State::Released);
-        // Not under the lock: the embedder's code runs here.
+        // Drop it outside the lock: this may run the embedder's code.
         drop(released);
     }
 }

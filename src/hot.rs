@@ -1,5 +1,6 @@
-//! The hot set: which pages a pool holds, saved and brought back, so that a restart does not begin cold.
+//! The hot set: the pages that a pool holds, saved and loaded again so that a restart does not begin cold.
 
+use crate::background::{blocking, put_file};
 use crate::store::PageStore;
 use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Homes;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The first line of a file.
 const TITLE: &str = "pagetier hot set 1";
 
-/// Why a hot set cannot be saved or brought back.
+/// Why a hot set cannot be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HotSetError {
@@ -22,7 +23,7 @@ pub enum HotSetError {
         #[source]
         source: std::io::Error,
     },
-    /// The file is no hot set.
+    /// The file is not a hot set.
     #[error("{path}: line {line} is not part of a hot set", path = .path.display())]
     Malformed {
         /// The file.
@@ -32,27 +33,40 @@ pub enum HotSetError {
     },
 }
 
-/// What [`PageStore::import_hot`] did.
+/// The result of [`PageStore::import_hot`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HotSetReport {
     /// Pages in the file.
     pub listed: u64,
-    /// Of these, the hottest that were asked for: as many as the pool holds with an eighth to spare.
+    /// The pages requested: the hottest of those listed, as many as fill seven eighths of the pool.
     pub wanted: u64,
-    /// Of these, the ones in memory afterwards, or that were until others displaced them.
+    /// The requested pages that were read or already in memory; others may have displaced some of them
+    /// since.
     pub loaded: u64,
 }
 
 impl PageStore {
-    /// At most `max` pages in memory, those first that the pool's policy would keep longest.
+    /// At most `max` of the pages in memory, those first that the pool's policy would keep longest.
     #[must_use]
     pub fn hot_set(&self, max: usize) -> Vec<PageId> {
         self.pool.hottest(max)
     }
 
-    /// Saves [`PageStore::hot_set`] to the file `path`: a line per page, the hottest first, with the numbers
-    /// of its space and itself. The file is replaced as a whole.
+    /// Saves [`PageStore::hot_set`] to the file `path`: one line per page, the hottest first, with the
+    /// space's number and the page's. The file is replaced as a whole.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, reopened: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.export_hot("/var/lib/db.hot").await?;
+    /// // After a restart:
+    /// let report = reopened.import_hot("/var/lib/db.hot").await?;
+    /// println!("{} of {} pages are in memory", report.loaded, report.listed);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The file cannot be written.
@@ -64,30 +78,21 @@ impl PageStore {
             let _ = writeln!(text, "{} {}", page.space.0, page.no);
         }
         let path = path.as_ref().to_owned();
-        let named = path.clone();
-        let saved = tokio::task::spawn_blocking(move || {
-            let mut beside = path.clone().into_os_string();
-            beside.push(format!(".{}", std::process::id()));
-            std::fs::write(&beside, text)?;
-            std::fs::rename(&beside, &path)
-        });
-        let saved =
-            saved.await.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")));
-        saved.map_err(|source| HotSetError::Io { path: named, source })?;
+        let saved = put_file(path.clone(), text.into_bytes()).await;
+        saved.map_err(|source| HotSetError::Io { path, source })?;
         Ok(pages.len() as u64)
     }
 
-    /// Reads the pages of a file of [`PageStore::export_hot`] into memory in the order of the disk, and waits
-    /// for them. It reads as a scan does: pages in use are not displaced, and the SSD's policy does not count
-    /// the reads. Pages that do not exist any more or cannot be read are skipped. Cancel-safe.
+    /// Reads the pages that a file of [`PageStore::export_hot`] lists into memory, in disk order, and waits
+    /// for them. Like a scan, it does not displace pages in use, and the SSD's policy does not count its
+    /// reads. Skips pages that do not exist or cannot be read. Cancel-safe.
     ///
     /// # Errors
-    /// The file cannot be read, or is no hot set.
+    /// The file cannot be read, or is not a hot set.
     pub async fn import_hot(&self, path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError> {
         let path = path.as_ref().to_owned();
         let named = path.clone();
-        let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(&path)).await;
-        let read = read.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")));
+        let read = blocking(move || std::fs::read_to_string(&path)).await;
         let text = read.map_err(|source| HotSetError::Io { path: named.clone(), source })?;
         let all = parse(&text).map_err(|line| HotSetError::Malformed { path: named, line })?;
         let frames = self.pool.params().frames;

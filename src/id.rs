@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 /// A new id.
 pub(crate) fn new_id() -> [u8; 16] {
     let mut id = [0; 16];
-    // The kernel fills so few bytes at once or fails. The hash tables' seeds serve where the call is barred.
+    // The kernel fills this few bytes completely, or fails. Where the call is blocked, the seeds of the
+    // standard library's hash tables have to serve.
     if getrandom(&mut id, GetRandomFlags::empty()) != Ok(id.len()) {
         let halves = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)].map(u64::to_le_bytes);
         id.copy_from_slice(halves.as_flattened());
@@ -18,33 +19,17 @@ pub(crate) fn new_id() -> [u8; 16] {
 
 /// The text of an id: lower-case hexadecimal digits in five groups.
 pub(crate) fn id_text(id: [u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (at, byte) in id.into_iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.extend([byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
-    }
-    text
+    let digits = format!("{:032x}", u128::from_be_bytes(id));
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
 
 /// The bytes of an id; zeroes for malformed text.
 pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
-    parse(text).unwrap_or_default()
-}
-
-fn parse(text: &str) -> Option<[u8; 16]> {
     let groups: Vec<&str> = text.split('-').collect();
-    if !groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) {
-        return None;
-    }
-    let digits: Vec<u8> = groups.concat().chars().map(hex).collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| (pair[0] << 4) | pair[1]).collect();
-    bytes.try_into().ok()
-}
-
-fn hex(digit: char) -> Option<u8> {
-    digit.to_digit(16).and_then(|value| u8::try_from(value).ok())
+    let formed = groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    let id = if formed { u128::from_str_radix(&groups.concat(), 16).unwrap_or(0) } else { 0 };
+    id.to_be_bytes()
 }
 
 #[cfg(test)]

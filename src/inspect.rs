@@ -1,5 +1,5 @@
-//! What stands on a store's devices, in plain words: superblocks, manifest, map checkpoints, journal, ring.
-//! Reads only, and judges nothing: [`Builder::open_read_only`] and a scrub verify pages.
+//! Describes what a store's devices hold: superblocks, manifest, map checkpoints, journal, ring. Only reads,
+//! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
 use std::sync::Arc;
 
-/// What stands on a store's devices. See [`Builder::inspect`].
+/// The structures on a store's devices. See [`Builder::inspect`].
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -35,7 +35,7 @@ pub struct ManifestInspection {
     pub store: String,
     /// The page size in bytes.
     pub page_bytes: u64,
-    /// How often the manifest was replaced, failed attempts included.
+    /// The number of times the manifest was replaced, failed attempts included.
     pub generation: u64,
     /// The last opening that began.
     pub epoch: u32,
@@ -43,21 +43,21 @@ pub struct ManifestInspection {
     pub opened: u32,
     /// The last opening that ended in a clean close.
     pub closed: u32,
-    /// The last opening was closed; otherwise the next one recovers.
+    /// Whether the last opening ended in a clean close; otherwise the next one recovers.
     pub clean: bool,
     /// The SSD's id; `None`: the store has none.
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// A failed flush left pages unproved.
+    /// Whether a failed flush left pages unproved.
     pub unproved: bool,
-    /// Extents of the HDD in use, and how many of these are free.
+    /// The extents of the HDD up to the volume's end, and how many of them are free.
     pub extents: (u64, u64),
-    /// The spaces.
+    /// The spaces, in id order.
     pub spaces: Vec<SpaceInspection>,
 }
 
-/// One space.
+/// A space in the manifest.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SpaceInspection {
@@ -65,29 +65,17 @@ pub struct SpaceInspection {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Its pages; after a crash there may be more.
+    /// The number of its pages; after a crash there may be more.
     pub pages: u32,
-    /// Pages that its extents have room for.
+    /// The number of pages that its extents hold.
     pub room: u64,
-    /// Runs of extents: few means that scans move the arm rarely.
+    /// The number of runs of extents: with few, scans rarely move the arm.
     pub runs: usize,
-    /// It is being dropped.
+    /// Whether it is being dropped.
     pub dropping: bool,
 }
 
-/// The openings that a device took part in.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[non_exhaustive]
-pub struct MarksInspection {
-    /// The last opening.
-    pub opened: u32,
-    /// The last clean close.
-    pub closed: u32,
-    /// A generation of the manifest that was durable then.
-    pub manifest: u64,
-}
-
-/// The HDD.
+/// What the HDD holds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HddInspection {
@@ -97,63 +85,63 @@ pub struct HddInspection {
     pub bytes: u64,
     /// The size that the manifest's extents need.
     pub needed_bytes: u64,
-    /// Both copies of the superblock.
+    /// A description of each of the two copies of the superblock.
     pub superblocks: Vec<String>,
-    /// The newer sound copy's marks.
-    pub marks: Option<MarksInspection>,
-    /// It belongs to this store.
+    /// The marks of the newer sound copy.
+    pub marks: Option<Marks>,
+    /// Whether it belongs to this store.
     pub ours: bool,
 }
 
-/// The SSD, or the ring's file.
-#[derive(Clone, Debug, Serialize)]
+/// What the SSD, or the ring's file, holds.
+#[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct SsdInspection {
     /// Its path or name.
     pub device: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What its first blocks are, in words.
+    /// A description of its first blocks.
     pub superblock: String,
-    /// It belongs to this store and is the SSD that the manifest names.
+    /// Whether it belongs to this store and is the SSD that the manifest names.
     pub ours: bool,
     /// The superblock's marks.
-    pub marks: Option<MarksInspection>,
-    /// Slots.
+    pub marks: Option<Marks>,
+    /// The number of slots.
     pub slots: u32,
-    /// Pages of the ring.
+    /// The number of pages in the ring.
     pub ring_pages: u32,
-    /// Sound page images in the ring.
+    /// The number of sound page images in the ring.
     pub ring_images: u32,
-    /// Blocks of the journal.
+    /// The number of blocks in the journal.
     pub journal_blocks: u32,
-    /// Sound blocks in the journal, their first and last sequence number, and their records.
+    /// The journal's sound blocks; `None`: it has none.
     pub journal: Option<JournalInspection>,
     /// The two map areas.
     pub maps: Vec<MapInspection>,
 }
 
-/// The journal.
+/// The sound blocks of the journal.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct JournalInspection {
-    /// Sound blocks.
+    /// Their number.
     pub blocks: u64,
-    /// The lowest sequence number.
+    /// Their lowest sequence number.
     pub first: u64,
-    /// The highest sequence number.
+    /// Their highest sequence number.
     pub last: u64,
-    /// Records in them.
+    /// The number of records in them.
     pub records: u64,
 }
 
-/// One map area.
+/// A map area.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct MapInspection {
     /// `A` or `B`.
     pub area: char,
-    /// Sound copies of its header, of two.
+    /// How many of the two copies of its header are sound.
     pub headers: usize,
     /// The checkpoint's generation.
     pub generation: Option<u64>,
@@ -161,30 +149,41 @@ pub struct MapInspection {
     pub watermark: Option<u64>,
     /// The first journal block after the capture.
     pub journal_from: Option<u64>,
-    /// The checkpoint of the other area that this area's mark says is in force.
+    /// The generation of the other area's checkpoint that this area's mark declares in force.
     pub mark_of: Option<u64>,
 }
 
 impl Builder {
-    /// Reads the structures on the devices of an existing store, without writing and without locks. Of a
-    /// store that is open elsewhere the parts may be of different moments.
+    /// Reads the structures on the devices of an existing store, without writing or locking. If the store is
+    /// open elsewhere, the parts may date from different moments.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let inspection = pagetier::PageStore::builder().directory("/var/lib/db").inspect().await?;
+    /// println!("{inspection}");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// There is no store, or its manifest cannot be read. Devices that cannot be read are part of the result.
     pub async fn inspect(self) -> Result<Inspection, OpenError> {
-        let named = self.directory.clone().unwrap_or_default();
-        let manifests = match (&self.memory, &self.directory) {
+        let named = self.options.directory.clone().unwrap_or_default();
+        let manifests = match (&self.memory, &self.options.directory) {
             (Some(cell), _) => ManifestStore::memory(Arc::clone(cell)),
             (None, Some(path)) if path.is_dir() => ManifestStore::directory(path, false)?,
             _ => return Err(OpenError::NotFound { path: named }),
         };
         let manifest = manifests.load()?.ok_or(OpenError::NotFound { path: named })?;
-        let hdd = match self.device_to_inspect(&self.hdd, "hdd.vol") {
+        let hdd = match self.device_to_inspect(self.hdd_place(), "hdd.vol") {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
-        let (place, default) =
-            if manifest.ssd.is_some() { (&self.ssd, "ssd.cache") } else { (&self.ring, "ring") };
+        let (place, default) = if manifest.ssd.is_some() {
+            (self.ssd_place(), "ssd.cache")
+        } else {
+            (self.ring_place(), "ring")
+        };
         let ssd = match self.device_to_inspect(place, default) {
             Ok(device) => ssd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
@@ -192,16 +191,16 @@ impl Builder {
         Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd })
     }
 
-    fn device_to_inspect(&self, place: &Place, default: &str) -> Result<SharedDevice, String> {
-        let path = match (place, &self.directory) {
-            (Place::Device(device), _) => return Ok(Arc::clone(device)),
-            (Place::Path(path), _) => path.clone(),
+    fn device_to_inspect(&self, place: Place, default: &str) -> Result<SharedDevice, String> {
+        let path = match (place, &self.options.directory) {
+            (Place::Device(device), _) => return Ok(device),
+            (Place::Path(path), _) => path,
             (Place::Default, Some(directory)) => directory.join(default),
             (Place::Default, None) => return Err("it is not given".into()),
         };
         let options = OpenOptions {
-            direct: self.direct_io,
-            backend: self.io,
+            direct: self.options.direct_io,
+            backend: self.options.io,
             read_only: true,
             ..OpenOptions::default()
         };
@@ -235,8 +234,11 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
     }
 }
 
-fn marks_of(marks: Marks) -> MarksInspection {
-    MarksInspection { opened: marks.opened, closed: marks.closed, manifest: marks.manifest }
+const BLANK: &str = "blank";
+const FOREIGN: &str = "damaged, or other data";
+
+fn of_format(found: u32) -> String {
+    format!("of format {found}, which this version does not read")
 }
 
 async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, DeviceError> {
@@ -261,9 +263,9 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
                 let Marks { opened, closed, .. } = found.marks;
                 format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
             }
-            FoundHdd::Blank => "blank".into(),
-            FoundHdd::Format(found) => format!("of format {found}, which this version does not read"),
-            FoundHdd::Foreign => "damaged, or other data".into(),
+            FoundHdd::Blank => BLANK.into(),
+            FoundHdd::Format(found) => of_format(found),
+            FoundHdd::Foreign => FOREIGN.into(),
         });
     }
     let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
@@ -272,46 +274,26 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
         bytes: device.size(),
         needed_bytes: DATA_AT + manifest.extents_used.saturating_mul(extent_bytes),
         superblocks,
-        marks: marks.map(marks_of),
+        marks,
         ours,
     })
 }
 
 async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspection, DeviceError> {
-    let mut all = SsdInspection {
-        device: device.name().to_owned(),
-        bytes: device.size(),
-        superblock: String::new(),
-        ours: false,
-        marks: None,
-        slots: 0,
-        ring_pages: 0,
-        ring_images: 0,
-        journal_blocks: 0,
-        journal: None,
-        maps: Vec::new(),
-    };
+    let mut all =
+        SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
     let found = match identify(device).await? {
         Found::Superblock(found) => found,
-        Found::Blank => {
-            all.superblock = "blank".into();
-            return Ok(all);
-        }
-        Found::Format(format) => {
-            all.superblock = format!("of format {format}, which this version does not read");
-            return Ok(all);
-        }
-        Found::Foreign => {
-            all.superblock = "damaged, or other data".into();
-            return Ok(all);
-        }
+        Found::Blank => return Ok(SsdInspection { superblock: BLANK.into(), ..all }),
+        Found::Format(found) => return Ok(SsdInspection { superblock: of_format(found), ..all }),
+        Found::Foreign => return Ok(SsdInspection { superblock: FOREIGN.into(), ..all }),
     };
     let Superblock { layout, marks, .. } = found;
     let (store, ssd) = (id_text(found.store), id_text(found.ssd));
     all.superblock = format!("sound, of store {store}, device {ssd}");
     let named = manifest.ssd.as_ref().is_none_or(|named| *named == ssd);
     all.ours = store == manifest.store && named;
-    all.marks = Some(marks_of(marks));
+    all.marks = Some(marks);
     (all.slots, all.ring_pages) = (layout.slots, layout.ring_pages);
     all.journal_blocks = layout.journal_blocks;
     if device.size() < layout.end() || !layout.is_sound() {

@@ -10,11 +10,13 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod background;
 mod backup;
 pub mod blocking;
 mod builder;
 mod calibrate;
 pub mod device;
+mod ending;
 mod error;
 mod gate;
 mod guards;
@@ -29,6 +31,7 @@ mod memory_manifest;
 mod meta;
 mod observe;
 mod online;
+mod owned;
 mod policies;
 mod read_only;
 mod replace;
@@ -51,14 +54,14 @@ mod what_if;
 
 pub use advice::Advice;
 pub use backup::{BackupError, BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
-pub use builder::Builder;
+pub use builder::{Builder, Options};
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
-pub use guards::{OwnedPageMut, OwnedPageRef, PageMut, PageRef, Scan};
+pub use guards::{PageMut, PageRef, Scan};
 pub use hot::{HotSetError, HotSetReport};
 pub use inspect::{
-    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, MarksInspection,
-    SpaceInspection, SsdInspection,
+    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
+    SsdInspection,
 };
 pub use life::{Drain, SsdEvents};
 pub use loss::{LostPages, SsdLoss};
@@ -66,12 +69,13 @@ pub use memory_manifest::MemoryManifest;
 #[cfg(feature = "metrics")]
 pub use observe::MetricsExport;
 pub use observe::{
-    ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, InMemory, LiveStats, MemorySummary,
-    PageCountsSummary, PageWhy, PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError,
-    StatsSummary,
+    ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, LiveStats, MemorySummary, PageWhy,
+    PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
 };
+pub use owned::{OwnedPageMut, OwnedPageRef};
 pub use pagetier_bufpool::{
-    Exhausted, GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
+    Exhausted, GateError, GateFuture, InMemory, LogGate, PoolError, PoolMemory, PoolStats, Recorded,
+    TierError,
 };
 pub use pagetier_devio::{
     Backend, COST_POINTS, ClassStats, Clock, Device, DeviceError, DeviceErrorKind, DeviceStats, DirStats,
@@ -86,8 +90,8 @@ pub use pagetier_policy::{
     Choice, Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
 };
 pub use pagetier_ssdcache::{
-    DrainProgress, DrainReport, FreeSlots, OpenError as SsdOpenError, Progress, ReadmitError, ReadmitReport,
-    RecoveryReport, SlotCounts, SsdEvent, SsdMode, SsdState, TierStats, TooSmall,
+    DrainProgress, DrainReport, FreeSlots, Marks, OpenError as SsdOpenError, Progress, ReadmitError,
+    ReadmitReport, RecoveryReport, SlotCounts, SsdEvent, SsdMode, SsdState, TierStats, TooSmall,
 };
 #[cfg(feature = "mutations")]
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! The SSD's life as the embedder controls it: modes, drain, readmission, and operation without the SSD.
+//! The SSD's life cycle: modes, drain, readmission, and operation without the SSD.
 
 use crate::error::Error;
 use crate::id::id_bytes;
@@ -121,8 +121,8 @@ impl Shared {
                     continue;
                 }
                 let Some(shared) = shared.upgrade() else { return };
-                let _going = shared.going.lock().await;
-                // The user may have intervened meanwhile.
+                let _change = shared.ssd_change.lock().await;
+                // The user may have intervened in the meantime.
                 if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
                     continue;
                 }
@@ -132,7 +132,7 @@ impl Shared {
                     );
                     continue;
                 }
-                match shared.go_on_without(None).await {
+                match shared.continue_without_ssd(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
                         tracing::error!(%error, "the SSD failed, and the store cannot continue without it")
@@ -153,11 +153,11 @@ impl Shared {
         F: Future<Output = Result<T, Error>> + Send,
     {
         let shared = Arc::clone(self);
-        let going = Arc::clone(&self.going).lock_owned().await;
+        let change = Arc::clone(&self.ssd_change).lock_owned().await;
         drop(self.ending.enter()?);
         let task = self.runtime.spawn(async move {
             let done = step(shared).await;
-            drop(going);
+            drop(change);
             done
         });
         task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
@@ -167,13 +167,13 @@ impl Shared {
     pub(crate) async fn switch_off(&self) -> Result<(), Error> {
         match self.tier.mode() {
             SsdMode::Off => Ok(()),
-            _ => self.go_on_without(None).await.map(drop),
+            _ => self.continue_without_ssd(None).await.map(drop),
         }
     }
 
     /// Exchanges the SSD for the ring's file. With `lost`, accepts the loss of the only copies on the SSD and
     /// lists them there.
-    async fn go_on_without(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
+    async fn continue_without_ssd(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
@@ -198,8 +198,8 @@ impl Shared {
         self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
     }
 
-    /// Performs the exchange. One save of the manifest names the new cache device and lists what the old one
-    /// loses, so no crash can leave only one of the two recorded.
+    /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
+    /// with the old one, so no crash can leave only one of the two recorded.
     pub(crate) async fn exchange(
         &self,
         new: NewCacheDevice,
@@ -223,10 +223,7 @@ impl Shared {
             }
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
-                let listed = OnlyCopies::of(only, self.are_only_copies(only), RUNS_MAX);
-                if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
-                    manifest.loss = added(manifest.loss.take(), listed);
-                }
+                self.list_loss(manifest, only, self.are_only_copies(only));
             })
         };
         let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
@@ -243,6 +240,14 @@ impl Shared {
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
         self.builder.rules().is_exact(self.tier.are_only_copies(pages))
+    }
+
+    /// Adds the pages `lost` to the loss that `manifest` lists.
+    fn list_loss(&self, manifest: &mut Manifest, lost: &[(PageId, Lsn)], exact: bool) {
+        let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
+        if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
+            manifest.loss = added(manifest.loss.take(), listed);
+        }
     }
 
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
@@ -266,7 +271,7 @@ impl Shared {
         pages.sort_unstable();
         let mut meta = self.meta.lock().await;
         self.change_loss(&mut meta, |manifest| {
-            // The user acknowledged the loss meanwhile: do not list it again.
+            // If the user acknowledged the loss in the meantime, do not list it again.
             if manifest.loss.is_some() {
                 let left = lost.without(&pages);
                 manifest.loss = if left.runs.is_empty() { before } else { added(before, left) };
@@ -279,20 +284,20 @@ impl Shared {
         if self.tier.mode() == SsdMode::Off {
             return Ok(SsdLoss::none());
         }
-        // Admit nothing to the SSD while pages in memory are made dirty, so that they cannot move there.
+        // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
-        // Pages that were on their way to a slot become only copies too, and may still be in memory.
+        // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
         self.builder.rules().settled(self.tier.writes_settled()).await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
-        let exchanged = self.go_on_without(Some(&mut abandoned)).await;
+        let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;
         drop(mode);
         exchanged?;
         let Abandoned { mut lost, exact, in_memory, before } = abandoned;
         let listed = OnlyCopies::of(&lost, exact, RUNS_MAX);
         let saved = self.save_lost(before, &listed, in_memory).await?;
         lost.retain(|(page, _)| saved.binary_search(page).is_err());
-        // With nothing left there is nothing to be uncertain of.
+        // An empty list is exact.
         let exact = exact || lost.is_empty();
         Ok(OnlyCopies::of(&lost, exact, RUNS_MAX).report(&self.volume))
     }
@@ -312,12 +317,7 @@ impl Shared {
         let mut exact = true;
         let record = |lost: &[(PageId, Lsn)]| {
             exact = self.are_only_copies(lost);
-            let recorded = self.change_loss(&mut meta, |manifest| {
-                let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
-                if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
-                    manifest.loss = added(manifest.loss.take(), listed);
-                }
-            });
+            let recorded = self.change_loss(&mut meta, |manifest| self.list_loss(manifest, lost, exact));
             recorded.map_err(|error| error.to_string())
         };
         let report = self.tier.readmit(ours, record).await?;
@@ -330,7 +330,7 @@ impl Shared {
         Ok(report)
     }
 
-    /// Marks the pages of `pages` that are in memory as dirty, so that they are written again. Returns these.
+    /// Marks those of `pages` that are in memory dirty, so that they are written again. Returns them.
     pub(crate) async fn rewrite(&self, pages: &[(PageId, Lsn)]) -> FxHashSet<PageId> {
         let mut rewritten = FxHashSet::default();
         for (page, lsn) in pages {

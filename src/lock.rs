@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::future::Future;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep};
 
 /// How long an opener waits for a leaving store, or for the kernel to clean up after a killed process.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// The polling interval of such a wait.
+/// The polling interval of these waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a block device that is not mounted may stay busy: the kernel may be cleaning up after a killed
 /// process.
@@ -40,7 +40,7 @@ const BUSY_MAX: Duration = Duration::from_secs(3);
 const RUNNING: u8 = b'R';
 const LEAVING: u8 = b'L';
 
-/// Tells, by its existence, that a part of the store exists: [`Tenure::left`] waits until all are gone.
+/// Lives as long as a part of the store: [`Tenure::left`] waits until every clone is gone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present(Arc<watch::Sender<()>>);
 
@@ -155,12 +155,12 @@ impl Tenure {
         self.fence.while_open(act)
     }
 
-    /// What a part of the store holds as long as it exists.
+    /// The token that a part of the store holds as long as it exists.
     pub(crate) fn present(&self) -> Present {
         self.present.clone()
     }
 
-    /// Waits until the opening has left nothing behind: neither locks nor any part of the store.
+    /// Waits until nothing of the opening is left: no lock and no part of the store.
     pub(crate) fn left(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
         let mut present = self.present.0.subscribe();
         async move { while present.changed().await.is_ok() {} }
@@ -214,7 +214,7 @@ impl Tenure {
 }
 
 impl Held {
-    /// Leaves the locks to the devices' last operations. Returns the devices.
+    /// Passes the locks to the devices, which release them after their last operations. Returns the devices.
     fn release(self) -> Vec<SharedDevice> {
         let Self { devices, locks } = self;
         if let Some(directory) = &locks.directory {
@@ -242,18 +242,9 @@ impl DirectoryLock {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let fd = rustix::fs::open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| OpenError::directory(directory, "is not writable", e.into()))?;
-        let until = Instant::now() + WAIT_MAX;
-        loop {
-            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => {}
-                Err(e) => return Err(OpenError::directory(directory, "cannot be locked", e.into())),
-            }
-            if Holder::read(&fd).is_running() || Instant::now() >= until {
-                return Err(already_open(directory));
-            }
-            sleep(LOOK_EVERY).await;
+        let locked = flock(&fd, || Holder::read(&fd).is_running()).await;
+        if !locked.map_err(|e| OpenError::directory(directory, "cannot be locked", e.into()))? {
+            return Err(already_open(directory));
         }
         let lock = Self(fd);
         lock.sign();
@@ -351,16 +342,25 @@ async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
             }
         }
     }
+    if !flock(&fd, || flock_is_held(stat.st_ino)).await.map_err(failed)? {
+        return Err(already_open(path));
+    }
+    Ok(fd)
+}
+
+/// Takes an exclusive `flock` on `fd`. Waits at most [`WAIT_MAX`], and only while no running holder is known.
+/// Returns whether it has the lock.
+async fn flock(fd: &OwnedFd, holder_runs: impl Fn() -> bool) -> Result<bool, Errno> {
     let until = Instant::now() + WAIT_MAX;
     loop {
-        match rustix::fs::flock(fd.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fd),
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
             Err(Errno::INTR) => continue,
             Err(Errno::WOULDBLOCK) => {}
-            Err(e) => return Err(failed(e)),
+            Err(e) => return Err(e),
         }
-        if flock_is_held(stat.st_ino) || Instant::now() >= until {
-            return Err(already_open(path));
+        if holder_runs() || Instant::now() >= until {
+            return Ok(false);
         }
         sleep(LOOK_EVERY).await;
     }

@@ -1,4 +1,4 @@
-//! What is lost with an SSD: which pages may read as older versions.
+//! The loss with an SSD: the pages that may read as older versions.
 
 use crate::manifest::{EXTENT_PAGES, Manifest, SpaceRecord};
 use crate::runs::OnlyCopies;
@@ -11,10 +11,10 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SsdLoss {
-    /// Every page listed was on the SSD alone, and no other page is affected. If false, the pages listed
-    /// *may* be affected, and no other is. After a crash these are all pages of all spaces, including those
-    /// beyond a space's end as the HDD shows it. With an SSD that was recovered after a crash, the list
-    /// includes pages that were written back shortly before the crash.
+    /// Whether every page listed was on the SSD alone. If not, the pages listed *may* be affected. In both
+    /// cases no other page is. After a crash the list has all pages of all spaces, even those beyond a
+    /// space's end as the HDD shows it. With an SSD that was recovered after a crash, the list includes pages
+    /// that were written back shortly before the crash.
     pub exact: bool,
     /// The affected pages by space.
     pub spaces: Vec<LostPages>,
@@ -49,14 +49,14 @@ impl SsdLoss {
         of_space.flat_map(|s| &s.ranges).any(|r| r.contains(&page.no))
     }
 
-    /// Nothing is lost.
+    /// The empty loss.
     pub(crate) fn none() -> Self {
         Self { exact: true, spaces: Vec::new(), redo_from: None }
     }
 }
 
 impl OnlyCopies {
-    /// Adds the names of the spaces; omits pages of dropped spaces.
+    /// The list with the names of the spaces, without pages of dropped spaces.
     pub(crate) fn report(&self, volume: &Volume) -> SsdLoss {
         let names = volume.list();
         let mut spaces: Vec<LostPages> = Vec::new();

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// How often the policies are updated.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A cost is used once this many operations, or the length of the average if smaller, were measured.
+/// A cost is used once this many operations were measured, or as many as the average covers if that is
+/// fewer.
 const OPS_MIN: u64 = 64;
-/// The policies are updated when a cost changes by more than this share: an update makes them price all pages
-/// anew.
+/// The policies are updated when a cost changes by more than this share: each update reprices all pages.
 const CHANGE_MIN: f64 = 0.02;
 /// A cost must be positive.
 const COST_MIN_MS: f64 = 1e-3;
@@ -26,19 +26,19 @@ impl Shared {
             loop {
                 tokio::time::sleep(INTERVAL).await;
                 let Some(shared) = shared.upgrade() else { return };
-                // It may have been attached since the last interval.
+                // The SSD may have been attached since the last interval.
                 let ssd = shared.tier.ssd_device();
                 ssd.track_costs(points);
-                let believed = OPS_MIN.min(points as u64);
+                let ops_min = OPS_MIN.min(points as u64);
                 let (before, page) = (shared.costs(), shared.page_size().bytes());
                 let mut now = before;
                 if let Some(recent) = shared.hdd.recent_costs() {
-                    update(&mut now.hdd_read_ms, &recent.read, page, believed);
-                    update(&mut now.hdd_write_ms, &recent.write, page, believed);
+                    update(&mut now.hdd_read_ms, &recent.read, page, ops_min);
+                    update(&mut now.hdd_write_ms, &recent.write, page, ops_min);
                 }
                 if let Some(recent) = ssd.recent_costs().filter(|_| shared.tier.slots() > 0) {
-                    update(&mut now.ssd_read_ms, &recent.read, page, believed);
-                    update(&mut now.ssd_write_ms, &recent.write, page, believed);
+                    update(&mut now.ssd_read_ms, &recent.read, page, ops_min);
+                    update(&mut now.ssd_write_ms, &recent.write, page, ops_min);
                 }
                 if differ(&before, &now) {
                     tracing::debug!(costs = ?now, "measured costs");
@@ -49,8 +49,8 @@ impl Shared {
     }
 }
 
-fn update(cost: &mut f64, recent: &RecentCost, page_bytes: usize, believed: u64) {
-    if let Some(ms) = recent.ms_per(page_bytes).filter(|_| recent.ops >= believed) {
+fn update(cost: &mut f64, recent: &RecentCost, page_bytes: usize, ops_min: u64) {
+    if let Some(ms) = recent.ms_per(page_bytes).filter(|_| recent.ops >= ops_min) {
         *cost = ms.max(COST_MIN_MS);
     }
 }

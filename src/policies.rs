@@ -1,4 +1,4 @@
-//! The policies of a running store: what they count, and the costs that they use.
+//! The policies of a running store: the costs that they use and what they count.
 
 use crate::error::Error;
 use crate::store::PageStore;
@@ -38,7 +38,7 @@ impl Policies<'_> {
         self.0.shared.costs()
     }
 
-    /// Sets the device costs for both policies. With [`crate::Builder::online_costs`] they hold until the
+    /// Sets the device costs for both policies. With [`crate::Builder::online_costs`] they apply until the
     /// next measurement.
     ///
     /// # Errors

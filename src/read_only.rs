@@ -1,7 +1,7 @@
 //! Opening a store without writing to it.
 //!
 //! The devices are opened for reading only, each under an overlay that keeps writes in memory; the manifest
-//! is a copy in memory. So a store that crashed recovers in memory, and its files stay as they are. Shared
+//! is a copy in memory. A store that crashed thus recovers in memory, and its files stay unchanged. Shared
 //! locks keep a writing store out, and other read-only openings in.
 
 use crate::builder::{Builder, Place};
@@ -23,28 +23,40 @@ const WRITES_BYTES_MAX: u64 = 1 << 30;
 
 impl Builder {
     /// Opens an existing store without writing to it: for inspection, verification, and copies of a store
-    /// that must stay as it is. It needs no permission to write.
+    /// that must not change. Requires no permission to write.
     ///
     /// A store that crashed is recovered in memory: what [`Builder::open`] would write to the devices stays
     /// in this process, so the store looks as after a recovery, and the files do not change. The same holds
-    /// for what the embedder writes (redo, say): it is readable until the store is closed or dropped, and
-    /// then gone; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1 GiB per
-    /// device; more fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so that pages which
-    /// leave memory are not copied there.
+    /// for what the embedder writes (redo, say): it is readable until the store is closed or dropped, then
+    /// discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1 GiB per
+    /// device; beyond that they fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so that
+    /// pages which leave memory are not copied there.
     ///
-    /// Other read-only openings of the store may exist at the same time, a writing one may not.
+    /// Any number of read-only openings may exist at the same time, but no writing one.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::PageStore;
+    ///
+    /// let store = PageStore::builder().directory("/var/lib/db").open_read_only().await?;
+    /// for space in store.spaces().list() {
+    ///     println!("{}: {} pages", space.name, space.pages);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`Builder::open`]; [`OpenError::NotFound`] when there is none; [`OpenError::AlreadyOpen`] while a
-    /// writing store has it, or leaves it: unlike [`Builder::open`] this does not wait.
+    /// As [`Builder::open`]; [`OpenError::NotFound`] when there is no store; [`OpenError::AlreadyOpen`]
+    /// while a writing store is open or leaving: unlike [`Builder::open`], this does not wait.
     ///
     /// # Panics
     /// As [`Builder::open`].
     pub async fn open_read_only(mut self) -> Result<PageStore, OpenError> {
         let mut locks = Vec::new();
-        let named = self.directory.clone().unwrap_or_default();
+        let named = self.options.directory.clone().unwrap_or_default();
         let none = || OpenError::NotFound { path: named.clone() };
-        let bytes = match (&self.memory, &self.directory) {
+        let bytes = match (&self.memory, &self.options.directory) {
             (Some(cell), _) => cell.to_bytes(),
             (None, Some(path)) => {
                 if !path.is_dir() {
@@ -62,33 +74,39 @@ impl Builder {
             return Err(none());
         }
         let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
-        self.hdd = self.overlaid(&self.hdd, "hdd.vol", &mut locks)?;
+        self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", &mut locks)?;
         if has_ssd {
-            self.ssd = self.overlaid(&self.ssd, "ssd.cache", &mut locks)?;
+            self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", &mut locks)?;
         } else if manifest.ssd.is_none() {
-            self.ring = self.overlaid(&self.ring, "ring", &mut locks)?;
+            self.ring_device = self.overlaid(self.ring_place(), "ring", &mut locks)?;
         }
         self.memory = Some(cell);
         // No file of the directory is opened or created from here on.
-        self.directory = None;
-        (self.create, self.force) = (false, false);
-        self.ssd_mode = SsdMode::ReadOnly;
+        self.options.directory = None;
+        (self.options.create, self.options.force) = (false, false);
+        self.options.ssd_mode = SsdMode::ReadOnly;
         self.read_locks = ReadLocks { _held: locks };
         self.open().await
     }
 
     /// The device at `place` under an overlay.
-    fn overlaid(&self, place: &Place, default: &str, locks: &mut Vec<OwnedFd>) -> Result<Place, OpenError> {
-        let path = match (place, &self.directory) {
-            (Place::Device(device), _) => return Ok(over(Arc::clone(device))),
-            (Place::Path(path), _) => path.clone(),
+    fn overlaid(
+        &self,
+        place: Place,
+        default: &str,
+        locks: &mut Vec<OwnedFd>,
+    ) -> Result<Option<SharedDevice>, OpenError> {
+        let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
+        let path = match (place, &self.options.directory) {
+            (Place::Device(device), _) => return Ok(over(device)),
+            (Place::Path(path), _) => path,
             (Place::Default, Some(directory)) => directory.join(default),
             // Refused by the opening, which names the option.
-            (Place::Default, None) => return Ok(Place::Default),
+            (Place::Default, None) => return Ok(None),
         };
         let options = OpenOptions {
-            direct: self.direct_io,
-            backend: self.io,
+            direct: self.options.direct_io,
+            backend: self.options.io,
             read_only: true,
             reap: Reap::Reactor,
             ..OpenOptions::default()
@@ -101,11 +119,7 @@ impl Builder {
     }
 }
 
-fn over(device: SharedDevice) -> Place {
-    Place::Device(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)))
-}
-
-/// A shared lock on the file at `path`; `None` if there is no such file. `named`: what errors call it.
+/// A shared lock on the file at `path`; `None` if there is no such file. Errors name `named`.
 fn lock_shared(path: &Path, named: &Path) -> Result<Option<OwnedFd>, OpenError> {
     let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
     let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {

@@ -1,4 +1,4 @@
-//! Another SSD in place of the one in use: larger, smaller, or new.
+//! Replaces the SSD in use by another: larger, smaller, or new.
 
 use crate::builder::{Builder, Place};
 use crate::error::{Error, OpenError};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The SSD that takes the place of the one in use; see [`PageStore::replace_ssd`].
+/// The SSD that replaces the one in use; see [`PageStore::replace_ssd`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct NewSsd {
@@ -38,22 +38,33 @@ impl NewSsd {
 }
 
 impl PageStore {
-    /// Puts another SSD in place of the one in use, while the store is in use: to grow it, to shrink it, or
-    /// to replace a worn one. A store without an SSD gets its first one. Drains the SSD in use, so that it
-    /// holds no only copy, formats the new one, and exchanges them at one moment, which the manifest records.
-    /// The new one starts blank. The one in use is not written to any more; the store releases its lock when
-    /// it is closed. Open the store with the new SSD from then on: with the old one it does not open.
+    /// Replaces the SSD while the store is in use: to grow it, to shrink it, or because it is worn. A store
+    /// without an SSD gets its first one. Drains the current SSD so that it holds no only copy, formats the
+    /// new one, and exchanges the two atomically, which the manifest records. The new SSD starts blank. The
+    /// store does not write to the old one again, but keeps it locked until the store is closed. From then
+    /// on, open the store with the new SSD: it does not open with the old one.
     ///
     /// A larger SSD has larger tables: [`crate::Stats`] reports their memory, which may then exceed
     /// [`Builder::pool_bytes`].
     ///
-    /// Hold no guards meanwhile: writes wait for the exchange. Cancel-safe: dropped during the drain, the
-    /// previous mode returns; an exchange that has begun completes.
+    /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
+    /// drain restores the previous mode; an exchange that has begun completes.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::NewSsd;
+    ///
+    /// store.replace_ssd(NewSsd::path("/dev/nvme1n1").bytes(200 << 30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
-    /// too small, holds other data, or is in use, by this store too; or a device or the manifest failed. The
-    /// one in use and the previous mode are then in effect.
+    /// too small, holds other data, or is in use, by this store or another; or when a device or the manifest
+    /// failed. The current SSD and the previous mode then stay in effect.
     pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
@@ -71,7 +82,7 @@ impl PageStore {
 
 impl Shared {
     async fn replace(&self, new: NewSsd) -> Result<(), Error> {
-        // Asked again: another exchange may have come first.
+        // Check again: another exchange may have run first.
         self.refuse_in_use(&new.place)?;
         let mut meta = self.meta.lock().await;
         if let Some(cause) = self.builder.rules().refuses_attach(self.tier.refusing_for_good()) {
@@ -114,7 +125,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
 }
 
 impl Builder {
-    /// Where the SSD is from now on, should it be attached again.
+    /// Records where the SSD is, in case it is attached again.
     fn ssd_is_at(&self, place: Place, bytes: u64) {
         *self.replaced_ssd.lock() = Some((place, bytes));
     }

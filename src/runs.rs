@@ -25,10 +25,13 @@ pub(crate) struct OnlyCopies {
 }
 
 impl OnlyCopies {
-    /// A list of these pages. Unless `exact`, the HDD may have the newest versions of some of them.
+    /// A list of these pages, in at most `runs_max` runs. Unless `exact`, the HDD may have the newest
+    /// versions of some of them.
     pub(crate) fn of(pages: &[(PageId, Lsn)], exact: bool, runs_max: usize) -> Self {
-        let listed = only_copies(pages, runs_max);
-        Self { coarse: listed.coarse || !exact, ..listed }
+        let redo_from = pages.iter().map(|(_, lsn)| lsn.0).min();
+        let single: Vec<_> = pages.iter().map(|(page, _)| (page.space.0, page.no, 1)).collect();
+        let (runs, widened) = shortened(&single, runs_max);
+        Self { redo_from, runs, coarse: widened || !exact }
     }
 
     /// Lists nothing, exactly.
@@ -68,7 +71,7 @@ impl OnlyCopies {
             }
         }
         let redo_from = self.redo_from.filter(|_| !runs.is_empty());
-        // With nothing left there is nothing to be uncertain of.
+        // An empty list is exact.
         let coarse = self.coarse && !runs.is_empty();
         Self { redo_from, runs, coarse }
     }
@@ -77,14 +80,6 @@ impl OnlyCopies {
 /// Adds `loss` to the `known` one; `None` when nothing was lost.
 pub(crate) fn added(known: Option<OnlyCopies>, loss: OnlyCopies) -> Option<OnlyCopies> {
     Some(known.unwrap_or_default().merge(loss)).filter(|all| !all.is_none())
-}
-
-/// The manifest's form of the list, in at most `runs_max` runs.
-pub(crate) fn only_copies(pages: &[(PageId, Lsn)], runs_max: usize) -> OnlyCopies {
-    let redo_from = pages.iter().map(|(_, lsn)| lsn.0).min();
-    let single: Vec<_> = pages.iter().map(|(page, _)| (page.space.0, page.no, 1)).collect();
-    let (runs, coarse) = shortened(&single, runs_max);
-    OnlyCopies { redo_from, runs, coarse }
 }
 
 /// Reduces the sorted runs to at most `runs_max`, by joining across wider and wider gaps; says whether that
@@ -127,7 +122,8 @@ impl UnprovedRecord {
     /// The record; `None`: nothing is unproved.
     pub(crate) fn of(unproved: &Unproved) -> Option<Self> {
         let homes: Vec<(PageId, Lsn)> = unproved.homes.iter().map(|page| (*page, Lsn(0))).collect();
-        let record = Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: only_copies(&homes, RUNS_MAX).runs };
+        let record =
+            Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: OnlyCopies::of(&homes, true, RUNS_MAX).runs };
         (!unproved.is_empty()).then_some(record)
     }
 
@@ -156,7 +152,7 @@ mod tests {
 
     #[test]
     fn neighbours_make_a_run_and_gaps_and_spaces_end_it() {
-        let listed = only_copies(&pages(&[(1, 3), (1, 4), (1, 6), (2, 7)]), RUNS_MAX);
+        let listed = OnlyCopies::of(&pages(&[(1, 3), (1, 4), (1, 6), (2, 7)]), true, RUNS_MAX);
         assert_eq!(listed.runs, [(1, 3, 2), (1, 6, 1), (2, 7, 1)]);
         assert_eq!((listed.redo_from, listed.coarse), (Some(13), false));
         assert_eq!(joined(&[(1, 3, 1), (1, 4, 1), (1, 6, 1), (2, 7, 1)], 4), [(1, 3, 4), (2, 7, 1)]);
@@ -164,8 +160,8 @@ mod tests {
 
     #[test]
     fn losses_add_up_and_saved_pages_leave_the_list() {
-        let a = only_copies(&pages(&[(1, 3), (1, 4), (2, 7)]), RUNS_MAX);
-        let b = only_copies(&pages(&[(1, 4), (1, 5), (3, 1)]), RUNS_MAX);
+        let a = OnlyCopies::of(&pages(&[(1, 3), (1, 4), (2, 7)]), true, RUNS_MAX);
+        let b = OnlyCopies::of(&pages(&[(1, 4), (1, 5), (3, 1)]), true, RUNS_MAX);
         let both = added(added(None, a.clone()), b).unwrap();
         assert_eq!(
             (both.runs.as_slice(), both.redo_from),
@@ -188,7 +184,7 @@ mod tests {
     #[test]
     fn a_long_list_gets_coarse_and_covers_everything() {
         let many: Vec<_> = (0..=RUNS_MAX as u32).map(|i| (1, i * 40)).collect();
-        let listed = only_copies(&pages(&many), RUNS_MAX);
+        let listed = OnlyCopies::of(&pages(&many), true, RUNS_MAX);
         assert!(listed.coarse && listed.runs.len() <= RUNS_MAX);
         for (_, no) in many {
             assert!(listed.runs.iter().any(|(_, first, count)| (*first..first + count).contains(&no)));

@@ -81,8 +81,8 @@ pub struct Finding {
     pub page: PageId,
     /// What is wrong; names page, device and offset.
     pub error: TierError,
-    /// Whether it was repaired: dropped or rewritten from the other copy, or the page was in memory and is
-    /// written again.
+    /// Whether it was repaired: dropped, rewritten from the other copy, or, for a page in memory, scheduled
+    /// to be written again.
     pub healed: bool,
 }
 
@@ -94,12 +94,12 @@ pub struct ScrubReport {
     pub progress: ScrubProgress,
     /// The damaged copies, the first 1,024 of them.
     pub findings: Vec<Finding>,
-    /// The scrub checked everything; otherwise it was aborted, or the store was dropped.
+    /// Whether the scrub checked everything; if not, it was aborted, or the store was dropped.
     pub complete: bool,
 }
 
 #[derive(Debug, Default)]
-struct Course {
+struct ScrubState {
     stop: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
@@ -108,7 +108,7 @@ struct Course {
     findings: Mutex<Vec<Finding>>,
 }
 
-impl Course {
+impl ScrubState {
     fn progress(&self) -> ScrubProgress {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ScrubProgress {
@@ -120,10 +120,10 @@ impl Course {
     }
 }
 
-/// A scrub in progress in the background. Dropping it stops the scrub after the page in hand.
+/// A scrub in progress in the background. Dropping this stops the scrub after the current page.
 #[derive(Debug)]
 pub struct Scrub {
-    course: Arc<Course>,
+    state: Arc<ScrubState>,
     task: Option<JoinHandle<bool>>,
 }
 
@@ -131,23 +131,23 @@ impl Scrub {
     /// The current progress.
     #[must_use]
     pub fn progress(&self) -> ScrubProgress {
-        self.course.progress()
+        self.state.progress()
     }
 
-    /// Stops the scrub after the page in hand.
+    /// Stops the scrub after the current page.
     pub fn abort(&self) {
-        self.course.stop.store(true, Ordering::Release);
+        self.state.stop.store(true, Ordering::Release);
     }
 
-    /// Waits for the end. Dropping the future drops the scrub, which then stops after the page in hand.
+    /// Waits for the end. Dropping the future drops the scrub, which then stops after the current page.
     pub async fn finished(mut self) -> ScrubReport {
         let task = self.task.take();
         let complete = match task {
             Some(task) => task.await.unwrap_or(false),
             None => false,
         };
-        let findings = std::mem::take(&mut *self.course.findings.lock());
-        ScrubReport { progress: self.course.progress(), findings, complete }
+        let findings = std::mem::take(&mut *self.state.findings.lock());
+        ScrubReport { progress: self.state.progress(), findings, complete }
     }
 }
 
@@ -163,13 +163,28 @@ impl PageStore {
     /// copy that the HDD has too, rewrites a bad home from the copy on the SSD, and rewrites a page in memory
     /// whose only copy is bad. It reports the rest. It skips pages allocated after the start. Must be called
     /// in a tokio runtime.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::ScrubOptions;
+    ///
+    /// let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(1_000.0)));
+    /// let report = scrub.finished().await;
+    /// for finding in report.findings {
+    ///     println!("page {}: {} (healed: {})", finding.page, finding.error, finding.healed);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn scrub(&self, options: ScrubOptions) -> Scrub {
-        let course = Arc::new(Course::default());
+        let state = Arc::new(ScrubState::default());
         let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
         let homes: u64 = self.spaces().list().iter().map(|s| u64::from(s.pages)).sum();
-        course.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
-        let task = go(Arc::downgrade(&self.shared), options, Arc::clone(&course));
-        Scrub { course, task: Some(tokio::spawn(task)) }
+        state.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
+        let task = go(Arc::downgrade(&self.shared), options, Arc::clone(&state));
+        Scrub { state, task: Some(tokio::spawn(task)) }
     }
 }
 
@@ -198,7 +213,7 @@ impl Pace {
 }
 
 /// Runs the scrub; true when it checked everything.
-async fn go(shared: Weak<Shared>, options: ScrubOptions, course: Arc<Course>) -> bool {
+async fn go(shared: Weak<Shared>, options: ScrubOptions, state: Arc<ScrubState>) -> bool {
     let mut pace = Pace::new(&options);
     let Some(start) = shared.upgrade() else { return false };
     let slots = if options.slots { start.tier.slots() } else { 0 };
@@ -207,7 +222,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, course: Arc<Course>) ->
     let homes = spaces.iter().flat_map(|s| (0..s.pages).map(|no| Place::Home(PageId::new(s.id, no))));
     for place in (0..slots).map(Place::Slot).chain(homes) {
         pace.wait().await;
-        let Some(shared) = shared.upgrade().filter(|_| !course.stop.load(Ordering::Acquire)) else {
+        let Some(shared) = shared.upgrade().filter(|_| !state.stop.load(Ordering::Acquire)) else {
             return false;
         };
         let Ok(_operation) = shared.ending.enter() else { return false };
@@ -216,9 +231,9 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, course: Arc<Course>) ->
             Place::Home(page) => Some(shared.tier.scrub_home(page, options.heal).await),
         };
         if let Some(checked) = checked {
-            note(&shared, &course, checked, options.heal).await;
+            note(&shared, &state, checked, options.heal).await;
         }
-        course.done.fetch_add(1, Ordering::Relaxed);
+        state.done.fetch_add(1, Ordering::Relaxed);
     }
     true
 }
@@ -229,14 +244,14 @@ enum Place {
     Home(PageId),
 }
 
-async fn note(shared: &Shared, course: &Course, checked: Checked, heal: bool) {
+async fn note(shared: &Shared, state: &ScrubState, checked: Checked, heal: bool) {
     let Checked { page, error: Some(error), mut healed, redo_from, .. } = checked else { return };
     if heal && !healed {
         healed = shared.pool.rewrite(page, redo_from).await;
     }
-    course.found.fetch_add(1, Ordering::Relaxed);
-    course.healed.fetch_add(u64::from(healed), Ordering::Relaxed);
-    let mut findings = course.findings.lock();
+    state.found.fetch_add(1, Ordering::Relaxed);
+    state.healed.fetch_add(u64::from(healed), Ordering::Relaxed);
+    let mut findings = state.findings.lock();
     if findings.len() < FINDINGS_MAX {
         findings.push(Finding { page, error, healed });
     }

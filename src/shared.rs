@@ -1,10 +1,10 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
 use crate::builder::Builder;
+use crate::ending::Ending;
 use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
-use crate::shutdown::Ending;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// The loss that the manifest lists.
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
-    pub(crate) going: Arc<Mutex<()>>,
+    pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
 }
@@ -51,7 +51,7 @@ impl Shared {
         costs: Costs,
         gate: Arc<Gate>,
     ) -> Arc<Self> {
-        let cost_points = builder.cost_points;
+        let cost_points = builder.options.online_costs;
         let shared = Arc::new(Self {
             pool,
             tier,
@@ -63,13 +63,13 @@ impl Shared {
             builder,
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
-            going: Arc::default(),
+            ssd_change: Arc::default(),
             ending: Ending::default(),
             gate,
         });
         shared.watch();
         if let Some(points) = cost_points {
-            shared.follow_costs(points);
+            shared.follow_costs(points.max(1));
         }
         shared
     }

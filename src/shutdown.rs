@@ -1,85 +1,24 @@
-//! The end of a store: in order (`close`, `shutdown`), and the wait for what a dropped one leaves behind.
+//! Ends a store in order (`close`, `shutdown`), and waits for what a dropped one leaves behind.
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the
-//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free.
-//! That of a shared store runs in a task of its own, which all callers wait for.
+//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free. The
+//! shutdown of a shared store runs in a task of its own, for which all callers wait.
 
 use crate::error::Error;
-use crate::lock::{Leave, Tenure};
+use crate::lock::Tenure;
 use crate::shared::Shared;
 use crate::store::PageStore;
-use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
-use tokio::sync::{RwLock, RwLockReadGuard, watch};
-
-type Outcome = Option<Result<(), Error>>;
-
-/// Whether the store is shutting down, and how that ended.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    /// Held shared by every operation that changes the store other than through a guard.
-    operations: RwLock<()>,
-    begun: watch::Sender<bool>,
-    outcome: Mutex<Option<watch::Receiver<Outcome>>>,
-}
-
-impl Default for Ending {
-    fn default() -> Self {
-        Self { operations: RwLock::default(), begun: watch::Sender::new(false), outcome: Mutex::default() }
-    }
-}
-
-impl Ending {
-    /// Registers an operation until the result is dropped.
-    pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
-        if *self.begun.borrow() {
-            return Err(Error::Closed);
-        }
-        self.operations.try_read().map_err(|_| Error::Closed)
-    }
-
-    /// Runs a long operation; drops it and returns `None` when the store is shut down.
-    pub(crate) async fn unless_ended<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
-        let mut begun = self.begun.subscribe();
-        tokio::select! {
-            biased;
-            done = operation => Some(done),
-            _ = begun.wait_for(|begun| *begun) => None,
-        }
-    }
-
-    /// Refuses operations from now on. Returns whether a shutdown has begun already.
-    fn refuse(&self) -> bool {
-        self.begun.send_replace(true)
-    }
-
-    /// Starts the shutdown unless it has been started, and returns the outcome to wait for.
-    fn begin(&self, leave: &Leave, shared: &Arc<Shared>) -> watch::Receiver<Outcome> {
-        let mut outcome = self.outcome.lock();
-        if let Some(outcome) = &*outcome {
-            return outcome.clone();
-        }
-        self.refuse();
-        let (done, receiver) = watch::channel(None);
-        let (tenure, shared) = (leave.tenure(), Arc::clone(shared));
-        let runtime = shared.runtime.clone();
-        runtime.spawn(async move {
-            let ended = end(shared, tenure).await;
-            let _ = done.send(Some(ended));
-        });
-        outcome.insert(receiver).clone()
-    }
-}
 
 async fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Result<(), Error> {
-    let operations = shared.ending.operations.write().await;
-    let going = shared.going.lock().await;
+    let operations = shared.ending.operations_ended().await;
+    let change = shared.ssd_change.lock().await;
     let result = shared.write_everything().await;
     shared.gate.release();
     let vacated = tenure.leave();
-    drop(going);
+    drop(change);
     drop(operations);
     drop(shared);
     vacated.await;
@@ -104,7 +43,7 @@ impl PageStore {
     /// and for [`PageMut`](crate::PageMut) guards to be dropped; hold none. A [`PageRef`](crate::PageRef) may
     /// stay: its page remains readable.
     ///
-    /// Every call gets the result of the first one. The shutdown goes on if the future is dropped.
+    /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -121,12 +60,19 @@ impl PageStore {
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
     pub async fn shutdown(&self) -> Result<(), Error> {
-        let mut outcome = self.shared.ending.begin(&self.leave, &self.shared);
+        let mut outcome = self.shared.ending.begin(|done| {
+            let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));
+            self.shared.runtime.spawn(async move {
+                let ended = end(shared, tenure).await;
+                let _ = done.send(Some(ended));
+            });
+        });
         let ended = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
         ended.ok().flatten().unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 
-    /// The shutdown of a store that no caller shares: it runs in the caller, and ends with it.
+    /// Shuts down a store that is not shared: runs in the caller's task, and stops when the future is
+    /// dropped.
     pub(crate) async fn close_owned(self) -> Result<(), Error> {
         if self.shared.ending.refuse() {
             return self.shutdown().await;
@@ -134,10 +80,10 @@ impl PageStore {
         end(Arc::clone(&self.shared), self.leave.tenure()).await
     }
 
-    /// A future that ends when nothing of this store is left: it was dropped (or closed), its last operation
-    /// has ended, its tasks are gone, and its directory, devices and log gate are free. It does not borrow
-    /// the store and may be awaited anywhere; the runtime that the store was opened on must run or shut down
-    /// meanwhile.
+    /// A future that completes once nothing of this store is left: it was dropped (or closed), its last
+    /// operation has ended, its tasks are gone, and its directory, devices and log gate are free. It does not
+    /// borrow the store and may be awaited anywhere; the runtime that the store was opened on must run or
+    /// shut down meanwhile.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -43,10 +43,15 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 /// ```
 #[must_use]
 pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
-    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
-    let slots = layout.map_or(0, |layout| u64::from(layout.slots));
+    let slots = slots(ssd_bytes, page_size);
     let frames = usize::try_from(pages).unwrap_or(usize::MAX);
     tables_bytes(slots, slots) + PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES)
+}
+
+/// The number of slots of an SSD of `ssd_bytes`.
+fn slots(ssd_bytes: u64, page_size: PageSize) -> u64 {
+    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
+    layout.map_or(0, |layout| u64::from(layout.slots))
 }
 
 /// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` holds: the reverse of
@@ -60,8 +65,7 @@ pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
 /// ```
 #[must_use]
 pub fn frames_for(pool_bytes: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
-    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
-    let slots = layout.map_or(0, |layout| u64::from(layout.slots));
+    let slots = slots(ssd_bytes, page_size);
     let bytes = pool_bytes.saturating_sub(tables_bytes(slots, slots));
     match PoolParams::for_budget(bytes, page_size, crate::builder::POOL_POLICY_BYTES).frames {
         frames if frames < FRAMES_MIN => 0,

@@ -1,4 +1,4 @@
-//! The SSD as the embedder sees and controls it.
+//! The SSD's control and state for the embedder.
 
 use crate::error::Error;
 use crate::life::{Drain, ModeMeanwhile, SsdEvents};
@@ -20,12 +20,12 @@ use rustc_hash::FxHashSet;
 /// let store = builder.open().await?;
 /// assert_eq!(store.ssd().state(), SsdState::Active);
 ///
-/// // Before the SSD is taken away: write through it, and write home what it alone has.
+/// // Before the SSD is removed: write through it, and write home what it alone holds.
 /// store.ssd().set_mode(SsdMode::WriteThrough).await?;
 /// let report = store.ssd().drain(Drain::new()).await;
 /// assert_eq!(report.left, 0);
 ///
-/// // The store goes on without it, and takes a blank one into use.
+/// // The store continues without it, and later takes a blank one into use.
 /// store.ssd().set_mode(SsdMode::Off).await?;
 /// store.ssd().readmit().await?;
 /// # Ok(())
@@ -67,13 +67,13 @@ impl Ssd<'_> {
     ///
     /// A change to [`SsdMode::Off`] drains the SSD, then switches to a ring in the store's directory and
     /// records that: the SSD may be removed, and the store opens without it. A change from there to another
-    /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards meanwhile: writes wait.
-    /// Cancel-safe: a drain in progress ends after its batch and the previous mode returns; an exchange that
-    /// has begun completes.
+    /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards during the call: writes
+    /// wait. Cancel-safe: a drain in progress ends after its batch, which restores the previous mode; an
+    /// exchange that has begun completes.
     ///
     /// # Errors
-    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed. The
-    /// previous mode is then in effect.
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed.
+    /// The previous mode then stays in effect.
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);
@@ -132,11 +132,11 @@ impl Ssd<'_> {
 
     /// Takes the SSD back into use.
     ///
-    /// After a failure it must be the same SSD with its contents. Every copy is read: its stamp proves it
-    /// current, or it is void. Versions whose flush failed are written again. The store accepts writes again
+    /// After a failure it must be the same SSD with its contents. Every copy is read: it is used only if its
+    /// stamp proves it current. Versions whose flush failed are written again. The store accepts writes again
     /// on success. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this
-    /// store) is formatted; its contents are ignored. Hold no guards meanwhile: writes wait. Pages that were
-    /// lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
+    /// store) is formatted; its contents are ignored. Hold no guards during the call: writes wait. Pages that
+    /// were lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
     /// readmission that has begun completes.
     ///
     /// # Errors
@@ -147,10 +147,10 @@ impl Ssd<'_> {
 
     /// Continues without the SSD although it may hold the only copies of some pages, and gives them up for
     /// good. Pages in memory are rewritten; the result lists the others: they read as older versions or do
-    /// not exist. The store accepts writes again, and opens without the SSD in the future;
-    /// [`Ssd::readmit`] starts with a blank one. The list is durable before the SSD is given up
-    /// (see [`Ssd::loss`]); it includes pages in memory until they are durable at home. Hold no
-    /// guards meanwhile. Cancel-safe: an abandonment that has begun completes.
+    /// not exist. The store accepts writes again, and opens without the SSD in the future; [`Ssd::readmit`]
+    /// starts with a blank one. The list is durable before the SSD is given up (see [`Ssd::loss`]); it
+    /// includes pages in memory until they are durable at home. Hold no guards during the call. Cancel-safe:
+    /// an abandonment that has begun completes.
     ///
     /// # Errors
     /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD.
@@ -159,8 +159,8 @@ impl Ssd<'_> {
     }
 
     /// The log position from which redo would be needed if the SSD were lost at this moment: every older
-    /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: nothing is on the
-    /// SSD alone. After a recovery it may be older than necessary. Like `flush_to`, it requires that no
+    /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: the SSD holds no
+    /// only copy. After a recovery it may be older than necessary. Like `flush_to`, it requires that no
     /// change gets an LSN older than the last value of `min_recovery_lsn`.
     #[must_use]
     pub fn oldest_lsn(self) -> Option<Lsn> {

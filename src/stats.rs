@@ -23,10 +23,10 @@ pub struct Stats {
     pub ssd_device: DeviceStats,
     /// The number of frames in the pool.
     pub frames: u64,
-    /// What the pool's policy follows, and what its settings cost in its simulations; `None` if it does not
-    /// adapt.
+    /// The setting that the pool's policy follows, and the simulated cost of each setting; `None` if the
+    /// policy does not adapt.
     pub pool_choice: Option<Choice>,
-    /// The same of the SSD's policy.
+    /// The same for the SSD's policy.
     pub ssd_choice: Option<Choice>,
 }
 

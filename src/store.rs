@@ -22,6 +22,28 @@ use std::sync::Arc;
 /// promised is lost. Its directory and devices stay locked until its last operation has ended, for which the
 /// runtime that it was opened on must run or shut down; an opening waits for that for at most 30 s.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let directory = temporary.path();
+/// use pagetier::PageStore;
+///
+/// let store = PageStore::builder().directory(directory).ssd_bytes(64 << 20).open().await?;
+/// let space = store.spaces().create("greetings").await?;
+///
+/// let mut page = store.allocate(space).await?;
+/// page[..5].copy_from_slice(b"hello");
+/// let id = page.id();
+/// drop(page); // releases the latch
+///
+/// store.sync().await?; // durable once this returns
+/// assert_eq!(&store.get(id).await?[..5], b"hello");
+/// store.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Tasks that hold several guards at once must all latch in one order (parent before child, left before
 /// right), as with any latch. A guard held while its task waits for another page keeps its frame in memory.
 #[derive(Debug)]
@@ -33,20 +55,28 @@ pub struct PageStore {
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) shared: Arc<Shared>,
     /// The running ghosts, shared with the thread that drives them.
-    pub(crate) ghostly: parking_lot::Mutex<Option<Arc<parking_lot::Mutex<Stream>>>>,
+    pub(crate) ghosts: parking_lot::Mutex<Option<Arc<parking_lot::Mutex<Stream>>>>,
 }
 
 /// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Loss {
-    /// Of what is in memory only.
+    /// The loss of what is in memory.
     Crash,
-    /// Of memory and the SSD.
+    /// The loss of memory and of the SSD.
     Ssd,
 }
 
 impl PageStore {
     /// Opens the store in directory `path` with the default options; creates it if it does not exist.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = pagetier::PageStore::open("/var/lib/db").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -54,23 +84,40 @@ impl PageStore {
         Self::builder().directory(path).open().await
     }
 
-    /// Returns a builder, to open a store with other options than the defaults.
+    /// Returns a builder, to open a store with options other than the defaults.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = pagetier::PageStore::builder().directory("/var/lib/db").pool_bytes(1 << 30).open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     pub(crate) fn new(leave: Leave, shared: Arc<Shared>) -> Self {
         let gate = ReleaseGate(Arc::clone(&shared.gate));
-        Self { leave, _gate: gate, pool: shared.pool.clone(), shared, ghostly: Default::default() }
+        Self { leave, _gate: gate, pool: shared.pool.clone(), shared, ghosts: Default::default() }
     }
 
-    // ---- pages
-    // ----------------------------------------------------------------------------------------------
+    // ---- pages ----
 
     /// Allocates a page at the end of `space`: all zeroes and latched exclusively. It is permanently part of
     /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
     /// Cancel-safe; cancelling may leave a page number unused, and so may a crash. An engine with a log
     /// counts its pages itself, in a page, and creates them by number: [`PageStore::create`].
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut page = store.allocate(space).await?;
+    /// page[..4].copy_from_slice(&1_u32.to_le_bytes());
+    /// println!("{} has {} pages", space, store.spaces().pages(space)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available.
@@ -86,6 +133,17 @@ impl PageStore {
     /// Latches `page` in shared mode and pins it until the guard is dropped. A hit neither allocates nor
     /// yields. Waiters are served first come, first served. Cancel-safe.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = store.get(id).await?;
+    /// println!("page {} begins with {}", page.id(), page[0]);
+    /// drop(page); // writers may enter
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The page does not exist, cannot be read, or its only copy is corrupt; or no frame becomes available in
     /// time.
@@ -96,6 +154,18 @@ impl PageStore {
 
     /// Latches `page` exclusively; otherwise like [`PageStore::get`].
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut page = store.get_mut(id).await?;
+    /// page[0] += 1; // marks the page dirty
+    /// let page = page.downgrade(); // readers may enter
+    /// assert_eq!(page.id(), id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`PageStore::get`].
     #[inline]
@@ -104,14 +174,58 @@ impl PageStore {
     }
 
     /// The page if it is in memory and its latch is free; never waits.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = match store.try_get(id) {
+    ///     Some(page) => page,
+    ///     None => store.get(id).await?,
+    /// };
+    /// # drop(page);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn try_get(&self, page: PageId) -> Option<PageRef<'_>> {
         self.pool.try_get(page).map(PageRef)
     }
 
+    /// The page, latched exclusively, if it is in memory and its latch is free; never waits.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(mut page) = store.try_get_mut(id) {
+    ///     page[0] = 1;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn try_get_mut(&self, page: PageId) -> Option<PageMut<'_>> {
+        self.pool.try_get_mut(page).map(PageMut)
+    }
+
     /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
     /// created anew, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space
     /// grows to hold the page. Cancel-safe.
+    ///
+    /// ```
+    /// use pagetier::{Error, Lsn, PageId, PageStore};
+    ///
+    /// /// Applies the log record at `lsn`, which sets bytes of a page.
+    /// async fn redo(store: &PageStore, id: PageId, lsn: Lsn, at: usize, bytes: &[u8]) -> Result<(), Error> {
+    ///     let mut page = store.recreate(id).await?;
+    ///     if page.lsn() < lsn {
+    ///         page[at..at + bytes.len()].copy_from_slice(bytes);
+    ///         page.set_lsn(lsn);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
@@ -131,13 +245,24 @@ impl PageStore {
     /// exist or be in memory; the space grows to hold it. The next [`PageStore::sync`] writes it and
     /// invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's size.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId, image: &[u8], lsn: Lsn)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut page = store.overwrite(id).await?;
+    /// page.copy_from_slice(image);
+    /// page.set_lsn(lsn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`PageStore::allocate`].
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         if page.no >= self.spaces().pages(page.space)? {
             self.extend_to(page).await?;
         }
-        Ok(PageMut(self.pool.overwrite(page).await?))
+        Ok(PageMut(self.pool.create(page).await?))
     }
 
     pub(crate) async fn extend_to(&self, page: PageId) -> Result<(), Error> {
@@ -149,6 +274,19 @@ impl PageStore {
 
     /// Reads the pages `range` of `space` in order, ahead in large requests, without displacing the hot pages
     /// in memory. Skips pages that were never written.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut scan = store.scan(space, 0..u32::MAX);
+    /// while let Some(page) = scan.next().await {
+    ///     let page = page?;
+    ///     println!("{} {}", page.id(), page[0]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         let end = range.end.min(self.shared.volume.pages(space).unwrap_or(0));
@@ -157,16 +295,43 @@ impl PageStore {
 
     /// Starts reading `pages` into memory and returns at once. A hint: pages that do not exist or do not fit
     /// are skipped.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::PageId;
+    ///
+    /// store.prefetch(&[PageId::new(space, 3), PageId::new(space, 4)]);
+    /// let page = store.get(PageId::new(space, 3)).await?;
+    /// # drop(page);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn prefetch(&self, pages: &[PageId]) {
         self.pool.prefetch(pages);
     }
 
     /// Creates `page`, which the embedder counts itself: returns it exclusively, all zeroes and dirty,
-    /// without reading anything. The space grows to hold it. It takes effect as the embedder's log says, so
-    /// page numbers are exact after any crash: see [`PageStore::allocate`].
+    /// without reading anything. The space grows to hold it. The embedder's log decides whether the page
+    /// exists after a crash, so page numbers stay exact: see [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
     /// Cancel-safe: a dropped future changes nothing but the space's size.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId, pages: u32, lsn: Lsn)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::PageId;
+    ///
+    /// // The engine's own count of pages, which its log covers, gives the number.
+    /// let mut page = store.create(PageId::new(space, pages)).await?;
+    /// page[0] = 1;
+    /// page.set_lsn(lsn);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`PageStore::allocate`].
@@ -178,6 +343,15 @@ impl PageStore {
     /// returns an earlier version or fails. Waits for all guards of the page: the caller must hold none.
     /// Cancel-safe.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.discard(id).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The page does not exist.
     pub async fn discard(&self, page: PageId) -> Result<(), Error> {
@@ -188,12 +362,21 @@ impl PageStore {
         Ok(self.pool.discard(page).await?)
     }
 
-    // ---- durability
-    // -----------------------------------------------------------------------------------------
+    // ---- durability ----
 
     /// Makes everything written before this call durable. Writes no map checkpoint, and needs no HDD flush
     /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold
     /// none. Cancel-safe: writes in flight complete.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.get_mut(id).await?[0] = 1;
+    /// store.sync().await?; // the change is durable
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
@@ -206,6 +389,16 @@ impl PageStore {
     /// Writes every page whose recovery LSN is at most `lsn` and makes it durable: redo may start after `lsn`
     /// once this returns. Waits for exclusive guards of these pages: the caller must hold none. Cancel-safe.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, lsn: Lsn)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.flush_to(lsn).await?;
+    /// assert!(store.min_recovery_lsn().is_none_or(|oldest| oldest > lsn));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`PageStore::sync`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
@@ -214,9 +407,8 @@ impl PageStore {
         Ok(self.pool.flush_to(lsn).await?)
     }
 
-    /// Makes durable what has been written so far; writes no page itself. It suits a page that an eviction or
-    /// the redo bound has written: [`PageStore::flush_to`] and [`PageStore::redo_from`] include it.
-    /// Cancel-safe.
+    /// Makes durable what has been written so far, by evictions or for the redo bound, say; writes no page
+    /// itself. [`PageStore::flush_to`] and [`PageStore::redo_from`] include it. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::sync`].
@@ -236,7 +428,7 @@ impl PageStore {
     /// ```
     /// use pagetier::{Error, Loss, Lsn, PageStore};
     ///
-    /// /// Returns the position before which the log is of no use.
+    /// /// Returns the position before which the log may be removed.
     /// async fn checkpoint(store: &PageStore, log_end: Lsn) -> Result<Lsn, Error> {
     ///     store.flush_to(log_end).await?;
     ///     store.redo_from(log_end, Loss::Crash).await
@@ -272,10 +464,21 @@ impl PageStore {
         self.close_owned().await
     }
 
-    // ---- views
-    // ----------------------------------------------------------------------------------------------
+    // ---- views ----
 
     /// Counters, sizes and device statistics at this moment.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let stats = store.stats();
+    /// println!("{stats}"); // a screenful
+    /// println!("{}", serde_json::to_string(&stats)?);
+    /// println!("{} pages on the SSD", stats.ssd.pages);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.shared)
@@ -313,7 +516,7 @@ impl PageStore {
         self.shared.page_size()
     }
 
-    /// Recounts what can be recounted; for tests.
+    /// Recounts the internal structures and compares; for tests.
     ///
     /// # Errors
     /// A description of the first inconsistency.

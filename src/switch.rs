@@ -10,6 +10,16 @@ impl PageStore {
     /// them is lost. Takes some milliseconds per ten thousand pages, during which misses wait. The store's
     /// next opening uses the builder's policy.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.set_pool_policy("gd2l:frequency")?;
+    /// println!("{}", store.pool_policy());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`OpenError::UnknownPolicy`]; the policy in use is kept.
     pub fn set_pool_policy(
@@ -19,7 +29,7 @@ impl PageStore {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.shared;
         let params = FramePolicyParams {
-            cluster_pages: shared.builder.cluster_pages,
+            cluster_pages: shared.builder.options.cluster_pages,
             ..FramePolicyParams::new(shared.pool.params().frames, shared.costs())
         };
         let built = policy.build(&params);
@@ -34,7 +44,6 @@ impl PageStore {
     #[must_use]
     pub fn pool_policy(&self) -> PoolPolicy {
         let switched = *self.shared.builder.switched_pool_policy.lock();
-        // The opening has checked the names.
-        switched.or_else(|| Some(self.shared.builder.policies().ok()?.0)).unwrap_or_default()
+        switched.unwrap_or(self.shared.builder.options.pool_policy)
     }
 }

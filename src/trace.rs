@@ -1,5 +1,6 @@
 //! Page traces: every request, recorded to a file.
 
+use crate::background::blocking;
 use crate::store::PageStore;
 use pagetier_bufpool::Recorded;
 use std::io;
@@ -65,7 +66,6 @@ impl Trace<'_> {
     /// The file could not be written.
     pub async fn stop(self) -> io::Result<Recorded> {
         let pool = self.0.pool.clone();
-        let stopped = tokio::task::spawn_blocking(move || pool.stop_recording()).await;
-        stopped.unwrap_or_else(|_| Err(io::Error::other("the runtime is shutting down")))
+        blocking(move || pool.stop_recording()).await
     }
 }

@@ -77,7 +77,7 @@ impl WhatIfOptions {
 pub struct Estimates<'a>(&'a PageStore);
 
 impl PageStore {
-    /// Simulated pools and SSDs of other sizes, which tell what those would cost.
+    /// Simulated pools and SSDs of other sizes, which estimate what those would cost.
     #[must_use]
     pub fn what_if(&self) -> Estimates<'_> {
         Estimates(self)
@@ -86,7 +86,7 @@ impl PageStore {
 
 impl Estimates<'_> {
     /// Starts ghosts: simulated pools and SSDs of other sizes, without contents, under the store's policies
-    /// and its costs at this moment. They see those requests that concern a sample of the pages (SHARDS; see
+    /// and its costs at this moment. They see the requests for a sample of the pages (SHARDS; see
     /// [`Sampling`](pagetier_page::Sampling)). A dedicated thread drives them; when it falls behind, requests
     /// of the sample are skipped and counted instead of delayed. Each ghost takes about 200 bytes of memory
     /// for each sampled page that it would hold.
@@ -98,8 +98,8 @@ impl Estimates<'_> {
     /// Ghosts are running already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple is out of range
     /// ([`io::ErrorKind::InvalidInput`]); the system cannot start a thread.
     pub fn start(self, options: &WhatIfOptions) -> io::Result<()> {
-        let mut ghostly = self.0.ghostly.lock();
-        if ghostly.is_some() {
+        let mut running = self.0.ghosts.lock();
+        if running.is_some() {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
@@ -115,13 +115,12 @@ impl Estimates<'_> {
                 "{share} is not a share of pages: it must be above 0 and at most 1"
             )));
         }
-        let (_, ssd_policy) = self.0.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
             pool_policy: self.0.pool_policy(),
-            ssd_policy,
+            ssd_policy: self.0.shared.builder.options.ssd_policy,
             costs: self.0.shared.costs(),
-            cluster_pages: self.0.shared.builder.cluster_pages,
+            cluster_pages: self.0.shared.builder.options.cluster_pages,
             page_bytes: self.0.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),
@@ -137,7 +136,7 @@ impl Estimates<'_> {
         if !self.0.pool.start_sampling(sampling, Box::new(sink))? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        *ghostly = Some(stream);
+        *running = Some(stream);
         Ok(())
     }
 
@@ -145,13 +144,13 @@ impl Estimates<'_> {
     /// when no ghosts run.
     #[must_use]
     pub fn report(self) -> Option<WhatIf> {
-        self.0.ghostly.lock().as_ref().map(|stream| stream.lock().report())
+        self.0.ghosts.lock().as_ref().map(|stream| stream.lock().report())
     }
 
     /// Lets the ghosts process the remaining requests, stops them, and returns what other sizes would have
     /// cost; `None` when none ran. The ghosts stop even if the future is dropped.
     pub async fn stop(self) -> Option<WhatIf> {
-        let stream = self.0.ghostly.lock().take()?;
+        let stream = self.0.ghosts.lock().take()?;
         let pool = self.0.pool.clone();
         // Fails when the runtime is shutting down; the report then covers what the ghosts have seen.
         let _ended = tokio::task::spawn_blocking(move || pool.stop_sampling()).await;

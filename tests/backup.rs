@@ -15,7 +15,7 @@ fn plain() -> BackupOptions {
     BackupOptions::new()
 }
 
-/// Where a restored store goes: a directory, with devices in memory, whose time is that of the paused clock.
+/// The place of a restored store: a directory, with devices in memory that follow the paused clock.
 struct Destination {
     dir: tempfile::TempDir,
     devices: [SharedDevice; 2],
@@ -50,7 +50,7 @@ async fn restored(from: &Path, upto: Option<u32>) -> (Destination, PageStore, Sp
     (to, store, space)
 }
 
-/// The newest version written, and the newest whose write ended, by page.
+/// By page: the newest version whose write began, and the newest whose write ended.
 struct Versions {
     begun: Vec<AtomicU32>,
     ended: Vec<AtomicU32>,
@@ -138,7 +138,7 @@ async fn an_incremental_backup_has_what_was_written_since_and_the_chain_is_the_s
         write(&store, space, no * 7, 9).await.unwrap();
     }
     let some = store.backup(dir.path(), plain()).await.unwrap();
-    // Pages that the SSD writes home through its ring get new stamps, too.
+    // Pages that the SSD writes home through its ring get new stamps as well.
     assert!((10..u64::from(PAGES) / 2).contains(&some.pages), "{some:?}");
     assert!(some.bytes < full.bytes / 2);
     let asked = store.backup(dir.path(), plain().full(true)).await.unwrap();
@@ -154,8 +154,8 @@ async fn an_incremental_backup_has_what_was_written_since_and_the_chain_is_the_s
     }
 }
 
-/// The schedule that a stamp drawn too late, or pages read too early, would lose: a version whose write has
-/// begun, with its stamp, and has not ended when the backup begins.
+/// The schedule that loses a version if the backup draws its stamp too late or reads pages too early: the
+/// version's write, with its stamp, has begun and not ended when the backup begins.
 #[tokio::test(start_paused = true)]
 async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
     for slow_hdd in [true, false] {
@@ -174,7 +174,7 @@ async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
             async move { store.sync().await }
         });
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // This one has the version, or leaves it to the next.
+        // This backup has the version, or the next one does.
         store.backup(dir.path(), plain()).await.unwrap();
         syncing.await.unwrap().unwrap();
         store.backup(dir.path(), plain()).await.unwrap();
@@ -243,10 +243,10 @@ async fn a_store_that_was_set_back_does_not_continue_a_chain_that_is_ahead_of_it
     drop(store);
     let store = earlier.open().await;
     let report = store.backup(dir.path(), plain()).await.unwrap();
-    assert!(report.full_because.is_some_and(|why| why.contains("set back")), "{report:?}");
+    assert!(report.full_because.is_some_and(|why| why.contains("reset")), "{report:?}");
     let (_dir, copy, space) = restored(dir.path(), None).await;
     expect_all(&copy, space, 1).await;
-    // Another store's chain is not continued either.
+    // Nor can a backup continue another store's chain.
     let other = Fixture::new();
     let store = other.open().await;
     grown(&store).await;
@@ -316,7 +316,7 @@ async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
     for device in [&fixture.hdd, &fixture.ssd] {
         device.clear_faults();
     }
-    // A backup dropped half-way.
+    // The backup is dropped half-way.
     let dropped = crate::fixture::polled(10, store.backup(dir.path(), plain())).await;
     assert!(dropped.is_none());
     assert_eq!(files(), ["000001.backup", "unfinished.partial"]);
@@ -325,7 +325,7 @@ async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
     assert_eq!(files(), ["000001.backup", "000002.backup"]);
     let (_dir, copy, space) = restored(dir.path(), None).await;
     expect_all(&copy, space, 2).await;
-    // No directory can be made there.
+    // No directory can be created there.
     let blocked = store.backup(dir.path().join("000001.backup"), plain()).await;
     assert!(matches!(blocked, Err(BackupError::Io { .. })), "{blocked:?}");
 }

@@ -1,4 +1,4 @@
-//! Changes of a store while it is in use: another SSD, another pool policy.
+//! Changes to a store in use: another SSD, another pool policy.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
@@ -14,7 +14,7 @@ fn blank_ssd(name: &str, seed: u64) -> Arc<SimDevice> {
     Arc::new(SimDevice::new(name, 0, seed, &SimPower::new()).with_latency(Duration::from_micros(400)))
 }
 
-/// The versions of all pages: written, and synced.
+/// The versions of all pages, written and synced.
 struct Known {
     written: Vec<AtomicU32>,
     synced: Vec<AtomicU32>,
@@ -132,7 +132,7 @@ async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
         store.sync().await.unwrap();
         assert_eq!(fixture.ssd.stats().totals().write.ops, written);
         assert!(store.stats().ssd.pages > 0);
-        // Switched off and on again, it is the new one.
+        // Switching the SSD off and on again uses the new one.
         store.ssd().set_mode(SsdMode::Off).await.unwrap();
         store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
         assert_eq!(store.stats().ssd.slots > slots, round == 0);
@@ -153,7 +153,7 @@ async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
         Err(Error::Attach(error)) => error,
         other => panic!("{other:?}"),
     };
-    // Devices in use would be formatted.
+    // The replacement would format devices in use.
     for used in [&fixture.ssd, &fixture.hdd] {
         let device = Arc::clone(used) as SharedDevice;
         let refused = attach(store.replace_ssd(NewSsd::device(device).bytes(200 * PAGE)).await);
@@ -169,7 +169,7 @@ async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
     let broken = blank_ssd("broken", 3);
     broken.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
     assert!(store.replace_ssd(NewSsd::device(broken).bytes(200 * PAGE)).await.is_err());
-    // Not everything can be drained.
+    // A drain cannot complete.
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.dirty_pages > 0);
@@ -249,7 +249,7 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
         let after = store.hot_set(usize::MAX);
         assert_eq!(after.len(), before.len());
         if to == "lru" {
-            // Under GD2L pages on the SSD go before the others.
+            // GD2L evicts pages on the SSD before others.
             continue;
         }
         let on = |ssd: bool| {
@@ -265,8 +265,8 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     }
 }
 
-/// A store is shut down at some moment of a replacement: it ends in order, with the SSD that the manifest
-/// names, and nothing is written after that.
+/// A store is shut down at some moment of a replacement: it closes with the SSD that the manifest names, and
+/// writes nothing after that.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_with_one_of_the_ssds() {
     let (mut with_old, mut with_new) = (0, 0);

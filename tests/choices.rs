@@ -1,5 +1,5 @@
-//! The log and the statistics of a store whose default policies follow another setting. A process of its own:
-//! a test without a subscriber may switch an event off for all.
+//! The log and the statistics of a store whose default policies change their setting. Needs a process of its
+//! own: a test without a subscriber may disable an event for all tests.
 
 use pagetier::{MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, pool_bytes_for, ssd_bytes_for};
 use rand::rngs::SmallRng;
@@ -14,7 +14,7 @@ const SIZE: PageSize = PageSize::MIN;
 const FRAMES: u64 = 256;
 const SLOTS: u32 = 1_000;
 
-/// The fields of an event, as they are printed.
+/// The fields of an event, in printed form.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Told {
     message: String,
@@ -41,7 +41,7 @@ impl Visit for Told {
 struct Log(Arc<Mutex<Vec<Told>>>);
 
 impl Log {
-    /// Those of one tier.
+    /// The events of one tier.
     fn of(&self, tier: &str) -> Vec<Told> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|told| told.message.contains(tier)).cloned().collect()
@@ -74,8 +74,8 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// A loop over twice the SSD, in which any half is worth keeping; then a window that moves on, where what
-/// came last is.
+/// A loop over twice as many pages as the SSD holds, of which any half is worth keeping; then a moving
+/// window, of which the latest pages are.
 fn requests() -> impl Iterator<Item = u32> {
     let mut rng = SmallRng::seed_from_u64(3);
     let circle = (0..30 * SLOTS).map(|at| at % (2 * SLOTS));

@@ -40,13 +40,13 @@ async fn perhaps<T>(rng: &mut SmallRng, future: impl Future<Output = T>) -> Opti
 
 fn fill(payload: &mut [u8], no: u32, version: u32) {
     let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
-    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+    payload.copy_from_slice(&word.repeat(payload.len() / 8));
 }
 
 fn version_of(payload: &[u8], no: u32) -> u32 {
     let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
     assert_eq!(first as u32, no, "another page's content");
-    assert!(payload.chunks_exact(8).all(|chunk| chunk == first.to_le_bytes()), "page {no} mixes versions");
+    assert!(payload[8..] == payload[..payload.len() - 8], "page {no} mixes versions");
     (first >> 32) as u32
 }
 

@@ -86,7 +86,7 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
             }
             let (pages, errors) = scanned(&store, space).await;
             assert_eq!((pages.len(), errors), (66, 1), "the scan continues after it");
-            // The owner repairs the page.
+            // The embedder repairs the page.
             fill(&mut store.overwrite(PageId::new(space, LAST)).await.unwrap(), LAST, 9);
             store.sync().await.unwrap();
             assert_eq!(read(&store, space, LAST).await.unwrap(), 9);

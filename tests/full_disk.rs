@@ -131,7 +131,7 @@ async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u
     panic!("the file system does not fill up");
 }
 
-/// Without a free byte, a store on a full disk opens, serves reads and frees room; then it continues.
+/// On a disk without a free byte, a store opens, serves reads and frees room; then it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
     for kind in KINDS {
@@ -228,7 +228,7 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
     }
 }
 
-/// The lock depends on the file system: each must refuse a second opener.
+/// Locks depend on the file system: on each, a second opener must be refused.
 #[tokio::test]
 async fn a_second_opener_is_refused_on_every_file_system() {
     for kind in KINDS {

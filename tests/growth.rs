@@ -7,7 +7,7 @@ use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The cause of a growth's failure.
+/// The cause of a failed growth.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Hdd,
@@ -124,7 +124,7 @@ async fn a_growth_whose_flush_failed_does_not_count_as_done() {
         let space = store.spaces().create("t").await.unwrap();
         fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         assert!(append(&store, space).await.is_err());
-        // Flushes succeed again, but the failed one may have lost the new size.
+        // Later flushes succeed, but the failed one may have lost the new size.
         assert!(append(&store, space).await.is_err());
         assert_eq!(store.spaces().pages(space).unwrap(), 0);
         drop(store);

@@ -1,4 +1,4 @@
-//! The hot set comes back after a restart, and a file that is none is refused.
+//! The hot set is restored after a restart, and a file of another kind is refused.
 
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read};
 use pagetier::{HotSetError, PageId};
@@ -32,7 +32,7 @@ async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
     expect_all(&store, space, 1).await;
     store.validate().unwrap();
 
-    // Pages that are gone are skipped, other files refused.
+    // Missing pages are skipped, and files of another kind refused.
     std::fs::write(&path, format!("pagetier hot set 1\n{} {}\n99 1\n", space.0, PAGES + 5)).unwrap();
     assert_eq!(store.import_hot(&path).await.unwrap().wanted, 0);
     std::fs::write(&path, "pagetier hot set 1\n1 x\n").unwrap();

@@ -1,5 +1,5 @@
 //! Devices with stale contents: older copies, truncated files, an older manifest. Devices that a cancelled or
-//! crashed opening or close leaves behind must never be mistaken for these.
+//! crashed opening or close leaves must never be taken for these.
 
 use crate::fixture::{
     self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
@@ -203,7 +203,7 @@ async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
         let over = store.is_some();
         drop(store);
         openings += u32::from(!over);
-        // Repeatedly, so that the numbers of manifest and devices drift apart.
+        // Repeat, so that the epochs of manifest and devices diverge.
         let mut again = again.after_power_cut(polls + 1);
         for more in 1..4 {
             drop(polled(polls / 2 + more, again.try_open()).await);
@@ -299,7 +299,7 @@ async fn nothing_is_created_with_create_off() {
     let refused = fixture.builder().create(false).open().await;
     assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     assert_eq!((fixture.hdd.ops(), fixture.manifest.saves()), (0, 0));
-    // A first opening that did not finish does not count as a store.
+    // An unfinished first opening leaves no store.
     drop(polled(4, fixture.try_open()).await);
     assert!(fixture.manifest.saves() > 0);
     let refused = fixture.builder().create(false).open().await;

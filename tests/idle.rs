@@ -24,14 +24,14 @@ async fn stays_idle(what: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_store_takes_no_cpu_time() {
-    // On the file system of the build: unlike many a /tmp it has direct I/O.
+    // Use the file system of the build, which unlike many a /tmp supports direct I/O.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
     let builder = || PageStore::builder().directory(folder.path()).pool_bytes(4 << 20).ssd_bytes(16 << 20);
     let store = builder().open().await.expect("opened");
     println!("served by {}", store.io_backend());
     stays_idle("new").await;
 
-    // More than the pool holds, so that every task of the store has had work.
+    // More pages than the pool holds, so that every task of the store has worked.
     let space = store.spaces().create("pages").await.expect("created");
     let mut pages = Vec::new();
     for no in 0..1024_u32 {
@@ -48,7 +48,7 @@ async fn an_idle_store_takes_no_cpu_time() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     stays_idle("after work").await;
 
-    // Dirty pages stay until there is a reason to write them.
+    // Dirty pages stay in memory until there is a reason to write them.
     for id in pages.iter().rev().take(8) {
         store.get_mut(*id).await.expect("read")[4] = 1;
     }

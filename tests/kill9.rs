@@ -24,7 +24,7 @@ const SEED: &str = "PAGETIER_KILL_SEED";
 /// The approximate time of an opening with recovery, in microseconds.
 const OPENING_US: u64 = 60_000;
 
-/// Per page: the last version whose `sync` returned, and the last version begun.
+/// By page: the last version whose `sync` returned, and the last version whose write began.
 #[derive(Clone, Copy, Default)]
 struct Known {
     durable: u32,
@@ -48,13 +48,13 @@ async fn open(directory: &Path, threads: bool, ssd_policy: SsdPolicy) -> PageSto
 /// Every word encodes page and version, so that a mixture of versions is visible.
 fn fill(payload: &mut [u8], no: u32, version: u32) {
     let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
-    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+    payload.copy_from_slice(&word.repeat(payload.len() / 8));
 }
 
 fn version_of(payload: &[u8], no: u32) -> u32 {
     let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
     assert_eq!(first as u32, no, "another page's content");
-    let whole = payload.chunks_exact(8).all(|chunk| chunk == first.to_le_bytes());
+    let whole = payload[8..] == payload[..payload.len() - 8];
     assert!(whole, "page {no} mixes versions");
     (first >> 32) as u32
 }
@@ -69,7 +69,7 @@ fn the_writer_that_is_killed() {
 }
 
 async fn write_for_ever(directory: &Path, seed: u64) {
-    // All policies but the last, which is none.
+    // All policies except the last, `none`.
     let ssd_policy = SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)];
     let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
     let space = match store.spaces().find("t") {
@@ -244,7 +244,7 @@ async fn nothing_synced_is_lost_when_the_process_is_killed() {
     let mut known = vec![Known::default(); PAGES as usize];
     let (mut warm, mut verified, mut recoveries, mut cut) = (Vec::new(), 0, 0, 0);
     for round in 0..rounds {
-        // A store that was dropped keeps its locks until its last flush has ended, so the runtime runs on.
+        // A dropped store keeps its locks until its last flush has ended, so the runtime continues.
         let at = directory.path().to_owned();
         let killed = tokio::task::spawn_blocking(move || {
             run_and_kill(&at, round, &mut known);

@@ -71,7 +71,8 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
             _ => drop(store.get(page).await),
         }
         if step % 10 == 0 {
-            // Writes begun with a durable log may still be in flight; the log can only be further ahead.
+            // Writes whose log was durable at their start may still be in flight; the log has only advanced
+            // since.
             let durable = log.durable.load(Ordering::Relaxed);
             images += check_images(&fixture.ssd.snapshot(), fixture.seed(), durable, "ssd");
             images += check_images(&fixture.hdd.snapshot(), fixture.seed(), durable, "hdd");

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 /// Shorter than most device operations.
 const SHORT: Duration = Duration::from_micros(150);
 
-/// The builder of a store that leaves out a rule, which takes the feature `mutations`.
+/// The builder of a store that disables a rule, which requires the feature `mutations`.
 fn without(builder: Builder, broken: Option<Mutation>) -> Builder {
     #[cfg(feature = "mutations")]
     let builder = builder.mutation(broken);
@@ -121,7 +121,7 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
     }
 }
 
-/// Gives the SSD up at 30 moments of a `sync` whose pages are all in memory: how many pages that loses.
+/// Gives the SSD up at 30 moments of a `sync` whose pages are all in memory; returns how many pages are lost.
 async fn lost_though_in_memory(broken: Option<Mutation>) -> u64 {
     let (mut on_their_way, mut lost, over) = (0, 0, Cell::new(false));
     for step in 0..30 {
@@ -173,8 +173,8 @@ async fn pages_on_their_way_to_an_ssd_given_up_in_haste_are_lost() {
     assert!(lost_though_in_memory(Some(Mutation::AbandonedInHaste)).await > 0, "unnoticed");
 }
 
-/// Loses an SSD whose pages are all home, which no checkpoint says: the list, with `closes` that of the next
-/// opening.
+/// Loses an SSD whose pages are all home, although no checkpoint records that. Returns the reported list, or
+/// with `closes` that of the next opening.
 async fn list_of_pages_that_the_hdd_has(broken: Option<Mutation>, closes: bool) -> SsdLoss {
     let fixture = Fixture::new();
     let (store, space) = with_only_copies(fixture.builder()).await;
@@ -247,7 +247,7 @@ async fn given_up_twice_at_once_it_is_given_up_once() {
     let fixture = Fixture::new();
     let (store, space) = with_only_copies(fixture.builder()).await;
     fixture.ssd.set_present(false);
-    // The store's own watch may also try.
+    // The store's own watch may try as well.
     let _ = write(&store, space, 0, 2).await;
     let (one, two) = futures_util::future::join(store.ssd().abandon(), store.ssd().abandon()).await;
     assert!(one.unwrap().pages() > 0);
@@ -260,7 +260,7 @@ async fn given_up_twice_at_once_it_is_given_up_once() {
     expect_all(&fixture.after_power_cut(5).open().await, space, 3).await;
 }
 
-/// How the store last ended, which determines what is known of the SSD.
+/// How the last run ended, which determines what is known of the SSD.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Close,
@@ -347,7 +347,7 @@ async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() 
             let kept = (!replaced).then(|| loss.clone());
             assert_eq!(fixture.after_power_cut(1).open().await.ssd().loss(), kept);
             if flush_fails {
-                // The record goes into the manifest that the disk has.
+                // The record goes into the manifest on disk.
                 fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
                 for no in 0..PAGES {
                     let _ = write(&store, space, no, 5).await;
@@ -358,7 +358,7 @@ async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() 
                 assert!(reported.is_none() && replaced || reported == Some(loss), "{reported:?}");
                 continue;
             }
-            // The next save, of anything, records this run's state.
+            // Any later save records this run's state.
             store.spaces().create("u").await.unwrap();
             assert_eq!(fixture.after_power_cut(3).open().await.ssd().loss(), Some(loss));
             store.ssd().acknowledge_loss().await.unwrap();
@@ -472,7 +472,7 @@ async fn with_nothing_to_acknowledge_nothing_is_saved() {
 async fn a_loss_acknowledged_while_the_rest_is_saved_is_not_reported_again() {
     let fixture = Fixture::new();
     let (store, space) = with_only_copies(fixture.builder()).await;
-    // Some are in memory: they are rewritten, and then are not lost.
+    // Pages in memory are rewritten, and so are not lost.
     for no in 0..20 {
         let _ = read(&store, space, no).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! What an operator sees: the summary, the reasons for a page's place, the export for other processes.
+//! The operator's view: the summary, the reasons for a page's place, the export for other processes.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write, write_all};
 use pagetier::{Home, LiveStats, PageId, PageStore, SpaceId, SsdMode, StatsSummary};
@@ -34,8 +34,8 @@ async fn the_statistics_print_as_a_screenful_and_survive_json() {
     for (share, us) in [(0.5, hdd.p50_us), (0.9, hdd.p90_us), (0.99, hdd.p99_us), (0.999, hdd.p999_us)] {
         assert_eq!(us, reads.latency.quantile_ns(share) as f64 / 1000.0);
     }
-    let lookups = summary.pool.hits + summary.pool.misses;
-    assert_eq!(summary.pool.hit_ratio, Some(summary.pool.hits as f64 / lookups as f64));
+    let lookups = summary.pool.counts.hits + summary.pool.counts.misses;
+    assert_eq!(summary.pool.hit_ratio, Some(summary.pool.counts.hits as f64 / lookups as f64));
     let parts = summary.memory.frames + summary.memory.metadata + summary.memory.staging;
     assert_eq!(summary.memory.total, parts + summary.memory.ssd_tables);
     let classes = &summary.hdd_device.classes;
@@ -70,7 +70,7 @@ async fn a_page_is_explained_by_the_figures_of_its_policies() {
         assert_eq!(why.on_ssd, store.home(page(no)) == Home::Ssd);
         assert_eq!(why.memory.is_some(), store.try_get(page(no)).is_some(), "page {no}");
         assert_eq!(why.counts.map(|c| c.reads_hdd), store.policies().counts(page(no)).map(|c| c.reads_hdd));
-        // The benefit is the paper's, by the same counts and the group's factor (equations 2 to 6).
+        // The benefit follows from the counts and the group's factor by the paper's equations 2 to 6.
         if let (Some(c), Some(g), Some(benefit)) = (why.counts, why.group, why.benefit_ms) {
             let costs = store.policies().costs();
             let (r_d, r_s) = (c.reads_hdd as f64, c.reads_ssd as f64);
@@ -110,13 +110,13 @@ async fn an_export_is_whole_at_every_moment_and_ends_when_dropped() {
     let (store, space) = busy(&fixture).await;
     let export = store.export_stats(&path, Duration::from_secs(1)).await.unwrap();
     let first = exported(&path, 1).await;
-    assert_eq!(first.stats.pool.misses, store.stats().pool.misses);
+    assert_eq!(first.stats.pool.counts.misses, store.stats().pool.misses);
     assert_eq!((first.spaces.len(), first.spaces[0].pages), (1, PAGES));
     for no in 0..PAGES {
         read(&store, space, no).await.unwrap();
     }
     let second = exported(&path, first.number + 2).await;
-    assert!(second.stats.pool.misses > first.stats.pool.misses);
+    assert!(second.stats.pool.counts.misses > first.stats.pool.counts.misses);
     drop(export);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let last = exported(&path, 1).await;

@@ -1,4 +1,4 @@
-//! Costs measured while the store runs, on devices of known speed, whatever costs it was configured with.
+//! Costs measured while the store runs on devices of known speed; they do not depend on the configured costs.
 
 use pagetier::{COST_POINTS, Clock, Costs, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId};
 use pagetier::{PageSize, PageStore, SharedDevice};
@@ -14,7 +14,8 @@ fn device(name: &str, model: Model) -> SharedDevice {
     Arc::new(EmulatedDevice::new(memory, model.with_page_bytes(PAGE as u32), Clock::Tokio))
 }
 
-/// A used store configured with equal costs for both devices; `points` is the length of its moving averages.
+/// A store with some use, configured with equal costs for both devices; `points` is the length of its moving
+/// averages.
 async fn used(points: Option<usize>) -> PageStore {
     let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
     let mut builder = PageStore::builder()
@@ -35,7 +36,7 @@ async fn used(points: Option<usize>) -> PageStore {
     }
     let mut rng = SmallRng::seed_from_u64(1);
     for _ in 0..6000 {
-        // Squared, so that some pages are worth keeping on the SSD.
+        // Square the number, so that some pages are hot enough to keep on the SSD.
         let at = rng.random::<f64>();
         let id = PageId::new(space, (at * at * f64::from(PAGES)) as u32);
         if rng.random_bool(0.3) {

@@ -1,7 +1,10 @@
-//! What becomes of options that an existing store cannot take: an error, or they take effect.
+//! Options of an existing store: each takes effect or yields an error.
 
 use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
-use pagetier::{Advice, Builder, Costs, Error, OpenError, PageId, PageStore, SsdState, frames_for};
+use pagetier::{
+    Advice, Backend, Builder, Costs, DirectIo, Error, OpenError, Options, PageId, PageSize, PageStore,
+    SsdMode, SsdState, frames_for,
+};
 use std::error::Error as _;
 use std::time::Duration;
 
@@ -92,4 +95,69 @@ async fn the_number_of_frames_is_known_before_opening() {
     assert!(store.stats().frames.abs_diff(known) <= 1, "{} and {known}", store.stats().frames);
     let error: Error = store.get(PageId::new(pagetier::SpaceId(1), 0)).await.unwrap_err();
     assert_eq!((error.advice(), error.page()), (Advice::Bug, Some(PageId::new(pagetier::SpaceId(1), 0))));
+}
+
+#[test]
+fn every_option_has_a_setter_and_reads_back() {
+    let builder = PageStore::builder()
+        .directory("/d")
+        .hdd("/h")
+        .ssd("/s")
+        .ssd_bytes(1)
+        .ring_pages(2)
+        .pool_bytes(3)
+        .page_size(PageSize::MAX)
+        .pool_policy("gd2l:frequency")
+        .ssd_policy("cac:ageing")
+        .cluster_pages(4)
+        .zone_percent(5.0)
+        .outqueue(6)
+        .group_width_per_min(7.0)
+        .costs(Costs::PAPER)
+        .calibrate(Duration::from_millis(8))
+        .online_costs(9)
+        .io(Backend::Threads)
+        .direct_io(DirectIo::Disabled)
+        .create(false)
+        .force(true)
+        .redo_span_max(10)
+        .exhausted_after(Duration::from_micros(10_001))
+        .read_ahead(false)
+        .ssd_mode(SsdMode::ReadOnly)
+        .accept_ssd_loss(true);
+    let options = builder.options();
+    assert_eq!(options.exhausted_after_ms, 11, "a fraction of a millisecond counts as one");
+    let text = serde_json::to_string(options).unwrap();
+    assert_eq!(&serde_json::from_str::<Options>(&text).unwrap(), options);
+    let set = serde_json::to_value(options).unwrap();
+    let defaults = serde_json::to_value(Options::default()).unwrap();
+    for (name, value) in set.as_object().unwrap() {
+        assert_ne!(*value, defaults[name], "{name} was not set");
+    }
+    for (name, value) in [("io", "threads"), ("ssd_mode", "read-only"), ("pool_policy", "gd2l:frequency")] {
+        assert_eq!(set[name], value);
+    }
+    assert_eq!(Builder::from_options(options.clone()).options(), options);
+}
+
+#[test]
+fn options_left_out_have_their_defaults_and_unknown_ones_are_errors() {
+    assert_eq!(serde_json::from_str::<Options>("{}").unwrap(), Options::default());
+    for wrong in [r#"{"pool_byts": 1}"#, r#"{"pool_policy": "gd3l"}"#, r#"{"io": "uringg"}"#] {
+        assert!(serde_json::from_str::<Options>(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_opens_from_options_and_the_last_policy_named_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = Options::default();
+    options.directory = Some(directory.path().join("store"));
+    (options.pool_bytes, options.ssd_bytes, options.page_bytes) = (4 << 20, Some(4 << 20), Some(8192));
+    let builder = || Builder::from_options(options.clone());
+    let error = refusal(builder().pool_policy("lru").pool_policy("gd3l")).await;
+    assert!(matches!(error, OpenError::UnknownPolicy(_)), "{error}");
+    let store = builder().pool_policy("gd3l").pool_policy("lru").open().await.unwrap();
+    assert_eq!((store.page_size().bytes(), store.pool_policy().to_string().as_str()), (8192, "lru"));
+    store.close().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Pages overwritten without reading them: the owner repairs a damaged page.
+//! Pages overwritten without being read, by which an embedder repairs a damaged page.
 
 use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
@@ -28,8 +28,8 @@ fn is_damaged(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(Corrupt { .. } | Device { .. }))))
 }
 
-/// Rots all copies of every third page, on both devices, and overwrites each. It reads as overwritten at
-/// once, after a power cut and after a close.
+/// Rots all copies of every third page, on both devices, and overwrites each. The page reads as overwritten
+/// immediately, after a power cut and after a close.
 async fn heals(policy: &str, ring_pages: u32) {
     let (fixture, space) = at_rest(policy, ring_pages).await;
     let rotten = || (0..PAGES).step_by(3);
@@ -132,7 +132,7 @@ async fn an_overwrite_dropped_while_it_waits_changes_nothing() {
     }
     assert_eq!(version_of(&held, 5), 2);
     drop(held);
-    // While the page is being read for another caller.
+    // Overwrite the page while it is being read for another caller.
     let page = PageId::new(space, 250);
     let mut reading = Box::pin(store.get(page));
     let mut context = Context::from_waker(Waker::noop());

@@ -36,7 +36,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
     for no in 0..40 {
         write(&store, space, no, 3).await.unwrap();
     }
-    // As a crash: the recovery has work to do.
+    // Dropping it is a crash: recovery has work to do.
     let left = store.left();
     drop(store);
     left.await;
@@ -49,7 +49,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
             let version = crate::fixture::read(&reader, space, no).await.unwrap();
             assert!(version == 2 || (no < 40 && version == 3), "page {no}: {version}");
         }
-        // Redo, in memory.
+        // Redo happens in memory.
         write_all(&reader, space, 7).await;
         reader.sync().await.unwrap();
         expect_all(&reader, space, 7).await;
@@ -66,7 +66,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
     }
     let store = builder(&path).open().await.unwrap();
     assert_eq!(crate::fixture::read(&store, space, 50).await.unwrap(), 2);
-    // A writing store keeps readers out.
+    // A store open for writing refuses readers.
     assert!(matches!(builder(&path).open_read_only().await, Err(OpenError::AlreadyOpen { .. })));
     store.close().await.unwrap();
     let none = builder(&dir.path().join("nothing")).open_read_only().await;
@@ -99,7 +99,7 @@ async fn it_reads_what_a_recovery_after_the_same_power_cut_reads() {
         drop(reader);
         assert!(images(&cut) == before, "seed {seed}: a device or the manifest was written to");
         assert_eq!(cut.hdd.stats().totals().write.ops + cut.ssd.stats().totals().write.ops, 0);
-        // And the store opens as if nothing had been.
+        // A store opened for writing finds it unchanged.
         let store = cut.open().await;
         for no in 0..PAGES {
             assert!(version(&store, space, no).await.is_some_and(|version| version >= 3));
@@ -120,7 +120,7 @@ async fn a_store_without_an_ssd_and_one_closed_in_order_are_read_too() {
     store.close().await.unwrap();
     let closed = fixture.builder().open_read_only().await.unwrap();
     expect_all(&closed, space, 1).await;
-    // What its spaces gain stays in memory, too.
+    // Pages allocated in it stay in memory as well.
     fill(&mut closed.allocate(space).await.unwrap(), PAGES, 5);
     closed.sync().await.unwrap();
     drop(closed);
@@ -148,7 +148,7 @@ async fn an_inspection_tells_what_stands_there_and_changes_nothing() {
     assert!(text.lines().all(|line| line.chars().count() < 200));
     serde_json::to_string(&all).unwrap();
     assert!(contents(&path) == before);
-    // Damage and strangers are told, not judged.
+    // `inspect` reports damage and foreign devices instead of failing.
     std::fs::write(path.join("ssd.cache"), vec![7; 1 << 20]).unwrap();
     std::fs::remove_file(path.join("hdd.vol")).unwrap();
     let all = builder(&path).inspect().await.unwrap();

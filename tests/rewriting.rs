@@ -1,6 +1,6 @@
-//! Openings that rewrite what a failed flush left unproved, when something goes wrong once more: the opening
-//! is dropped, killed or loses power at any await, another flush, a write or a save of the manifest fails,
-//! the disk is full.
+//! Openings that rewrite what a failed flush left unproved, with a second failure: the opening is dropped,
+//! killed or loses power at any await; another flush, a write or a save of the manifest fails; the disk is
+//! full.
 
 use crate::fixture::{self, Fixture, polled, read, write};
 use pagetier::{Drain, PageStore, SpaceId, SsdMode};
@@ -8,7 +8,7 @@ use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Few enough for many openings, too many for the ring.
+/// The number of pages: few enough for many openings, and more than the ring holds.
 const COUNT: u32 = 40;
 const LATENCY: Duration = Duration::from_micros(300);
 
@@ -33,14 +33,14 @@ const ENDS: [End; 3] = [End::Dropped, End::Killed, End::PowerCut];
 struct World {
     fixture: Fixture,
     space: SpaceId,
-    /// What a later reading must find at least, by page.
+    /// The oldest version that a later read may return, by page.
     floor: Vec<u32>,
     seed: u64,
 }
 
 impl World {
-    /// Version 1 is synced and then version 2, but the flush of `side` failed that was to make version 2
-    /// durable in the slots, or at home.
+    /// Version 1 is synced, then version 2, but the flush of `side` that makes version 2 durable in the
+    /// slots, or at home, failed.
     async fn failed(side: Side, model: FlushFailure, seed: u64) -> Self {
         let (mut fixture, power) = (Fixture::new(), SimPower::new());
         let device = |name, nth| {
@@ -101,7 +101,7 @@ impl World {
         };
     }
 
-    /// Every page reads as what it must be at least; what a sync covers then is the new floor.
+    /// Checks that every page is at least at its floor; the next sync raises the floors.
     async fn check(&mut self, store: &PageStore, when: &str) {
         let mut found = Vec::new();
         for no in 0..COUNT {

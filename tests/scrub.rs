@@ -1,4 +1,4 @@
-//! The background scrub: its findings, its repairs, its end.
+//! The background scrub: what it finds and repairs, and how it ends.
 
 use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
 use pagetier::{Drain, Error, PageId, PageStore, PoolError, ScrubOptions, SpaceId, SsdMode, TierError};
@@ -101,7 +101,7 @@ async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
     store.sync().await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     let hdd = fixture.hdd.snapshot();
-    // The HDD has an older version, or none.
+    // The HDD holds an older version, or none.
     let is_only = |page: &PageId| {
         let home = fixture.home_of(*page).map(|at| pagetier_page::Header::peek(&hdd[at as usize..]).lsn.0);
         store.home(*page) == pagetier::Home::Ssd && home.is_none_or(|lsn| lsn < 2000)

@@ -1,4 +1,4 @@
-//! A store is shut down while others share it, and what is left of one that was dropped.
+//! A store is shut down while other handles share it; and what a dropped store leaves.
 
 use crate::fixture::{Fixture, PAGES, fill, read, write};
 use pagetier::{
@@ -61,7 +61,7 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     closed("scan", async { store.scan(space, 0..9).next().await.unwrap() }).await;
     assert!(!store.scrub(ScrubOptions::default()).finished().await.complete);
     let _ = store.ssd().drain(Drain::new()).await;
-    // Nothing that was refused has changed what the next opening finds.
+    // The refused calls have not changed what the next opening finds.
     assert!(closed_cleanly(&fixture));
     let again = fixture.open().await;
     for no in 0..PAGES {
@@ -125,7 +125,7 @@ async fn changes_that_race_with_a_shutdown_are_durable_or_refused() {
                         Ok(()) => done.store(version, Ordering::Release),
                         Err(error) => return error,
                     }
-                    // Others get their turn between two changes, at a different step with each seed.
+                    // Other tasks run between two changes, at a different step with each seed.
                     for _ in 0..1 + seed % 4 {
                         tokio::task::yield_now().await;
                     }

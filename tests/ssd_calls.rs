@@ -1,5 +1,5 @@
-//! The calls of the SSD's life, dropped or cut short by a crash at any moment: no page becomes older than its
-//! last `sync`, and every call can be made again.
+//! The calls that change the SSD's state, dropped or interrupted by a crash at any moment: no page becomes
+//! older than its last `sync`, and every call can be repeated.
 
 use crate::fixture::{self, Fixture, read, write};
 use pagetier::{Drain, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
@@ -23,7 +23,7 @@ enum Call {
 /// What follows the dropped call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// The store is used further.
+    /// The store continues.
     Use,
     /// The store is dropped and opened again at once.
     Reopen,
@@ -88,7 +88,7 @@ fn after(fixture: &Fixture, killed: bool, seed: u64) -> Fixture {
     }
 }
 
-/// Every page reads as it was synced, unless the SSD was given up and the list names it.
+/// Checks that every page reads as synced, unless the SSD was given up and the list names the page.
 async fn check(store: &PageStore, space: SpaceId, call: Call, when: &str) {
     for no in 0..COUNT {
         let listed = store.ssd().loss().is_some_and(|loss| loss.contains(PageId::new(space, no)));
@@ -135,7 +135,7 @@ async fn a_call_dropped_at_any_moment_harms_nothing_whatever_follows() {
                         (fixture.open().await, fixture)
                     }
                 };
-                // It may be made again. A store that was opened again does not refuse its SSD any more.
+                // The call can be repeated, also on a store that was opened again, which accepts its SSD.
                 make(call, &store).await.unwrap_or_else(|e| panic!("{when}: {e}"));
                 check(&store, space, call, &when).await;
                 drop(store);

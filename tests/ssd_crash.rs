@@ -53,12 +53,12 @@ impl World {
 
 fn fill(page: &mut [u8], no: u32, version: u32) {
     let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
-    page.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+    page.copy_from_slice(&word.repeat(page.len() / 8));
 }
 
 fn version_of(page: &[u8], no: u32) -> Result<u32, String> {
     let word = u64::from_le_bytes(page[..8].try_into().unwrap());
-    let whole = page.chunks_exact(8).all(|chunk| chunk == word.to_le_bytes());
+    let whole = page.starts_with(&word.to_le_bytes()) && page[8..] == page[..page.len() - 8];
     match (whole, word) {
         (true, 0) => Ok(0),
         (true, word) if word as u32 == no => Ok((word >> 32) as u32),
@@ -199,7 +199,7 @@ fn run(seed: u64) -> Result<u32, String> {
             manifest: Arc::new(MemoryManifest::default()),
             pages: BTreeMap::new(),
             version: 0,
-            // All policies but the last, which is none.
+            // All policies except the last, `none`.
             ssd_policy: SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)],
         };
         let store = world.open().await?;

@@ -1,4 +1,4 @@
-//! The SSD's life: modes, drain, failure, readmission, operation without it, acceptance of its loss.
+//! The SSD's life cycle: modes, drain, failure, readmission, operation without it, acceptance of its loss.
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
@@ -102,7 +102,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     assert_eq!(store.ssd().state(), SsdState::Degraded);
     assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
     expect_all(&store, space, 3).await;
-    // The store continues for a long time: it frees the journal even though nothing is admitted.
+    // The store can continue indefinitely: it frees the journal even though nothing is admitted.
     for version in 4..12 {
         write_all(&store, space, version).await;
         store.sync().await.unwrap();

@@ -1,4 +1,4 @@
-//! A hang explains itself: errors carry their cause, and waits that last are logged.
+//! Hangs are explained: errors carry their cause, and long waits are logged.
 
 use crate::fixture::{Fixture, fill};
 use pagetier::{
@@ -58,7 +58,7 @@ impl Warnings {
     }
 }
 
-/// A log that never gets durable, or fails.
+/// A log that never becomes durable, or fails.
 struct Log {
     fails: bool,
 }
@@ -148,7 +148,7 @@ fn a_runtime_that_does_not_run_is_named() {
     let (store, space) = home.block_on(async {
         let store = builder.open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
-        // Grow it here: a growth needs the store's runtime.
+        // Grow the space here: a growth needs the store's runtime.
         drop(store.create(PageId::new(space, 200)).await.unwrap());
         (store, space)
     });
@@ -212,13 +212,13 @@ async fn a_task_that_waits_for_a_latch_it_holds_gets_an_error() {
     fill(&mut guard, 0, 1);
     let own = store.get(page).await.unwrap_err();
     assert!(matches!(own, Error::Pool(PoolError::Deadlock { page: of }) if of == page), "{own:?}");
-    // A flush by the holder is the same mistake.
+    // A flush by the holder waits for itself in the same way.
     drop(guard);
     let guard = store.get_mut(page).await.unwrap();
     let flushed = store.sync().await;
     assert!(matches!(flushed, Err(Error::Pool(PoolError::Deadlock { .. }))), "{flushed:?}");
     drop(guard);
-    // Anstore task's wait goes on, however long.
+    // The wait of another task continues, however long.
     let held = store.get_mut_owned(page).await.unwrap();
     let waiter = tokio::spawn({
         let store = Arc::clone(&store);

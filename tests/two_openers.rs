@@ -26,7 +26,7 @@ fn is_refused_at_once(opened: &Result<PageStore, OpenError>, started: Instant) -
 }
 
 /// Runs `trial` in a directory of the file system of temporary files, and of a small file system of each kind
-/// where one can be mounted.
+/// that can be mounted.
 async fn everywhere(trial: impl AsyncFn(&Path)) {
     trial(tempfile::tempdir().unwrap().path()).await;
     for kind in KINDS {

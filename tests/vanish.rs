@@ -65,7 +65,7 @@ async fn is_refused(folder: &Path, whole: bool) -> bool {
     }
 }
 
-/// Whether the error names a device, or a lack of frames because of one.
+/// Whether the error names a device, or a lack of frames that a device caused.
 fn is_typed(error: &Error) -> bool {
     match error {
         Error::Pool(PoolError::Exhausted { .. }) => true,

@@ -1,4 +1,4 @@
-//! A board of timings: a bench records its measurements here and prints each with its ratio to a peer.
+//! A board of timings: a bench records its measurements here and prints each with its ratio to a peer's.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! One file of a backup: a head, the pages, a tail. Each part bears its checksum; a file without a sound tail
-//! is not complete. `docs/format.md` has the byte tables.
+//! One backup file: a head, the pages, a tail. Each record has its own checksum; a file without a sound tail
+//! is incomplete. `docs/format.md` has the byte tables.
 
 use super::BackupError;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId};
@@ -11,41 +11,41 @@ use std::path::{Path, PathBuf};
 const MAGIC: [u8; 8] = *b"PGTIERBK";
 /// The format that this version writes and reads.
 const BACKUP_FORMAT: u32 = 1;
-/// Marks a page, and the tail.
+/// The kind of a page's record, and of the tail's.
 const PAGE: u32 = 1;
 const TAIL: u32 = 2;
-/// A record's fields before its bytes: kind, length, checksum.
+/// The length of the fields before a record's bytes: kind, length, checksum.
 const RECORD_BYTES: usize = 12;
-/// A page's fields before its payload: space, number, LSN, stamp.
+/// The length of the fields before a page's payload: space, number, LSN, stamp.
 const PAGE_FIELDS: usize = 24;
-/// Bounds a head or tail, whose length is not trusted.
+/// The maximum length of a record: a length read from a file is not trusted.
 const TEXT_BYTES_MAX: u32 = 64 << 20;
 
-/// What a file says of itself before its pages.
+/// The head of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     /// This backup's id.
     pub(super) id: String,
-    /// The store.
+    /// The store's id.
     pub(super) store: String,
-    /// The store's SSD when it was made.
+    /// The id of the store's SSD when the backup was taken.
     pub(super) ssd: Option<String>,
     /// The page size in bytes.
     pub(super) page_bytes: u64,
-    /// Its number in the directory.
+    /// The file's number in its directory.
     pub(super) number: u32,
-    /// The backup that this one continues; `None`: it is full.
+    /// The id of the backup that this one continues; `None`: a full backup.
     pub(super) after: Option<String>,
-    /// Only pages with larger stamps were copied.
+    /// The file has only pages with larger stamps.
     pub(super) since: u64,
-    /// Every version with a smaller stamp is in the chain, or was superseded.
+    /// Every version with a smaller stamp is in the chain or was superseded.
     pub(super) upto: u64,
 }
 
-/// What a file says after its pages.
+/// The tail of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tail {
-    /// Its number of pages.
+    /// The number of pages in the file.
     pub(super) pages: u64,
     /// The id of the store's next space.
     pub(super) next_space: u32,
@@ -53,7 +53,7 @@ pub(super) struct Tail {
     pub(super) spaces: Vec<(u32, String, u32)>,
 }
 
-/// A page as a file holds it.
+/// A page as read from a file.
 pub(super) struct Copied {
     pub(super) page: PageId,
     pub(super) lsn: Lsn,
@@ -113,7 +113,7 @@ pub(super) fn encode_tail(tail: &Tail) -> serde_json::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Reads a file from its head on.
+/// Reads a file record by record, after its head.
 pub(super) struct Reader {
     path: PathBuf,
     file: BufReader<File>,
@@ -121,7 +121,7 @@ pub(super) struct Reader {
     pages: u64,
 }
 
-/// What follows in a file.
+/// The next record of a file.
 pub(super) enum Next {
     Page(Copied),
     Tail(Tail),
@@ -132,9 +132,9 @@ impl Reader {
         let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(BackupError::io(path))?);
         let mut start = [0; 12];
         file.read_exact(&mut start).map_err(|e| short(path, e))?;
-        let format = u32::from_le_bytes([start[8], start[9], start[10], start[11]]);
+        let format = word_at(&start, 8);
         if start[..8] != MAGIC {
-            return Err(BackupError::damaged(path, "it is not a backup of a store"));
+            return Err(BackupError::damaged(path, "it is not a store's backup"));
         }
         if format != BACKUP_FORMAT {
             let why = format!("it has format {format}, this version reads {BACKUP_FORMAT}");
@@ -155,11 +155,10 @@ impl Reader {
         match kind {
             PAGE if bytes.len() + HEADER_BYTES == PAGE_FIELDS + page_bytes => {
                 self.pages += 1;
-                let word =
-                    |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-                let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+                let word = |at| word_at(&bytes, at);
+                let long = |at| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
                 if long(16) <= self.head.since {
-                    return Err(damaged("it has a page of the backup before it"));
+                    return Err(damaged("it has a page that belongs to the backup before it"));
                 }
                 Ok(Next::Page(Copied {
                     page: PageId::new(SpaceId(word(0)), word(4)),
@@ -171,13 +170,17 @@ impl Reader {
                 let tail: Tail =
                     serde_json::from_slice(&bytes).map_err(|_| damaged("its tail is damaged"))?;
                 if tail.pages != self.pages {
-                    return Err(damaged("it has lost pages"));
+                    return Err(damaged("pages are missing from it"));
                 }
                 Ok(Next::Tail(tail))
             }
             _ => Err(damaged("it has a record of an unknown kind or length")),
         }
     }
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 fn short(path: &Path, error: std::io::Error) -> BackupError {
@@ -190,8 +193,7 @@ fn short(path: &Path, error: std::io::Error) -> BackupError {
 fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>), BackupError> {
     let mut fields = [0; RECORD_BYTES];
     file.read_exact(&mut fields).map_err(|e| short(path, e))?;
-    let word = |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
-    let (kind, len, sum) = (word(0), word(4), word(8));
+    let [kind, len, sum] = [0, 4, 8].map(|at| word_at(&fields, at));
     if len > TEXT_BYTES_MAX {
         return Err(BackupError::damaged(path, "it has a record of an impossible length"));
     }

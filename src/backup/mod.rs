@@ -1,22 +1,21 @@
 //! Backups of a running store, full or incremental, and their restoration.
 //!
-//! **What a backup is.** Every page is whole, and is the version of the `sync` with which the backup begins,
-//! or a later one. Different pages may be of different moments. The embedder's log from the moment of the
-//! call to the moment of the return makes it a point in time: redo over it brings every page to the log's
-//! end, as after a crash. A backup of a store that is not written to meanwhile is that store.
+//! **What a backup contains.** Every page is whole, and at least as new as the `sync` that begins the
+//! backup. Pages may date from different moments. The embedder's log, from the call to its return, turns the
+//! backup into a point in time: redo brings every page to the end of the log, as after a crash. Without
+//! concurrent writes the backup is an exact copy.
 //!
 //! **Incremental.** Every physical write of a page gets a fresh, larger stamp. A backup records the stamp
 //! `upto` that it drew first, and the next one copies the pages whose stamps are larger. The order matters:
-//! `sync`; draw `upto`; wait until every write that has begun has ended; `sync`; read the pages; `sync`
-//! again. A write in flight when `upto` was drawn has a smaller stamp: if its page were read before the write
-//! ends, this backup would have the version before and the next one would skip the page. The last `sync`
-//! makes durable what was read: otherwise a crash could bring back a version that the chain had already
-//! passed.
+//! `sync`; draw `upto`; wait for every write in flight; `sync`; read the pages; `sync` again. A write in
+//! flight when `upto` is drawn has a smaller stamp: if its page were read before the write ended, this backup
+//! would have the previous version, and the next one would skip the page. The last `sync` makes durable what
+//! was read: otherwise a crash could revert a page to a version older than the chain's.
 //!
 //! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
-//! directory. A file gets its name once it is complete and durable. The store's manifest lists the last
-//! backups by id, so that a store that was set back to an earlier state does not continue a chain that is
-//! ahead of it: the next backup is full then, as it is after the exchange of the SSD.
+//! directory. A file gets its name once it is complete and durable. The store's manifest lists the most
+//! recent backups by id, so that a store reset to an earlier state does not continue a chain that is ahead of
+//! it: its next backup is full. So is the first one after the SSD is exchanged.
 
 mod file;
 mod restore;
@@ -28,7 +27,7 @@ use crate::error::{Error, OpenError};
 use pagetier_page::PageId;
 use std::path::{Path, PathBuf};
 
-/// Ids of backups that the manifest lists.
+/// The maximum number of backups that the manifest lists.
 pub(crate) const BACKUPS_LISTED: usize = 8;
 
 /// Options of a backup; see [`crate::PageStore::backup`].
@@ -40,12 +39,12 @@ pub struct BackupOptions {
 }
 
 impl BackupOptions {
-    /// Incremental where the directory has a chain to continue.
+    /// An incremental backup where the directory has a chain to continue, otherwise a full one.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether to begin a new chain in any case. Default: no.
+    /// Whether to begin a new chain even if there is one to continue. Default: no.
     pub fn full(mut self, full: bool) -> Self {
         self.full = full;
         self
@@ -64,33 +63,33 @@ impl std::fmt::Debug for BackupOptions {
     }
 }
 
-/// How far a backup is.
+/// The progress of a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BackupProgress {
-    /// Pages looked at.
+    /// Pages examined so far.
     pub done: u64,
-    /// Pages to look at, as counted at the start.
+    /// Pages to examine, as counted at the start.
     pub total: u64,
-    /// Pages copied.
+    /// Pages copied so far.
     pub copied: u64,
 }
 
-/// What a backup contains.
+/// The result of a backup.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct BackupReport {
     /// The file.
     pub path: PathBuf,
-    /// Its number in the directory, from 1.
+    /// The file's number in its directory, from 1.
     pub number: u32,
-    /// Why it is full, if it is.
+    /// Why the backup is full; `None` if it is incremental.
     pub full_because: Option<&'static str>,
-    /// Pages looked at.
+    /// Pages examined.
     pub looked_at: u64,
     /// Pages copied.
     pub pages: u64,
-    /// Bytes of the file.
+    /// The file's size in bytes.
     pub bytes: u64,
 }
 
@@ -107,7 +106,7 @@ pub enum BackupError {
         #[source]
         source: std::io::Error,
     },
-    /// A file of the backup is damaged, or no backup.
+    /// A file is damaged, or is not a backup.
     #[error("{path}: {why}", path = .path.display())]
     Damaged {
         /// The file.
@@ -123,8 +122,8 @@ pub enum BackupError {
         /// What is missing.
         why: String,
     },
-    /// The destination of a restoration exists.
-    #[error("{path}: it exists; restore into a directory that does not", path = .path.display())]
+    /// The destination of a restoration already exists.
+    #[error("{path}: it already exists; restore into a directory that does not exist", path = .path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
@@ -132,7 +131,7 @@ pub enum BackupError {
     /// A restoration needs a store in a directory, not in memory.
     #[error("a backup is restored into a directory: pass `directory`, and no `in_memory`")]
     NoDirectory,
-    /// A page of the store cannot be read; see the error. A backup without it would not be one.
+    /// A page of the store cannot be read, and a backup must not omit it.
     #[error("page {page} cannot be copied")]
     Page {
         /// The page.
@@ -163,7 +162,7 @@ impl BackupError {
     }
 }
 
-/// Runs blocking work on the runtime's threads for that.
+/// Runs blocking work on the runtime's blocking threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BackupError> + Send + 'static,
 ) -> Result<T, BackupError> {

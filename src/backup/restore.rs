@@ -1,7 +1,7 @@
 //! Restoring a chain of backups as a new store.
 //!
-//! The store is made in `<directory>.partial` and renamed once it is complete, closed and durable: a
-//! directory of the store's name is a whole store.
+//! The store is built in `<directory>.partial` and renamed once it is complete, closed and durable: a
+//! directory under the final name is always a complete store.
 
 use super::file::{Next, Reader, Tail, name_of, numbers};
 use super::{BackupError, blocking};
@@ -11,53 +11,55 @@ use crate::store::PageStore;
 use pagetier_page::{PageId, PageSize, SpaceId};
 use std::path::{Path, PathBuf};
 
-/// Pages taken from a file at a time.
+/// The number of pages read from a file at a time.
 const BATCH_PAGES: usize = 64;
 
-/// How far a restoration is.
+/// The progress of a restoration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RestoreProgress {
-    /// The file in hand, from 1.
+    /// The number of the file being read, from 1.
     pub file: usize,
-    /// Files of the chain.
+    /// The number of files in the chain.
     pub files: usize,
     /// Pages restored from all files so far.
     pub pages: u64,
 }
 
-/// What was restored.
+/// The result of a restoration.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct RestoreReport {
-    /// Files of the chain.
+    /// The number of files in the chain.
     pub files: usize,
     /// The number of the last file.
     pub number: u32,
-    /// Pages taken from the files; a page counts once for every file that has it.
+    /// Pages restored; a page counts once for every file that has it.
     pub pages: u64,
-    /// Spaces of the store.
+    /// The number of spaces in the store.
     pub spaces: usize,
 }
 
 impl Builder {
-    /// Makes a new store in the builder's directory from the chain of backups in `from`: the last full
-    /// backup and those after it, or with `upto` those up to this number. Spaces keep their ids, pages their
-    /// numbers and LSNs. Open it with the same options afterwards, and redo the log over it.
+    /// Creates a new store in the builder's directory from the chain of backups in `from`: the last full
+    /// backup and the incremental ones after it, or with `upto` the chain that ends with that number. Spaces
+    /// keep their ids, pages their numbers and LSNs. Afterwards, open the store with the same options and
+    /// redo the log.
     ///
-    /// The directory appears under its name once the store is complete, closed and durable. Interrupted, it
-    /// leaves `<directory>.partial`: remove that and restore again.
+    /// The directory appears under its name once the store is complete, closed and durable. An interrupted
+    /// restoration leaves `<directory>.partial`: remove it and restore again.
     ///
     /// # Errors
     /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, or the store cannot be
-    /// made.
+    /// created.
     pub async fn restore(
         self,
         from: impl AsRef<Path>,
         upto: Option<u32>,
         progress: impl Fn(RestoreProgress) + Send,
     ) -> Result<RestoreReport, BackupError> {
-        let (to, None) = (self.directory.clone().ok_or(BackupError::NoDirectory)?, &self.memory) else {
+        let (to, None) = (self.options.directory.clone().ok_or(BackupError::NoDirectory)?, &self.memory)
+        else {
             return Err(BackupError::NoDirectory);
         };
         let partial = beside(&to);
@@ -114,7 +116,7 @@ impl Builder {
 }
 
 impl PageStore {
-    /// Creates the spaces under the ids that they had, with all their pages.
+    /// Creates the backup's spaces under their original ids, with all their pages.
     async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
         let mut meta = self.shared.meta.lock().await;
         meta.change(&self.shared.volume, |manifest| {
@@ -140,8 +142,8 @@ struct Link {
     tail: Tail,
 }
 
-/// The chain that ends with number `upto`, or with the last file. Every file is read to its end: a
-/// restoration begins with a sound chain.
+/// Finds the chain that ends with number `upto`, or with the last file. Reads every file to its end, so that
+/// a restoration begins with a sound chain.
 fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
     let none = |why: String| BackupError::NoChain { path: dir.to_owned(), why };
     let mut numbers = numbers(dir)?;

@@ -1,4 +1,4 @@
-//! Making a backup: see the parent module for what it is and why in this order.
+//! Takes a backup. The parent module explains what it contains and the order of its steps.
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupReport, blocking};
@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// Pages read at the same time.
+/// The maximum number of pages read at the same time.
 const READS_MAX: usize = 16;
-/// Bytes collected for one write.
+/// The number of bytes collected for a write.
 const WRITE_BYTES: usize = 1 << 20;
-/// Pages between two reports of progress.
+/// The number of pages between two progress reports.
 const REPORT_PAGES: u64 = 256;
 
-/// A file in the making. It is complete once it has its name.
+/// A file being written. It gets its final name once it is complete.
 struct Draft {
     file: Option<File>,
     partial: PathBuf,
@@ -61,7 +61,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes the file durable, then gives it its name, durably.
+    /// Makes the file durable, then renames it durably.
     async fn finish(mut self) -> Result<(PathBuf, u64), BackupError> {
         self.write_out().await?;
         let Self { file, partial, path, bytes, .. } = self;
@@ -77,31 +77,48 @@ impl Draft {
     }
 }
 
-/// What a directory has, and whether a backup may continue it.
+/// The state of a backup directory: where its next backup begins.
 struct Base {
     number: u32,
-    /// The last backup and its `upto`, or why the next one is full.
+    /// The id and `upto` of the last backup, or why the next one is full.
     continues: Result<(String, u64), &'static str>,
 }
 
 impl PageStore {
     /// Copies the store into a new file of the directory `dest` while the store is in use: all pages, or
-    /// those written since the last backup there. `dest` is created if need be. Nothing is written to the
-    /// store but dirty pages, by two syncs, and a line in the manifest.
+    /// those written since the last backup there. Creates `dest` if necessary. Writes nothing to the store
+    /// but dirty pages, by its syncs, and an entry in the manifest.
     ///
-    /// Every page in the chain is whole and no older than what was written before the call. Pages may be of
-    /// different moments of the backup: keep the log from before the call until after the return, and redo
-    /// it over the restored store, as after a crash. Without writes meanwhile the copy is exact.
+    /// Every page in the chain is whole and at least as new as before the call. Pages may date from different
+    /// moments of the backup: keep the log from before the call until after its return, and redo it over the
+    /// restored store, as after a crash. Without concurrent writes the copy is exact.
     /// [`crate::Builder::restore`] restores the chain.
     ///
-    /// It reads every page's header, also of an incremental backup: the saving is in what it writes. Reads
-    /// bypass the pool and do not disturb what it holds. Hold no guards meanwhile: the syncs would wait for
-    /// them. Only one backup into a directory at a time. Cancel-safe: a dropped backup leaves
-    /// `unfinished.partial`, which the next one overwrites.
+    /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
+    /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. Take only one
+    /// backup into a directory at a time. Cancel-safe: a dropped backup leaves `unfinished.partial`, which
+    /// the next one overwrites.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::{BackupOptions, PageStore};
+    ///
+    /// let report = store.backup("/backup/db", BackupOptions::new()).await?;
+    /// println!("copied {} of {} pages to {}", report.pages, report.looked_at, report.path.display());
+    ///
+    /// // Later, on another machine:
+    /// let builder = || PageStore::builder().directory("/var/lib/db").ssd_bytes(1 << 30);
+    /// builder().restore("/backup/db", None, |progress| println!("{} pages", progress.pages)).await?;
+    /// let store = builder().open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`BackupError`]: `dest` cannot be written, a page cannot be read, or the store cannot be synced. The
-    /// chain is as it was.
+    /// chain is unchanged.
     pub async fn backup(
         &self,
         dest: impl AsRef<Path>,
@@ -113,9 +130,9 @@ impl PageStore {
             Ok((id, upto)) => (*upto, Some(id.clone())),
             Err(_) => (0, None),
         };
-        // So that the sync below writes little: what it writes is in the next backup, too.
+        // Leaves little for the sync below: the next backup copies again what that one writes.
         self.sync().await?;
-        // See the module: in this order.
+        // The parent module explains this order.
         let upto = self.shared.tier.fresh_stamp();
         self.shared.tier.writes_settled().await;
         self.sync().await?;
@@ -136,13 +153,13 @@ impl PageStore {
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces }), dir)?).await?;
         let (path, bytes) = draft.finish().await?;
         if let Err(error) = self.list_backup(head.id).await {
-            tracing::warn!(%error, "the backup is complete, but the store took no note of it: the next one is full");
+            tracing::warn!(%error, "the backup is complete, but the manifest could not record it: the next one will be full");
         }
         let full_because = base.continues.err();
         Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })
     }
 
-    /// Looks for a chain to continue.
+    /// Finds the chain to continue.
     async fn base_in(&self, dir: &Path, full: bool) -> Result<Base, BackupError> {
         let owned = dir.to_owned();
         let last = blocking(move || {
@@ -155,11 +172,13 @@ impl PageStore {
         let meta = self.shared.meta.lock().await;
         let manifest = &meta.manifest;
         let why = if full {
-            Some("it was asked for")
+            Some("it was requested")
         } else if head.store != manifest.store || head.page_bytes != manifest.page_bytes {
-            Some("the last backup there is of another store")
+            Some("the last backup there belongs to another store")
         } else if !manifest.backups.contains(&head.id) {
-            Some("the store does not know of the last backup there: it was set back, or made many since")
+            Some(
+                "the manifest does not list the last backup there: the store was reset, or has made many since",
+            )
         } else if head.ssd != manifest.ssd || manifest.loss.is_some() {
             Some("the SSD was exchanged, or pages were lost, since the last backup there")
         } else {
@@ -172,7 +191,8 @@ impl PageStore {
         Ok(Base { number, continues: why.map_or(Ok((head.id, head.upto)), Err) })
     }
 
-    /// Copies the pages with stamps above `since`; returns how many pages there are, and how many it copied.
+    /// Copies the pages with stamps above `since`. Returns the number of pages examined, and of pages
+    /// copied.
     async fn copy_since(
         &self,
         since: Stamp,
@@ -211,7 +231,7 @@ impl PageStore {
         Ok((done, copied))
     }
 
-    /// What was read of `page`; `None`: nothing is there.
+    /// The image of `page` as read; `None`: there is none.
     fn judge(
         &self,
         page: PageId,
@@ -219,13 +239,13 @@ impl PageStore {
     ) -> Result<Option<IoBuf>, BackupError> {
         match read {
             Ok(image) => Ok(image),
-            // Its space was dropped meanwhile.
+            // Its space was dropped in the meantime.
             Err(_) if self.shared.volume.pages(page.space).is_none() => Ok(None),
             Err(source) => Err(BackupError::Page { page, source: Error::Pool(PoolError::Tier(source)) }),
         }
     }
 
-    /// Lists the backup in the manifest: only a listed one is continued.
+    /// Lists the backup in the manifest: only a listed backup is continued.
     async fn list_backup(&self, id: String) -> Result<(), BackupError> {
         let _operation = self.shared.ending.enter()?;
         let mut meta = self.shared.meta.lock().await;

@@ -23,8 +23,8 @@ fn places(size: u64) -> Vec<(u64, u64)> {
     all.map(|(at, len)| (at, len.min(size.saturating_sub(at)))).filter(|(_, len)| *len > 0).collect()
 }
 
-/// Refuses a device that is not all zeroes in these ranges. A file that was just created passes without a
-/// read.
+/// Refuses a device that is not all zeroes in these ranges. A file that was just created is empty and passes
+/// without a read.
 pub(super) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
     for (at, len) in places(device.size()) {
         let bufs = IoBufs::from_iter([IoBuf::zeroed(len as usize)]);

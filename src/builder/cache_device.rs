@@ -1,11 +1,12 @@
 //! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
 
 use super::blank::refuse_data;
-use super::check::PreparedSsd;
+use super::check::blank_superblock;
 use super::{Builder, Place};
 use crate::error::OpenError;
 use crate::id::id_text;
 use crate::meta::Meta;
+use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
@@ -22,12 +23,7 @@ impl Builder {
     ) -> Result<NewCacheDevice, OpenError> {
         let device = self.open_ring(true).await?;
         let layout = Layout::ring_only(page_size, ring_pages);
-        let prepared = PreparedSsd::format(layout, &meta.manifest);
-        self.may_overwrite(&device, &meta.manifest.store).await?;
-        if let Some(superblock) = &prepared.format {
-            format(&device, superblock, self.seed(&meta.manifest.store)).await?;
-        }
-        self.cache_device(device, layout, costs, frames)
+        Ok(self.cache_device(device, layout, meta, costs, frames).await?.0)
     }
 
     /// Formats the SSD; returns it with its new id.
@@ -39,7 +35,7 @@ impl Builder {
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
         let replaced = self.replaced_ssd.lock().clone();
-        let (place, bytes) = replaced.unwrap_or_else(|| (self.ssd.clone(), self.ssd_size()));
+        let (place, bytes) = replaced.unwrap_or_else(|| (self.ssd_place(), self.ssd_size()));
         self.make_ssd_at(&place, bytes, meta, page_size, costs, frames).await
     }
 
@@ -58,39 +54,35 @@ impl Builder {
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
         let layout = self.layout_of(bytes, page_size)?;
-        let device = self.open_place_with(place, "ssd.cache", "ssd", true).await?;
-        self.may_overwrite(&device, &meta.manifest.store).await?;
-        let prepared = PreparedSsd::format(layout, &meta.manifest);
-        let mut id = String::new();
-        if let Some(superblock) = &prepared.format {
-            format(&device, superblock, self.seed(&meta.manifest.store)).await?;
-            id = id_text(superblock.ssd);
-        }
-        Ok((self.cache_device(device, layout, costs, frames)?, id))
+        let device = self.open_place(place, "ssd.cache", "ssd", true).await?;
+        self.cache_device(device, layout, meta, costs, frames).await
     }
 
-    fn cache_device(
+    /// Formats `device`; returns it with its new id.
+    async fn cache_device(
         &self,
-        device: pagetier_devio::SharedDevice,
+        device: SharedDevice,
         layout: Layout,
+        meta: &Meta,
         costs: Costs,
         frames: usize,
-    ) -> Result<NewCacheDevice, OpenError> {
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        let store = &meta.manifest.store;
+        self.may_overwrite(&device, store).await?;
+        let superblock = blank_superblock(layout, &meta.manifest);
+        format(&device, &superblock, self.seed(store)).await?;
         let (_, ssd_policy) = self.policies()?;
         let policy = ssd_policy.build(&self.ssd_params(costs, &layout, frames));
-        Ok(NewCacheDevice { device, layout, policy, zone_percent: self.zone_percent })
+        let new = NewCacheDevice { device, layout, policy, zone_percent: self.options.zone_percent };
+        Ok((new, id_text(superblock.ssd)))
     }
 
     /// Checks that the device is blank, or was formatted earlier for the same store.
-    async fn may_overwrite(
-        &self,
-        device: &pagetier_devio::SharedDevice,
-        store: &str,
-    ) -> Result<(), OpenError> {
+    async fn may_overwrite(&self, device: &SharedDevice, store: &str) -> Result<(), OpenError> {
         let name = device.name().to_owned();
         match identify(device).await? {
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
-            _ if self.force => Ok(()),
+            _ if self.options.force => Ok(()),
             Found::Blank => self.rules().look_for_data(refuse_data(device)).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,
@@ -101,15 +93,13 @@ impl Builder {
             Found::Foreign => Err(OpenError::Foreign { device: name }),
         }
     }
-}
 
-impl Builder {
-    /// Whether the next opening finds the ring of a store without an SSD again.
+    /// Whether the ring of a store without an SSD is still there at the next opening.
     pub(crate) fn keeps_its_ring(&self) -> bool {
-        self.directory.is_some() || matches!(self.ring, Place::Device(_))
+        self.options.directory.is_some() || self.ring_device.is_some()
     }
 
     pub(crate) fn ring_pages_or(&self, default: u32) -> u32 {
-        self.ring_pages.unwrap_or(default)
+        self.options.ring_pages.unwrap_or(default)
     }
 }

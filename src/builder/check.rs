@@ -1,10 +1,12 @@
-//! Checks that the devices are the store's and in the state it left them, and decides what to do otherwise.
+//! Checks that the devices belong to the store and are in the state in which it left them; decides what to
+//! do, and what is lost, otherwise.
 
 use super::Builder;
 use super::blank::refuse_data;
 use crate::error::OpenError;
 use crate::id::{id_bytes, id_text, new_id};
 use crate::manifest::Manifest;
+use crate::runs::OnlyCopies;
 use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, identify_hdd};
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
@@ -17,14 +19,11 @@ pub(super) struct PreparedSsd {
     pub(super) format: Option<Superblock>,
 }
 
-impl PreparedSsd {
-    /// A blank device for the store of `manifest`. Its marks count it as a participant of every opening so
-    /// far.
-    pub(super) fn format(layout: Layout, manifest: &Manifest) -> Self {
-        let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
-        let superblock = Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks };
-        Self { layout, format: Some(superblock) }
-    }
+/// The superblock of a blank device for the store of `manifest`. Its marks record that it took part in every
+/// opening so far.
+pub(super) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superblock {
+    let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
+    Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
 }
 
 impl Builder {
@@ -36,7 +35,7 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let device = hdd.name().to_owned();
         match identify_hdd(hdd).await?.0 {
-            FoundHdd::Blank if fresh && self.force => Ok(()),
+            FoundHdd::Blank if fresh && self.options.force => Ok(()),
             FoundHdd::Blank if fresh => refuse_data(hdd).await,
             FoundHdd::Blank => Err(OpenError::HddMissing { device }),
             FoundHdd::Volume(found) if found.store == manifest.store => {
@@ -57,7 +56,7 @@ impl Builder {
                 }
                 Ok(())
             }
-            _ if fresh && self.force => Ok(()),
+            _ if fresh && self.options.force => Ok(()),
             FoundHdd::Volume(found) => {
                 Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
             }
@@ -73,14 +72,15 @@ impl Builder {
         page_size: PageSize,
         fresh: bool,
     ) -> Result<PreparedSsd, OpenError> {
+        let formatted = |layout| PreparedSsd { layout, format: Some(blank_superblock(layout, manifest)) };
         let found = identify(ssd).await?;
         let ours = matches!(found, Found::Superblock(sb) if id_text(sb.store) == manifest.store);
         let blank = found == Found::Blank;
-        if fresh && (ours || blank || self.force) {
-            if blank && !self.force {
+        if fresh && (ours || blank || self.options.force) {
+            if blank && !self.options.force {
                 refuse_data(ssd).await?;
             }
-            return Ok(PreparedSsd::format(self.layout(page_size)?, manifest));
+            return Ok(formatted(self.layout(page_size)?));
         }
         let refused = match self.usable(ssd, found, manifest, page_size) {
             Ok(layout) => {
@@ -89,18 +89,18 @@ impl Builder {
             }
             Err(error) => error,
         };
-        let given_up = self.accept_ssd_loss && !fresh && (ours || blank || self.force);
+        let given_up = self.options.accept_ssd_loss && !fresh && (ours || blank || self.options.force);
         if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
             return Err(refused);
         }
-        if blank && !self.force {
+        if blank && !self.options.force {
             self.rules().look_for_data(refuse_data(ssd)).await?;
         }
         let layout = match manifest.ssd {
             Some(_) => self.layout(page_size)?,
-            None => Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)),
+            None => Layout::ring_only(page_size, self.options.ring_pages.unwrap_or(256)),
         };
-        Ok(PreparedSsd::format(layout, manifest))
+        Ok(formatted(layout))
     }
 
     /// The layout that `found` records, provided it is the SSD that the store last used.
@@ -148,8 +148,8 @@ impl Builder {
 
     /// Checks that manifest and device agree on the openings. An opening is recorded in the manifest
     /// (`epoch`), on the devices, and again in the manifest (`opened`); a close on the devices, then in the
-    /// manifest. Wherever a crash comes, a device is therefore neither behind `opened` and `closed` nor ahead
-    /// of `epoch`.
+    /// manifest. After a crash at any point, a device is therefore neither behind `opened` and `closed` nor
+    /// ahead of `epoch`.
     fn check_marks(
         &self,
         tier: &'static str,
@@ -167,5 +167,21 @@ impl Builder {
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }
         Ok(())
+    }
+
+    /// The pages that opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one
+    /// that the store last used, or the store is new.
+    pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
+        if prepared.format.is_none() || manifest.is_unused() {
+            return None;
+        }
+        let known = manifest.ssd_pages.clone().filter(|_| manifest.is_clean());
+        let lost = known.unwrap_or_else(|| OnlyCopies::all_of(manifest));
+        tracing::warn!(
+            runs = lost.runs.len(),
+            coarse = lost.coarse,
+            "the SSD that the store last used is given up"
+        );
+        Some(lost)
     }
 }

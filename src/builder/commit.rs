@@ -1,7 +1,7 @@
-//! The writes of an opening before recovery: they record whose the devices are and that the opening takes
-//! place.
+//! The writes of an opening before recovery: they record which store owns the devices, and that an opening
+//! has begun.
 //!
-//! 1. A new store only: save the manifest with the store's id. Devices that bear the id are the store's own,
+//! 1. New store only: save the manifest with the store's id. Devices that carry the id belong to the store,
 //!    however the opening ends.
 //! 2. Format the new devices.
 //! 3. Save the manifest: the number of this opening, the id of a new SSD, and what is lost with the previous
@@ -24,12 +24,13 @@ use pagetier_devio::{DeviceError, Fence, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Marks, Unproved, format, mark};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// The bytes of a new HDD that a calibration uses.
+/// The size of the part of a new HDD that a calibration uses.
 const SCRATCH_BYTES: u64 = 256 << 20;
 
 impl Builder {
-    /// See the module.
+    /// Performs the steps of the module's list.
     #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
     pub(super) async fn commit(
         &self,
@@ -124,7 +125,7 @@ impl Builder {
                 other => std::io::Error::other(other),
             };
             OpenError::directory(
-                &self.directory.clone().unwrap_or_default(),
+                &self.options.directory.clone().unwrap_or_default(),
                 "does not accept a new manifest",
                 source,
             )
@@ -139,7 +140,10 @@ impl Builder {
         prepared: &PreparedSsd,
         page_size: PageSize,
     ) -> Result<Option<[String; 4]>, OpenError> {
-        let Some(budget) = self.calibrate.filter(|_| self.costs.is_none()) else { return Ok(None) };
+        let Some(budget_ms) = self.options.calibrate_ms.filter(|_| self.options.costs.is_none()) else {
+            return Ok(None);
+        };
+        let budget = Duration::from_millis(budget_ms);
         hdd.grow(DATA_AT + SCRATCH_BYTES)?;
         let slots_at = prepared.layout.slot_at(0);
         let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;

@@ -5,25 +5,27 @@ mod cache_device;
 mod check;
 mod commit;
 mod kept;
-mod loss;
 mod open;
 mod opening;
+mod options;
 mod space_ends;
+
+pub use options::Options;
 
 use crate::lock::{Leave, Tenure};
 use crate::memory_manifest::MemoryManifest;
 use crate::rules::Rules;
 use pagetier_bufpool::LogGate;
-use pagetier_devio::{Backend, DirectIo, SharedDevice};
+use pagetier_devio::SharedDevice;
 use pagetier_page::{PageSize, StoreSeed};
-use pagetier_policy::{CLUSTER_PAGES, Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
-use pagetier_ssdcache::{Progress, SsdMode};
+use pagetier_policy::{PoolPolicy, SsdPolicy, UnknownPolicy};
+use pagetier_ssdcache::Progress;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives, and the
-/// simulations of the default in pools that are not small.
+/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives, and, except in
+/// small pools, the simulations of the default.
 pub(crate) const POOL_POLICY_BYTES: usize = 48;
 /// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
 /// simulations.
@@ -60,103 +62,77 @@ pub(crate) enum Place {
     Device(SharedDevice),
 }
 
-/// Options for opening a store with [`Builder::open`].
+impl Place {
+    fn of(device: Option<&SharedDevice>, path: Option<&PathBuf>) -> Self {
+        match (device, path) {
+            (Some(device), _) => Self::Device(Arc::clone(device)),
+            (None, Some(path)) => Self::Path(path.clone()),
+            (None, None) => Self::Default,
+        }
+    }
+}
+
+/// Options for opening a store with [`Builder::open`]: [`Options`], and what is not plain data.
+///
+/// ```no_run
+/// # async fn open() -> Result<(), pagetier::OpenError> {
+/// use pagetier::{PageSize, PageStore, PoolPolicy};
+///
+/// let store = PageStore::builder()
+///     .directory("/var/lib/db")
+///     .hdd("/dev/sdb")
+///     .ssd("/dev/nvme0n1")
+///     .ssd_bytes(100 << 30)
+///     .pool_bytes(8 << 30)
+///     .page_size(PageSize::DEFAULT)
+///     .pool_policy(PoolPolicy::Auto)
+///     .open()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
 #[must_use]
 pub struct Builder {
-    pub(crate) directory: Option<PathBuf>,
+    pub(crate) options: Options,
+    /// Names given for the policies of pool and SSD that there are not.
+    unknown_policies: [Option<UnknownPolicy>; 2],
     pub(crate) memory: Option<Arc<MemoryManifest>>,
-    pub(crate) hdd: Place,
-    pub(crate) ssd: Place,
-    /// `None`: the default of a new store, and whatever an existing one has.
-    pub(crate) ssd_bytes: Option<u64>,
-    ring_pages: Option<u32>,
-    pool_bytes: u64,
-    page_size: Option<PageSize>,
-    page_bytes: Option<u64>,
-    pool_policy: Result<PoolPolicy, UnknownPolicy>,
-    ssd_policy: Result<SsdPolicy, UnknownPolicy>,
-    pub(crate) cluster_pages: u32,
-    zone_percent: f64,
-    outqueue: Option<usize>,
-    group_width_per_min: f64,
-    costs: Option<Costs>,
-    calibrate: Option<Duration>,
-    pub(crate) cost_points: Option<usize>,
-    pub(crate) io: Backend,
-    pub(crate) direct_io: DirectIo,
-    pub(crate) create: bool,
-    pub(crate) force: bool,
+    pub(crate) hdd_device: Option<SharedDevice>,
+    pub(crate) ssd_device: Option<SharedDevice>,
+    pub(crate) ring_device: Option<SharedDevice>,
     gate: Option<Arc<dyn LogGate>>,
-    redo_span_max: Option<u64>,
-    exhausted_after: Duration,
-    read_ahead: bool,
     progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     mutation: Option<pagetier_ssdcache::Mutation>,
-    pub(crate) ring: Place,
-    pub(crate) ssd_mode: SsdMode,
-    accept_ssd_loss: bool,
-    /// How each device that this opening opened itself is served, by option.
+    /// The back end of each device that the opening opened by path, by option.
     served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
-    /// Of a read-only opening.
+    /// The locks of a read-only opening.
     pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
 }
 
-impl Default for Builder {
-    fn default() -> Self {
-        Self {
-            directory: None,
-            memory: None,
-            hdd: Place::Default,
-            ssd: Place::Default,
-            ssd_bytes: None,
-            ring_pages: None,
-            pool_bytes: 64 << 20,
-            page_size: None,
-            page_bytes: None,
-            pool_policy: Ok(PoolPolicy::default()),
-            ssd_policy: Ok(SsdPolicy::default()),
-            cluster_pages: CLUSTER_PAGES,
-            zone_percent: 10.0,
-            outqueue: None,
-            group_width_per_min: 1.0,
-            costs: None,
-            calibrate: None,
-            cost_points: None,
-            io: Backend::Auto,
-            direct_io: DirectIo::Preferred,
-            create: true,
-            force: false,
-            gate: None,
-            redo_span_max: None,
-            exhausted_after: Duration::from_secs(10),
-            read_ahead: true,
-            progress: None,
-            #[cfg(feature = "mutations")]
-            mutation: None,
-            ring: Place::Default,
-            ssd_mode: SsdMode::WriteBack,
-            accept_ssd_loss: false,
-            served: parking_lot::Mutex::default(),
-            switched_pool_policy: parking_lot::Mutex::default(),
-            replaced_ssd: parking_lot::Mutex::default(),
-            read_locks: crate::lock::ReadLocks::default(),
-            tenure: None,
-        }
-    }
-}
-
 impl Builder {
+    /// A builder with these options, and with files as devices.
+    pub fn from_options(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// The options set so far.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// The store's directory: manifest, lock, and by default the files of both devices. Required unless the
     /// store is [in memory](Builder::in_memory).
     pub fn directory(mut self, path: impl AsRef<Path>) -> Self {
-        self.directory = Some(path.as_ref().to_owned());
+        self.options.directory = Some(path.as_ref().to_owned());
         self
     }
 
@@ -169,158 +145,59 @@ impl Builder {
 
     /// The HDD: a file or block device. Default: `hdd.vol` in the directory.
     pub fn hdd(mut self, path: impl AsRef<Path>) -> Self {
-        self.hdd = Place::Path(path.as_ref().to_owned());
+        self.options.hdd = Some(path.as_ref().to_owned());
+        self.hdd_device = None;
         self
     }
 
     /// The HDD as a device; [`crate::device`] says how to write one.
     pub fn hdd_device(mut self, device: SharedDevice) -> Self {
-        self.hdd = Place::Device(device);
+        self.hdd_device = Some(device);
         self
     }
 
     /// The SSD: a file or block device. Default: `ssd.cache` in the directory.
     pub fn ssd(mut self, path: impl AsRef<Path>) -> Self {
-        self.ssd = Place::Path(path.as_ref().to_owned());
+        self.options.ssd = Some(path.as_ref().to_owned());
+        self.ssd_device = None;
         self
     }
 
     /// The SSD as a device; [`crate::device`] says how to write one.
     pub fn ssd_device(mut self, device: SharedDevice) -> Self {
-        self.ssd = Place::Device(device);
-        self
-    }
-
-    /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size: another one is
-    /// [`OpenError::BadOption`](crate::OpenError::BadOption). A store that has no SSD, because it was created
-    /// without or gave it up, opens without and says so in the log; [`Ssd::readmit`](crate::Ssd::readmit)
-    /// puts the SSD of these options into use. Default: 256 MiB for a new store.
-    pub fn ssd_bytes(mut self, bytes: u64) -> Self {
-        self.ssd_bytes = Some(bytes);
-        self
-    }
-
-    /// Pages of the doublewrite ring, at most 65,536; an existing store keeps its number, and another one is
-    /// [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring off: the
-    /// embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. Default: 256, fewer on a
-    /// small SSD.
-    pub fn ring_pages(mut self, pages: u32) -> Self {
-        self.ring_pages = Some(pages);
-        self
-    }
-
-    /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables and
-    /// outqueue. Default: 64 MiB.
-    pub fn pool_bytes(mut self, bytes: u64) -> Self {
-        self.pool_bytes = bytes;
+        self.ssd_device = Some(device);
         self
     }
 
     /// The page size of a new store; it must match an existing one. Default: 16 KiB, or the existing store's.
     pub fn page_size(mut self, size: PageSize) -> Self {
-        self.page_size = Some(size);
+        self.options.page_bytes = Some(size.bytes() as u64);
         self
     }
 
-    /// The page size in bytes, checked by [`Builder::open`].
-    pub fn page_bytes(mut self, bytes: u64) -> Self {
-        self.page_bytes = Some(bytes);
-        self
-    }
-
-    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by name, as `"gd2l:frequency"`. Default:
-    /// [`PoolPolicy::Auto`]. CASA and GD2L weigh the devices' costs: see [`Builder::online_costs`]. An
-    /// unknown name makes [`Builder::open`] fail.
+    /// The pool's replacement policy: a value such as [`PoolPolicy::Lru`], or a name such as
+    /// `"gd2l:frequency"`. Default: [`PoolPolicy::Auto`]. CASA and GD2L weigh the devices' costs: see
+    /// [`Builder::online_costs`]. An unknown name makes [`Builder::open`] fail.
     pub fn pool_policy(mut self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Self {
-        self.pool_policy = policy.try_into().map_err(Into::into);
+        let [unknown, _] = &mut self.unknown_policies;
+        choose(&mut self.options.pool_policy, unknown, policy);
         self
     }
 
-    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by name, as `"cac:ageing"`. Default: [`SsdPolicy::Auto`].
-    /// The policy may change between openings: the SSD's contents stay in use. An unknown name makes
-    /// [`Builder::open`] fail.
+    /// The SSD's policy: a value such as [`SsdPolicy::Lru2`], or a name such as `"cac:ageing"`. Default:
+    /// [`SsdPolicy::Auto`]. The policy may change between openings: the SSD's contents stay in use. An
+    /// unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
-        self.ssd_policy = policy.try_into().map_err(Into::into);
-        self
-    }
-
-    /// Pages per cluster of the pool policies that write in clusters (CFDC, SAWC), and per block of REF:
-    /// neighbours in a space, from 1 to 65,536. Default: 64.
-    pub fn cluster_pages(mut self, pages: u32) -> Self {
-        self.cluster_pages = pages;
-        self
-    }
-
-    /// The eviction zone in per cent of the SSD's slots, above 0 and up to 100. A recovery reads the zone.
-    /// Default: 10.
-    pub fn zone_percent(mut self, percent: f64) -> Self {
-        self.zone_percent = percent;
-        self
-    }
-
-    /// Entries of the outqueue. Default: one per slot of the SSD (2013 paper, section 6.1).
-    pub fn outqueue(mut self, entries: usize) -> Self {
-        self.outqueue = Some(entries);
-        self
-    }
-
-    /// The width of CAC's subranges, in logical reads per minute. Default: 1 (2013 paper, section 5.2).
-    pub fn group_width_per_min(mut self, width: f64) -> Self {
-        self.group_width_per_min = width;
-        self
-    }
-
-    /// The devices' costs. Default: the 2013 paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`]
-    /// measures them.
-    pub fn costs(mut self, costs: Costs) -> Self {
-        self.costs = Some(costs);
+        let [_, unknown] = &mut self.unknown_policies;
+        choose(&mut self.options.ssd_policy, unknown, policy);
         self
     }
 
     /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless
-    /// [`Builder::costs`] gives their costs. The store remembers the result; one that has none cannot be
-    /// measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default: off.
+    /// [`Builder::costs`] gives their costs. The store keeps the result; an existing store without one
+    /// cannot be measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default: off.
     pub fn calibrate(mut self, budget: Duration) -> Self {
-        self.calibrate = Some(budget);
-        self
-    }
-
-    /// Measures the devices while the store runs and passes the costs to the policies once a second. A cost
-    /// is the moving average over the last `points` page reads or writes of a device ([`crate::COST_POINTS`]
-    /// in the paper: Ou et al., section 3.2.2). The pages of a merged write share its time; operations longer
-    /// than 65 ms are ignored. Until there are enough samples of a kind, [`Builder::costs`] or the
-    /// calibration's result counts. Each point takes 16 bytes of memory; the maximum is 2^24 points. Default:
-    /// off, so that a policy which weighs reads against writes (CASA, CAC, GD2L) uses the costs that it was
-    /// opened with.
-    pub fn online_costs(mut self, points: usize) -> Self {
-        self.cost_points = Some(points.max(1));
-        self
-    }
-
-    /// The I/O backend for files. Default: io_uring where available.
-    pub fn io(mut self, backend: Backend) -> Self {
-        self.io = backend;
-        self
-    }
-
-    /// Whether to bypass the system's page cache. Default: where the file system supports it.
-    pub fn direct_io(mut self, direct: DirectIo) -> Self {
-        self.direct_io = direct;
-        self
-    }
-
-    /// Whether to create a store that does not exist. Default: yes.
-    pub fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
-    }
-
-    /// Whether a new store may overwrite data on a device, or another store's device. Without it, a device
-    /// must be zero where file systems, arrays and partition tables keep their labels: its first and last
-    /// MiB, and btrfs' inner copies. A block device that is mounted or otherwise in use is always refused.
-    /// Default: no.
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
+        self.options.calibrate_ms = Some(millis(budget));
         self
     }
 
@@ -331,22 +208,9 @@ impl Builder {
         self
     }
 
-    /// The maximum span of log, in LSN units, that redo may have to process; the store writes out older
-    /// changes. Default: unbounded.
-    pub fn redo_span_max(mut self, span: u64) -> Self {
-        self.redo_span_max = Some(span);
-        self
-    }
-
     /// How long a request waits for a frame when all are pinned or dirty before it fails. Default: 10 s.
     pub fn exhausted_after(mut self, wait: Duration) -> Self {
-        self.exhausted_after = wait;
-        self
-    }
-
-    /// Whether to detect sequential access and read ahead. Default: yes.
-    pub fn read_ahead(mut self, on: bool) -> Self {
-        self.read_ahead = on;
+        self.options.exhausted_after_ms = millis(wait);
         self
     }
 
@@ -358,30 +222,11 @@ impl Builder {
         self
     }
 
-    /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring`
-    /// in the directory. A store without a directory keeps the ring in memory: it does not outlive the
-    /// process, and if such a store has an SSD, it does not switch to operation without the SSD by itself.
+    /// A ready-made device for the doublewrite ring while the store has no SSD. Default: the file `ring` in
+    /// the directory. A store without a directory keeps the ring in memory: it does not outlive the process,
+    /// and if such a store has an SSD, it does not switch to operation without the SSD by itself.
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
-        self.ring = Place::Device(device);
-        self
-    }
-
-    /// The initial mode of the SSD; [`crate::Ssd::set_mode`] changes it later. [`SsdMode::Off`] is
-    /// refused here: open the store without an SSD, or switch the SSD off once the store is open. Default:
-    /// [`SsdMode::WriteBack`].
-    pub fn ssd_mode(mut self, mode: SsdMode) -> Self {
-        self.ssd_mode = mode;
-        self
-    }
-
-    /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in
-    /// its place, although the lost SSD may have held newer pages than the HDD; an older copy is formatted.
-    /// The same holds for the ring's file of a store without an SSD. [`crate::Ssd::loss`] then
-    /// lists the pages, in later openings too. If the store's own SSD is present, nothing is lost. If that
-    /// SSD has unreadable blocks and opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave
-    /// it out or put a blank one in its place to give it up. Default: no.
-    pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
-        self.accept_ssd_loss = accept;
+        self.ring_device = Some(device);
         self
     }
 
@@ -407,7 +252,7 @@ impl Builder {
 
     /// The bytes of the SSD to use.
     pub(crate) fn ssd_size(&self) -> u64 {
-        self.ssd_bytes.unwrap_or(256 << 20)
+        self.options.ssd_bytes.unwrap_or(256 << 20)
     }
 
     /// The rules of the protocol in force.
@@ -420,18 +265,44 @@ impl Builder {
 
     /// The policies of pool and SSD.
     pub(crate) fn policies(&self) -> Result<(PoolPolicy, SsdPolicy), UnknownPolicy> {
-        Ok((self.pool_policy.clone()?, self.ssd_policy.clone()?))
+        match self.unknown_policies.iter().flatten().next() {
+            Some(unknown) => Err(unknown.clone()),
+            None => Ok((self.options.pool_policy, self.options.ssd_policy)),
+        }
+    }
+
+    pub(crate) fn hdd_place(&self) -> Place {
+        Place::of(self.hdd_device.as_ref(), self.options.hdd.as_ref())
+    }
+
+    pub(crate) fn ssd_place(&self) -> Place {
+        Place::of(self.ssd_device.as_ref(), self.options.ssd.as_ref())
+    }
+
+    pub(crate) fn ring_place(&self) -> Place {
+        Place::of(self.ring_device.as_ref(), None)
     }
 }
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder")
-            .field("directory", &self.directory)
-            .field("pool_policy", &self.pool_policy)
-            .field("ssd_policy", &self.ssd_policy)
-            .field("pool_bytes", &self.pool_bytes)
-            .field("ssd_bytes", &self.ssd_bytes)
-            .finish_non_exhaustive()
+        f.debug_struct("Builder").field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// Sets the option `chosen`, or notes that there is no such policy.
+fn choose<P>(
+    chosen: &mut P,
+    unknown: &mut Option<UnknownPolicy>,
+    policy: impl TryInto<P, Error: Into<UnknownPolicy>>,
+) {
+    match policy.try_into() {
+        Ok(policy) => (*chosen, *unknown) = (policy, None),
+        Err(error) => *unknown = Some(error.into()),
+    }
+}
+
+/// The duration in whole milliseconds, rounded up.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Opening a store: what it checks, and in which order the store becomes usable.
+//! Opens a store: the checks, and the order in which the store becomes usable.
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
@@ -43,7 +43,7 @@ impl Builder {
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
         if opened.is_err() {
-            // A failed opening leaves nothing behind that could be in the way of the next one.
+            // Wait until nothing of the failed opening is left to block the next one.
             let _ = tokio::time::timeout(LEAVE_MAX, left).await;
         }
         opened
@@ -54,7 +54,7 @@ impl Builder {
         let manifests = Arc::new(self.manifest_store().await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
-        let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd").await?;
+        let hdd = self.open_place(&self.hdd_place(), "hdd.vol", "hdd", self.options.create).await?;
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
@@ -78,7 +78,7 @@ impl Builder {
         if !was_clean {
             count_all_reserved(&volume, &counted);
         }
-        let costs = self.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
+        let costs = self.options.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = self.ssd_params(costs, &prepared.layout, params.frames);
         // `check_options` has checked the names.
         let (pool_policy, ssd_policy) = self.policies()?;
@@ -91,10 +91,10 @@ impl Builder {
             layout: prepared.layout,
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
             policy: ssd_policy.build(&ssd_params),
-            zone_percent: self.zone_percent,
+            zone_percent: self.options.zone_percent,
             epoch: manifest.epoch,
             admissions_max,
-            mode: self.ssd_mode,
+            mode: self.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
             progress: self.progress.take(),
@@ -109,7 +109,7 @@ impl Builder {
             self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let policy = pool_policy.build(&FramePolicyParams {
-            cluster_pages: self.cluster_pages,
+            cluster_pages: self.options.cluster_pages,
             ..FramePolicyParams::new(params.frames, costs)
         });
         let gate = Gate::new(self.gate.take(), tenure.present());
@@ -121,50 +121,51 @@ impl Builder {
         Ok(store)
     }
 
-    /// The manifest that an unfinished first opening left, or the one of a store.
+    /// The manifest that an unfinished first opening left, or else that of an existing store.
     fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
-            unused if self.create => Ok((unused, None)),
-            _ => Err(OpenError::NotFound { path: self.directory.clone().unwrap_or_default() }),
+            unused if self.options.create => Ok((unused, None)),
+            _ => Err(OpenError::NotFound { path: self.options.directory.clone().unwrap_or_default() }),
         }
     }
 
-    fn check_options(&mut self) -> Result<(), OpenError> {
-        if let Some(bytes) = self.page_bytes {
-            self.page_size = Some(PageSize::new(bytes)?);
-        }
+    fn check_options(&self) -> Result<(), OpenError> {
+        self.options.page_bytes.map(PageSize::new).transpose()?;
         self.policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        if !(self.zone_percent > 0.0 && self.zone_percent <= 100.0) {
-            return bad("zone_percent", format!("{} is not above 0 and at most 100", self.zone_percent));
-        }
-        if !(self.group_width_per_min > 0.0 && self.group_width_per_min.is_finite()) {
+        if !(self.options.zone_percent > 0.0 && self.options.zone_percent <= 100.0) {
             return bad(
-                "group_width_per_min",
-                format!("{} is not a positive number", self.group_width_per_min),
+                "zone_percent",
+                format!("{} is not above 0 and at most 100", self.options.zone_percent),
             );
         }
-        if self.costs.is_some_and(|costs| !costs.is_valid()) {
+        if !(self.options.group_width_per_min > 0.0 && self.options.group_width_per_min.is_finite()) {
+            return bad(
+                "group_width_per_min",
+                format!("{} is not a positive number", self.options.group_width_per_min),
+            );
+        }
+        if self.options.costs.is_some_and(|costs| !costs.is_valid()) {
             return bad("costs", "every cost must be a positive number of milliseconds".into());
         }
-        if !(1..=CLUSTER_PAGES_MAX).contains(&self.cluster_pages) {
-            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.cluster_pages);
+        if !(1..=CLUSTER_PAGES_MAX).contains(&self.options.cluster_pages) {
+            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.options.cluster_pages);
             return bad("cluster_pages", why);
         }
-        if self.cost_points.is_some_and(|points| points > COST_POINTS_MAX) {
+        if self.options.online_costs.is_some_and(|points| points > COST_POINTS_MAX) {
             return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
         }
-        if self.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
+        if self.options.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
             return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
         }
-        if self.ssd_mode == SsdMode::Off {
+        if self.options.ssd_mode == SsdMode::Off {
             return bad(
                 "ssd_mode",
                 "open the store in another mode and switch the SSD off afterwards".into(),
             );
         }
-        if self.memory.is_some() && !matches!(self.hdd, Place::Device(_)) {
+        if self.memory.is_some() && self.hdd_device.is_none() {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
         Ok(())
@@ -172,15 +173,15 @@ impl Builder {
 
     /// Locates the manifest and locks it against other openers.
     async fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
-        match (&self.directory, &self.memory) {
+        match (&self.options.directory, &self.memory) {
             (_, Some(cell)) => {
-                if let (Some(tenure), Place::Device(hdd)) = (&self.tenure, &self.hdd) {
+                if let (Some(tenure), Some(hdd)) = (&self.tenure, &self.hdd_device) {
                     tenure.take(Arc::clone(hdd), None).await?;
                 }
                 Ok(ManifestStore::memory(Arc::clone(cell)))
             }
             (Some(path), None) => {
-                let manifests = ManifestStore::directory(path, self.create)?;
+                let manifests = ManifestStore::directory(path, self.options.create)?;
                 if let Some(tenure) = &self.tenure {
                     tenure.lock_directory(path).await?;
                 }
@@ -194,34 +195,25 @@ impl Builder {
     }
 
     fn settle_page_size(&self, known: Option<&Manifest>) -> Result<PageSize, OpenError> {
-        let Some(manifest) = known else { return Ok(self.page_size.unwrap_or_default()) };
-        let store = PageSize::new(manifest.page_bytes)?;
-        match self.page_size {
-            Some(asked) if asked != store => {
-                Err(OpenError::OtherPageSize { store: manifest.page_bytes, asked: asked.bytes() as u64 })
-            }
-            _ => Ok(store),
+        let asked = self.options.page_bytes;
+        match known.map(|manifest| manifest.page_bytes) {
+            Some(store) => match asked.filter(|asked| *asked != store) {
+                Some(asked) => Err(OpenError::OtherPageSize { store, asked }),
+                None => Ok(PageSize::new(store)?),
+            },
+            None => Ok(asked.map(PageSize::new).transpose()?.unwrap_or_default()),
         }
     }
 
-    pub(super) async fn open_place(
-        &self,
-        place: &Place,
-        default: &str,
-        option: &'static str,
-    ) -> Result<SharedDevice, OpenError> {
-        self.open_place_with(place, default, option, self.create).await
-    }
-
     /// Opens the device of `option`; with `create`, makes a file that does not exist.
-    pub(super) async fn open_place_with(
+    pub(super) async fn open_place(
         &self,
         place: &Place,
         default: &str,
         option: &'static str,
         create: bool,
     ) -> Result<SharedDevice, OpenError> {
-        let path = match (place, &self.directory) {
+        let path = match (place, &self.options.directory) {
             (Place::Device(device), _) => return self.take(Arc::clone(device), None).await,
             (Place::Path(path), _) => path.clone(),
             (Place::Default, Some(directory)) => directory.join(default),
@@ -231,8 +223,8 @@ impl Builder {
             }
         };
         let options = OpenOptions {
-            direct: self.direct_io,
-            backend: self.io,
+            direct: self.options.direct_io,
+            backend: self.options.io,
             create,
             reap: Reap::Reactor,
             ..OpenOptions::default()
@@ -254,7 +246,7 @@ impl Builder {
     async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
         let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
         if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
-            if !self.accept_ssd_loss {
+            if !self.options.accept_ssd_loss {
                 return Err(OpenError::SsdMissing {
                     expected: expected.clone(),
                     what: "is not given".into(),
@@ -263,53 +255,56 @@ impl Builder {
             without = true;
         }
         if without {
-            self.open_ring(self.create).await
+            self.open_ring(self.options.create).await
         } else {
-            self.open_place(&self.ssd, "ssd.cache", "ssd").await
+            self.open_place(&self.ssd_place(), "ssd.cache", "ssd", self.options.create).await
         }
     }
 
     /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
     pub(super) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
-        if self.directory.is_none() && matches!(self.ring, Place::Default) {
+        if self.options.directory.is_none() && self.ring_device.is_none() {
             return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
         }
-        self.open_place_with(&self.ring, "ring", "ring_device", create).await
+        self.open_place(&self.ring_place(), "ring", "ring_device", create).await
     }
 
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
         self.layout_of(self.ssd_size(), page_size)
     }
 
-    /// The division of an SSD of `bytes`.
+    /// The layout of an SSD of `bytes`.
     pub(super) fn layout_of(&self, bytes: u64, page_size: PageSize) -> Result<Layout, OpenError> {
-        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
+        let ring = self.options.ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
         if bytes == 0 {
-            return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
+            return Ok(Layout::ring_only(page_size, self.options.ring_pages.unwrap_or(256)));
         }
         Ok(Layout::for_bytes(bytes, page_size, ring)?)
     }
 
     pub(super) fn ssd_params(&self, costs: Costs, layout: &Layout, frames: usize) -> SlotPolicyParams {
         let mut params = SlotPolicyParams::new(costs, layout.slots as usize, frames);
-        params.outqueue_entries = self.outqueue.unwrap_or(layout.slots as usize);
-        params.group_width_per_min = self.group_width_per_min;
+        params.outqueue_entries = self.options.outqueue.unwrap_or(layout.slots as usize);
+        params.group_width_per_min = self.options.group_width_per_min;
         params
     }
 
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
-        let outqueue = self.outqueue.unwrap_or(layout.slots as usize) as u64;
+        let outqueue = self.options.outqueue.unwrap_or(layout.slots as usize) as u64;
         let tables = tables_bytes(u64::from(layout.slots), outqueue);
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
-        let mut params =
-            PoolParams::for_budget(self.pool_bytes.saturating_sub(tables), page_size, POOL_POLICY_BYTES);
+        let mut params = PoolParams::for_budget(
+            self.options.pool_bytes.saturating_sub(tables),
+            page_size,
+            POOL_POLICY_BYTES,
+        );
         if params.frames < FRAMES_MIN {
-            return Err(OpenError::PoolTooSmall { bytes: self.pool_bytes, needed: least });
+            return Err(OpenError::PoolTooSmall { bytes: self.options.pool_bytes, needed: least });
         }
-        params.redo_span_max = self.redo_span_max;
-        params.exhausted_after = self.exhausted_after;
+        params.redo_span_max = self.options.redo_span_max;
+        params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);
         self.rules().pool(&mut params);
-        if !self.read_ahead {
+        if !self.options.read_ahead {
             params.read_ahead_pages = 0;
         }
         Ok(params)
@@ -324,10 +319,10 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
-/// The manifest of a store that is created.
+/// The manifest of a new store.
 fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     match unused {
-        // An earlier opening that did not finish has written this id to devices.
+        // An earlier opening that did not complete may have written this id to the devices.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
@@ -335,7 +330,8 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     }
 }
 
-/// Recovery must know the home of every page that may have been written.
+/// Counts every page that the extents hold: recovery must know the home of every page that may have been
+/// written.
 fn count_all_reserved(volume: &Volume, spaces: &[SpaceInfo]) {
     for space in spaces {
         volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);

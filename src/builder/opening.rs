@@ -1,4 +1,4 @@
-//! The one line that an opening logs: what serves the store, how large it is, and what recovery found.
+//! The log line of an opening: the back ends, the sizes, and what recovery found.
 
 use super::Builder;
 use crate::store::PageStore;
@@ -6,10 +6,10 @@ use pagetier_devio::{Backend, DirectIo, Opened};
 use pagetier_ssdcache::RecoveryReport;
 
 impl Builder {
-    /// Notes how the device of `option` was opened.
+    /// Records how the device of `option` was opened.
     pub(super) fn note_opened(&self, option: &'static str, opened: &Opened) {
         let backend = if opened.backend == Backend::Uring { "io_uring" } else { "threads" };
-        let cache = match (opened.direct, self.direct_io) {
+        let cache = match (opened.direct, self.options.direct_io) {
             (true, _) => "direct I/O",
             (false, DirectIo::Disabled) => "page cache (direct I/O is disabled)",
             (false, _) => "page cache (the file system has no direct I/O)",
@@ -24,7 +24,7 @@ impl Builder {
 }
 
 impl PageStore {
-    /// Logs what was opened.
+    /// Logs the opening in one line.
     pub(crate) fn log_opening(&self, was_clean: bool) {
         let builder = &self.shared.builder;
         let recovery = self.shared.tier.recovery();
@@ -32,7 +32,7 @@ impl PageStore {
         let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
         let option = if slots > 0 { "ssd" } else { "ring_device" };
         tracing::info!(
-            directory = %builder.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
+            directory = %builder.options.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
             page_bytes = self.page_size().bytes(),
             frames = self.pool.params().frames,
             hdd = %builder.served_by("hdd", self.shared.hdd.backend()),
@@ -42,14 +42,14 @@ impl PageStore {
             ssd_pages = self.shared.tier.stats().pages,
             spaces = spaces.len(),
             pages = spaces.iter().map(|s| u64::from(s.pages)).sum::<u64>(),
-            recovery = %told(was_clean, &recovery),
+            recovery = %recovery_text(was_clean, &recovery),
             "opened"
         );
     }
 }
 
-/// What recovery found, in words.
-fn told(was_clean: bool, r: &RecoveryReport) -> String {
+/// Describes what recovery found.
+fn recovery_text(was_clean: bool, r: &RecoveryReport) -> String {
     let (kept, end) = (r.trusted + r.found, if was_clean { "after a close" } else { "after a crash" });
     let more = [
         (r.superseded, "superseded"),
@@ -67,12 +67,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recovery_is_told_in_words_and_damage_stands_out() {
-        let clean = told(true, &RecoveryReport { trusted: 7, ..RecoveryReport::default() });
+    fn recovery_is_described_in_words_and_damage_stands_out() {
+        let clean = recovery_text(true, &RecoveryReport { trusted: 7, ..RecoveryReport::default() });
         assert_eq!(clean, "after a close: 7 pages on the SSD, 0 slots and 0 bytes read");
         let crash = RecoveryReport { found: 2, damaged: 1, repaired: 3, ..RecoveryReport::default() };
         assert_eq!(
-            told(false, &crash),
+            recovery_text(false, &crash),
             "after a crash: 2 pages on the SSD, 0 slots and 0 bytes read, 3 repaired, 1 DAMAGED"
         );
     }

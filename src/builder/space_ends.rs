@@ -17,9 +17,9 @@ struct Homes<'a> {
 }
 
 impl Builder {
-    /// Finds the last page of every space on the SSD, and on the HDD in the extents that the space was given
-    /// ahead: after a crash the manifest's page counts may be too small. A space gets blank extents, so every
-    /// home that is not blank was written, even if it has rotted since.
+    /// Finds the last page of every space on the SSD, and on the HDD in the extents reserved for the space:
+    /// after a crash the manifest's page counts may be too small. Extents are blank when a space gets them,
+    /// so every home that is not blank was written, even if it has rotted since.
     pub(super) async fn find_space_ends(
         &self,
         volume: &Volume,
@@ -74,7 +74,7 @@ impl Homes<'_> {
         Ok(None)
     }
 
-    /// The last written of the `count` pages from `first` on, whose homes it reads in one request.
+    /// The last written page of `count` pages from `first` on. Reads their homes in one request.
     async fn last_in(&self, first: PageId, at: u64, count: u64) -> Result<Option<u32>, DeviceError> {
         let page_bytes = self.page_size.bytes();
         let buf = IoBuf::zeroed(count as usize * page_bytes);

@@ -1,7 +1,8 @@
-//! The store's statistics in a file, for tools in other processes: written once per interval while the export
-//! lives, replaced atomically.
+//! Exports the store's statistics to a file for tools in other processes: replaces the file atomically once
+//! per interval while the export lives.
 
 use super::summary::StatsSummary;
+use crate::background::put_file;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::PageStore;
@@ -14,17 +15,17 @@ use tokio::task::JoinHandle;
 /// The shortest interval between two exports.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// What an export contains, as JSON. `pagetier top` shows it.
+/// The contents of an export, as JSON. `pagetier top` displays them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LiveStats {
-    /// When it was written, in milliseconds since 1970.
+    /// The time of the export, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// The number of this export, from 1.
     pub number: u64,
     /// The interval between exports, in milliseconds.
     pub every_ms: u64,
-    /// The process of the store.
+    /// The id of the store's process.
     pub pid: u32,
     /// The page size in bytes.
     pub page_bytes: u64,
@@ -42,7 +43,7 @@ pub struct SpacePages {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Its pages.
+    /// The number of its pages.
     pub pages: u32,
 }
 
@@ -55,7 +56,7 @@ pub struct StatsExportError {
     source: std::io::Error,
 }
 
-/// Writes the statistics to a file until it is dropped, or the store is. The file stays, with the last
+/// Writes the statistics to a file until this, or the store, is dropped. The file then keeps the last
 /// figures.
 #[derive(Debug)]
 #[must_use = "dropping it ends the export"]
@@ -69,9 +70,20 @@ impl Drop for StatsExport {
 
 impl PageStore {
     /// Writes [`LiveStats`] as JSON to the file `path`, at once and then every `every` (at least 100 ms),
-    /// until the result is dropped. Each file is written whole and renamed into place, so that a reader never
-    /// sees a part. It is not flushed: it is of no use after a restart. A later write that fails is logged
-    /// once, and tried again at the next interval. Must be called in a tokio runtime.
+    /// until the result is dropped. The file is written whole and renamed into place, so a reader never sees
+    /// part of one. It is not flushed, because it is of no use after a restart. If a later write fails, the
+    /// export logs that once and tries again at the next interval. Must be called in a tokio runtime.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let every = std::time::Duration::from_secs(1);
+    /// let export = store.export_stats("/run/db.json", every).await?; // `pagetier top` reads it
+    /// # drop(export);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The first file cannot be written.
@@ -84,11 +96,11 @@ impl PageStore {
         let first = live(&self.shared, 1, every);
         put(path.clone(), first).await.map_err(|source| StatsExportError { path: path.clone(), source })?;
         let shared = Arc::downgrade(&self.shared);
-        Ok(StatsExport(tokio::spawn(go_on(shared, path, every))))
+        Ok(StatsExport(tokio::spawn(export_periodically(shared, path, every))))
     }
 }
 
-async fn go_on(shared: Weak<Shared>, path: PathBuf, every: Duration) {
+async fn export_periodically(shared: Weak<Shared>, path: PathBuf, every: Duration) {
     let mut failed = false;
     for number in 2.. {
         tokio::time::sleep(every).await;
@@ -117,11 +129,5 @@ fn live(shared: &Shared, number: u64, every: Duration) -> LiveStats {
 }
 
 async fn put(path: PathBuf, live: LiveStats) -> std::io::Result<()> {
-    let written = tokio::task::spawn_blocking(move || {
-        let mut beside = path.clone().into_os_string();
-        beside.push(format!(".{}", std::process::id()));
-        std::fs::write(&beside, serde_json::to_vec(&live)?)?;
-        std::fs::rename(&beside, &path)
-    });
-    written.await.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")))
+    put_file(path, serde_json::to_vec(&live)?).await
 }

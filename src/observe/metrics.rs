@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 /// The shortest interval between two publications.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Publishes a store's statistics to the installed [`metrics`] recorder until it is dropped, or the store is.
+/// Publishes a store's statistics to the installed [`metrics`] recorder until this, or the store, is
+/// dropped.
 #[derive(Debug)]
 #[must_use = "dropping it ends the export"]
 pub struct MetricsExport(JoinHandle<()>);
@@ -33,11 +34,11 @@ impl PageStore {
         describe();
         publish(name, &Stats::of(&self.shared).summary());
         let (shared, name) = (Arc::downgrade(&self.shared), name.to_owned());
-        MetricsExport(tokio::spawn(go_on(shared, name, every.max(INTERVAL_MIN))))
+        MetricsExport(tokio::spawn(publish_periodically(shared, name, every.max(INTERVAL_MIN))))
     }
 }
 
-async fn go_on(shared: Weak<Shared>, name: String, every: Duration) {
+async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let Some(shared) = shared.upgrade() else { return };
@@ -64,21 +65,21 @@ fn describe() {
 }
 
 fn publish(store: &str, s: &StatsSummary) {
-    let store = store.to_owned();
-    counter!("pagetier_pool_hits_total", "store" => store.clone()).absolute(s.pool.hits);
-    counter!("pagetier_pool_misses_total", "store" => store.clone()).absolute(s.pool.misses);
+    let (store, p) = (store.to_owned(), &s.pool.counts);
+    counter!("pagetier_pool_hits_total", "store" => store.clone()).absolute(p.hits);
+    counter!("pagetier_pool_misses_total", "store" => store.clone()).absolute(p.misses);
     gauge!("pagetier_pool_frames", "store" => store.clone()).set(s.pool.frames as f64);
     let pool = [
-        ("load_ssd", s.pool.loads_ssd),
-        ("load_hdd", s.pool.loads_hdd),
-        ("prefetch", s.pool.prefetched),
-        ("create", s.pool.created),
-        ("evict", s.pool.evictions),
-        ("write_replacement", s.pool.written_replacement),
-        ("write_recoverability", s.pool.written_recoverability),
-        ("write_to_ssd", s.pool.written_ssd),
-        ("write_error", s.pool.write_errors),
-        ("wait_for_frame", s.pool.waited_for_frame),
+        ("load_ssd", p.loads_ssd),
+        ("load_hdd", p.loads_hdd),
+        ("prefetch", p.prefetched),
+        ("create", p.created),
+        ("evict", p.evictions),
+        ("write_replacement", p.written_replacement),
+        ("write_recoverability", p.written_recoverability),
+        ("write_to_ssd", p.written_ssd),
+        ("write_error", p.write_errors),
+        ("wait_for_frame", p.waited_for_frame),
     ];
     for (event, count) in pool {
         counter!("pagetier_pool_events_total", "store" => store.clone(), "event" => event).absolute(count);
@@ -110,21 +111,22 @@ fn publish_ssd(store: &str, s: &StatsSummary) {
     for (state, count) in slots {
         gauge!("pagetier_ssd_slots", "store" => store.clone(), "state" => state).set(count as f64);
     }
+    let c = &ssd.counts;
     let events = [
-        ("admit_free", ssd.admitted_free),
-        ("admit_over", ssd.admitted_over),
-        ("admit_on_read", ssd.admitted_on_read),
-        ("reject", ssd.rejected),
-        ("reject_no_slot", ssd.rejected_no_slot),
-        ("rewrite", ssd.rewritten),
-        ("renew", ssd.renewed),
-        ("invalidate", ssd.invalidated),
-        ("evict", ssd.evicted),
-        ("write_back", ssd.written_back),
-        ("heal", ssd.healed),
-        ("second_chance", ssd.second_chances),
-        ("doublewrite", ssd.doublewritten),
-        ("checkpoint", ssd.checkpoints),
+        ("admit_free", c.admitted_free),
+        ("admit_over", c.admitted_over),
+        ("admit_on_read", c.admitted_on_read),
+        ("reject", c.rejected),
+        ("reject_no_slot", c.rejected_no_slot),
+        ("rewrite", c.rewritten),
+        ("renew", c.renewed),
+        ("invalidate", c.invalidated),
+        ("evict", c.evicted),
+        ("write_back", c.written_back),
+        ("heal", c.healed),
+        ("second_chance", c.second_chances),
+        ("doublewrite", c.doublewritten),
+        ("checkpoint", c.checkpoints),
     ];
     for (event, count) in events {
         counter!("pagetier_ssd_events_total", "store" => store.clone(), "event" => event).absolute(count);

@@ -1,5 +1,5 @@
-//! What an operator sees of a running store: a summary of its statistics, the reasons for a page's place, and
-//! exports of both.
+//! What an operator sees of a running store: a summary of its statistics, exports of it, and the reasons for
+//! a page's place.
 
 mod export;
 #[cfg(feature = "metrics")]
@@ -15,4 +15,4 @@ pub use summary::{
     ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, MemorySummary, PoolSummary, SsdSummary,
     StatsSummary,
 };
-pub use why::{GroupFactor, InMemory, PageCountsSummary, PageWhy};
+pub use why::{GroupFactor, PageWhy};

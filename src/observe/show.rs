@@ -4,7 +4,7 @@ use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdS
 use crate::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
-/// Settings of an adapting policy that are shown: the cheapest.
+/// How many settings of an adaptive policy are shown, the cheapest first.
 const COSTS_MAX: usize = 3;
 
 impl Display for Stats {
@@ -39,27 +39,29 @@ impl Display for StatsSummary {
 }
 
 fn pool(f: &mut Formatter<'_>, p: &PoolSummary) -> Result {
+    let c = &p.counts;
     let ratio = p.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.2} %", ratio * 100.0));
-    writeln!(f, "pool    {} frames, {} hits, {} misses, hit ratio {ratio}", p.frames, p.hits, p.misses)?;
+    writeln!(f, "pool    {} frames, {} hits, {} misses, hit ratio {ratio}", p.frames, c.hits, c.misses)?;
     writeln!(
         f,
         "        loads: {} from the SSD, {} from the HDD, {} read ahead; {} created, {} evicted",
-        p.loads_ssd, p.loads_hdd, p.prefetched, p.created, p.evictions
+        c.loads_ssd, c.loads_hdd, c.prefetched, c.created, c.evictions
     )?;
     writeln!(
         f,
         "        writes: {} for replacement, {} for recoverability ({} to the SSD), {} failed",
-        p.written_replacement, p.written_recoverability, p.written_ssd, p.write_errors
+        c.written_replacement, c.written_recoverability, c.written_ssd, c.write_errors
     )?;
     writeln!(
         f,
         "        {} requests waited for a frame, {} hits unseen by the policy",
-        p.waited_for_frame, p.hits_lost
+        c.waited_for_frame, c.hits_lost
     )?;
     choice(f, p.choice.as_ref())
 }
 
 fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
+    let c = &s.counts;
     writeln!(
         f,
         "ssd     {}, {} of {} slots hold pages, {} of them newer than the HDD",
@@ -73,15 +75,15 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
     writeln!(
         f,
         "        admitted: {} to free slots, {} over others, {} on read; rejected: {}, {} without a slot",
-        s.admitted_free, s.admitted_over, s.admitted_on_read, s.rejected, s.rejected_no_slot
+        c.admitted_free, c.admitted_over, c.admitted_on_read, c.rejected, c.rejected_no_slot
     )?;
     writeln!(
         f,
         "        {} rewritten, {} renewed, {} invalidated, {} evicted, {} written back, {} healed",
-        s.rewritten, s.renewed, s.invalidated, s.evicted, s.written_back, s.healed
+        c.rewritten, c.renewed, c.invalidated, c.evicted, c.written_back, c.healed
     )?;
     let oldest = s.oldest_lsn.map_or_else(|| "none".to_owned(), |lsn| lsn.to_string());
-    writeln!(f, "        {} checkpoints; oldest LSN on the SSD alone: {oldest}", s.checkpoints)?;
+    writeln!(f, "        {} checkpoints; oldest LSN on the SSD alone: {oldest}", c.checkpoints)?;
     if let Some(error) = &s.error {
         writeln!(f, "        takes no new pages: {error}")?;
     }

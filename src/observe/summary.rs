@@ -2,12 +2,14 @@
 //! classes of I/O without operations are left out.
 
 use crate::stats::Stats;
+use pagetier_bufpool::PoolStats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use pagetier_policy::Choice;
-use pagetier_ssdcache::SsdMode;
+use pagetier_ssdcache::{SlotCounts, SsdMode};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What [`Stats`] prints and serialises as. It also deserialises, for tools that read an export.
+/// The form in which [`Stats`] is printed and serialised. It also deserialises, for tools that read an
+/// export.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StatsSummary {
@@ -23,45 +25,22 @@ pub struct StatsSummary {
     pub ssd_device: DeviceSummary,
 }
 
-/// The buffer pool's counters since the store was opened.
+/// The buffer pool, and its counters since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolSummary {
     /// Frames in the pool.
     pub frames: u64,
-    /// Lookups that found the page in memory.
-    pub hits: u64,
-    /// Lookups that had to read the page.
-    pub misses: u64,
+    /// The counters.
+    #[serde(flatten)]
+    pub counts: PoolStats,
     /// Hits per lookup; `None` without lookups.
     pub hit_ratio: Option<f64>,
-    /// Demand reads that came from the SSD.
-    pub loads_ssd: u64,
-    /// Demand reads that came from the HDD.
-    pub loads_hdd: u64,
-    /// Pages read by read-ahead.
-    pub prefetched: u64,
-    /// Pages created.
-    pub created: u64,
-    /// Frames taken from other pages.
-    pub evictions: u64,
-    /// Dirty pages written because their replacement was near.
-    pub written_replacement: u64,
-    /// Dirty pages written for `sync`, `flush_to` or to bound redo.
-    pub written_recoverability: u64,
-    /// The written pages that went to the SSD.
-    pub written_ssd: u64,
-    /// Writes that failed; the pages stayed dirty.
-    pub write_errors: u64,
-    /// Hits that the policy missed because its lock was taken.
-    pub hits_lost: u64,
-    /// Requests that waited for a frame.
-    pub waited_for_frame: u64,
-    /// What an adapting policy follows.
+    /// The setting that an adaptive policy follows.
     pub choice: Option<ChoiceSummary>,
 }
 
-/// Memory in bytes. The parts add up to the budget in use.
+/// Memory in bytes. The sum of the parts is the share of the budget in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemorySummary {
@@ -97,45 +76,20 @@ pub struct SsdSummary {
     pub free_retired: u64,
     /// Blocks of the journal that the next checkpoint will free.
     pub journal_used: u64,
-    /// The oldest log position that redo would need if the SSD were lost; `None`: nothing is on it alone.
+    /// The oldest log position that redo would need if the SSD were lost; `None`: it holds no only copy.
     pub oldest_lsn: Option<u64>,
-    /// Pages written into free slots.
-    pub admitted_free: u64,
-    /// Pages that took the place of others.
-    pub admitted_over: u64,
-    /// Pages admitted when they were read from the HDD.
-    pub admitted_on_read: u64,
-    /// Pages that the policy rejected.
-    pub rejected: u64,
-    /// Pages rejected because no slot could be written at that moment.
-    pub rejected_no_slot: u64,
-    /// Dirty pages rewritten on the SSD.
-    pub rewritten: u64,
-    /// Copies dropped because the page was changed in memory.
-    pub invalidated: u64,
-    /// Copies given up for other pages.
-    pub evicted: u64,
-    /// Victims copied to the HDD ahead of their eviction.
-    pub written_back: u64,
-    /// Bad clean copies that were read from the HDD instead.
-    pub healed: u64,
-    /// Copies replaced because their pages had been written home (write-through).
-    pub renewed: u64,
-    /// Pages appended again when their slots were taken back.
-    pub second_chances: u64,
-    /// Pages whose slots backed their way home, which is durable.
-    pub doublewritten: u64,
-    /// Map checkpoints that became durable.
-    pub checkpoints: u64,
+    /// The counters.
+    #[serde(flatten)]
+    pub counts: SlotCounts,
     /// Why the SSD takes no new pages, if it does not.
     pub error: Option<String>,
     /// Why the store refuses writes, if it does.
     pub refusing: Option<String>,
-    /// What an adapting policy follows.
+    /// The setting that an adaptive policy follows.
     pub choice: Option<ChoiceSummary>,
 }
 
-/// What an adapting policy follows.
+/// The setting that an adaptive policy follows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChoiceSummary {
@@ -203,7 +157,8 @@ pub struct DirSummary {
 }
 
 impl Stats {
-    /// The statistics with quantiles in place of histograms. It is what [`Stats`] prints and serialises as.
+    /// The statistics with quantiles in place of histograms: the form in which [`Stats`] is printed and
+    /// serialised.
     #[must_use]
     pub fn summary(&self) -> StatsSummary {
         StatsSummary {
@@ -229,30 +184,18 @@ impl Serialize for Stats {
 }
 
 fn pool_of(stats: &Stats) -> PoolSummary {
-    let pool = &stats.pool;
-    let lookups = pool.hits + pool.misses;
+    let counts = stats.pool;
+    let lookups = counts.hits + counts.misses;
     PoolSummary {
         frames: stats.frames,
-        hits: pool.hits,
-        misses: pool.misses,
-        hit_ratio: (lookups > 0).then(|| pool.hits as f64 / lookups as f64),
-        loads_ssd: pool.loads_ssd,
-        loads_hdd: pool.loads_hdd,
-        prefetched: pool.prefetched,
-        created: pool.created,
-        evictions: pool.evictions,
-        written_replacement: pool.written_replacement,
-        written_recoverability: pool.written_recoverability,
-        written_ssd: pool.written_ssd,
-        write_errors: pool.write_errors,
-        hits_lost: pool.hits_lost,
-        waited_for_frame: pool.waited_for_frame,
+        counts,
+        hit_ratio: (lookups > 0).then(|| counts.hits as f64 / lookups as f64),
         choice: stats.pool_choice.as_ref().map(choice_of),
     }
 }
 
 fn ssd_of(stats: &Stats) -> SsdSummary {
-    let (ssd, counts) = (&stats.ssd, &stats.ssd.counts);
+    let ssd = &stats.ssd;
     SsdSummary {
         mode: mode_name(ssd.mode).to_owned(),
         slots: ssd.slots,
@@ -263,20 +206,7 @@ fn ssd_of(stats: &Stats) -> SsdSummary {
         free_retired: ssd.free.retired as u64,
         journal_used: ssd.journal_used,
         oldest_lsn: ssd.oldest_lsn.map(|lsn| lsn.0),
-        admitted_free: counts.admitted_free,
-        admitted_over: counts.admitted_over,
-        admitted_on_read: counts.admitted_on_read,
-        rejected: counts.rejected,
-        rejected_no_slot: counts.rejected_no_slot,
-        rewritten: counts.rewritten,
-        invalidated: counts.invalidated,
-        evicted: counts.evicted,
-        written_back: counts.written_back,
-        healed: counts.healed,
-        renewed: counts.renewed,
-        second_chances: counts.second_chances,
-        doublewritten: counts.doublewritten,
-        checkpoints: counts.checkpoints,
+        counts: ssd.counts,
         error: ssd.ssd_error.as_deref().map(str::to_owned),
         refusing: ssd.refusing.as_deref().map(str::to_owned),
         choice: stats.ssd_choice.as_ref().map(choice_of),

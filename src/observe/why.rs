@@ -1,15 +1,16 @@
-//! Why a page is where it is: what the pool and the SSD's policy know of it.
+//! Why a page is where it is: what the pool and the SSD's policy know about it.
 
 use super::summary::mode_name;
 use crate::error::Error;
 use crate::store::PageStore;
+use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;
 use pagetier_policy::{GroupStats, Home, PageCounts};
 use pagetier_ssdcache::Homes;
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
 
-/// What the store knows of one page, and the figures by which its policies judge it. See
+/// What the store knows about a page, and the figures by which its policies judge it. See
 /// [`PageStore::why`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -20,7 +21,7 @@ pub struct PageWhy {
     pub no: u32,
     /// The page's offset on the HDD, in bytes.
     pub hdd_offset: u64,
-    /// Its state in memory; `None`: it is not there.
+    /// Its state in memory; `None`: it is not in memory.
     pub memory: Option<InMemory>,
     /// Whether it has a copy on the SSD.
     pub on_ssd: bool,
@@ -29,47 +30,12 @@ pub struct PageWhy {
     /// The anticipated benefit of an SSD copy, in milliseconds (2013 paper, equation 2); `None` if the policy
     /// does not estimate it, or does not track the page.
     pub benefit_ms: Option<f64>,
-    /// What the SSD's policy has counted of it.
-    pub counts: Option<PageCountsSummary>,
+    /// What the SSD's policy has counted for it.
+    pub counts: Option<PageCounts>,
     /// Its group under CAC.
     pub group: Option<GroupFactor>,
     /// The SSD's mode.
     pub ssd_mode: &'static str,
-}
-
-/// A page's state in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct InMemory {
-    /// It has changes that are not written yet.
-    pub dirty: bool,
-    /// It is being written.
-    pub being_written: bool,
-    /// Guards and waiting requests that hold its frame.
-    pub pins: u32,
-    /// GD2L's H above the present inflation L, in milliseconds: what it would cost to lose the page from
-    /// memory. The page of smallest H goes first. `None` under policies without H.
-    pub h_ms: Option<f64>,
-    /// The log position of the first change that is not written yet.
-    pub recovery_lsn: Option<u64>,
-}
-
-/// What the SSD's policy has counted of a page, by where the page lay then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct PageCountsSummary {
-    /// r_D: random physical reads while not on the SSD.
-    pub reads_hdd: u64,
-    /// r_S: the same while on the SSD.
-    pub reads_ssd: u64,
-    /// Logical reads while not on the SSD.
-    pub logical_hdd: u64,
-    /// Logical reads while on the SSD.
-    pub logical_ssd: u64,
-    /// w_D: writes to the HDD.
-    pub writes_hdd: u64,
-    /// w_S: writes to the SSD.
-    pub writes_ssd: u64,
 }
 
 /// The group of a page under CAC: pages of its space with a similar rate of logical reads.
@@ -91,39 +57,36 @@ pub struct GroupFactor {
 impl PageStore {
     /// Explains where `page` is and why: its state in memory with GD2L's H, its copies, and the benefit,
     /// counts and group by which the SSD's policy judges it. Reads nothing from a device and changes nothing.
-    /// The parts are read one after the other, so a page that moves meanwhile may show both places.
+    /// The parts are read one after another, so a page that moves during the call may appear in both places.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let why = store.why(id)?;
+    /// println!("{why}");
+    /// println!("{}", serde_json::to_string(&why)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The page does not exist.
     pub fn why(&self, page: PageId) -> Result<PageWhy, Error> {
         let hdd_offset = self.shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
-        let counts = self.shared.tier.counts(page);
-        let group = self.shared.tier.group_of(page);
-        let memory = self.pool.residence(page).map(|found| InMemory {
-            dirty: found.dirty,
-            being_written: found.being_written,
-            pins: found.pins,
-            h_ms: found.worth_ms,
-            recovery_lsn: found.recovery_lsn.map(|lsn| lsn.0),
-        });
         Ok(PageWhy {
             space: page.space.0,
             no: page.no,
             hdd_offset,
-            memory,
+            memory: self.pool.residence(page),
             on_ssd: self.shared.tier.home(page) == Home::Ssd,
             ssd_alone: self.shared.tier.is_only_copy(page),
             benefit_ms: self.shared.tier.benefit(page),
-            counts: counts.map(counts_of),
-            group: group.map(group_of),
+            counts: self.shared.tier.counts(page),
+            group: self.shared.tier.group_of(page).map(group_of),
             ssd_mode: mode_name(self.shared.tier.mode()),
         })
     }
-}
-
-fn counts_of(counts: PageCounts) -> PageCountsSummary {
-    let PageCounts { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd } = counts;
-    PageCountsSummary { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd }
 }
 
 fn group_of(group: GroupStats) -> GroupFactor {

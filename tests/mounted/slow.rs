@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/tools/slow-disk");
+const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/tools/slow-disk");
 const DISK_BYTES: usize = 64 << 20;
 
 /// The mounted disk; dropping it unmounts it, which ends the helper.
@@ -130,7 +130,7 @@ pub(crate) fn word(no: u32, version: u32) -> [u8; 8] {
     (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
 }
 
-/// A page's expected versions: that of the last `sync`, and the newest.
+/// The expected versions of a page: that of the last `sync`, and the newest.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     pub(crate) synced: u32,

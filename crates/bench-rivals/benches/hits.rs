@@ -1,16 +1,15 @@
-//! A hit in Pagetier beside hits in other in-memory caches: `cargo bench` in this directory, `-- --quick` for
-//! fewer rounds.
+//! A hit in Pagetier beside hits in other in-memory caches: `cargo bench --bench hits` in this directory, `--
+//! --quick` for fewer rounds.
 //!
 //! Everything is resident: 32,768 pages of 16 KiB (512 MiB in each cache). A read looks the page up and takes
-//! 8 bytes of it: through a guard in Pagetier, through an `Arc<[u8]>` in the others, whose values are bytes
-//! of the same length. Keys, order of keys and place of the 8 bytes are the same for all; the others have
-//! room for twice as many values, so that none of their shards evicts.
+//! 8 bytes of it: through a guard in Pagetier, through an `Arc<[u8]>` in the others, whose values have the
+//! same length. Keys, their order, and the place of the 8 bytes are the same for all. The others have room
+//! for twice as many values, so that none of their shards evicts.
 //!
-//! The ways of reading are not the same service. A Pagetier guard holds a latch against writers and a pin
-//! against eviction; an `Arc` of a cache keeps bytes alive that may be out of date. The others do not tell
-//! apart clean and dirty, nor where a page lies.
-//!
-//! | name | is |
+//! These reads do not provide the same service. A Pagetier guard holds a latch against writers and a pin
+//! against eviction; an `Arc` from a cache keeps bytes alive that may be outdated. The others do not
+//! distinguish clean from dirty values, and have no tiers.
+//! | name | meaning |
 //! | --- | --- |
 //! | `pagetier` | `PageStore::get`, on a device in memory |
 //! | `moka` | `moka::sync::Cache::get` |
@@ -18,11 +17,11 @@
 //! | `quick_cache` | `quick_cache::sync::Cache::get` |
 //! | `lru` | `lru::LruCache::get` under one `parking_lot::Mutex` |
 //! | `uniform`, `zipf` | keys drawn uniformly, and skewed (exponent 0.9) |
-//! | `1`, `2` | tasks that read at once, on a runtime of two workers: a task's time per read |
+//! | `1`, `2` | concurrent reader tasks on a runtime with two workers: a task's time per read |
 //!
 //! The caches take turns in every round. The table has the medians of the rounds, and the medians of each
-//! round's ratios to Pagetier. Pagetier's pages lie in huge pages, as a pool's do; the others' values where
-//! the allocator puts them, as their users' do.
+//! round's ratios to Pagetier. Pagetier's pages lie in huge pages, the others' values where the allocator
+//! puts them; both are what users get.
 
 use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
@@ -37,10 +36,10 @@ use tokio::runtime::Runtime;
 
 const PAGES: u32 = 32_768;
 const PAGE_BYTES: usize = 16 << 10;
-/// What a guard of a page derefs to.
+/// The payload that a guard of a page derefs to.
 const PAYLOAD_BYTES: usize = PAGE_BYTES - 32;
 const ROOM: usize = 2 * PAGES as usize;
-/// References drawn beforehand, for each task.
+/// Pre-drawn references per task.
 const DRAWS: usize = 1 << 20;
 
 type Value = Arc<[u8]>;
@@ -57,7 +56,7 @@ struct Caches {
 }
 
 fn main() {
-    // `cargo test` and `cargo clippy --all-targets` build this too; only `cargo bench` asks for figures.
+    // `cargo test` runs this too; only `cargo bench` asks for figures.
     if !std::env::args().any(|arg| arg == "--bench") {
         return;
     }
@@ -80,7 +79,7 @@ fn main() {
         }
     }
     let pool = caches.pagetier.stats().pool;
-    assert_eq!(pool.misses, 0, "everything was meant to be resident");
+    assert_eq!(pool.misses, 0, "all pages must be resident");
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -92,20 +91,20 @@ fn page(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
 
-/// Pages to be read one after the other.
+/// A sequence of pages to read.
 fn draws(keys: &str, task: u64) -> Draws {
     let mut rng = SmallRng::seed_from_u64(task);
     let zipf = Zipf::new(f64::from(PAGES), 0.9).expect("parameters");
     let mut one = || match keys {
         "uniform" => rng.random_range(0..PAGES),
-        // Spread over all pages, so that neighbours are not hot together.
+        // Scatter the ranks over all pages, so that neighbours are not hot together.
         _ => (rng.sample(zipf) as u32).wrapping_mul(0x9e37_79b1) % PAGES,
     };
     (0..DRAWS).map(|_| page(one())).collect()
 }
 
-/// Where page `no` is read: not the same everywhere, or all reads would compete for a few sets of the
-/// processor's caches.
+/// The offset at which page `no` is read. It varies, because otherwise all reads would compete for a few
+/// cache sets.
 #[inline]
 fn place(no: u32) -> usize {
     (no.wrapping_mul(0x85eb_ca6b) >> 21) as usize * 7
@@ -126,7 +125,7 @@ impl Caches {
             quick_cache: quick_cache::sync::Cache::new(ROOM),
             lru: Mutex::new(lru::LruCache::new(NonZeroUsize::new(ROOM).expect("not zero"))),
         };
-        // One cache after the other, so that each has its values together.
+        // Fill one cache after the other, so that the values of each lie together.
         let values = || (0..PAGES).map(|no| (page(no), Value::from(vec![1; PAYLOAD_BYTES])));
         values().for_each(|(page, value)| caches.moka.insert(page, value));
         values().for_each(|(page, value)| drop(caches.foyer.insert(page, value)));

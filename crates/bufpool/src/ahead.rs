@@ -84,7 +84,7 @@ impl<T: Tier> Inner<T> {
     pub(crate) async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, Mode::Shared).await? {
-                bump(&self.counters.scan_hits);
+                bump(&self.counters.hits);
                 return Ok(frame);
             }
             let frame = self.free_frame(page).await?;

@@ -2,8 +2,8 @@
 //! and the writes of `sync` and `flush_to`.
 //!
 //! A page is copied before it is written, so its latch is held only for a memcpy. Its state changes from
-//! dirty to being-written; a change meanwhile, or a failure, makes it dirty again. At most one write of a
-//! page is in flight. Writes run in their own tasks, so a dropped caller leaves nothing half done.
+//! dirty to being-written; a change during the write, or a failed write, makes it dirty again. At most one
+//! write of a page is in flight. Writes run in their own tasks, so a dropped caller leaves none half done.
 
 use crate::frame::NO_LSN;
 use crate::inner::{Inner, bump};
@@ -34,8 +34,8 @@ pub(crate) struct Staged<T: Tier> {
     recovery_lsn: Lsn,
 }
 
-/// The write of a page. If it is dropped before it ended (its task was aborted, the tier panicked), it has
-/// failed: the page becomes dirty again, and a new staging buffer replaces the lost one.
+/// The write of a page. If this is dropped before the write ends (its task was aborted, the tier panicked),
+/// the write has failed: the page becomes dirty again, and a new staging buffer replaces the lost one.
 struct Write<T: Tier> {
     pool: Arc<Inner<T>>,
     frame: FrameId,
@@ -66,7 +66,7 @@ impl<T: Tier> Drop for Write<T> {
     }
 }
 
-/// The cleaner task: ends when the pool does.
+/// The cleaner's task. Ends with the pool.
 pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, needed: Arc<Notify>) {
     let mut writes: JoinSet<bool> = JoinSet::new();
     let mut back_off = BACK_OFF.0;
@@ -83,7 +83,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
             writes.spawn_on(async move { task.write_batch(batch).await.is_ok() }, &inner.runtime);
             continue;
         }
-        // Hold no strong reference while idle: only users and their writes keep the pool alive.
+        // Hold no strong reference while idle: only handles and writes keep the pool alive.
         drop(inner);
         if wait_for_work(&woken, &mut writes).await {
             back_off = BACK_OFF.0;
@@ -107,7 +107,7 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
 }
 
 impl<T: Tier> Inner<T> {
-    /// Wakes the cleaner, also from the pause after a failed write.
+    /// Wakes the cleaner, even from the pause after a failed write.
     pub(crate) fn need_cleaner(&self) {
         #[cfg(feature = "mutations")]
         if self.params.cleaner_sleeps {
@@ -116,14 +116,15 @@ impl<T: Tier> Inner<T> {
         self.needed.notify_one();
     }
 
-    /// Stages the next pages to write: likely victims first, then changes older than the redo bound.
+    /// Stages the next pages to write: first likely victims, then pages with changes older than the redo
+    /// bound.
     fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
         self.evicted_since_clean.store(0, Ordering::Relaxed);
         let frames = &self.frames;
         // If the next victims are all pinned, write those behind them.
         let starved = self.starved.swap(false, Ordering::Relaxed);
-        // Limit pages bound for the disk: they would soon occupy all staging buffers, and leave none for the
-        // SSD, which is a hundred times as fast.
+        // Limit the pages bound for the disk: otherwise they would soon occupy all staging buffers and leave
+        // none for the SSD, which is a hundred times as fast.
         let home_max = (self.params.staging / 2).max(1);
         let mut home_room = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
         // While the disk is busy, a deep search finds little and delays every other task.
@@ -238,8 +239,7 @@ impl<T: Tier> Inner<T> {
         self.staged.notify_one();
     }
 
-    /// Writes the batch: first makes the log durable, then writes the pages. Every page ends up clean or
-    /// dirty.
+    /// Makes the log durable, then writes the batch. Every page ends up clean or dirty.
     pub(crate) async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
         let written = self.try_write_batch(batch).await;
         *self.last_failure.lock() = written.as_ref().err().cloned();
@@ -278,7 +278,7 @@ impl<T: Tier> Inner<T> {
                 }
             }
         };
-        // With this many staging buffers in use, frames wait for a device, and soon requests will wait for
+        // With this many staging buffers in use, frames wait for a device, and requests will soon wait for
         // frames.
         let staging = self.params.staging;
         let writing_home = self.writing_home.load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! Free frames: the victims of the policy, and the wait for one.
+//! Finds free frames: takes the policy's victims, or waits.
 
+use crate::exhausted::Exhausted;
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
 use crate::stalls::On;
@@ -12,6 +13,8 @@ use tokio::time::Instant;
 
 /// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
 const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+/// The maximum number of pages that [`Exhausted::Pinned`] names.
+const PAGES_MAX: usize = 8;
 
 impl<T: Tier> Inner<T> {
     /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
@@ -81,7 +84,7 @@ impl<T: Tier> Inner<T> {
         None
     }
 
-    /// Takes any frame that is available: the policy returned none although there may be one.
+    /// Takes any evictable frame: the policy returned none although there may be one.
     #[cold]
     fn evict_any(&self) -> Option<FrameId> {
         let mut policy = self.policy.lock();
@@ -103,14 +106,14 @@ impl<T: Tier> Inner<T> {
         let displaced = self.tier.evicted(page, logical, image);
         bucket.remove(&self.frames.all, victim);
         drop(bucket);
-        policy.remove_evicted(victim);
+        policy.remove(victim, true);
         self.displaced(policy, displaced);
         bump(&self.counters.evictions);
         self.wake_cleaner();
         true
     }
 
-    /// Informs the policy that a page lost its SSD copy to another one, if the page is buffered.
+    /// Informs the policy that a page, if it is in memory, lost its SSD copy to another page.
     pub(crate) fn displaced(&self, policy: &mut PolicyGuard<'_>, displaced: Displaced) {
         let Some(page) = displaced.0 else { return };
         if let Some(frame) = self.frames.table.find(&self.frames.all, page) {
@@ -122,6 +125,30 @@ impl<T: Tier> Inner<T> {
         let every = (self.params.clean_depth as u64 / 4).max(1);
         if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
             self.clean.notify_one();
+        }
+    }
+
+    /// Diagnoses a wait for a frame that began when the cleaner had done `rounds` rounds.
+    fn why_exhausted(&self, rounds: u64) -> Exhausted {
+        let frames = &self.frames;
+        let (mut dirty, mut writing, mut pages) = (0, 0, Vec::new());
+        let mut pinned = 0;
+        for frame in frames.all.iter() {
+            dirty += usize::from(frame.word.is_dirty());
+            writing += usize::from(frame.word.is_cleaning());
+            if frame.word.pins() > 0 {
+                pinned += 1;
+                pages.extend(frame.page().filter(|_| pages.len() < PAGES_MAX));
+            }
+        }
+        if pinned * 2 > frames.all.len() || dirty + writing == 0 {
+            return Exhausted::Pinned { pinned, pages };
+        }
+        match self.last_failure.lock().clone() {
+            Some(PoolError::Log { source, .. }) => Exhausted::Log { dirty, source },
+            Some(PoolError::Tier(source)) => Exhausted::Storage { dirty, source },
+            _ if self.rounds.load(Ordering::Relaxed) == rounds => Exhausted::NotDriven { dirty },
+            _ => Exhausted::Slow { dirty, writing, pinned },
         }
     }
 }

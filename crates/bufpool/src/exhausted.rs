@@ -1,14 +1,8 @@
 //! Why no frame became free.
 
-use crate::inner::Inner;
-use crate::params::PoolError;
-use crate::tier::{GateError, Tier, TierError};
+use crate::tier::{GateError, TierError};
 use pagetier_page::PageId;
 use std::fmt;
-use std::sync::atomic::Ordering;
-
-/// The number of pinned pages that [`Exhausted::Pinned`] names.
-const PAGES_MAX: usize = 8;
 
 /// Why every frame stayed pinned or dirty. See [`PoolError::Exhausted`].
 #[derive(Clone, Debug)]
@@ -70,32 +64,6 @@ impl fmt::Display for Exhausted {
             Self::Slow { dirty, writing, pinned } => {
                 write!(f, "{dirty} are dirty, {writing} being written, {pinned} pinned: the devices are slow")
             }
-        }
-    }
-}
-
-impl<T: Tier> Inner<T> {
-    /// Diagnoses a wait for a frame during which the cleaner was at `rounds` first.
-    pub(crate) fn why_exhausted(&self, rounds: u64) -> Exhausted {
-        let frames = &self.frames;
-        let (mut dirty, mut writing, mut pages) = (0, 0, Vec::new());
-        let mut pinned = 0;
-        for frame in frames.all.iter() {
-            dirty += usize::from(frame.word.is_dirty());
-            writing += usize::from(frame.word.is_cleaning());
-            if frame.word.pins() > 0 {
-                pinned += 1;
-                pages.extend(frame.page().filter(|_| pages.len() < PAGES_MAX));
-            }
-        }
-        if pinned * 2 > frames.all.len() || dirty + writing == 0 {
-            return Exhausted::Pinned { pinned, pages };
-        }
-        match self.last_failure.lock().clone() {
-            Some(PoolError::Log { source, .. }) => Exhausted::Log { dirty, source },
-            Some(PoolError::Tier(source)) => Exhausted::Storage { dirty, source },
-            _ if self.rounds.load(Ordering::Relaxed) == rounds => Exhausted::NotDriven { dirty },
-            _ => Exhausted::Slow { dirty, writing, pinned },
         }
     }
 }

@@ -29,7 +29,7 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
-        self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
+        self.flush_where(|frame| frame.word.is_unwritten()).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Redo then needs nothing
@@ -116,7 +116,7 @@ pub(crate) fn joined(
 
 enum Turn<T: Tier> {
     Staged(Staged<T>),
-    /// The page was written meanwhile, or is gone.
+    /// The page was written in the meantime, or is gone.
     Clean,
     /// The page must wait: submit what is staged first.
     Later,
@@ -124,8 +124,8 @@ enum Turn<T: Tier> {
 
 impl<T: Tier> Inner<T> {
     /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
-    /// a staging buffer. It waits for each while holding nothing else, so that a dropped flush loses nothing
-    /// and others can proceed.
+    /// a staging buffer. While it waits it holds nothing else, so a dropped flush loses nothing and others
+    /// can proceed.
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
         loop {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
@@ -148,7 +148,7 @@ impl<T: Tier> Inner<T> {
                 Some(staged) => return Ok(Turn::Staged(staged)),
                 None if !dirty && !writing => return Ok(Turn::Clean),
                 None if !may_wait => return Ok(Turn::Later),
-                // If the write fails, or the page was changed since, it is dirty afterwards.
+                // If the write fails, or the page has changed since, the page is dirty afterwards.
                 None if writing => cleaned.await,
                 None => unstaged.await,
             }

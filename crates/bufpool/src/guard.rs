@@ -26,64 +26,56 @@ impl<T: Tier> Held for Arc<Inner<T>> {
     type Tier = T;
 }
 
-/// A [`SharedGuard`] that borrows its pool.
-pub type PageRef<'a, T> = SharedGuard<&'a Inner<T>>;
-
-/// An [`ExclusiveGuard`] that borrows its pool.
-pub type PageMut<'a, T> = ExclusiveGuard<&'a Inner<T>>;
-
-/// A [`SharedGuard`] that keeps its pool alive.
-pub type OwnedPageRef<T> = SharedGuard<Arc<Inner<T>>>;
-
-/// An [`ExclusiveGuard`] that keeps its pool alive.
-pub type OwnedPageMut<T> = ExclusiveGuard<Arc<Inner<T>>>;
-
-/// A page latched in shared mode. Derefs to its payload.
-pub struct SharedGuard<P: Held> {
+/// A page latched and pinned until this is dropped: exclusively, or in shared mode. Derefs to its payload;
+/// the first mutable access marks the page dirty.
+pub struct Guard<P: Held, const EXCLUSIVE: bool> {
     pool: P,
     frame: FrameId,
     holder: TaskId,
-}
-
-/// A page latched exclusively. Derefs to its payload; the first mutable access marks it dirty.
-pub struct ExclusiveGuard<P: Held> {
-    pool: P,
-    frame: FrameId,
     modified: bool,
     lsn_set: bool,
-    holder: TaskId,
     /// The latch has been passed on: dropping the guard does nothing.
     passed_on: bool,
 }
 
-/// Notes, in debug builds, that the current task holds a guard of the page in `frame`.
-#[inline]
-fn hold<T: Tier>(pool: &Inner<T>, frame: FrameId) -> TaskId {
-    match pool.frames.at(frame).page() {
-        Some(page) if cfg!(debug_assertions) => pool.stalls.holders.add(page),
-        _ => TaskId::current(),
-    }
-}
+/// A guard of a page latched in shared mode, which borrows its pool.
+pub type PageRef<'a, T> = Guard<&'a Inner<T>, false>;
 
-/// Takes the note of [`hold`] back, on behalf of the task that made it.
-#[inline]
-fn let_go<T: Tier>(pool: &Inner<T>, frame: FrameId, holder: TaskId) {
-    if cfg!(debug_assertions) {
-        // SAFETY: the caller holds a latch of the frame.
-        let image = unsafe { pool.frames.arena.bytes(frame.at()) };
-        pool.stalls.holders.remove(Header::peek(image).page, holder);
-    }
-}
+/// A guard of a page latched exclusively, which borrows its pool.
+pub type PageMut<'a, T> = Guard<&'a Inner<T>, true>;
 
-impl<P: Held> SharedGuard<P> {
-    /// Takes over the caller's shared latch and pin.
+/// A [`PageRef`] that keeps its pool alive.
+pub type OwnedPageRef<T> = Guard<Arc<Inner<T>>, false>;
+
+/// A [`PageMut`] that keeps its pool alive.
+pub type OwnedPageMut<T> = Guard<Arc<Inner<T>>, true>;
+
+impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
+    const MODE: Mode = if EXCLUSIVE { Mode::Exclusive } else { Mode::Shared };
+
+    /// Takes over the caller's latch and pin. In debug builds, records that the current task holds a guard of
+    /// the page.
+    #[inline]
     pub(crate) fn new(pool: P, frame: FrameId) -> Self {
-        let holder = hold(&pool, frame);
-        Self { pool, frame, holder }
+        let holder = match pool.frames.at(frame).page() {
+            Some(page) if cfg!(debug_assertions) => pool.stalls.holders.add(page),
+            _ => TaskId::current(),
+        };
+        Self { pool, frame, holder, modified: false, lsn_set: false, passed_on: false }
+    }
+
+    /// Gives up the latch without releasing it. Removes the record that [`Guard::new`] made, on behalf of the
+    /// task that made it.
+    #[inline]
+    fn pass_on(&mut self) {
+        self.passed_on = true;
+        if cfg!(debug_assertions) {
+            self.pool.stalls.holders.remove(self.id(), self.holder);
+        }
     }
 
     fn image(&self) -> &[u8] {
-        // SAFETY: the guard holds the shared latch for as long as it lives.
+        // SAFETY: the guard holds the latch for as long as it lives.
         unsafe { self.pool.frames.arena.bytes(self.frame.at()) }
     }
 
@@ -98,56 +90,31 @@ impl<P: Held> SharedGuard<P> {
     pub fn lsn(&self) -> Lsn {
         Header::peek(self.image()).lsn
     }
-}
 
-impl<P: Held> Deref for SharedGuard<P> {
-    type Target = [u8];
+    pub(crate) fn frame(&self) -> FrameId {
+        self.frame
+    }
 
-    fn deref(&self) -> &[u8] {
-        &self.image()[HEADER_BYTES..]
+    /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next.
+    #[inline]
+    fn publish(&mut self) {
+        if EXCLUSIVE && std::mem::take(&mut self.modified) {
+            self.pool.became_dirty(self.frame, self.id(), self.lsn());
+        }
     }
 }
 
-impl<P: Held> Drop for SharedGuard<P> {
-    fn drop(&mut self) {
-        let_go(&self.pool, self.frame, self.holder);
-        self.pool.frames.release(self.frame, Mode::Shared);
-    }
-}
-
-impl<P: Held> std::fmt::Debug for SharedGuard<P> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PageRef({})", self.id())
-    }
-}
-
-impl<P: Held> ExclusiveGuard<P> {
-    /// Takes over the caller's exclusive latch and pin. A `fresh` page is dirty from the start.
-    pub(crate) fn new(pool: P, frame: FrameId, fresh: bool) -> Self {
-        let holder = hold(&pool, frame);
-        Self { pool, frame, modified: fresh, lsn_set: false, holder, passed_on: false }
-    }
-
-    fn image(&self) -> &[u8] {
-        // SAFETY: the guard holds the exclusive latch for as long as it lives.
-        unsafe { self.pool.frames.arena.bytes(self.frame.at()) }
+impl<P: Held> Guard<P, true> {
+    /// As [`Guard::new`]; the page is dirty from the start.
+    pub(crate) fn dirty(pool: P, frame: FrameId) -> Self {
+        let mut guard = Self::new(pool, frame);
+        guard.modified = true;
+        guard
     }
 
     fn image_mut(&mut self) -> &mut [u8] {
         // SAFETY: the guard holds the exclusive latch, and is itself borrowed exclusively.
         unsafe { self.pool.frames.arena.bytes_mut(self.frame.at()) }
-    }
-
-    /// The page's id.
-    #[must_use]
-    pub fn id(&self) -> PageId {
-        Header::peek(self.image()).page
-    }
-
-    /// The embedder's log position of the last change.
-    #[must_use]
-    pub fn lsn(&self) -> Lsn {
-        Header::peek(self.image()).lsn
     }
 
     /// Records that the change made through this guard is logged at `lsn`: the page is not written before the
@@ -167,41 +134,26 @@ impl<P: Held> ExclusiveGuard<P> {
 
     /// Converts the exclusive latch into a shared one: other readers may enter.
     #[must_use]
-    pub fn downgrade(mut self) -> SharedGuard<P> {
+    pub fn downgrade(mut self) -> Guard<P, false> {
         self.publish();
-        let_go(&self.pool, self.frame, self.holder);
-        self.passed_on = true;
+        self.pass_on();
         let (pool, frame) = (self.pool.clone(), self.frame);
         if pool.frames.at(frame).word.downgrade() {
             pool.frames.waiters.grant(frame, &pool.frames.at(frame).word);
         }
-        SharedGuard::new(pool, frame)
-    }
-
-    /// Marks the page dirty before the latch is released: a cleaner that could write it must know.
-    fn publish(&mut self) {
-        if std::mem::take(&mut self.modified) {
-            let page = self.id();
-            let lsn = self.lsn();
-            self.pool.became_dirty(self.frame, page, lsn);
-        }
+        Guard::new(pool, frame)
     }
 
     /// Removes the page and its changes from memory.
     pub(crate) fn discard(mut self) {
-        let_go(&self.pool, self.frame, self.holder);
-        self.passed_on = true;
+        self.pass_on();
         let (frame, page) = (self.frame, self.id());
-        self.pool.policy.lock().remove(frame);
+        self.pool.policy.lock().remove(frame, false);
         self.pool.frames.abandon(frame, page);
-    }
-
-    pub(crate) fn frame(&self) -> FrameId {
-        self.frame
     }
 }
 
-impl<P: Held> Deref for ExclusiveGuard<P> {
+impl<P: Held, const EXCLUSIVE: bool> Deref for Guard<P, EXCLUSIVE> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -209,26 +161,26 @@ impl<P: Held> Deref for ExclusiveGuard<P> {
     }
 }
 
-impl<P: Held> DerefMut for ExclusiveGuard<P> {
+impl<P: Held> DerefMut for Guard<P, true> {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.modified = true;
         &mut self.image_mut()[HEADER_BYTES..]
     }
 }
 
-impl<P: Held> Drop for ExclusiveGuard<P> {
+impl<P: Held, const EXCLUSIVE: bool> Drop for Guard<P, EXCLUSIVE> {
     fn drop(&mut self) {
-        if self.passed_on {
+        if EXCLUSIVE && self.passed_on {
             return;
         }
         self.publish();
-        let_go(&self.pool, self.frame, self.holder);
-        self.pool.frames.release(self.frame, Mode::Exclusive);
+        self.pass_on();
+        self.pool.frames.release(self.frame, Self::MODE);
     }
 }
 
-impl<P: Held> std::fmt::Debug for ExclusiveGuard<P> {
+impl<P: Held, const EXCLUSIVE: bool> std::fmt::Debug for Guard<P, EXCLUSIVE> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PageMut({})", self.id())
+        write!(f, "{}({})", if EXCLUSIVE { "PageMut" } else { "PageRef" }, self.id())
     }
 }

@@ -1,5 +1,5 @@
-//! Hit buffers: pass hits to the policy in batches through small lossy buffers, each used by one thread or a
-//! few.
+//! Hit buffers: pass hits to the policy in batches through small lossy buffers, each used by one or a few
+//! threads.
 //!
 //! A hit costs one counter increment and one store. Every [`BATCH`] hits the thread tries the policy's lock;
 //! if the lock is taken, the policy misses the batch (the counters never do). A single thread loses nothing.

@@ -1,9 +1,9 @@
-//! The state that a pool shares with its tasks, and what changes with every request.
+//! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
-use crate::params::{PoolError, PoolParams};
+use crate::params::{Counters, PoolError, PoolParams};
 use crate::record::Recorder;
 use crate::sampler::Sampler;
 use crate::stalls::Stalls;
@@ -16,62 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// The policy with its lock.
-pub(crate) struct Policy(Mutex<Box<dyn FramePolicy>>);
-
-pub(crate) struct PolicyGuard<'a>(MutexGuard<'a, Box<dyn FramePolicy>>);
-
-impl Policy {
-    pub(crate) fn lock(&self) -> PolicyGuard<'_> {
-        PolicyGuard(self.0.lock())
-    }
-
-    pub(crate) fn try_lock(&self) -> Option<PolicyGuard<'_>> {
-        self.0.try_lock().map(PolicyGuard)
-    }
-}
-
-impl PolicyGuard<'_> {
-    /// The page in `frame` leaves memory unevicted: discarded, or not loaded.
-    pub(crate) fn remove(&mut self, frame: FrameId) {
-        self.0.remove(frame, false);
-    }
-
-    /// The page in `frame` was evicted.
-    pub(crate) fn remove_evicted(&mut self, frame: FrameId) {
-        self.0.remove(frame, true);
-    }
-}
-
-impl std::ops::Deref for PolicyGuard<'_> {
-    type Target = Box<dyn FramePolicy>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl std::ops::DerefMut for PolicyGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) misses: AtomicU64,
-    pub(crate) scan_hits: AtomicU64,
-    pub(crate) loads_ssd: AtomicU64,
-    pub(crate) loads_hdd: AtomicU64,
-    pub(crate) prefetched: AtomicU64,
-    pub(crate) created: AtomicU64,
-    pub(crate) evictions: AtomicU64,
-    pub(crate) written_replacement: AtomicU64,
-    pub(crate) written_recoverability: AtomicU64,
-    pub(crate) written_ssd: AtomicU64,
-    pub(crate) write_errors: AtomicU64,
-    pub(crate) waited_for_frame: AtomicU64,
-}
+/// The policy, locked.
+pub(crate) type PolicyGuard<'a> = MutexGuard<'a, Box<dyn FramePolicy>>;
 
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +28,7 @@ pub struct Inner<T: Tier> {
     pub(crate) params: PoolParams,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
-    pub(crate) policy: Policy,
+    pub(crate) policy: Mutex<Box<dyn FramePolicy>>,
     pub(crate) hits: HitBuffers,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) counters: Counters,
@@ -102,18 +48,18 @@ pub struct Inner<T: Tier> {
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
-    /// The cleaner ends.
+    /// The cleaner must end.
     pub(crate) closed: AtomicBool,
-    /// No page enters memory any more: see `retire`.
+    /// No further page may enter memory: see `retire`.
     pub(crate) closing: AtomicBool,
-    /// Changes were dropped unwritten when the pool ended: redo needs them.
+    /// Changes were dropped unwritten when the pool ended: redo must restore them.
     pub(crate) lost: AtomicBool,
-    pub(crate) stalls: Stalls,
-    /// Why the last batch was not written; `None` after one that was.
+    pub(crate) stalls: Arc<Stalls>,
+    /// The error of the last batch; `None` if it was written.
     pub(crate) last_failure: parking_lot::Mutex<Option<PoolError>>,
-    /// How often the cleaner has looked for work.
+    /// The number of times the cleaner has looked for work.
     pub(crate) rounds: AtomicU64,
-    /// A request waits for a frame: the likely victims were not sufficient.
+    /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
     /// The number of pages that read-ahead is reading.
     pub(crate) ahead_in_flight: AtomicUsize,
@@ -131,7 +77,7 @@ impl<T: Tier> Inner<T> {
     #[cold]
     pub(crate) fn requests(&self) -> u64 {
         let c = &self.counters;
-        let cold = [&c.scan_hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
+        let cold = [&c.hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
@@ -153,7 +99,7 @@ impl<T: Tier> Inner<T> {
             params,
             frames: Arc::new(frames),
             tier,
-            policy: Policy(Mutex::new(policy)),
+            policy: Mutex::new(policy),
             hits: HitBuffers::new(),
             gate,
             counters: Counters::default(),
@@ -173,7 +119,7 @@ impl<T: Tier> Inner<T> {
             closed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            stalls: Stalls::default(),
+            stalls: Arc::default(),
             last_failure: parking_lot::Mutex::new(None),
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
@@ -181,7 +127,7 @@ impl<T: Tier> Inner<T> {
         })
     }
 
-    /// Makes the page in `frame`, latched exclusively by the caller, a new one.
+    /// Makes `frame`, latched exclusively by the caller, hold `page` anew: all zeroes.
     pub(crate) fn blank(&self, frame: FrameId, page: PageId) {
         // SAFETY: the caller holds the frame's exclusive latch.
         let image = unsafe { self.frames.arena.bytes_mut(frame.at()) };
@@ -201,8 +147,8 @@ impl<T: Tier> Inner<T> {
             return;
         }
         let mut policy = self.policy.lock();
-        // The buffered requests preceded the change: reported after it, they would count for a page that was
-        // already dirty, and on another home.
+        // The buffered requests preceded the change: if they were reported after it, they would count for a
+        // page that is already dirty and has another home.
         self.drain_hits(&mut policy);
         let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         policy.dirtied(frame);
@@ -222,9 +168,8 @@ impl<T: Tier> Inner<T> {
 
 impl<T: Tier> Drop for Inner<T> {
     fn drop(&mut self) {
-        // The tasks wait for this; they find the pool gone and end.
+        // Wake the tasks: they find the pool gone and end.
         self.clean.notify_one();
         self.needed.notify_one();
-        self.stalls.woken().notify_one();
     }
 }

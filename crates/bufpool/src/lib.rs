@@ -36,8 +36,8 @@ mod word;
 
 pub use ahead::Scan;
 pub use exhausted::Exhausted;
-pub use guard::{ExclusiveGuard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef, SharedGuard};
-pub use look::Residence;
+pub use guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
+pub use look::InMemory;
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
 pub use sample_channel::Recorded;

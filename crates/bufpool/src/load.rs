@@ -81,7 +81,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// Latches the frame of `page` if the page is in memory, however long that takes.
+    /// Latches the frame of `page` if the page is in memory; waits as long as necessary.
     ///
     /// # Errors
     /// [`PoolError::Deadlock`].
@@ -163,13 +163,13 @@ impl<T: Tier> Inner<T> {
         let home = fetched.result?;
         keep(fetched.buf);
         bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
-        // The tier counts the read itself.
+        // The tier counts this read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
         self.arrived(frame, page, home, access);
         Ok(())
     }
 
-    /// Informs the policy of a page in memory, and the log if it follows another setting from here on.
+    /// Informs the policy of a page in memory. Logs it if the policy then follows another setting.
     pub(crate) fn arrived(&self, frame: FrameId, page: PageId, home: Home, access: Access) {
         let mut policy = self.policy.lock();
         let before = policy.choice_changes();

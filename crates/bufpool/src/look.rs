@@ -1,67 +1,67 @@
-//! What reports say of the pages in memory, and how a pool is filled before it is used.
+//! Reports on the pages in memory, warms a pool, and replaces its policy.
 
 use crate::frame::NO_LSN;
 use crate::guard::PageRef;
+use crate::inner::PolicyGuard;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use pagetier_page::{Lsn, PageId};
-use pagetier_policy::{Access, FramePolicy};
+use pagetier_page::PageId;
+use pagetier_policy::{Access, FrameId, FramePolicy};
+use serde::Serialize;
 use std::sync::atomic::Ordering;
 
-/// Pages that [`Pool::warm`] requests at a time.
+/// The maximum number of pages that [`Pool::warm`] requests at a time.
 const WARM_PAGES: usize = 32;
 
-/// The state of a page in memory.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A page's state in memory.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Residence {
-    /// It has changes that are not written yet.
+pub struct InMemory {
+    /// Whether it has unwritten changes.
     pub dirty: bool,
-    /// It is being written.
+    /// Whether it is being written.
     pub being_written: bool,
     /// Guards and waiting requests that hold its frame.
     pub pins: u32,
-    /// H above the present inflation, in milliseconds, under policies that have it.
-    pub worth_ms: Option<f64>,
-    /// The log position of the first change that is not written yet.
-    pub recovery_lsn: Option<Lsn>,
+    /// GD2L's H above the current inflation L, in milliseconds: the cost of losing the page from memory. The
+    /// page with the smallest H is evicted first. `None` under policies without H.
+    pub h_ms: Option<f64>,
+    /// The log position of the first unwritten change.
+    pub recovery_lsn: Option<u64>,
 }
 
 impl<T: Tier> Pool<T> {
-    /// The state of `page` in memory; `None`: it is not there. Neither pins the page nor counts as a use.
+    /// The state of `page` in memory; `None`: it is not in memory. Neither pins the page nor counts as a
+    /// use.
     #[must_use]
-    pub fn residence(&self, page: PageId) -> Option<Residence> {
+    pub fn residence(&self, page: PageId) -> Option<InMemory> {
         let frames = &self.inner.frames;
         let policy = self.inner.policy.lock();
-        // Under the lock, so that the frame cannot change hands.
+        // Look up under the bucket's lock, so that the frame cannot change hands.
         let bucket = frames.table.lock(page);
         let frame = bucket.find(&frames.all)?;
         let f = frames.at(frame);
         let lsn = f.recovery_lsn.load(Ordering::Acquire);
-        Some(Residence {
+        Some(InMemory {
             dirty: f.word.is_dirty(),
             being_written: f.word.is_cleaning(),
             pins: f.word.pins(),
-            worth_ms: policy.worth_ms(frame),
-            recovery_lsn: (lsn != NO_LSN).then_some(Lsn(lsn)),
+            h_ms: policy.worth_ms(frame),
+            recovery_lsn: (lsn != NO_LSN).then_some(lsn),
         })
     }
 
     /// At most `max` pages in memory, those that the policy would keep longest first.
     #[must_use]
     pub fn hottest(&self, max: usize) -> Vec<PageId> {
-        let mut order = Vec::new();
-        self.inner.policy.lock().first_to_go(&mut |frame| {
-            order.push(frame);
-            false
-        });
+        let order = eviction_order(&mut self.inner.policy.lock());
         let pages = order.into_iter().rev().filter_map(|frame| self.inner.frames.at(frame).page());
         pages.take(max).collect()
     }
 
-    /// Reads `pages` into memory, neighbours together, and waits for them. The policy takes them for
-    /// read-ahead: they are evicted before pages in use. Returns how many are in memory; pages that cannot be
-    /// read are skipped. Cancel-safe.
+    /// Reads `pages` into memory, neighbours together, and waits for them. The policy treats them as read
+    /// ahead: they are evicted before pages in use. Returns how many are in memory; pages that cannot be read
+    /// are skipped. Cancel-safe.
     pub async fn warm(&self, pages: &[PageId]) -> u64 {
         let mut warm = 0;
         // As many as read-ahead takes at once.
@@ -77,24 +77,20 @@ impl<T: Tier> Pool<T> {
         warm
     }
 
-    /// Replaces the policy. The new one learns of the pages in memory in the order in which the one before
+    /// Replaces the policy. The new one learns of the pages in memory in the order in which the previous one
     /// would evict them.
     pub fn set_policy(&self, mut new: Box<dyn FramePolicy>) {
         let inner = &self.inner;
-        // Held to the end: no event is lost between the two.
+        // Hold the lock to the end, so that neither policy misses an event.
         let mut policy = inner.policy.lock();
-        let mut order = Vec::new();
-        policy.first_to_go(&mut |frame| {
-            order.push(frame);
-            false
-        });
-        for frame in order {
-            // A frame that has just lost its page is not tracked again: its removal, which is about to be
-            // told, has no effect then.
+        for frame in eviction_order(&mut policy) {
+            // Do not track a frame that has just lost its page: the notification of its removal, still to
+            // come, then has no effect.
             let f = inner.frames.at(frame);
             let Some(page) = f.page() else { continue };
             new.insert(frame, page, inner.tier.home(page), Access::Random);
-            // A page whose first change, or whose write, is about to be told may be told of twice.
+            // The policy may hear twice of a first change, or of a write, whose notification is still to
+            // come.
             if f.word.is_dirty() {
                 new.dirtied(frame);
             }
@@ -102,9 +98,19 @@ impl<T: Tier> Pool<T> {
         *policy = new;
     }
 
-    /// The pages in memory, in no order. A page that comes or goes meanwhile may be missing.
+    /// The pages in memory, in no order. A page that enters or leaves memory during the call may be missing.
     #[must_use]
     pub fn resident(&self) -> Vec<PageId> {
         self.inner.frames.all.iter().filter_map(crate::frame::Frame::page).collect()
     }
+}
+
+/// The frames with pages, the next victim first.
+fn eviction_order(policy: &mut PolicyGuard<'_>) -> Vec<FrameId> {
+    let mut order = Vec::new();
+    policy.first_to_go(&mut |frame| {
+        order.push(frame);
+        false
+    });
+    order
 }

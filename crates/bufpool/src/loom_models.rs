@@ -453,7 +453,7 @@ fn retire(pool: &Pool<Numbers>, storage: &AtomicU32) {
             let Ok(Some(latched)) = latched else { continue };
             let store = |image: &[u8]| storage.store(u32::from(image[HEADER_BYTES + 1]), Ordering::Relaxed);
             pool.inner.clean_latched(latched, store);
-            pool.inner.policy.lock().remove(latched);
+            pool.inner.policy.lock().remove(latched, false);
             pool.inner.frames.unlist(latched, page);
             pool.inner.frames.release(latched, Mode::Shared);
         }

@@ -1,10 +1,11 @@
-//! Repairs of losses in the storage below: pages in memory are still whole.
+//! Repairs losses in the storage below from the pages in memory.
 
 use crate::guard::PageMut;
 use crate::pool::Pool;
 use crate::tier::{Displaced, Tier};
 use crate::word::Mode;
 use pagetier_page::{Lsn, PageId};
+use pagetier_policy::FrameId;
 use std::sync::atomic::Ordering;
 
 impl<T: Tier> Pool<T> {
@@ -12,19 +13,19 @@ impl<T: Tier> Pool<T> {
     /// is written again, with recovery LSN `lsn` or its own older one. Returns false when the page is not in
     /// memory. Waits for the page's latch. Cancel-safe.
     pub async fn rewrite(&self, page: PageId, lsn: Lsn) -> bool {
-        let inner = &self.inner;
-        let Ok(Some(frame)) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
-        inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
-        drop(PageMut::new(&**inner, frame, true));
-        true
+        let latched = self.inner.latch_resident(page, Mode::Exclusive).await;
+        latched.ok().flatten().is_some_and(|frame| self.rewrite_latched(frame, lsn))
     }
 
     /// As [`Pool::rewrite`], without waiting: also returns false while the page is latched.
     #[must_use]
     pub fn try_rewrite(&self, page: PageId, lsn: Lsn) -> bool {
-        let Some(frame) = self.inner.hit(page, Mode::Exclusive) else { return false };
+        self.inner.hit(page, Mode::Exclusive).is_some_and(|frame| self.rewrite_latched(frame, lsn))
+    }
+
+    fn rewrite_latched(&self, frame: FrameId, lsn: Lsn) -> bool {
         self.inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
-        drop(PageMut::new(&*self.inner, frame, true));
+        drop(PageMut::dirty(&*self.inner, frame));
         true
     }
 
@@ -32,10 +33,7 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn is_unwritten(&self, page: PageId) -> bool {
         let frames = &self.inner.frames;
-        frames.table.find(&frames.all, page).is_some_and(|frame| {
-            let word = &frames.at(frame).word;
-            word.is_dirty() || word.is_cleaning()
-        })
+        frames.table.find(&frames.all, page).is_some_and(|frame| frames.at(frame).word.is_unwritten())
     }
 
     /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: returns 0
@@ -48,7 +46,7 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// Informs the replacement policy that the SSD copies of `pages` are gone, for those in memory.
+    /// Informs the policy that the SSD copies of those `pages` that are in memory are gone.
     pub fn copies_gone(&self, pages: &[PageId]) {
         let mut policy = self.inner.policy.lock();
         for page in pages {

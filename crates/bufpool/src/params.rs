@@ -3,7 +3,9 @@
 use crate::exhausted::Exhausted;
 use crate::tier::TierError;
 use pagetier_page::{HEADER_BYTES, PageId, PageSize};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The configuration of a pool. These numbers bound all its resources.
@@ -28,7 +30,7 @@ pub struct PoolParams {
     /// The maximum span of log, in LSN units, that redo may have to process: older changes are written out.
     /// `None`: only `flush_to` bounds it.
     pub redo_span_max: Option<u64>,
-    /// Test-only: a cleaner that backed off after a failure sleeps, whatever needs it.
+    /// Test-only: a cleaner that backed off after a failure is not woken by requests that need it.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub cleaner_sleeps: bool,
@@ -106,11 +108,11 @@ pub enum PoolError {
         frames: usize,
         /// How long the request waited.
         waited: Duration,
-        /// What keeps the frames.
+        /// Why no frame became free.
         why: Box<Exhausted>,
     },
-    /// The task waits for the latch of a page of which it holds a guard itself, which would take for ever.
-    /// Only debug builds find this, after 5 s.
+    /// The task waits for the latch of a page of which it holds a guard itself: it would wait for ever. Only
+    /// debug builds find this, after 5 s.
     #[error("the task that waits for page {page} holds a guard of it itself: drop that one first")]
     Deadlock {
         /// The page.
@@ -133,36 +135,57 @@ pub enum PoolError {
     Memory(Arc<std::io::Error>),
 }
 
-/// A snapshot of a pool's counters since its creation. `hits + misses` is the number of lookups.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct PoolStats {
+/// Declares the counters of a pool once: as a snapshot, and as the atomics that the pool counts with.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A snapshot of a pool's counters since its creation. `hits + misses` is the number of lookups.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub struct PoolStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The pool's counters, without what [`HitBuffers`](crate::hits::HitBuffers) count.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> PoolStats {
+                PoolStats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
     /// Lookups that found the page in memory (loaded, or being loaded by another task).
-    pub hits: u64,
+    hits,
     /// Lookups that had to read the page.
-    pub misses: u64,
+    misses,
     /// Demand reads that came from the SSD.
-    pub loads_ssd: u64,
+    loads_ssd,
     /// Demand reads that came from the HDD.
-    pub loads_hdd: u64,
+    loads_hdd,
     /// Pages read by read-ahead.
-    pub prefetched: u64,
+    prefetched,
     /// Pages created.
-    pub created: u64,
+    created,
     /// Frames taken from other pages.
-    pub evictions: u64,
+    evictions,
     /// Dirty pages written because their replacement was near.
-    pub written_replacement: u64,
+    written_replacement,
     /// Dirty pages written for `sync`, `flush_to` or to bound redo.
-    pub written_recoverability: u64,
+    written_recoverability,
     /// The written pages that went to the SSD.
-    pub written_ssd: u64,
+    written_ssd,
     /// Writes that failed; the pages stayed dirty.
-    pub write_errors: u64,
+    write_errors,
     /// Hits that the policy missed because its lock was taken.
-    pub hits_lost: u64,
+    hits_lost,
     /// Requests that waited for a frame.
-    pub waited_for_frame: u64,
+    waited_for_frame,
 }
 
 /// The memory of a pool by part, in bytes.

@@ -1,4 +1,4 @@
-//! The pool's calls. Lookups and misses are in `load`, victims in `evict`, writes in `clean`.
+//! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::Inner;
@@ -8,9 +8,9 @@ use crate::sampler::SampleSink;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
 use pagetier_page::{Lsn, PageId, Sampling};
-use pagetier_policy::{Access, FramePolicy};
+use pagetier_policy::{Access, FrameId, FramePolicy};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A buffer pool over a [`Tier`]. Cheap to clone; all clones share one pool.
 pub struct Pool<T: Tier> {
@@ -38,7 +38,7 @@ impl<T: Tier> Pool<T> {
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
         tokio::spawn(crate::clean::run(Arc::downgrade(&inner), clean, needed));
-        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner), inner.stalls.woken()));
+        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner.stalls), inner.stalls.woken()));
         Ok(Self { inner })
     }
 
@@ -48,12 +48,17 @@ impl<T: Tier> Pool<T> {
     /// The page does not exist or cannot be read, or no frame becomes available.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
-        self.inner.note(page, false, false);
-        if let Some(frame) = self.inner.hit(page, Mode::Shared) {
-            return Ok(PageRef::new(&*self.inner, frame));
+        Ok(PageRef::new(&*self.inner, self.latch(page, Mode::Shared).await?))
+    }
+
+    /// Latches the frame of `page`, which it loads if necessary.
+    #[inline]
+    async fn latch(&self, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
+        self.inner.note(page, mode == Mode::Exclusive, false);
+        match self.inner.hit(page, mode) {
+            Some(frame) => Ok(frame),
+            None => self.inner.get_cold(page, mode).await,
         }
-        let frame = self.inner.get_cold(page, Mode::Shared).await?;
-        Ok(PageRef::new(&*self.inner, frame))
     }
 
     /// As [`Pool::get`]; the guard keeps the pool alive.
@@ -62,12 +67,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_owned(&self, page: PageId) -> Result<OwnedPageRef<T>, PoolError> {
-        self.inner.note(page, false, false);
-        let frame = match self.inner.hit(page, Mode::Shared) {
-            Some(frame) => frame,
-            None => self.inner.get_cold(page, Mode::Shared).await?,
-        };
-        Ok(OwnedPageRef::new(Arc::clone(&self.inner), frame))
+        Ok(OwnedPageRef::new(Arc::clone(&self.inner), self.latch(page, Mode::Shared).await?))
     }
 
     /// As [`Pool::get_mut`]; the guard keeps the pool alive.
@@ -76,12 +76,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_mut_owned(&self, page: PageId) -> Result<OwnedPageMut<T>, PoolError> {
-        self.inner.note(page, true, false);
-        let frame = match self.inner.hit(page, Mode::Exclusive) {
-            Some(frame) => frame,
-            None => self.inner.get_cold(page, Mode::Exclusive).await?,
-        };
-        Ok(OwnedPageMut::new(Arc::clone(&self.inner), frame, false))
+        Ok(OwnedPageMut::new(Arc::clone(&self.inner), self.latch(page, Mode::Exclusive).await?))
     }
 
     /// Latches `page` exclusively. Cancel-safe.
@@ -90,12 +85,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
-        self.inner.note(page, true, false);
-        if let Some(frame) = self.inner.hit(page, Mode::Exclusive) {
-            return Ok(PageMut::new(&*self.inner, frame, false));
-        }
-        let frame = self.inner.get_cold(page, Mode::Exclusive).await?;
-        Ok(PageMut::new(&*self.inner, frame, false))
+        Ok(PageMut::new(&*self.inner, self.latch(page, Mode::Exclusive).await?))
     }
 
     /// The page if it is in memory and its latch is free.
@@ -108,11 +98,12 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn try_get_mut(&self, page: PageId) -> Option<PageMut<'_, T>> {
         let frame = self.inner.hit(page, Mode::Exclusive)?;
-        Some(PageMut::new(&*self.inner, frame, false))
+        Some(PageMut::new(&*self.inner, frame))
     }
 
-    /// Creates a page, all zeroes and dirty. `page` must not exist, or its contents must be of no value:
-    /// whatever read-ahead may have found under its id is overwritten. Cancel-safe.
+    /// Returns `page`, all zeroes and dirty, whether or not it exists, without reading it from the storage
+    /// below, where it may be damaged. Overwrites its contents in memory, too. Cancel-safe: a dropped call
+    /// changes nothing.
     ///
     /// # Errors
     /// No frame becomes available.
@@ -123,7 +114,7 @@ impl<T: Tier> Pool<T> {
             // Read-ahead may have loaded the page, or may be about to learn that it does not exist.
             if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await? {
                 inner.blank(frame, page);
-                return Ok(PageMut::new(&**inner, frame, true));
+                return Ok(PageMut::dirty(&**inner, frame));
             }
             if let Some(guard) = self.try_create(page).await? {
                 return Ok(guard);
@@ -148,16 +139,6 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// Returns `page`, all zeroes and dirty, whether or not it exists, without reading it from the storage
-    /// below, where it may be damaged. Overwrites its contents in memory, too. Cancel-safe: a dropped call
-    /// changes nothing.
-    ///
-    /// # Errors
-    /// No frame becomes available.
-    pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
-        self.create(page).await
-    }
-
     /// Creates the page; `None` when another task entered it into the table first.
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
@@ -169,7 +150,7 @@ impl<T: Tier> Pool<T> {
         inner.blank(frame, page);
         let home = inner.tier.home(page);
         inner.arrived(frame, page, home, Access::Random);
-        Ok(Some(PageMut::new(&**inner, frame, true)))
+        Ok(Some(PageMut::dirty(&**inner, frame)))
     }
 
     /// Drops the page from memory without writing it, and drops its cached copies below. Waits for a write of
@@ -194,7 +175,7 @@ impl<T: Tier> Pool<T> {
                 }
                 continue;
             };
-            let guard = PageMut::new(&**inner, frame, false);
+            let guard = PageMut::new(&**inner, frame);
             if inner.frames.at(guard.frame()).word.is_cleaning() {
                 drop(guard);
                 cleaned.await;
@@ -213,7 +194,7 @@ impl<T: Tier> Pool<T> {
     /// Discards a page that is not in memory. Returns whether the tier did; `None` when the page is in
     /// memory.
     fn discard_below(&self, page: PageId) -> Option<bool> {
-        // Under the lock, so that no load of the page starts meanwhile.
+        // Hold the bucket's lock, so that no load of the page starts.
         let bucket = self.inner.frames.table.lock(page);
         let absent = bucket.find(&self.inner.frames.all).is_none();
         absent.then(|| self.inner.tier.discarded(page))
@@ -279,23 +260,10 @@ impl<T: Tier> Pool<T> {
     /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        let c = &self.inner.counters;
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        PoolStats {
-            hits: self.inner.hits.hits() + of(&c.scan_hits),
-            misses: of(&c.misses),
-            loads_ssd: of(&c.loads_ssd),
-            loads_hdd: of(&c.loads_hdd),
-            prefetched: of(&c.prefetched),
-            created: of(&c.created),
-            evictions: of(&c.evictions),
-            written_replacement: of(&c.written_replacement),
-            written_recoverability: of(&c.written_recoverability),
-            written_ssd: of(&c.written_ssd),
-            write_errors: of(&c.write_errors),
-            hits_lost: self.inner.hits.lost(),
-            waited_for_frame: of(&c.waited_for_frame),
-        }
+        let mut stats = self.inner.counters.snapshot();
+        stats.hits += self.inner.hits.hits();
+        stats.hits_lost += self.inner.hits.lost();
+        stats
     }
 
     /// The memory by part.
@@ -320,7 +288,7 @@ impl<T: Tier> Pool<T> {
         &self.inner.params
     }
 
-    /// What the policy follows, if it adapts.
+    /// The setting that the policy follows, if it adapts.
     #[must_use]
     pub fn choice(&self) -> Option<pagetier_policy::Choice> {
         self.inner.policy.lock().choice()
@@ -339,11 +307,11 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         let oldest = self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min();
-        // Asked last: a change is dropped only after this is set.
+        // Check this last: it is set before a change is dropped.
         if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }
 
-    /// Recounts the policy; for tests.
+    /// Recounts frames and policy, and compares; for tests.
     ///
     /// # Errors
     /// A description of the first inconsistency.

@@ -4,9 +4,8 @@
 //! dedicated thread writes out. A writer that falls behind loses runs of records, which are counted, instead
 //! of slowing the store down.
 
-use crate::sample_channel::{Chunk, Recorded, SampleChannel};
+use crate::sample_channel::{Chunk, Recorded, Tap};
 use pagetier_page::{PageId, TRACE_RECORD_BYTES, TraceRecord};
-use parking_lot::Mutex;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -19,46 +18,35 @@ type Bytes = [u8; TRACE_RECORD_BYTES];
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     on: AtomicBool,
-    channel: Mutex<Option<SampleChannel<Bytes, io::Result<()>>>>,
+    tap: Tap<Bytes, io::Result<()>>,
 }
 
 impl Recorder {
     #[inline]
     pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool) {
         if self.on.load(Ordering::Relaxed) {
-            self.put(TraceRecord { page, write, sequential });
-        }
-    }
-
-    #[cold]
-    fn put(&self, record: TraceRecord) {
-        if let Some(channel) = &mut *self.channel.lock() {
-            channel.put(record.encode(), || 0);
+            self.tap.put(TraceRecord { page, write, sequential }.encode(), || 0);
         }
     }
 
     /// Starts a recording. Returns false when one is already in progress.
     pub(crate) fn start(&self, out: Box<dyn Write + Send>) -> io::Result<bool> {
-        let mut channel = self.channel.lock();
-        if channel.is_some() {
-            return Ok(false);
+        let started = self.tap.start("pagetier-trace", CHUNK_RECORDS, move |chunks| write(out, &chunks))?;
+        if started {
+            self.on.store(true, Ordering::Relaxed);
         }
-        *channel =
-            Some(SampleChannel::start("pagetier-trace", CHUNK_RECORDS, move |chunks| write(out, &chunks))?);
-        self.on.store(true, Ordering::Relaxed);
-        Ok(true)
+        Ok(started)
     }
 
     /// The counts so far; `None` without a recording.
     pub(crate) fn recorded(&self) -> Option<Recorded> {
-        self.channel.lock().as_ref().map(SampleChannel::recorded)
+        self.tap.recorded()
     }
 
     /// Stops the recording; blocks until everything is written.
     pub(crate) fn stop(&self) -> io::Result<Recorded> {
         self.on.store(false, Ordering::Relaxed);
-        let taken = self.channel.lock().take();
-        let Some(channel) = taken else { return Ok(Recorded::default()) };
+        let Some(channel) = self.tap.take() else { return Ok(Recorded::default()) };
         let (recorded, written) = channel.stop(0);
         written.unwrap_or_else(|| Err(io::Error::other("the trace's writer panicked")))?;
         Ok(recorded)
@@ -85,6 +73,7 @@ fn write(mut out: Box<dyn Write + Send>, chunks: &Receiver<Chunk<Bytes>>) -> io:
 mod tests {
     use super::*;
     use pagetier_page::SpaceId;
+    use parking_lot::Mutex;
     use std::sync::Arc;
 
     #[derive(Clone, Default)]

@@ -1,24 +1,23 @@
-//! The end of a pool: its pages are written and leave memory, and none enters any more.
+//! Ends a pool: writes its pages, removes them from memory, and lets no page in.
 //!
 //! A hit checks nothing for this. Once [`Pool::retire`] has removed every page from the table, every request
 //! is a miss, and misses are refused.
 //!
-//! 1. Refuse misses. A miss that was decided before has its page in the table by then: both happen under the
-//!    page's bucket lock, and this step takes every such lock once.
+//! 1. Refuse misses. A miss that was let through before has entered its page into the table by then: both
+//!    the check and the entry happen under the page's bucket lock, and this step takes every such lock once.
 //! 2. Write all dirty pages, in bulk.
-//! 3. Latch each page in memory in shared mode, write it if it was changed since, and remove it. While the
+//! 3. Latch each page in memory in shared mode, write it if it has changed since, and remove it. While the
 //!    latch is held the page cannot be changed, so no change is lost. Other readers keep their guards: the
 //!    frame becomes an orphan that the last of them frees.
 
 use crate::flush::joined;
-use crate::frame::Frame;
+use crate::guard::PageRef;
 use crate::inner::Inner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::PageId;
-use pagetier_policy::FrameId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,8 +27,8 @@ const PAGES_PER_TURN: usize = 256;
 impl<T: Tier> Pool<T> {
     /// Ends the pool: writes every dirty page, makes everything written durable, and removes all pages from
     /// memory. Requests fail with [`PoolError::Closed`] once it returns; those for pages not in memory fail
-    /// as soon as it begins. Waits for exclusive guards to be dropped, while shared ones may stay. Cancelling
-    /// it leaves the pool in between: call it again.
+    /// as soon as it begins. Waits for exclusive guards to be dropped, while shared ones may stay. A
+    /// cancelled call leaves the pool partly retired: call it again.
     ///
     /// # Errors
     /// The first failure. The pages are removed all the same, and what was not written is lost as in a crash.
@@ -59,22 +58,23 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn refuse_misses(&self) {
         self.closing.store(true, Ordering::Release);
         self.frames.table.pass_locks();
-        // Requests that wait for a frame.
+        // Wakes the requests that wait for a frame, so that they fail.
         self.frames.freed.notify_waiters();
     }
 
     /// Step 3 for `page`. Returns whether it had to be written. After a failure, drops changes.
     async fn remove(self: &Arc<Self>, page: PageId, result: &mut Result<(), PoolError>) -> bool {
         let mut wrote = false;
-        // The task of a shutdown holds no guards, so there is no other error.
+        // The only error is a deadlock, and the shutdown's task holds no guards.
         let Ok(Some(frame)) = self.latch_resident(page, Mode::Shared).await else { return wrote };
-        let latched = Latched { pool: self, frame };
-        while latched.unwritten() && (result.is_ok() || latched.frame().word.is_cleaning()) {
+        let latched = PageRef::new(&**self, frame);
+        let word = &self.frames.at(frame).word;
+        while word.is_unwritten() && (result.is_ok() || word.is_cleaning()) {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
             tokio::pin!(cleaned, unstaged);
             cleaned.as_mut().enable();
             unstaged.as_mut().enable();
-            if latched.frame().word.is_cleaning() {
+            if word.is_cleaning() {
                 cleaned.await;
                 continue;
             }
@@ -87,39 +87,17 @@ impl<T: Tier> Inner<T> {
                     let written = joined(Some(write.await));
                     *result = std::mem::replace(result, Ok(())).and(written);
                 }
-                None if latched.unwritten() => unstaged.await,
+                None if word.is_unwritten() => unstaged.await,
                 None => {}
             }
         }
-        if latched.unwritten() {
+        if word.is_unwritten() {
             self.lost.store(true, Ordering::Release);
         }
-        // The latch keeps the page in this frame. Hits reported from here on are dropped by the policy.
-        self.policy.lock().remove(frame);
+        // The latch keeps the page in this frame. From here on the policy ignores hits on it.
+        self.policy.lock().remove(frame, false);
         self.frames.unlist(frame, page);
+        drop(latched);
         wrote
-    }
-}
-
-/// A shared latch, released when dropped.
-struct Latched<'a, T: Tier> {
-    pool: &'a Inner<T>,
-    frame: FrameId,
-}
-
-impl<T: Tier> Latched<'_, T> {
-    fn frame(&self) -> &Frame {
-        self.pool.frames.at(self.frame)
-    }
-
-    fn unwritten(&self) -> bool {
-        let word = &self.frame().word;
-        word.is_dirty() || word.is_cleaning()
-    }
-}
-
-impl<T: Tier> Drop for Latched<'_, T> {
-    fn drop(&mut self) {
-        self.pool.frames.release(self.frame, Mode::Shared);
     }
 }

@@ -1,6 +1,7 @@
 //! A channel from lookups to a dedicated thread: passes items in chunks, is bounded, and drops items instead
 //! of blocking.
 
+use parking_lot::Mutex;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -8,13 +9,13 @@ use std::thread::JoinHandle;
 /// The maximum number of chunks waiting for the thread.
 const CHUNKS_MAX: usize = 32;
 
-/// The number of requests recorded, and of those lost because the thread fell behind.
+/// How many requests were recorded, and how many were lost because the thread fell behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// Requests in the trace.
+    /// Requests recorded.
     pub records: u64,
-    /// Requests missing in it because the writer fell behind.
+    /// Requests lost because the thread fell behind.
     pub lost: u64,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct SampleChannel<T, R> {
 
 impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
     /// Starts a thread called `name`, which receives chunks of `chunk_items` items.
-    pub(crate) fn start(
+    fn start(
         name: &str,
         chunk_items: usize,
         take: impl FnOnce(Receiver<Chunk<T>>) -> R + Send + 'static,
@@ -52,7 +53,7 @@ impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
     }
 
     /// Adds an item; if that completes a chunk, sends it with `stamp`.
-    pub(crate) fn put(&mut self, item: T, stamp: impl FnOnce() -> u64) {
+    fn put(&mut self, item: T, stamp: impl FnOnce() -> u64) {
         self.items.push(item);
         self.recorded.records += 1;
         if self.items.len() >= self.chunk_items {
@@ -61,17 +62,12 @@ impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
     }
 
     /// Sends the pending items without waiting.
-    pub(crate) fn hand_over(&mut self, stamp: u64) {
+    fn hand_over(&mut self, stamp: u64) {
         let items = std::mem::replace(&mut self.items, Vec::with_capacity(self.chunk_items));
         let (records, lost) = (items.len() as u64, self.recorded.lost);
         if self.chunks.try_send(Chunk { items, stamp, lost }).is_err() {
             self.lose(records);
         }
-    }
-
-    /// The counts so far.
-    pub(crate) fn recorded(&self) -> Recorded {
-        self.recorded
     }
 
     /// Sends the rest and waits for the thread to finish; `None` when it panicked.
@@ -88,5 +84,50 @@ impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
     fn lose(&mut self, records: u64) {
         self.recorded.records -= records;
         self.recorded.lost += records;
+    }
+}
+
+/// Holds the channel while it is in use.
+#[derive(Debug)]
+pub(crate) struct Tap<T, R>(Mutex<Option<SampleChannel<T, R>>>);
+
+impl<T, R> Default for Tap<T, R> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Tap<T, R> {
+    /// As [`SampleChannel::start`]. Returns false when a channel is already in use.
+    pub(crate) fn start(
+        &self,
+        name: &str,
+        chunk_items: usize,
+        take: impl FnOnce(Receiver<Chunk<T>>) -> R + Send + 'static,
+    ) -> io::Result<bool> {
+        let mut channel = self.0.lock();
+        if channel.is_some() {
+            return Ok(false);
+        }
+        *channel = Some(SampleChannel::start(name, chunk_items, take)?);
+        Ok(true)
+    }
+
+    /// As [`SampleChannel::put`].
+    #[cold]
+    pub(crate) fn put(&self, item: T, stamp: impl FnOnce() -> u64) {
+        if let Some(channel) = &mut *self.0.lock() {
+            channel.put(item, stamp);
+        }
+    }
+
+    /// The counts so far; `None` without a channel.
+    pub(crate) fn recorded(&self) -> Option<Recorded> {
+        self.0.lock().as_ref().map(|channel| channel.recorded)
+    }
+
+    /// Takes the channel out of use.
+    pub(crate) fn take(&self) -> Option<SampleChannel<T, R>> {
+        self.0.lock().take()
     }
 }

@@ -3,9 +3,8 @@
 //! When off, it costs a lookup one relaxed load; when on, an additional hash, and for sampled pages a short
 //! lock.
 
-use crate::sample_channel::SampleChannel;
+use crate::sample_channel::Tap;
 use pagetier_page::{PageId, Sampling, TraceRecord};
-use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +19,7 @@ pub type SampleSink = Box<dyn FnMut(&[TraceRecord], u64, u64) + Send>;
 pub(crate) struct Sampler {
     /// The sampling threshold; 0: off.
     threshold: AtomicU64,
-    channel: Mutex<Option<SampleChannel<TraceRecord, ()>>>,
+    tap: Tap<TraceRecord, ()>,
 }
 
 impl Sampler {
@@ -29,37 +28,27 @@ impl Sampler {
     pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool, requests: impl FnOnce() -> u64) {
         let threshold = self.threshold.load(Ordering::Relaxed);
         if threshold != 0 && Sampling::with_threshold(threshold).takes(page) {
-            self.put(TraceRecord { page, write, sequential }, requests);
-        }
-    }
-
-    #[cold]
-    fn put(&self, record: TraceRecord, requests: impl FnOnce() -> u64) {
-        if let Some(channel) = &mut *self.channel.lock() {
-            channel.put(record, requests);
+            self.tap.put(TraceRecord { page, write, sequential }, requests);
         }
     }
 
     /// Starts the sampling. Returns false when it is already in progress.
     pub(crate) fn start(&self, sampling: Sampling, mut sink: SampleSink) -> io::Result<bool> {
-        let mut channel = self.channel.lock();
-        if channel.is_some() {
-            return Ok(false);
-        }
-        *channel = Some(SampleChannel::start("pagetier-ghosts", CHUNK_ITEMS, move |chunks| {
+        let started = self.tap.start("pagetier-ghosts", CHUNK_ITEMS, move |chunks| {
             while let Ok(chunk) = chunks.recv() {
                 sink(&chunk.items, chunk.stamp, chunk.lost);
             }
-        })?);
-        self.threshold.store(sampling.threshold(), Ordering::Relaxed);
-        Ok(true)
+        })?;
+        if started {
+            self.threshold.store(sampling.threshold(), Ordering::Relaxed);
+        }
+        Ok(started)
     }
 
     /// Stops the sampling once the sink has seen everything. No effect without sampling.
     pub(crate) fn stop(&self, requests: u64) {
         self.threshold.store(0, Ordering::Relaxed);
-        let taken = self.channel.lock().take();
-        if let Some(channel) = taken {
+        if let Some(channel) = self.tap.take() {
             channel.stop(requests);
         }
     }
@@ -68,7 +57,7 @@ impl Sampler {
 impl Drop for Sampler {
     fn drop(&mut self) {
         // The last report has been taken; the thread ends when it has processed the pending chunks.
-        self.channel.lock().take();
+        drop(self.tap.take());
     }
 }
 
@@ -76,6 +65,7 @@ impl Drop for Sampler {
 mod tests {
     use super::*;
     use pagetier_page::SpaceId;
+    use parking_lot::Mutex;
     use std::sync::Arc;
 
     #[test]

@@ -1,11 +1,9 @@
-//! Waits that take long are logged, so that a hang explains itself.
+//! Logs waits that take long, so that a hang explains itself.
 //!
 //! Every wait for a latch, a frame, the log or the storage below registers here; a hit never does. While
-//! there are waits, a task looks at them once a second and warns of each that is old, then again whenever its
+//! there are waits, a task checks them once a second and warns of each one that is old, again whenever its
 //! age has doubled. In debug builds it also refuses a wait for a latch that the waiting task itself holds.
 
-use crate::inner::Inner;
-use crate::tier::Tier;
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -18,6 +16,7 @@ use tokio::time::Instant;
 
 /// The age of a wait at the first warning.
 const LONG: Duration = Duration::from_secs(5);
+/// The interval between two checks of the waits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a request or a write waits for.
@@ -58,7 +57,7 @@ struct Waiting {
 pub(crate) struct Stalls {
     waits: Mutex<FxHashMap<u64, Waiting>>,
     ids: AtomicU64,
-    /// The task looks, or has been woken to look.
+    /// The task checks the waits, or has been woken to.
     watched: AtomicBool,
     woken: Arc<Notify>,
     pub(crate) holders: Holders,
@@ -73,6 +72,13 @@ pub(crate) struct Registered<'a> {
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         self.stalls.waits.lock().remove(&self.id);
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        // Wake the task: it finds the pool gone and ends.
+        self.woken.notify_one();
     }
 }
 
@@ -102,7 +108,7 @@ impl Stalls {
         Arc::clone(&self.woken)
     }
 
-    /// Warns of old waits. Returns whether there is any wait.
+    /// Warns of old waits, and refuses those that cannot end. Returns whether there is any wait.
     fn look(&self) -> bool {
         let mut waits = self.waits.lock();
         for waiting in waits.values_mut() {
@@ -122,31 +128,31 @@ impl Stalls {
         !waits.is_empty()
     }
 
-    /// Goes to rest unless a wait has begun meanwhile.
+    /// Stops the checks unless a wait has begun in the meantime. Returns whether it did.
     fn rest(&self) -> bool {
         self.watched.store(false, Ordering::Release);
         self.waits.lock().is_empty() || self.watched.swap(true, Ordering::AcqRel)
     }
 }
 
-/// The task that looks: ends when the pool does.
-pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>) {
+/// The task that checks the waits. Ends with the pool.
+pub(crate) async fn run(stalls: Weak<Stalls>, woken: Arc<Notify>) {
     loop {
         woken.notified().await;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let Some(inner) = pool.upgrade() else { return };
-            if !inner.stalls.look() && inner.stalls.rest() {
+            let Some(stalls) = stalls.upgrade() else { return };
+            if !stalls.look() && stalls.rest() {
                 break;
             }
         }
-        if pool.strong_count() == 0 {
+        if stalls.strong_count() == 0 {
             return;
         }
     }
 }
 
-/// The identity of a task; of a thread that blocks on a future outside of tasks.
+/// Identifies a task, or a thread that blocks on a future outside any task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TaskId(#[cfg(debug_assertions)] (Option<tokio::task::Id>, std::thread::ThreadId));
 
@@ -170,14 +176,12 @@ impl TaskId {
 static FIRST_THREAD: std::sync::LazyLock<std::thread::ThreadId> =
     std::sync::LazyLock::new(|| std::thread::current().id());
 
-/// Which tasks hold guards of which pages; in debug builds only, since a hit would pay for it.
+/// The tasks that hold guards, by page. Only debug builds fill it, since that makes every hit slower.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    #[cfg(debug_assertions)]
     pages: Mutex<FxHashMap<PageId, Vec<TaskId>>>,
 }
 
-#[cfg(debug_assertions)]
 impl Holders {
     pub(crate) fn add(&self, page: PageId) -> TaskId {
         let task = TaskId::current();
@@ -199,21 +203,5 @@ impl Holders {
 
     fn holds(&self, page: PageId, task: TaskId) -> bool {
         self.pages.lock().get(&page).is_some_and(|tasks| tasks.contains(&task))
-    }
-}
-
-#[cfg(not(debug_assertions))]
-#[allow(clippy::unused_self, reason = "the debug form needs it")]
-impl Holders {
-    #[inline]
-    pub(crate) fn add(&self, _: PageId) -> TaskId {
-        TaskId::current()
-    }
-
-    #[inline]
-    pub(crate) fn remove(&self, _: PageId, _: TaskId) {}
-
-    fn holds(&self, _: PageId, _: TaskId) -> bool {
-        false
     }
 }

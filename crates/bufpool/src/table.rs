@@ -69,7 +69,7 @@ impl Table {
         Bucket { table: self, bucket, page, _guard: guard }
     }
 
-    /// Takes every bucket's lock once: what was done under one before is visible afterwards.
+    /// Takes every bucket's lock once: whatever was done under one of them before is visible afterwards.
     pub(crate) fn pass_locks(&self) {
         self.locks.iter().for_each(|lock| drop(lock.lock()));
     }

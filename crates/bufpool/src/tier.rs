@@ -20,8 +20,8 @@ pub trait Tier: Send + Sync + 'static {
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> impl Future<Output = Vec<Fetched>> + Send;
 
     /// Writes staged copies of dirty pages, each to the SSD or to the HDD. The pool has made the embedder's
-    /// log durable up to their LSNs. Calls `done` once per page, as soon as its write has completed (not: is
-    /// durable, see [`Tier::flush`]): a page for the SSD does not wait for one that goes to the HDD. `class`
+    /// log durable up to their LSNs. Calls `done` once per page, as soon as its write has completed, if not
+    /// yet durably ([`Tier::flush`]): a page for the SSD does not wait for one that goes to the HDD. `class`
     /// is their urgency. Must be driven to completion (the pool runs it in its own task).
     fn write(
         &self,
@@ -47,7 +47,7 @@ pub trait Tier: Send + Sync + 'static {
 
     /// Informs the tier that the clean page `page` is leaving the pool after `logical` reads not yet
     /// reported; `image` is its frame. Called before the page leaves the page table, so no other task can
-    /// load it meanwhile. The tier copies the image if it wants it, and must not block beyond that.
+    /// load it yet. The tier copies the image if it wants it, and must not block beyond that.
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced;
 
     /// Informs the tier of the first change of a buffered page since it was loaded or cleaned. Returns true
@@ -61,7 +61,7 @@ pub trait Tier: Send + Sync + 'static {
     /// writing it: ask again after [`Tier::settled`].
     fn discarded(&self, page: PageId) -> bool;
 
-    /// Waits until the tier has no write of `page` on its own initiative in flight. Cancel-safe.
+    /// Waits until no write of `page` that the tier itself initiated is in flight. Cancel-safe.
     fn settled(&self, _page: PageId) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }

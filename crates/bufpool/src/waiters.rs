@@ -1,7 +1,7 @@
 //! Waiting for a latch: first come, first served, with direct hand-over.
 //!
 //! A waiter holds a pin. The task that releases a latch acquires it on behalf of the next waiters in line. A
-//! waiter that is dropped returns a latch granted meanwhile, and lets those behind it move up.
+//! waiter that is dropped returns a latch it was granted, and lets those behind it move up.
 
 use crate::sync::{AtomicU64, Mutex};
 use crate::word::{Mode, Word};

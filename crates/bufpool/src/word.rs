@@ -44,7 +44,7 @@ pub(crate) enum Attempt {
     Gone,
 }
 
-/// What remains to be done after a release.
+/// What remains to do after a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Released {
     /// The latch may be free for a waiter.
@@ -169,6 +169,11 @@ impl Word {
 
     pub(crate) fn is_cleaning(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLEANING != 0
+    }
+
+    /// Whether memory has changes that no completed write covers.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (DIRTY | CLEANING) != 0
     }
 
     /// Whether the frame is dirty, not being written, and its shared latch is available.

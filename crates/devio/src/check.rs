@@ -1,5 +1,6 @@
 //! The checks that every device makes before it starts an operation, and the construction of its errors.
 
+use crate::class::{Counter, IoClass};
 use crate::device::IoBufs;
 use crate::{Completion, DeviceError, DeviceErrorKind, IoOp};
 use std::sync::Arc;
@@ -20,6 +21,15 @@ pub(crate) struct Spot {
 impl Spot {
     pub(crate) fn error(self, device: &Arc<str>, kind: DeviceErrorKind) -> DeviceError {
         DeviceError { device: Arc::clone(device), op: self.op, offset: self.offset, len: self.len, kind }
+    }
+
+    pub(crate) const fn counter(self, class: IoClass) -> Counter {
+        match self.op {
+            IoOp::Write => Counter::Write(class),
+            IoOp::Flush => Counter::Flush,
+            IoOp::Discard => Counter::Discard,
+            IoOp::Read | IoOp::Grow | IoOp::Open => Counter::Read(class),
+        }
     }
 }
 

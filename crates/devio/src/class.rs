@@ -41,7 +41,7 @@ impl IoClass {
 
 /// The counter of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slot {
+pub(crate) enum Counter {
     Read(IoClass),
     Write(IoClass),
     Flush,

@@ -17,6 +17,9 @@ pub type IoBufs = SmallVec<[IoBuf; 1]>;
 /// An operation in flight.
 pub type IoFuture = Pin<Box<dyn Future<Output = Completion> + Send>>;
 
+/// An operation without buffers in flight.
+pub type DoneFuture = Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+
 /// The outcome of an operation, with its buffers. On an error, the contents of a read's buffers are
 /// unspecified and a write's are unchanged; in either case the caller owns them again.
 #[derive(Debug)]
@@ -40,7 +43,7 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
 
     /// Makes every write that completed before this call durable.
-    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+    fn flush(&self, class: IoClass) -> DoneFuture;
 
     /// The size in bytes.
     fn size(&self) -> u64;
@@ -55,8 +58,7 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
 
     /// Tells the device that the contents of a range are not needed (TRIM, hole punch). A hint; reads of the
     /// range return arbitrary bytes until it is written again.
-    fn discard(&self, offset: u64, len: u64)
-    -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture;
 
     /// Registers memory that many operations will use (the pool's arena), as address and length of each
     /// region, which saves the kernel a lookup per operation. The regions must stay mapped and unmoved while

@@ -3,12 +3,11 @@
 use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
 use crate::{
-    Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts,
-    SharedDevice,
+    Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
+    RecentCosts, SharedDevice,
 };
 use parking_lot::RwLock;
-use std::future::{Future, ready};
-use std::pin::Pin;
+use std::future::ready;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -77,8 +76,6 @@ impl FencedDevice {
     }
 }
 
-type Unbuffered = Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
-
 impl Device for FencedDevice {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
         self.transfer(IoOp::Read, offset, bufs, |inner, bufs| inner.read(offset, bufs, class))
@@ -88,13 +85,9 @@ impl Device for FencedDevice {
         self.transfer(IoOp::Write, offset, bufs, |inner, bufs| inner.write(offset, bufs, class))
     }
 
-    fn flush(&self, class: IoClass) -> Unbuffered {
+    fn flush(&self, class: IoClass) -> DoneFuture {
         let started = self.fence.while_open(|| self.inner.flush(class));
         started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(IoOp::Flush, 0, 0)))))
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
@@ -102,40 +95,20 @@ impl Device for FencedDevice {
         grown.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), bytes)))
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Unbuffered {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         let started = self.fence.while_open(|| self.inner.discard(offset, len));
         started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(IoOp::Discard, offset, len)))))
     }
 
-    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
-        self.inner.register(regions)
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        self.inner.occupancy()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
-    }
-
-    fn track_costs(&self, points: usize) {
-        self.inner.track_costs(points);
-    }
-
-    fn recent_costs(&self) -> Option<RecentCosts> {
-        self.inner.recent_costs()
-    }
-
-    fn backend(&self) -> &'static str {
-        self.inner.backend()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
+    delegate! { self => self.inner;
+        fn size() -> u64;
+        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
+        fn occupancy() -> &Occupancy;
+        fn alignment() -> usize;
+        fn stats() -> DeviceStats;
+        fn track_costs(points: usize);
+        fn recent_costs() -> Option<RecentCosts>;
+        fn backend() -> &'static str;
+        fn name() -> &str;
     }
 }

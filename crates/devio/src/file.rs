@@ -1,95 +1,156 @@
-//! An opened file or block device: the state that both real backends share, and the operations that need no
-//! queue.
+//! An opened file or block device: what both real backends share.
 
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
-use crate::recorder::Recorder;
+use crate::meter::Meter;
+use crate::ticket::Ticket;
 use crate::transfer::{Step, Transfer, kind_of};
-use crate::{Completion, DeviceError, DeviceErrorKind, IoClass, IoOp, Occupancy};
+use crate::{
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
+    Occupancy, RecentCosts,
+};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use std::fmt::Debug;
+use std::future::ready;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-/// See the module.
+/// Issues the transfers of a file to the kernel.
+pub(crate) trait Issuer: Send + Sync + Debug + 'static {
+    const NAME: &'static str;
+
+    fn file(&self) -> &RawFile;
+
+    /// Starts a transfer, which continues if the result is dropped.
+    fn start(&self, transfer: Transfer) -> Ticket<Completion>;
+
+    /// See [`Device::register`].
+    fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
+        false
+    }
+}
+
+/// A file as a device.
+#[derive(Debug)]
+pub(crate) struct FileDevice<I>(pub(crate) I);
+
+impl<I: Issuer> FileDevice<I> {
+    fn transfer(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        match self.0.file().prepare(op, offset, bufs, class) {
+            Ok(transfer) => Box::pin(self.0.start(transfer)),
+            Err(completion) => Box::pin(ready(completion)),
+        }
+    }
+
+    fn unbuffered(&self, transfer: Transfer) -> DoneFuture {
+        let ticket = self.0.start(transfer);
+        Box::pin(async move { ticket.await.result })
+    }
+}
+
+impl<I: Issuer> Device for FileDevice<I> {
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.transfer(IoOp::Read, offset, bufs, class)
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.transfer(IoOp::Write, offset, bufs, class)
+    }
+
+    fn flush(&self, class: IoClass) -> DoneFuture {
+        self.unbuffered(self.0.file().prepare_flush(class))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
+        match self.0.file().prepare_discard(offset, len) {
+            Ok(transfer) => self.unbuffered(transfer),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.0.file().meter.occupancy
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.file().alignment
+    }
+
+    fn backend(&self) -> &'static str {
+        I::NAME
+    }
+
+    fn name(&self) -> &str {
+        &self.0.file().meter.name
+    }
+
+    delegate! { self => self.0;
+        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
+    }
+
+    delegate! { self => self.0.file();
+        fn size() -> u64;
+        fn grow(bytes: u64) -> Result<(), DeviceError>;
+    }
+
+    delegate! { self => self.0.file().meter.recorder;
+        fn stats() -> DeviceStats;
+        fn track_costs(points: usize);
+        fn recent_costs() -> Option<RecentCosts>;
+    }
+}
+
+/// An opened file or block device, and the operations that need no issuer.
 #[derive(Debug)]
 pub(crate) struct RawFile {
     pub(crate) fd: OwnedFd,
-    pub(crate) name: Arc<str>,
-    pub(crate) alignment: usize,
-    pub(crate) block_device: bool,
+    pub(crate) meter: Meter,
+    alignment: usize,
+    block_device: bool,
     size: AtomicU64,
-    pub(crate) recorder: Recorder,
-    pub(crate) occupancy: Occupancy,
-    epoch: Instant,
 }
 
 impl RawFile {
     pub(crate) fn new(fd: OwnedFd, name: Arc<str>, alignment: usize, block_device: bool, size: u64) -> Self {
-        Self {
-            fd,
-            name,
-            alignment,
-            block_device,
-            size: AtomicU64::new(size),
-            recorder: Recorder::new(1),
-            occupancy: Occupancy::default(),
-            epoch: Instant::now(),
-        }
+        Self { fd, meter: Meter::new(name), alignment, block_device, size: AtomicU64::new(size) }
     }
 
-    pub(crate) fn size(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Nanoseconds since the file was opened.
-    pub(crate) fn now_ns(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
     /// Prepares a read or write to be issued; returns its completion instead if it is refused.
-    pub(crate) fn prepare(
-        &self,
-        op: IoOp,
-        offset: u64,
-        bufs: IoBufs,
-        class: IoClass,
-    ) -> Result<Transfer, Completion> {
+    fn prepare(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> Result<Transfer, Completion> {
         let spot = Spot { op, offset, len: total_len(&bufs) };
         match check(offset, &bufs, self.alignment, self.size()) {
             Ok(()) if spot.len == 0 => Err(Completion { bufs, result: Ok(()) }),
             Ok(()) => Ok(self.begin(spot, class, bufs)),
-            Err(kind) => {
-                self.recorder.failed(&kind);
-                Err(Completion { bufs, result: Err(spot.error(&self.name, kind)) })
-            }
+            Err(kind) => Err(Completion { bufs, result: Err(self.meter.fail(spot, kind)) }),
         }
     }
 
     /// Prepares a flush.
-    pub(crate) fn prepare_flush(&self, class: IoClass) -> Transfer {
+    fn prepare_flush(&self, class: IoClass) -> Transfer {
         self.begin(Spot { op: IoOp::Flush, offset: 0, len: 0 }, class, IoBufs::new())
     }
 
     /// Prepares a discard to be issued.
-    pub(crate) fn prepare_discard(&self, offset: u64, len: u64) -> Result<Transfer, DeviceError> {
+    fn prepare_discard(&self, offset: u64, len: u64) -> Result<Transfer, DeviceError> {
         let spot = Spot { op: IoOp::Discard, offset, len };
         let aligned = (offset | len) & (self.alignment as u64 - 1) == 0;
         let fits = check_range(offset, len, self.size());
         match if aligned { fits } else { Err(DeviceErrorKind::Misaligned { required: self.alignment }) } {
             Ok(()) => Ok(self.begin(spot, IoClass::Meta, IoBufs::new())),
-            Err(kind) => {
-                self.recorder.failed(&kind);
-                Err(spot.error(&self.name, kind))
-            }
+            Err(kind) => Err(self.meter.fail(spot, kind)),
         }
     }
 
     fn begin(&self, spot: Spot, class: IoClass, bufs: IoBufs) -> Transfer {
-        let now_ns = self.now_ns();
-        self.recorder.begin(now_ns);
-        Transfer::new(spot, class, bufs, now_ns, self.occupancy.enter())
+        let now_ns = self.meter.now_ns();
+        self.meter.recorder.begin(now_ns);
+        Transfer::new(spot, class, bufs, now_ns, self.meter.occupancy.enter())
     }
 
     /// Digests the kernel's answer for `transfer`; `Some` with the result when the transfer has ended.
@@ -100,7 +161,7 @@ impl RawFile {
     ) -> Option<Result<(), DeviceErrorKind>> {
         match transfer.advance(answer, self.alignment, self.size()) {
             Step::Again(reason) => {
-                self.recorder.retried(reason);
+                self.meter.recorder.retried(reason);
                 None
             }
             Step::Done(result) => Some(result),
@@ -109,31 +170,28 @@ impl RawFile {
 
     /// Counts a transfer that has ended, and builds its completion.
     pub(crate) fn finish(&self, transfer: Transfer, result: Result<(), DeviceErrorKind>) -> Completion {
-        let now_ns = self.now_ns();
-        let busy_ns = self.recorder.end(now_ns);
+        let now_ns = self.meter.now_ns();
+        let busy_ns = self.meter.recorder.end(now_ns);
         let latency_ns = now_ns.saturating_sub(transfer.began_ns);
-        let slot = transfer.slot();
+        let (spot, counter) = (transfer.spot, transfer.spot.counter(transfer.class));
         let result = match result {
             Ok(()) => {
-                self.recorder.done(slot, transfer.spot.len, busy_ns, latency_ns);
+                self.meter.recorder.done(counter, spot.len, busy_ns, latency_ns);
                 Ok(())
             }
-            Err(kind) => {
-                self.recorder.failed(&kind);
-                Err(transfer.spot.error(&self.name, kind))
-            }
+            Err(kind) => Err(self.meter.fail(spot, kind)),
         };
         Completion { bufs: transfer.bufs, result }
     }
 
     /// Completes an abandoned read that was never issued; it is not counted.
     pub(crate) fn abandon(&self, transfer: Transfer) -> Completion {
-        self.recorder.end(self.now_ns());
+        self.meter.recorder.end(self.meter.now_ns());
         Completion { bufs: transfer.bufs, result: Ok(()) }
     }
 
     /// See [`crate::Device::grow`]. Reserves the space where the file system can.
-    pub(crate) fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let size = self.size();
         if bytes <= size {
             return Ok(());
@@ -144,11 +202,7 @@ impl RawFile {
                 self.size.fetch_max(bytes, Ordering::AcqRel);
                 Ok(())
             }
-            Err(kind) => {
-                self.recorder.failed(&kind);
-                let spot = Spot { op: IoOp::Grow, offset: size, len: bytes - size };
-                Err(spot.error(&self.name, kind))
-            }
+            Err(kind) => Err(self.meter.fail(Spot { op: IoOp::Grow, offset: size, len: bytes - size }, kind)),
         }
     }
 

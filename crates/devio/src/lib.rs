@@ -12,6 +12,9 @@
 //! The crate needs no particular executor, except for [`Clock::Tokio`] and delays of [`SimDevice`], which
 //! take their time from tokio, and for [`Reap::Reactor`].
 
+#[macro_use]
+mod delegate;
+
 mod buf;
 mod check;
 mod class;
@@ -23,6 +26,7 @@ mod file;
 mod histogram;
 mod image;
 mod memory;
+mod meter;
 mod metered;
 mod occupancy;
 mod open;
@@ -47,7 +51,9 @@ mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
 pub use class::IoClass;
-pub use device::{Completion, Device, DeviceError, DeviceErrorKind, IoBufs, IoFuture, IoOp, SharedDevice};
+pub use device::{
+    Completion, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp, SharedDevice,
+};
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;

@@ -9,12 +9,11 @@
 //! of the runtime finishes it.
 
 use crate::check::{Spot, check, check_range, refused, total_len};
-use crate::class::Slot;
 use crate::device::IoBufs;
-use crate::recorder::Recorder;
+use crate::meter::Meter;
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, InFlight, IoClass, IoFuture, IoOp,
-    Occupancy, RecentCosts,
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, InFlight, IoClass, IoFuture,
+    IoOp, Occupancy, RecentCosts,
 };
 use std::fmt;
 use std::future::{Future, ready};
@@ -22,7 +21,6 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 use tokio::runtime::Handle;
 
 /// The result of a transfer by a [`RawDevice`]: its buffers, in the same order, and whether every byte was
@@ -100,25 +98,12 @@ struct Inner<D> {
     meter: Arc<Meter>,
 }
 
-/// State shared with the operations in flight.
-struct Meter {
-    name: Arc<str>,
-    recorder: Recorder,
-    occupancy: Occupancy,
-    epoch: Instant,
-}
-
 impl<D: RawDevice> Metered<D> {
     /// Wraps `raw` as a device.
     #[must_use]
     pub fn over(raw: D) -> Self {
-        let meter = Meter {
-            name: raw.name().into(),
-            recorder: Recorder::new(1),
-            occupancy: Occupancy::default(),
-            epoch: Instant::now(),
-        };
-        Self(Arc::new(Inner { raw, meter: Arc::new(meter) }))
+        let meter = Arc::new(Meter::new(raw.name().into()));
+        Self(Arc::new(Inner { raw, meter }))
     }
 
     /// The implementation.
@@ -128,51 +113,45 @@ impl<D: RawDevice> Metered<D> {
     }
 
     /// Admits a transfer, or returns its refusal.
-    fn admit(&self, slot: Slot, op: IoOp, offset: u64, bufs: IoBufs) -> Result<(Run, IoBufs), IoFuture> {
+    fn admit(&self, op: IoOp, class: IoClass, offset: u64, bufs: IoBufs) -> Result<(Run, IoBufs), IoFuture> {
         let Inner { raw, meter } = &*self.0;
         let spot = Spot { op, offset, len: total_len(&bufs) };
         if let Err(kind) = check(offset, &bufs, raw.alignment(), raw.size()) {
-            return Err(refused(bufs, meter.refuse(spot, kind)));
+            return Err(refused(bufs, meter.fail(spot, kind)));
         }
         if spot.len == 0 {
             return Err(Box::pin(ready(Completion { bufs, result: Ok(()) })));
         }
-        Ok((meter.begin(spot, slot), bufs))
+        Ok((Run::begin(meter, spot, class), bufs))
     }
 }
-
-type Unbuffered = Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
 
 fn transfer(run: Run, raw: RawTransfer) -> IoFuture {
     started(raw, move |(bufs, result), at_once| Completion { bufs, result: run.end(result, at_once) })
 }
 
-fn done(run: Run, raw: RawDone) -> Unbuffered {
+fn done(run: Run, raw: RawDone) -> DoneFuture {
     started(raw, move |result, at_once| run.end(result, at_once))
 }
 
 impl<D: RawDevice> Device for Metered<D> {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        match self.admit(Slot::Read(class), IoOp::Read, offset, bufs) {
+        match self.admit(IoOp::Read, class, offset, bufs) {
             Ok((run, bufs)) => transfer(run, self.0.raw.read(offset, bufs, class)),
             Err(answer) => answer,
         }
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        match self.admit(Slot::Write(class), IoOp::Write, offset, bufs) {
+        match self.admit(IoOp::Write, class, offset, bufs) {
             Ok((run, bufs)) => transfer(run, self.0.raw.write(offset, bufs, class)),
             Err(answer) => answer,
         }
     }
 
-    fn flush(&self, _class: IoClass) -> Unbuffered {
-        let run = self.0.meter.begin(Spot { op: IoOp::Flush, offset: 0, len: 0 }, Slot::Flush);
-        done(run, self.0.raw.flush())
-    }
-
-    fn size(&self) -> u64 {
-        self.0.raw.size()
+    fn flush(&self, class: IoClass) -> DoneFuture {
+        let spot = Spot { op: IoOp::Flush, offset: 0, len: 0 };
+        done(Run::begin(&self.0.meter, spot, class), self.0.raw.flush())
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
@@ -181,43 +160,32 @@ impl<D: RawDevice> Device for Metered<D> {
             return Ok(());
         }
         let spot = Spot { op: IoOp::Grow, offset: size, len: bytes - size };
-        self.0.raw.grow(bytes).map_err(|kind| self.0.meter.refuse(spot, kind))
+        self.0.raw.grow(bytes).map_err(|kind| self.0.meter.fail(spot, kind))
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Unbuffered {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         let spot = Spot { op: IoOp::Discard, offset, len };
         match check_range(offset, len, self.size()) {
-            Ok(()) => done(self.0.meter.begin(spot, Slot::Discard), self.0.raw.discard(offset, len)),
-            Err(kind) => Box::pin(ready(Err(self.0.meter.refuse(spot, kind)))),
+            Ok(()) => done(Run::begin(&self.0.meter, spot, IoClass::Meta), self.0.raw.discard(offset, len)),
+            Err(kind) => Box::pin(ready(Err(self.0.meter.fail(spot, kind)))),
         }
-    }
-
-    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
-        self.0.raw.register(regions)
     }
 
     fn occupancy(&self) -> &Occupancy {
         &self.0.meter.occupancy
     }
 
-    fn alignment(&self) -> usize {
-        self.0.raw.alignment()
+    delegate! { self => self.0.raw;
+        fn size() -> u64;
+        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
+        fn alignment() -> usize;
+        fn backend() -> &'static str;
     }
 
-    fn stats(&self) -> DeviceStats {
-        self.0.meter.recorder.snapshot()
-    }
-
-    fn track_costs(&self, points: usize) {
-        self.0.meter.recorder.track_costs(points);
-    }
-
-    fn recent_costs(&self) -> Option<RecentCosts> {
-        self.0.meter.recorder.recent_costs()
-    }
-
-    fn backend(&self) -> &'static str {
-        self.0.raw.backend()
+    delegate! { self => self.0.meter.recorder;
+        fn stats() -> DeviceStats;
+        fn track_costs(points: usize);
+        fn recent_costs() -> Option<RecentCosts>;
     }
 
     fn name(&self) -> &str {
@@ -237,28 +205,11 @@ impl<D: fmt::Debug> fmt::Debug for Metered<D> {
     }
 }
 
-impl Meter {
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn refuse(&self, spot: Spot, kind: DeviceErrorKind) -> DeviceError {
-        self.recorder.failed(&kind);
-        spot.error(&self.name, kind)
-    }
-
-    fn begin(self: &Arc<Self>, spot: Spot, slot: Slot) -> Run {
-        let began_ns = self.now_ns();
-        self.recorder.begin(began_ns);
-        Run { _in_flight: self.occupancy.enter(), meter: Arc::clone(self), spot, slot, began_ns, open: true }
-    }
-}
-
 /// One operation in flight.
 struct Run {
     meter: Arc<Meter>,
     spot: Spot,
-    slot: Slot,
+    class: IoClass,
     began_ns: u64,
     /// True until [`Run::end`].
     open: bool,
@@ -266,6 +217,13 @@ struct Run {
 }
 
 impl Run {
+    fn begin(meter: &Arc<Meter>, spot: Spot, class: IoClass) -> Self {
+        let began_ns = meter.now_ns();
+        meter.recorder.begin(began_ns);
+        let (meter, in_flight) = (Arc::clone(meter), meter.occupancy.enter());
+        Self { meter, spot, class, began_ns, open: true, _in_flight: in_flight }
+    }
+
     /// Counts the operation. One that completed inside its call has taken no time.
     fn end(mut self, result: Result<(), DeviceErrorKind>, at_once: bool) -> Result<(), DeviceError> {
         self.open = false;
@@ -275,10 +233,10 @@ impl Run {
         match result {
             Ok(()) => {
                 let (busy_ns, latency_ns) = if at_once { (0, 0) } else { (busy_ns, now_ns - self.began_ns) };
-                recorder.done(self.slot, self.spot.len, busy_ns, latency_ns);
+                recorder.done(self.spot.counter(self.class), self.spot.len, busy_ns, latency_ns);
                 Ok(())
             }
-            Err(kind) => Err(self.meter.refuse(self.spot, kind)),
+            Err(kind) => Err(self.meter.fail(self.spot, kind)),
         }
     }
 }

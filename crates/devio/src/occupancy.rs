@@ -9,7 +9,7 @@ use std::any::Any;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// What a leaving store holds until its last operation ends: its locks.
+/// What a leaving store keeps until its last operation ends: its locks.
 pub type Kept = Arc<dyn Any + Send + Sync>;
 
 /// The occupancy of one device. Clones share it.

@@ -1,9 +1,9 @@
 //! Opening a file or block device: selects the backend, decides on direct I/O, and explains each fallback.
 
 use crate::check::Spot;
-use crate::file::RawFile;
-use crate::threads::ThreadPoolDevice;
-use crate::uring::UringDevice;
+use crate::file::{FileDevice, RawFile};
+use crate::threads::ThreadPool;
+use crate::uring::Uring;
 use crate::uring_reap::Reap;
 use crate::{DeviceError, DeviceErrorKind, IoOp, SharedDevice};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, StatxFlags};
@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Whether to bypass the operating system's page cache (O_DIRECT).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DirectIo {
     /// Bypass it; opening fails where that is impossible.
     Required,
@@ -26,7 +27,8 @@ pub enum DirectIo {
 }
 
 /// The implementation that serves the device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// io_uring where it can be set up, threads otherwise; [`Opened::fallback`] says why.
     #[default]
@@ -227,19 +229,19 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
 type Served = (SharedDevice, Backend, Option<String>);
 
 fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
-    let threads = |file| Arc::new(ThreadPoolDevice::new(file, options.threads)) as SharedDevice;
+    let threads = |file| Arc::new(FileDevice(ThreadPool::new(file, options.threads))) as SharedDevice;
     if options.backend == Backend::Threads {
         return Ok((threads(file), Backend::Threads, None));
     }
-    let (file, error) = match UringDevice::new(file, options.queue_depth, options.reap) {
-        Ok(device) => return Ok((Arc::new(device), Backend::Uring, None)),
+    let (file, error) = match Uring::new(file, options.queue_depth, options.reap) {
+        Ok(uring) => return Ok((Arc::new(FileDevice(uring)), Backend::Uring, None)),
         Err(failed) => *failed,
     };
     let why = why_no_uring(&error);
     if options.backend == Backend::Uring {
-        return Err(format!("{}: {why}", file.name));
+        return Err(format!("{}: {why}", file.meter.name));
     }
-    tracing::warn!(device = %file.name, cause = %why, "io_uring is not available; using a pool of threads");
+    tracing::warn!(device = %file.meter.name, cause = %why, "io_uring is not available; using a pool of threads");
     Ok((threads(file), Backend::Threads, Some(why)))
 }
 

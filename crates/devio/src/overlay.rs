@@ -1,4 +1,4 @@
-//! A device over another one that is never written to: writes stay in memory and cover what they overwrite.
+//! A device over a base that is never written to: writes stay in memory and hide what they overwrite.
 //!
 //! A store opened over such devices recovers in memory and leaves its files as they are.
 
@@ -17,17 +17,17 @@ const BLOCK: usize = BUF_ALIGN;
 /// A device whose writes stay in memory. See the module.
 pub type OverlayDevice = Metered<Overlay>;
 
-/// The base of an [`OverlayDevice`], and what covers it.
+/// The base of an [`OverlayDevice`], and the blocks written over it.
 #[derive(Debug)]
 pub struct Overlay(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     base: SharedDevice,
-    /// The size of the base in whole blocks: no aligned operation reaches what is left.
+    /// The size of the base in whole blocks: no aligned operation reaches the rest.
     base_bytes: u64,
     size: AtomicU64,
-    /// By number: what was written.
+    /// The written blocks, by number.
     blocks: Mutex<HashMap<u64, Box<[u8]>>>,
     bytes_max: u64,
 }
@@ -55,7 +55,7 @@ impl Metered<Overlay> {
 }
 
 impl Inner {
-    /// Reads from the base, in which `bufs` may end beyond its last block.
+    /// Reads from the base. The range may extend beyond its last block; the rest reads as zeros.
     async fn read_base(
         &self,
         offset: u64,
@@ -85,7 +85,7 @@ impl Inner {
         (bufs, done.result.map_err(|error| error.kind))
     }
 
-    /// Puts what was written over what the base has.
+    /// Replaces the base's contents in `bufs` with the written blocks.
     fn cover(&self, offset: u64, bufs: &mut IoBufs) {
         let blocks = self.blocks.lock();
         let chunks = bufs.iter_mut().flat_map(|buf| buf.as_mut_slice().chunks_exact_mut(BLOCK));

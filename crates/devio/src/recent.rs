@@ -6,7 +6,7 @@
 //! pages share its time. Recording a sample takes one array element and a few additions, without a lock.
 //! Samples of more than 65,535 µs are ignored.
 
-use crate::class::{IoClass, Slot};
+use crate::class::{Counter, IoClass};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -62,10 +62,10 @@ impl Recent {
         Self { read: Window::new(points), write: Window::new(points) }
     }
 
-    pub(crate) fn note(&self, slot: Slot, bytes: u64, busy_ns: u64) {
-        match slot {
-            Slot::Read(class) if counts(class) => self.read.note(bytes, busy_ns),
-            Slot::Write(class) if counts(class) => self.write.note(bytes, busy_ns),
+    pub(crate) fn note(&self, counter: Counter, bytes: u64, busy_ns: u64) {
+        match counter {
+            Counter::Read(class) if counts(class) => self.read.note(bytes, busy_ns),
+            Counter::Write(class) if counts(class) => self.write.note(bytes, busy_ns),
             _ => {}
         }
     }
@@ -76,7 +76,7 @@ impl Recent {
 }
 
 /// The last n samples and their sums.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Window {
     /// Microseconds in the upper half, sectors in the lower; 0 before the first sample.
     cells: Box<[AtomicU32]>,
@@ -87,12 +87,7 @@ struct Window {
 
 impl Window {
     fn new(points: usize) -> Self {
-        Self {
-            cells: (0..points.max(1)).map(|_| AtomicU32::new(0)).collect(),
-            next: AtomicU64::new(0),
-            busy_us: AtomicU64::new(0),
-            sectors: AtomicU64::new(0),
-        }
+        Self { cells: (0..points.max(1)).map(|_| AtomicU32::new(0)).collect(), ..Self::default() }
     }
 
     fn note(&self, bytes: u64, busy_ns: u64) {
@@ -126,16 +121,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const READ: Slot = Slot::Read(IoClass::Demand);
+    const READ: Counter = Counter::Read(IoClass::Demand);
 
     #[test]
     fn bursts_and_the_stores_own_metadata_are_ignored() {
         let recent = Recent::new(4);
         recent.note(READ, 4096, 100_000);
         recent.note(READ, 4096, 65_536_000);
-        recent.note(Slot::Read(IoClass::Meta), 4096, 900_000);
-        recent.note(Slot::Write(IoClass::Ring), 4096, 900_000);
-        recent.note(Slot::Flush, 0, 900_000);
+        recent.note(Counter::Read(IoClass::Meta), 4096, 900_000);
+        recent.note(Counter::Write(IoClass::Ring), 4096, 900_000);
+        recent.note(Counter::Flush, 0, 900_000);
         let RecentCosts { read, write } = recent.costs();
         assert_eq!((read.ops, read.busy, read.bytes), (1, Duration::from_micros(100), 4096));
         assert_eq!((write, write.ms_per(4096)), (RecentCost::default(), None));
@@ -144,7 +139,7 @@ mod tests {
     #[test]
     fn the_pages_of_a_merged_write_share_its_time() {
         let recent = Recent::new(4);
-        recent.note(Slot::Write(IoClass::Clean), 16 * 4096, 8_000_000);
+        recent.note(Counter::Write(IoClass::Clean), 16 * 4096, 8_000_000);
         assert!((recent.costs().write.ms_per(4096).unwrap() - 0.5).abs() < 1e-9);
     }
 

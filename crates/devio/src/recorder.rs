@@ -1,7 +1,7 @@
 //! A device's counters.
 
 use crate::DeviceErrorKind;
-use crate::class::{IoClass, Slot};
+use crate::class::{Counter, IoClass};
 use crate::histogram::{BUCKETS, TimeHistogram, bucket_of};
 use crate::recent::{Recent, RecentCosts};
 use crate::stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
@@ -17,6 +17,7 @@ pub(crate) enum RetryReason {
     Short,
 }
 
+#[derive(Default)]
 struct DirCounters {
     bytes: AtomicU64,
     ops: AtomicU64,
@@ -29,14 +30,7 @@ struct DirCounters {
 impl DirCounters {
     fn new() -> Self {
         let zeros = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
-        Self {
-            bytes: AtomicU64::new(0),
-            ops: AtomicU64::new(0),
-            busy_ns: AtomicU64::new(0),
-            latency_ns: AtomicU64::new(0),
-            service: zeros(),
-            latency: zeros(),
-        }
+        Self { service: zeros(), latency: zeros(), ..Self::default() }
     }
 
     fn record(&self, bytes: u64, busy_ns: u64, latency_ns: u64) {
@@ -65,6 +59,7 @@ impl DirCounters {
 }
 
 /// A device's counters.
+#[derive(Default)]
 pub(crate) struct Recorder {
     /// Reads and writes of each class, then flushes, then discards.
     dirs: Vec<DirCounters>,
@@ -81,12 +76,8 @@ impl Recorder {
     pub(crate) fn new(servers: u32) -> Self {
         Self {
             dirs: (0..IoClass::ALL.len() * 2 + 2).map(|_| DirCounters::new()).collect(),
-            errors: Default::default(),
-            retries: Default::default(),
             servers,
-            in_flight: AtomicU64::new(0),
-            charged_to_ns: AtomicU64::new(0),
-            recent: OnceLock::new(),
+            ..Self::default()
         }
     }
 
@@ -115,16 +106,16 @@ impl Recorder {
     }
 
     /// Counts a successful operation.
-    pub(crate) fn done(&self, slot: Slot, bytes: u64, busy_ns: u64, latency_ns: u64) {
-        let at = match slot {
-            Slot::Read(class) => class as usize * 2,
-            Slot::Write(class) => class as usize * 2 + 1,
-            Slot::Flush => IoClass::ALL.len() * 2,
-            Slot::Discard => IoClass::ALL.len() * 2 + 1,
+    pub(crate) fn done(&self, counter: Counter, bytes: u64, busy_ns: u64, latency_ns: u64) {
+        let at = match counter {
+            Counter::Read(class) => class as usize * 2,
+            Counter::Write(class) => class as usize * 2 + 1,
+            Counter::Flush => IoClass::ALL.len() * 2,
+            Counter::Discard => IoClass::ALL.len() * 2 + 1,
         };
         self.dirs[at].record(bytes, busy_ns, latency_ns);
         if let Some(recent) = self.recent.get() {
-            recent.note(slot, bytes, busy_ns);
+            recent.note(counter, bytes, busy_ns);
         }
     }
 
@@ -144,7 +135,7 @@ impl Recorder {
         self.retries[reason as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> DeviceStats {
+    pub(crate) fn stats(&self) -> DeviceStats {
         let classes = std::array::from_fn(|i| ClassStats {
             read: self.dirs[i * 2].snapshot(),
             write: self.dirs[i * 2 + 1].snapshot(),
@@ -189,16 +180,16 @@ mod tests {
     #[test]
     fn totals_since_and_quantiles() {
         let recorder = Recorder::new(2);
-        recorder.done(Slot::Read(IoClass::Demand), 100, 1_000, 3_000);
-        let earlier = recorder.snapshot();
+        recorder.done(Counter::Read(IoClass::Demand), 100, 1_000, 3_000);
+        let earlier = recorder.stats();
         for i in 0..100 {
-            recorder.done(Slot::Read(IoClass::Demand), 10, 1_000, 1_000 * (i + 1));
-            recorder.done(Slot::Write(IoClass::Ring), 10, 2_000, 2_000);
+            recorder.done(Counter::Read(IoClass::Demand), 10, 1_000, 1_000 * (i + 1));
+            recorder.done(Counter::Write(IoClass::Ring), 10, 2_000, 2_000);
         }
-        recorder.done(Slot::Flush, 0, 500, 500);
+        recorder.done(Counter::Flush, 0, 500, 500);
         recorder.failed(&DeviceErrorKind::Gone);
         recorder.retried(RetryReason::Short);
-        let stats = recorder.snapshot().since(&earlier);
+        let stats = recorder.stats().since(&earlier);
         assert_eq!((stats.totals().read.ops, stats.totals().write.bytes), (100, 1_000));
         assert_eq!(stats.totals_without(&[IoClass::Ring]).write.ops, 0);
         assert_eq!(stats.totals_of(&[IoClass::Ring]).busy_ns(), 200_000);

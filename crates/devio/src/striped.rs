@@ -1,13 +1,13 @@
-//! Several devices as one: consecutive chunks lie on the devices in turns.
+//! Several devices as one: consecutive chunks are distributed over the devices in turn.
 //!
-//! Every member bears a label in its first chunk: the set's id, the number of members, its own number and the
-//! chunk's size. So the members may be passed in any order, and a missing, foreign or superfluous one is an
-//! error before anything is read through the set. A set is as durable as its weakest member: the loss of one
-//! is the loss of the set.
+//! Every member carries a label in its first chunk: the set's id, the number of members, its own number and
+//! the chunk size. So members may be passed in any order, and a missing, foreign or extra one is an error
+//! before anything is read through the set. A set is as durable as its weakest member: losing one loses the
+//! set.
 
 use crate::device::{Completion, IoBufs, SharedDevice};
 use crate::metered::{Metered, RawDevice, RawDone, RawTransfer};
-use crate::{BUF_ALIGN, DeviceError, DeviceErrorKind, IoBuf, IoClass};
+use crate::{BUF_ALIGN, DeviceError, DeviceErrorKind, DoneFuture, IoBuf, IoClass};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::ops::Range;
@@ -16,18 +16,18 @@ use std::sync::Arc;
 const MAGIC: [u8; 8] = *b"PGTIERST";
 /// The format of labels that this version reads and writes.
 const LABEL_FORMAT: u32 = 1;
-/// Bytes of a label.
+/// The size of a label in bytes.
 const LABEL_BYTES: usize = 4096;
-/// The largest number of members.
+/// The maximum number of members.
 const MEMBERS_MAX: usize = 64;
 
 /// Several devices as one. See the module.
 pub type StripedDevice = Metered<Striped>;
 
-/// How to make a set; an existing one keeps its own settings.
+/// How to create a set; an existing one keeps its own settings.
 #[derive(Clone, Copy, Debug)]
 pub struct StripeOptions {
-    /// Bytes of a chunk: a power of two from 64 KiB (the largest page) to 16 MiB. Default: 256 KiB.
+    /// The chunk size in bytes: a power of two from 64 KiB (the largest page) to 16 MiB. Default: 256 KiB.
     pub chunk_bytes: u64,
     /// Whether to label blank members as a new set. Default: yes.
     pub create: bool,
@@ -172,7 +172,7 @@ impl Metered<Striped> {
     }
 }
 
-/// A number from the system's source of randomness, as hash maps draw their keys.
+/// A random number from the source from which hash maps draw their keys.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -192,7 +192,7 @@ async fn read_label(device: &SharedDevice) -> Result<Option<Label>, StripeError>
     }
 }
 
-/// The devices in the order of their labels, which must be those of one whole set; and the chunk's size.
+/// The devices in the order of their labels, which must form one whole set; and the chunk size.
 fn in_order(
     devices: Vec<SharedDevice>,
     labels: &[Option<Label>],
@@ -201,7 +201,7 @@ fn in_order(
     let mut placed: Vec<Option<SharedDevice>> = vec![None; devices.len()];
     for (device, label) in devices.into_iter().zip(labels) {
         let mixed = |why: String| StripeError::Mixed(format!("{}: {why}", device.name()));
-        let Some(label) = label else { return Err(mixed("it has no label, others have".into())) };
+        let Some(label) = label else { return Err(mixed("it has no label, but others have one".into())) };
         let one = *first.get_or_insert(*label);
         if (one.set, one.members, one.chunk_bytes) != (label.set, label.members, label.chunk_bytes) {
             return Err(mixed("it belongs to another set".into()));
@@ -222,9 +222,9 @@ fn in_order(
     Ok((placed.into_iter().flatten().collect(), chunk))
 }
 
-/// A part of a transfer on one member: a whole buffer, or a piece of one that crosses chunks.
+/// A part of a transfer on one member: a whole buffer, or a part of one that crosses chunks.
 struct Piece {
-    /// The buffer, and the range of it.
+    /// The index of the buffer, and the range in it.
     buf: usize,
     range: Range<usize>,
 }
@@ -238,7 +238,7 @@ struct Share {
 }
 
 impl Striped {
-    /// The member that has the byte at `offset`, and where.
+    /// The member that holds the byte at `offset`, and the offset there.
     fn place(&self, offset: u64) -> (usize, u64) {
         let (chunk, within) = (offset / self.chunk, offset % self.chunk);
         let members = self.members.len() as u64;
@@ -246,9 +246,9 @@ impl Striped {
         ((chunk % members) as usize, (chunk / members + 1) * self.chunk + within)
     }
 
-    /// Splits a transfer. A contiguous range is contiguous on every member, so each has one vectored
-    /// operation. Buffers that lie within a chunk are passed on; pieces of others are copies (of what is
-    /// written).
+    /// Splits a transfer. A contiguous range is contiguous on every member, so each gets one vectored
+    /// operation. A buffer within a chunk is passed on; one that crosses chunks is transferred through copies
+    /// of its parts.
     fn split(&self, offset: u64, bufs: &mut IoBufs, write: bool) -> Vec<Share> {
         let mut shares: Vec<Share> = self.members.iter().map(|_| Share::default()).collect();
         let mut at = offset;
@@ -279,7 +279,7 @@ impl Striped {
     fn transfer(&self, offset: u64, mut bufs: IoBufs, class: IoClass, write: bool) -> RawTransfer {
         let shares = self.split(offset, &mut bufs, write);
         let mut running = Vec::new();
-        // Every operation has started when its call returns: the members work at the same time.
+        // Every operation has started when its call returns, so the members work in parallel.
         for (member, share) in self.members.iter().zip(shares).filter(|(_, share)| !share.pieces.is_empty()) {
             let Share { offset, pieces, bufs } = share;
             let started =
@@ -304,7 +304,18 @@ impl Striped {
     }
 }
 
-/// The kind of a member's error, which names the member where the kind has room for it.
+/// Waits for the members' operations, which have started; the first error.
+fn all_done(started: Vec<DoneFuture>) -> RawDone {
+    Box::pin(async move {
+        let mut result = Ok(());
+        for one in started {
+            result = result.and(one.await.map_err(of_member));
+        }
+        result
+    })
+}
+
+/// The kind of a member's error; an I/O error names the member.
 fn of_member(error: DeviceError) -> DeviceErrorKind {
     match &error.kind {
         DeviceErrorKind::Io(source) => {
@@ -324,14 +335,7 @@ impl RawDevice for Striped {
     }
 
     fn flush(&self) -> RawDone {
-        let started: Vec<_> = self.members.iter().map(|member| member.flush(IoClass::Meta)).collect();
-        Box::pin(async move {
-            let mut result = Ok(());
-            for flush in started {
-                result = result.and(flush.await.map_err(of_member));
-            }
-            result
-        })
+        all_done(self.members.iter().map(|member| member.flush(IoClass::Meta)).collect())
     }
 
     /// Up to the first byte that a member lacks.
@@ -364,13 +368,7 @@ impl RawDevice for Striped {
             started.push(self.members[member].discard(local, part));
             at += part;
         }
-        Box::pin(async move {
-            let mut result = Ok(());
-            for discard in started {
-                result = result.and(discard.await.map_err(of_member));
-            }
-            result
-        })
+        all_done(started)
     }
 
     fn alignment(&self) -> usize {

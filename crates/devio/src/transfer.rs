@@ -4,7 +4,6 @@
 //! Both real backends drive it: they issue the rest, pass it the answer, and follow its next step.
 
 use crate::check::Spot;
-use crate::class::Slot;
 use crate::device::IoBufs;
 use crate::occupancy::InFlight;
 use crate::recorder::RetryReason;
@@ -82,16 +81,6 @@ pub(crate) struct Transfer {
 impl Transfer {
     pub(crate) fn new(spot: Spot, class: IoClass, bufs: IoBufs, began_ns: u64, in_flight: InFlight) -> Self {
         Self { spot, class, bufs, began_ns, done: 0, retries: 0, _in_flight: in_flight }
-    }
-
-    /// The counter of the operation.
-    pub(crate) fn slot(&self) -> Slot {
-        match self.spot.op {
-            IoOp::Write => Slot::Write(self.class),
-            IoOp::Flush => Slot::Flush,
-            IoOp::Discard => Slot::Discard,
-            IoOp::Read | IoOp::Grow | IoOp::Open => Slot::Read(self.class),
-        }
     }
 
     /// The offset at which the rest starts.

@@ -29,30 +29,28 @@
 //! the ring for good (which should not happen), waiting tasks get [`DeviceErrorKind::Gone`] without their
 //! buffers, which are leaked: the kernel may still write to them.
 //!
-//! **Locking.** Submitters and the reaper take the state lock; promises are completed after its release. The
-//! reaping lock (`uring_reap`) comes before it.
+//! **Locking.** Submitters and the reaper take the lock on the operations; promises are completed after its
+//! release. The reaping lock (`uring_reap`) comes before it.
 
-use crate::device::IoBufs;
-use crate::file::RawFile;
+use crate::Completion;
+use crate::file::{Issuer, RawFile};
+use crate::ticket::Ticket;
 use crate::transfer::Transfer;
-use crate::uring_core::{Pass, Shared};
+use crate::uring_core::{Pass, UringCore};
 use crate::uring_reap::{Reap, Reaping};
 use crate::uring_ring::Ring;
-use crate::{Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts};
-use std::future::{Future, ready};
 use std::io;
-use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A file served by io_uring. See the module.
+/// Serves a file by io_uring. See the module.
 #[derive(Debug)]
-pub(crate) struct UringDevice {
-    shared: Arc<Shared>,
+pub(crate) struct Uring {
+    core: Arc<UringCore>,
     reaping: Reaping,
 }
 
-impl UringDevice {
+impl Uring {
     /// Serves `file`, or returns it with the reason why io_uring cannot.
     pub(crate) fn new(file: RawFile, depth: u32, reap: Reap) -> Result<Self, Box<(RawFile, io::Error)>> {
         let depth = depth.clamp(1, 4096);
@@ -60,96 +58,36 @@ impl UringDevice {
             Ok(ring) => ring,
             Err(error) => return Err(Box::new((file, error))),
         };
-        let shared = Arc::new(Shared::new(ring, file, depth));
-        match Reaping::start(&shared, Pass::new(), reap) {
-            Ok(reaping) => Ok(Self { shared, reaping }),
-            Err(error) => match Arc::try_unwrap(shared) {
-                Ok(Shared { file, .. }) => Err(Box::new((file, error))),
+        let core = Arc::new(UringCore::new(ring, file, depth));
+        match Reaping::start(&core, Pass::new(), reap) {
+            Ok(reaping) => Ok(Self { core, reaping }),
+            Err(error) => match Arc::try_unwrap(core) {
+                Ok(UringCore { file, .. }) => Err(Box::new((file, error))),
                 Err(_) => unreachable!("what held the other handle was dropped with the failed start"),
             },
         }
     }
+}
 
-    fn start_or(&self, prepared: Result<Transfer, Completion>) -> IoFuture {
-        match prepared {
-            Ok(transfer) => Box::pin(self.shared.start(transfer)),
-            Err(completion) => Box::pin(ready(completion)),
-        }
+impl Issuer for Uring {
+    const NAME: &'static str = "uring";
+
+    fn file(&self) -> &RawFile {
+        &self.core.file
+    }
+
+    delegate! { self => self.core;
+        fn start(transfer: Transfer) -> Ticket<Completion>;
+    }
+
+    delegate! { self => self.core.ring;
+        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
     }
 }
 
-impl Drop for UringDevice {
+impl Drop for Uring {
     fn drop(&mut self) {
-        self.shared.close(false);
-        self.reaping.end(&self.shared);
-    }
-}
-
-impl Device for UringDevice {
-    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.start_or(self.shared.file.prepare(IoOp::Read, offset, bufs, class))
-    }
-
-    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.start_or(self.shared.file.prepare(IoOp::Write, offset, bufs, class))
-    }
-
-    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        let ticket = self.shared.start(self.shared.file.prepare_flush(class));
-        Box::pin(async move { ticket.await.result })
-    }
-
-    fn size(&self) -> u64 {
-        self.shared.file.size()
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.shared.file.grow(bytes)
-    }
-
-    fn discard(
-        &self,
-        offset: u64,
-        len: u64,
-    ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        match self.shared.file.prepare_discard(offset, len) {
-            Ok(transfer) => {
-                let ticket = self.shared.start(transfer);
-                Box::pin(async move { ticket.await.result })
-            }
-            Err(error) => Box::pin(ready(Err(error))),
-        }
-    }
-
-    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
-        self.shared.ring.register(regions)
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        &self.shared.file.occupancy
-    }
-
-    fn alignment(&self) -> usize {
-        self.shared.file.alignment
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.shared.file.recorder.snapshot()
-    }
-
-    fn track_costs(&self, points: usize) {
-        self.shared.file.recorder.track_costs(points);
-    }
-
-    fn recent_costs(&self) -> Option<RecentCosts> {
-        self.shared.file.recorder.recent_costs()
-    }
-
-    fn backend(&self) -> &'static str {
-        "uring"
-    }
-
-    fn name(&self) -> &str {
-        &self.shared.file.name
+        self.core.close(false);
+        self.reaping.end(&self.core);
     }
 }

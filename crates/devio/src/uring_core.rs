@@ -2,12 +2,11 @@
 
 use crate::file::RawFile;
 use crate::queue::RankQueue;
-use crate::ticket::{Promise, ticket};
+use crate::ticket::{Promise, Ticket, ticket};
 use crate::transfer::Transfer;
 use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
 use crate::{Completion, DeviceErrorKind, IoOp};
 use parking_lot::Mutex;
-use std::future::Future;
 use std::io;
 use std::time::Duration;
 
@@ -15,14 +14,15 @@ use std::time::Duration;
 /// to several seconds).
 const REFUSALS_MAX: u32 = 200;
 
+/// See the module.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct UringCore {
+    operations: Mutex<Operations>,
     pub(crate) ring: Ring,
     pub(crate) file: RawFile,
 }
 
-struct State {
+struct Operations {
     pusher: Pusher,
     /// The kernel's operations, by slot.
     table: Vec<Option<Op>>,
@@ -56,7 +56,7 @@ impl Pass {
     }
 }
 
-impl State {
+impl Operations {
     /// Passes `op` to the kernel; returns it when no slot is free.
     fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
         let Some(slot) = self.free.pop() else { return Some(op) };
@@ -77,10 +77,10 @@ impl State {
     }
 }
 
-impl Shared {
+impl UringCore {
     /// At most `depth` operations are with the kernel at once.
     pub(crate) fn new(ring: Ring, file: RawFile, depth: u32) -> Self {
-        let state = State {
+        let operations = Operations {
             pusher: Pusher::new(),
             table: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
@@ -88,27 +88,27 @@ impl Shared {
             closing: false,
             dead: false,
         };
-        Self { state: Mutex::new(state), ring, file }
+        Self { operations: Mutex::new(operations), ring, file }
     }
 
-    pub(crate) fn start(&self, transfer: Transfer) -> impl Future<Output = Completion> + Send + use<> {
+    pub(crate) fn start(&self, transfer: Transfer) -> Ticket<Completion> {
         let (promise, ticket) = ticket();
         let class = transfer.class;
         let op = Op { transfer, segments: Segments::default(), promise };
-        let mut state = self.state.lock();
-        if state.dead {
-            drop(state);
+        let mut operations = self.operations.lock();
+        if operations.dead {
+            drop(operations);
             self.complete(op, Some(Err(DeviceErrorKind::Gone)));
             return ticket;
         }
-        match state.push(&self.ring, op) {
+        match operations.push(&self.ring, op) {
             None => {
-                drop(state);
+                drop(operations);
                 self.submit();
             }
             // Every operation that occupies a slot completes, and the reaper then takes the next one from
             // here.
-            Some(op) => state.backlog.push(class, op),
+            Some(op) => operations.backlog.push(class, op),
         }
         ticket
     }
@@ -121,7 +121,7 @@ impl Shared {
                 Ok(_) => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!(device = %self.file.name, %error, "submission is deferred");
+                    tracing::debug!(device = %self.file.meter.name, %error, "submission is deferred");
                     self.ring.wake();
                     return false;
                 }
@@ -132,7 +132,7 @@ impl Shared {
     /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap.
     pub(crate) fn serve(&self, mut pass: Pass) {
         let mut refusals = 0;
-        self.ring.arm(&mut self.state.lock().pusher);
+        self.ring.arm(&mut self.operations.lock().pusher);
         loop {
             match self.ring.wait(&pass.reaper) {
                 Ok(_) => refusals = 0,
@@ -154,14 +154,14 @@ impl Shared {
     }
 
     /// Reaps what has completed so far; returns whether the device is closing and everything is done. Leaves
-    /// ended operations to [`Shared::complete_all`], to run outside any lock.
+    /// ended operations to [`UringCore::complete_all`], to run outside any lock.
     fn reap(&self, pass: &mut Pass) -> bool {
         self.ring.reap(&mut pass.reaper, &mut pass.results);
         self.digest(&mut pass.results, &mut pass.ended)
     }
 
-    /// Like [`Shared::reap`], but for a caller that does not block afterwards: submits what the pass queued
-    /// and returns what has ended. Also says whether the kernel accepts submissions.
+    /// Like [`UringCore::reap`], but for a caller that does not block afterwards: submits what the pass
+    /// queued and returns what has ended. Also says whether the kernel accepts submissions.
     pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
         self.ring.awake();
         self.reap(pass);
@@ -175,49 +175,49 @@ impl Shared {
         }
     }
 
-    /// Refuses further operations; [`Shared::serve`] returns once none is left.
+    /// Refuses further operations; [`UringCore::serve`] returns once none is left.
     pub(crate) fn close(&self, dead: bool) {
-        let mut state = self.state.lock();
-        state.closing = true;
-        state.dead |= dead;
-        drop(state);
+        let mut operations = self.operations.lock();
+        operations.closing = true;
+        operations.dead |= dead;
+        drop(operations);
         self.ring.wake();
     }
 
     /// Processes completions, and queues retries and the backlog; returns whether the device is closing and
     /// everything is done.
     fn digest(&self, results: &mut Vec<(u64, i32)>, ended: &mut Ended) -> bool {
-        let mut state = self.state.lock();
+        let mut operations = self.operations.lock();
         for (slot, result) in results.drain(..) {
             if slot == WAKE {
                 self.ring.awake();
-                self.ring.arm(&mut state.pusher);
-            } else if let Some(op) = state.table.get_mut(slot as usize).and_then(Option::take) {
-                state.free.push(slot as u32);
-                self.digest_one(&mut state, op, result, ended);
+                self.ring.arm(&mut operations.pusher);
+            } else if let Some(op) = operations.table.get_mut(slot as usize).and_then(Option::take) {
+                operations.free.push(slot as u32);
+                self.digest_one(&mut operations, op, result, ended);
             }
         }
-        while !state.free.is_empty() {
-            let Some(op) = state.backlog.pop() else { break };
+        while !operations.free.is_empty() {
+            let Some(op) = operations.backlog.pop() else { break };
             if op.transfer.spot.op == IoOp::Read && op.promise.is_abandoned() {
                 ended.push((op, None));
                 continue;
             }
-            if let Some(op) = state.push(&self.ring, op) {
-                state.backlog.push(op.transfer.class, op);
+            if let Some(op) = operations.push(&self.ring, op) {
+                operations.backlog.push(op.transfer.class, op);
                 break;
             }
         }
-        state.closing && state.is_idle()
+        operations.closing && operations.is_idle()
     }
 
-    fn digest_one(&self, state: &mut State, mut op: Op, result: i32, ended: &mut Ended) {
+    fn digest_one(&self, operations: &mut Operations, mut op: Op, result: i32, ended: &mut Ended) {
         let answer = u64::try_from(result).map_err(|_| -result);
         match self.file.answer(&mut op.transfer, answer) {
             Some(result) => ended.push((op, Some(result))),
             None => {
-                if let Some(op) = state.push(&self.ring, op) {
-                    state.backlog.push(op.transfer.class, op);
+                if let Some(op) = operations.push(&self.ring, op) {
+                    operations.backlog.push(op.transfer.class, op);
                 }
             }
         }
@@ -234,12 +234,12 @@ impl Shared {
     /// Gives up the ring: fails everything, and leaks the memory that the kernel may still write to.
     #[cold]
     fn give_up(&self, error: &io::Error) {
-        tracing::error!(device = %self.file.name, %error, "io_uring has stopped working; the device is gone");
-        let mut state = self.state.lock();
-        state.dead = true;
-        let with_kernel: Vec<Op> = state.table.iter_mut().filter_map(Option::take).collect();
-        let waiting: Vec<Op> = std::iter::from_fn(|| state.backlog.pop()).collect();
-        drop(state);
+        tracing::error!(device = %self.file.meter.name, %error, "io_uring has stopped working; the device is gone");
+        let mut operations = self.operations.lock();
+        operations.dead = true;
+        let with_kernel: Vec<Op> = operations.table.iter_mut().filter_map(Option::take).collect();
+        let waiting: Vec<Op> = std::iter::from_fn(|| operations.backlog.pop()).collect();
+        drop(operations);
         for mut op in with_kernel {
             std::mem::forget(std::mem::take(&mut op.transfer.bufs));
             std::mem::forget(std::mem::take(&mut op.segments));
@@ -251,10 +251,10 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for Operations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let in_kernel = self.table.len() - self.free.len();
-        f.debug_struct("State")
+        f.debug_struct("Operations")
             .field("in_kernel", &in_kernel)
             .field("closing", &self.closing)
             .finish_non_exhaustive()

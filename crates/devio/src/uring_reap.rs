@@ -9,7 +9,7 @@
 //! **Locking.** The lock on [`Who`] is held while a pass reaps, but not while operations are completed: a
 //! completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
-use crate::uring_core::{Pass, Shared};
+use crate::uring_core::{Pass, UringCore};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,39 +42,36 @@ enum Who {
 }
 
 impl Reaping {
-    pub(crate) fn start(shared: &Arc<Shared>, pass: Pass, reap: Reap) -> io::Result<Self> {
+    pub(crate) fn start(core: &Arc<UringCore>, pass: Pass, reap: Reap) -> io::Result<Self> {
         // Only a panic reveals that a runtime has no reactor, so the check requires that a panic does not end
         // the process.
         let asked = reap == Reap::Reactor && panics_unwind();
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| asked);
-        let Some(runtime) = runtime else {
-            let thread = start_thread(shared, pass)?;
-            return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));
-        };
-        let Some(announced) = announced(shared)? else {
-            let thread = start_thread(shared, pass)?;
+        let announced = if runtime.is_some() { announced(core)? } else { None };
+        let (Some(runtime), Some(announced)) = (runtime, announced) else {
+            let thread = start_thread(core, pass)?;
             return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));
         };
         let who = Arc::new(Mutex::new(Who::Task(pass)));
-        let duty = Duty { shared: Arc::clone(shared), who: Arc::clone(&who) };
+        let duty = Duty { core: Arc::clone(core), who: Arc::clone(&who) };
         runtime.spawn(async move { duty.run(announced).await });
         Ok(Self(who))
     }
 
     /// Closes the device: finishes everything outstanding.
-    pub(crate) fn end(&self, shared: &Shared) {
+    pub(crate) fn end(&self, core: &UringCore) {
         let who = std::mem::replace(&mut *self.0.lock(), Who::Ended);
         match who {
             Who::Task(pass) => {
-                shared.ring.hush();
-                shared.serve(pass);
+                core.ring.hush();
+                core.serve(pass);
                 // The task still waits, and holds the ring and the file.
-                shared.ring.wake();
+                core.ring.wake();
             }
             // A completion may drop the last handle on the thread itself; the thread then ends by itself.
             Who::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
                 if thread.join().is_err() {
-                    tracing::error!(device = %shared.file.name, "the reaper panicked");
+                    tracing::error!(device = %core.file.meter.name, "the reaper panicked");
                 }
             }
             Who::Thread(_) | Who::Ended => {}
@@ -92,8 +89,8 @@ fn panics_unwind() -> bool {
 }
 
 /// The descriptor registered with the runtime's reactor; `None` when the runtime has no reactor.
-fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
-    let fd = shared.ring.announce()?;
+fn announced(core: &UringCore) -> io::Result<Option<AsyncFd<OwnedFd>>> {
+    let fd = core.ring.announce()?;
     // Tokio offers no query for the reactor, and panics without one.
     let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         // This deprecated call exists in every supported tokio version. Its successor, which requires a
@@ -104,9 +101,9 @@ fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     match registered {
         Ok(registered) => registered.map(Some),
         Err(_panic) => {
-            shared.ring.hush();
+            core.ring.hush();
             tracing::warn!(
-                device = %shared.file.name,
+                device = %core.file.meter.name,
                 "the runtime has I/O disabled, so a thread reaps completions; enable_io() or enable_all() \
                  makes it faster"
             );
@@ -115,9 +112,9 @@ fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     }
 }
 
-fn start_thread(shared: &Arc<Shared>, pass: Pass) -> io::Result<JoinHandle<()>> {
-    let shared = Arc::clone(shared);
-    std::thread::Builder::new().name("pagetier-reap".into()).spawn(move || shared.serve(pass))
+fn start_thread(core: &Arc<UringCore>, pass: Pass) -> io::Result<JoinHandle<()>> {
+    let core = Arc::clone(core);
+    std::thread::Builder::new().name("pagetier-reap".into()).spawn(move || core.serve(pass))
 }
 
 /// The number of consecutive refused submissions after which the task leaves the ring to a thread.
@@ -125,7 +122,7 @@ const REFUSALS_MAX: u32 = 8;
 
 /// The task's half.
 struct Duty {
-    shared: Arc<Shared>,
+    core: Arc<UringCore>,
     who: Arc<Mutex<Who>>,
 }
 
@@ -138,9 +135,9 @@ impl Duty {
             ready.clear_ready();
             let mut who = self.who.lock();
             let Who::Task(pass) = &mut *who else { return };
-            let (mut ended, accepted) = self.shared.reap_now(pass);
+            let (mut ended, accepted) = self.core.reap_now(pass);
             drop(who);
-            self.shared.complete_all(&mut ended);
+            self.core.complete_all(&mut ended);
             refusals = if accepted { 0 } else { refusals + 1 };
             if refusals > REFUSALS_MAX {
                 // A thread can pause between its attempts, and gives up after enough of them.
@@ -156,8 +153,8 @@ impl Drop for Duty {
         let mut who = self.who.lock();
         match std::mem::replace(&mut *who, Who::Ended) {
             Who::Task(pass) => {
-                self.shared.ring.hush();
-                match start_thread(&self.shared, pass) {
+                self.core.ring.hush();
+                match start_thread(&self.core, pass) {
                     Ok(thread) => *who = Who::Thread(thread),
                     Err(error) => {
                         drop(who);
@@ -174,9 +171,9 @@ impl Duty {
     /// No other reaper is left: finishes the outstanding operations and refuses further ones.
     #[cold]
     fn go_down(&self, error: &io::Error) {
-        tracing::error!(device = %self.shared.file.name, %error, "no thread to reap completions; the device is gone");
-        self.shared.close(true);
-        self.shared.serve(Pass::new());
+        tracing::error!(device = %self.core.file.meter.name, %error, "no thread to reap completions; the device is gone");
+        self.core.close(true);
+        self.core.serve(Pass::new());
     }
 }
 

@@ -1,9 +1,9 @@
 //! The ring itself: the few unsafe calls, each with the rule that makes it sound.
 //!
-//! Three rules make it sound. *Pushing* happens only under the device's state lock; [`Pusher`] represents
-//! that lock. *Reaping* is done by one holder at a time; [`Reaper`], of which there is one, represents that
-//! right. Everything that an entry points to, buffers and segment lists, stays in the operation table until
-//! its completion was reaped.
+//! Three rules make it sound. *Pushing* happens only under the lock on the device's operations; [`Pusher`]
+//! represents that lock. *Reaping* is done by one holder at a time; [`Reaper`], of which there is one,
+//! represents that right. Everything that an entry points to, buffers and segment lists, stays in the
+//! operation table until its completion was reaped.
 
 use crate::IoBuf;
 use crate::IoOp;
@@ -46,14 +46,14 @@ pub(crate) struct Segments(Vec<libc::iovec>);
 // SAFETY: the pointers refer to the operation's own buffers, which are `Send`.
 unsafe impl Send for Segments {}
 
-/// The right to push; kept inside the state lock.
+/// The right to push; kept inside the lock on the operations.
 pub(crate) struct Pusher(());
 
 /// The right to reap. Only its holder reaps; it may pass from a reactor to a thread.
 pub(crate) struct Reaper(());
 
 impl Pusher {
-    /// The device makes exactly one, and keeps it inside its state lock.
+    /// The device makes exactly one, and keeps it inside the lock on its operations.
     pub(crate) const fn new() -> Self {
         Self(())
     }

@@ -55,7 +55,7 @@ fn an_overlay_reads_across_the_end_of_its_base_and_holds_its_bound() {
         put(&overlay, 16 << 10, 4096, 1).await;
         let refused = overlay.write(20 << 10, IoBufs::from_iter([IoBuf::zeroed(4096)]), IoClass::Clean).await;
         assert!(matches!(refused.result.unwrap_err().kind, DeviceErrorKind::NoSpace));
-        // What is there may be written again.
+        // Blocks that were written may be written again.
         put(&overlay, 4096, 4096, 2).await;
         assert_eq!(get(&overlay, 4096, 4096).await, vec![2; 4096]);
     });

@@ -111,7 +111,7 @@ fn registered_memory_is_read_into() {
     let memory = arena(64 << 10);
     if !device.register(&[(memory.ptr(), memory.len())]) {
         eprintln!(
-            "! memory cannot be registered here (the limit of locked memory); it works without all the same"
+            "! memory cannot be registered here (the limit of locked memory); operations work without it"
         );
     }
     assert!(!device.register(&[(memory.ptr(), 4096)]), "it is registered, or cannot be");

@@ -59,7 +59,7 @@ impl GhostParams {
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GhostError {
-    /// A multiple is negative or not a number, or is 0 for the pool.
+    /// A factor is negative or not a number, or leaves no page of the pool.
     #[error("{0} is not a multiple of a size")]
     Factor(f64),
     /// A size beyond 2^32 pages.

@@ -217,8 +217,7 @@ impl Tiers {
         self.dirty += 1;
         self.dirty_since.push_back((frame, at));
         self.pool.dirtied(FrameId(frame));
-        // If the SSD is written through, or never in place, the copy stays until it is overwritten or
-        // superseded.
+        // A policy that writes through or appends keeps the copy until it is overwritten or superseded.
         let kept = self.ssd.write_through() || self.ssd.append_group().is_some();
         if slot != NONE && !self.slots[slot as usize].newer_than_hdd && !kept {
             self.report_logical(frame);

@@ -1,12 +1,12 @@
 //! A consistent copy of a running store.
 //!
 //! The pages are copied one by one while they change: a fuzzy copy, in which each page is whole. The log is
-//! held from the beginning of the copy to its end, and copied last. Redo over the copied log brings every
-//! copied page to the log's end, so the copy is the store as it was at that moment. A page that did not exist
-//! when the copy began is created by redo.
+//! retained from the beginning of the copy to its end, and copied last. Redo over the copied log brings every
+//! copied page to the log's end, so the copy is the store as it was at that moment. Redo also creates the
+//! pages that did not exist when the copy began.
 //!
-//! The copy is made beside its destination, recovered, checked, closed, and renamed: a directory of the
-//! destination's name is a whole backup.
+//! The copy is made beside its destination, recovered, checked, closed, and renamed: a directory with the
+//! destination's name is a complete backup.
 
 use crate::durable;
 use crate::error::KvError;
@@ -23,15 +23,15 @@ use std::sync::Arc;
 /// The pool of the copy while it is made, in bytes.
 const COPY_POOL_BYTES: u64 = 16 << 20;
 
-/// How far a backup is.
+/// The progress of a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BackupProgress {
-    /// Pages are copied: so many of so many.
+    /// Copying pages: the number copied, and their total.
     Pages(u64, u64),
-    /// The log is copied, and the copy recovered.
+    /// Copying the log and recovering the copy.
     Recovering,
-    /// The copy is checked: so many pages of so many.
+    /// Checking the copy: the number of pages checked, and their total.
     Checking(u64, u64),
 }
 
@@ -39,20 +39,20 @@ pub enum BackupProgress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// The position in the log of the last change that it contains.
+    /// The log position of the last change in the backup.
     pub lsn: Lsn,
     /// Pages copied.
     pub pages: u64,
-    /// Keys in it.
+    /// Keys in the backup.
     pub entries: u64,
 }
 
 impl Kv {
-    /// Copies the store to the new directory `to` while it is in use: the copy has every change that was
-    /// confirmed before this call, and is the store as it was at one moment before this call returned. It is
-    /// opened like any other store. `to` exists once the copy is complete, checked and durable.
+    /// Copies the store to the new directory `to` while it is in use. The copy has every change that was
+    /// confirmed before this call, and is the store as it was at one moment before the call returned. It
+    /// opens like any other store. `to` exists only once the copy is complete, checked and durable.
     ///
-    /// The log is kept while the backup runs. Dropped half-way it leaves `<to>.partial`.
+    /// The log is not truncated while the backup runs. If the future is dropped, it leaves `<to>.partial`.
     ///
     /// # Errors
     /// `to` or `<to>.partial` exists or cannot be written, a page cannot be read, or the copy is not sound.
@@ -68,7 +68,7 @@ impl Kv {
             }
         }
         durable::create_dir(&partial)?;
-        // From here on the log stays: every change from now on is in its copy.
+        // Retain the log from here on: its copy then has every later change.
         let (hold, _) = self.wal().hold();
         let options = Options::new(&partial).pool_bytes(COPY_POOL_BYTES).ssd_bytes(0).create(false);
         let pages = self.copy_pages(&options, &mut progress).await?;
@@ -121,7 +121,7 @@ impl Kv {
         Ok(pages)
     }
 
-    /// Copies the durable log. All of it: a record that the copied pages have already is skipped by redo.
+    /// Copies the whole durable log: redo skips the records that the copied pages already have.
     async fn copy_log(&self, options: &Options) -> Result<(), KvError> {
         let wal = self.wal().clone();
         wal.flush(wal.end()).await?;

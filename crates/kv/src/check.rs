@@ -1,4 +1,4 @@
-//! Walks the whole store: order, links, fences, chains, and every page accounted for exactly once.
+//! Walks the whole store: verifies order, links, fences and chains, and that every page has exactly one use.
 
 use crate::error::KvError;
 use crate::kv::Kv;
@@ -7,7 +7,7 @@ use crate::tree::{META_PAGE, ROOT, Tree, edit};
 use pagetier::{Lsn, PageId, PageRef};
 use std::collections::BTreeMap;
 
-/// Problems beyond this many are counted only.
+/// Problems beyond this number are counted but not listed.
 const LISTED_MAX: usize = 50;
 
 /// What [`Kv::check`] found.
@@ -30,7 +30,7 @@ pub struct CheckReport {
     pub free: u64,
     /// The number of problems; 0: the store is sound.
     pub problems: u64,
-    /// The first of them, in words.
+    /// Descriptions of the first problems.
     pub listed: Vec<String>,
 }
 
@@ -50,12 +50,12 @@ impl CheckReport {
 }
 
 impl Kv {
-    /// Reads every page of the store and verifies the tree: order, links, counts, chains, free pages; that
+    /// Reads every page of the store and verifies the tree: order, links, counts, chains and free pages; that
     /// no page is used twice and none is lost; and that no page is newer than the log. Calls `progress` with
-    /// the pages seen and their total.
+    /// the number of pages seen and their total.
     ///
-    /// Readers and changes within one page continue meanwhile, until one change of several pages is asked
-    /// for: it waits, and all that come after it.
+    /// Reads and changes within one page continue meanwhile. A change to several pages waits for the check,
+    /// and so does every operation that follows it.
     ///
     /// # Errors
     /// The meta page cannot be read. Other pages that cannot be read are problems of the report.
@@ -90,7 +90,7 @@ struct Walk<'t, 'p> {
     progress: Box<dyn FnMut(u64, u64) + Send + 'p>,
 }
 
-/// A node to visit: its page, and the keys that it may hold: from `low` up to and without `high`.
+/// A node to visit: its page, and the range of keys that it may hold, from `low` up to but excluding `high`.
 struct Visit {
     no: u32,
     low: Vec<u8>,
@@ -98,7 +98,7 @@ struct Visit {
 }
 
 impl Walk<'_, '_> {
-    /// Notes the use of a page; false if it was in use already or does not exist.
+    /// Records the use of a page; returns false if it was already in use or does not exist.
     fn take(&mut self, no: u32, by: u32) -> bool {
         self.seen += 1;
         if self.seen.is_multiple_of(256) || self.seen == self.uses.len() as u64 {
@@ -120,7 +120,7 @@ impl Walk<'_, '_> {
     async fn get(&mut self, no: u32) -> Option<PageRef<'_>> {
         match self.tree.store.get(PageId::new(self.tree.space, no)).await {
             Ok(page) => {
-                // Read under the latch: until it is taken, the page and the log may change.
+                // Read the log's end under the latch: before that, both the page and the log may change.
                 let log_end = self.tree.wal.end();
                 if page.lsn() > log_end || page.lsn() == Lsn(0) {
                     let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());

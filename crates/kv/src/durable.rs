@@ -4,7 +4,7 @@ use crate::error::KvError;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Creates the directory and those above it that do not exist.
+/// Creates the directory and its missing parents.
 pub(crate) fn create_dir(dir: &Path) -> Result<(), KvError> {
     let missing: Vec<&Path> =
         dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).take_while(|dir| !dir.exists()).collect();

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the key-value store.
 
 use pagetier::PageId;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
@@ -14,8 +14,8 @@ pub enum KvError {
     /// The page store failed. The operation has changed nothing.
     #[error(transparent)]
     Store(#[from] pagetier::Error),
-    /// The log failed. A change that returns this error may be visible, and becomes durable once the log
-    /// works again; a crash before that loses it.
+    /// The log failed. A change that returns this error may be visible. It becomes durable once the log works
+    /// again; a crash before that loses it.
     #[error(transparent)]
     Log(#[from] WalError),
     /// Redo failed; opening again repeats it.
@@ -24,7 +24,8 @@ pub enum KvError {
     /// A checkpoint failed.
     #[error("checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),
-    /// A page is not what the tree expects there: a defect of this crate, or pages of another program.
+    /// A page does not have the contents that the tree expects: a bug of this crate, or another program's
+    /// pages.
     #[error("page {page} is not what the tree expects: {what}; `check` lists all such pages")]
     Damaged {
         /// The page.
@@ -64,10 +65,10 @@ pub enum KvError {
         /// The identity that the pages name.
         pages: u64,
     },
-    /// The pages lack what an engine writes first, and the log does not have it either.
+    /// The pages lack the meta page, and the log does not create it.
     #[error("the store holds no key-value data, and the log does not start from nothing: restore a backup")]
     NoMeta,
-    /// The SSD was given up, and the log does not reach back to the changes that it alone had.
+    /// The SSD was given up, and the log does not reach back to the changes that only the SSD had.
     #[error(
         "{pages} pages lost changes with the SSD, and the log does not go back far enough: restore a backup"
     )]
@@ -84,7 +85,7 @@ pub enum KvError {
         #[source]
         source: std::io::Error,
     },
-    /// The store is in use by a task of its own that did not end.
+    /// A task of the store did not end and still uses it.
     #[error("the store is still in use")]
     Busy,
     /// A backup's copy is not sound.

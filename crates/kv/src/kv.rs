@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// What an opening did to recover.
+/// What an opening did to recover the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovered {
@@ -23,7 +23,7 @@ pub struct Recovered {
     pub lost_pages: u64,
 }
 
-/// The pause after a checkpoint that failed.
+/// The pause after a failed checkpoint.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An open key-value store. Share it in an `Arc`; every method but [`Kv::close`] takes `&self`.
@@ -66,7 +66,7 @@ impl Kv {
         Self { tree, stall_max, keep, recovered, checkpoints: Checkpoints { task, failure } }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// A page cannot be read.
@@ -75,18 +75,18 @@ impl Kv {
     }
 
     /// Inserts `key`, or replaces its value. Durable when it returns; concurrent calls share a sync of the
-    /// log. Dropped half-way, the change happens completely or not at all.
+    /// log. If the future is dropped, the change happens completely or not at all.
     ///
     /// # Errors
-    /// The key or value has a bad length, a page cannot be read, or no page can be taken: nothing has
+    /// The key or value has a bad length, a page cannot be read, or no page can be allocated: nothing has
     /// changed. The log failed: see [`KvError::Log`].
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), KvError> {
         let lsn = self.put_unsynced(key, value).await?;
         Ok(self.wal().flush(lsn).await?)
     }
 
-    /// As [`Kv::put`], but durable only after [`Kv::sync`], or when a later change is. After a crash all
-    /// changes up to some moment are there, and none after it.
+    /// As [`Kv::put`], but durable only after [`Kv::sync`], or once a later change is durable. A crash keeps
+    /// all changes up to some moment, and none after it.
     ///
     /// # Errors
     /// As [`Kv::put`].
@@ -100,7 +100,7 @@ impl Kv {
         self.tree.put(key, value).await
     }
 
-    /// Removes `key`; false when there is no such key. Otherwise like [`Kv::put`].
+    /// Removes `key`; returns false if there is no such key. Otherwise like [`Kv::put`].
     ///
     /// # Errors
     /// As [`Kv::put`].
@@ -110,7 +110,7 @@ impl Kv {
         Ok(true)
     }
 
-    /// As [`Kv::delete`], but durable only after [`Kv::sync`], or when a later change is.
+    /// As [`Kv::delete`], but durable only after [`Kv::sync`], or once a later change is durable.
     ///
     /// # Errors
     /// As [`Kv::put`].
@@ -128,15 +128,15 @@ impl Kv {
         Ok(self.wal().flush(self.wal().end()).await?)
     }
 
-    /// The entries of `range` in key order; [`Scan::backward`] reverses it. Not a snapshot: an entry that is
-    /// changed while the scan runs is seen before or after the change.
+    /// Returns the entries of `range` in key order; [`Scan::backward`] reverses the order. The scan is no
+    /// snapshot: it sees an entry that changes meanwhile before or after the change.
     #[must_use]
     pub fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
         let owned = |bound: Bound<&&[u8]>| bound.map(|key| key.to_vec());
         Scan::new(&self.tree, owned(range.start_bound()), owned(range.end_bound()))
     }
 
-    /// The page store, for its statistics and its SSD. Changing its pages damages the tree.
+    /// The page store, for its statistics and its SSD. Do not change its pages: that damages the tree.
     #[must_use]
     pub fn store(&self) -> &PageStore {
         &self.tree.store
@@ -166,10 +166,10 @@ impl Kv {
         self.tree.value_bytes_max()
     }
 
-    /// Writes everything, so that the next opening is warm and has nothing to redo.
+    /// Writes everything, so that the next opening has warm caches and nothing to redo.
     ///
     /// # Errors
-    /// The first failure. The store is closed all the same, as by a crash.
+    /// The first failure. The store is closed even then, as by a crash.
     pub async fn close(self) -> Result<(), KvError> {
         let Self { tree, keep, checkpoints, .. } = self;
         checkpoints.task.abort();
@@ -179,7 +179,7 @@ impl Kv {
         }
         drop(checkpoints);
         let Tree { store, wal, .. } = &*tree;
-        // Once everything is written, what the SSD alone has can only become less.
+        // Once everything is written, the set of pages that only the SSD has can only shrink.
         store.sync().await?;
         let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
         store.shutdown().await?;
@@ -196,8 +196,8 @@ impl Kv {
         Ok(())
     }
 
-    /// Waits until the log can take a change. While the log fails, changes would pile up in memory: each
-    /// one tries the log first.
+    /// Waits until the log can take a change. While the log fails, changes would accumulate in memory, so
+    /// each one tries the log first.
     async fn admit_change(&self) -> Result<(), KvError> {
         let wal = self.wal();
         if wal.is_failing() {
@@ -211,7 +211,7 @@ impl Kv {
     }
 }
 
-/// Holds the tree only during a checkpoint: a store that is dropped is free for the next opener.
+/// Holds the tree only during a checkpoint, so that a dropped store is free for the next opener.
 async fn keep_log_short(
     tree: Weak<Tree>,
     growth: Arc<Notify>,

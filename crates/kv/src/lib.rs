@@ -1,5 +1,5 @@
-//! An ordered key-value store on Pagetier, meant to be copied: what an engine needs around the page store,
-//! and nothing else.
+//! An ordered key-value store on Pagetier, meant to be copied: it has what an engine needs around the page
+//! store, and nothing else.
 //!
 //! A [`Kv`] is a directory with a page store (`pages`) and a log (`log`). Keys and values are bytes; keys
 //! are in byte order. [`Kv::put`] and [`Kv::delete`] are atomic, and durable when they return.
@@ -7,12 +7,12 @@
 //! | question | file |
 //! | --- | --- |
 //! | How is a page laid out, and how is it changed? | `tree/node.rs`, `tree/edit.rs` |
-//! | How are pages taken and given back? | `tree/pages.rs` |
+//! | How are pages allocated and freed? | `tree/pages.rs` |
 //! | What do readers and writers lock? | `tree/mod.rs` |
 //! | How does the tree grow and shrink? | `tree/grow.rs`, `tree/shrink.rs` |
 //! | In which order does an opening recover? | `open.rs` |
 //! | How is a running store copied? | `backup.rs` |
-//! | What is a sound store? | `check.rs` |
+//! | When is a store sound? | `check.rs` |
 //! | Where is the log? | the crate `pagetier-wal`, which `tpcc_lite` shares |
 //!
 //! ```

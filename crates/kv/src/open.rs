@@ -1,11 +1,11 @@
 //! Opening a store: the log, the pages, redo, and only then the tree.
 //!
-//! 1. Open the log. It proves its own tail: what it calls durable, it has written anew.
+//! 1. Open the log. It rewrites its own tail before it calls that durable.
 //! 2. Open the page store with the log as its gate.
 //! 3. Compare the identities of log and pages, before redo changes a page.
-//! 4. If an SSD was given up, see whether the log goes back far enough.
+//! 4. If an SSD was given up, check that the log reaches back far enough.
 //! 5. Redo.
-//! 6. A new store gets its first two pages, as a log record like any other.
+//! 6. Write the first two pages of a new store, by a log record like any other.
 //! 7. Acknowledge the loss of the SSD once the repaired pages are durable.
 
 use crate::durable;
@@ -20,11 +20,11 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 
 pub(crate) const SPACE: &str = "kv";
-/// The smallest log, in pages: the records of a few of the longest values.
+/// The minimum size of the log, in pages: room for the records of a few of the longest values.
 const LOG_PAGES_MIN: u64 = 256;
 
 impl Kv {
-    /// Opens the store that `options` describe, recovering it if it was not closed.
+    /// Opens the store that `options` describe, and recovers it if it was not closed.
     ///
     /// # Errors
     /// The pages or the log cannot be opened, do not belong together, or recovery fails. Opening again is
@@ -61,7 +61,7 @@ impl Kv {
         Self::open_on(builder, wal, keep, options.stall_max).await
     }
 
-    /// Opens the store on the devices of `builder` and a log, for stores that are not in one directory. The
+    /// Opens the store on the devices of `builder` and a log, for a store that is not in one directory. The
     /// log becomes the store's gate.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Kv {
     }
 }
 
-/// The meta page; `None` when it was never written, or only redo can tell.
+/// Reads the meta page; `None` if it was never written, or if it needs redo.
 async fn read_meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, KvError> {
     match store.get(PageId::new(space, META_PAGE)).await {
         Ok(page) => Ok(Meta::read(&page)),
@@ -108,7 +108,7 @@ async fn read_meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, Kv
     }
 }
 
-/// The number of pages listed as lost with an SSD; an error if redo cannot restore them.
+/// Returns the number of pages listed as lost with an SSD; fails if redo cannot restore them.
 fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> {
     let Some(loss) = store.ssd().loss() else { return Ok(0) };
     let pages = loss.pages();

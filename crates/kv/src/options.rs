@@ -50,8 +50,8 @@ impl Options {
         self
     }
 
-    /// Bytes of the SSD to use; 0: none. An existing store keeps its size. Default: 256 MiB for a new
-    /// store.
+    /// The size of the SSD cache in bytes; 0: none. An existing store refuses another size. Default: its
+    /// size; 256 MiB for a new store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = Some(bytes);
         self
@@ -75,14 +75,14 @@ impl Options {
         self
     }
 
-    /// How much log a recovery may have to read, in bytes. Default: 64 MiB.
+    /// The maximum log that a recovery must read, in bytes. Default: 64 MiB.
     pub fn log_bytes(mut self, bytes: u64) -> Self {
         self.log_bytes = bytes;
         self
     }
 
-    /// For a new store: whether the log is kept for as long as the SSD has changes that the HDD lacks, so
-    /// that redo restores what a lost SSD had. Default: no; a lost SSD then needs a backup.
+    /// For a new store: whether to keep the log for as long as the SSD has changes that the HDD lacks, so
+    /// that redo restores what a lost SSD had. Default: no; after the loss of the SSD, restore a backup.
     pub fn survives_ssd_loss(mut self, survives: bool) -> Self {
         self.survives_ssd_loss = survives;
         self

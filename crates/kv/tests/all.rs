@@ -1,5 +1,5 @@
-//! Every test of this crate that does not need a process of its own: linking one binary per file takes longer
-//! than the tests.
+//! The tests of this crate that need no process of their own. They share one binary, since linking one per
+//! file would take longer than the tests.
 
 mod faults;
 mod model;

@@ -1,5 +1,5 @@
-//! A process killed with SIGKILL while it changes a store on real files: nothing confirmed is lost, `check`
-//! finds nothing wrong. After a third of the kills the recovery is killed as well, up to three times in a
+//! A process is killed with SIGKILL while it changes a store on real files: nothing confirmed is lost, and
+//! `check` finds no problem. After a third of the kills the recovery is killed too, up to three times in a
 //! row.
 //!
 //! `PAGETIER_KILL_ROUNDS=500 cargo test --release -p pagetier-kv --test kill9 -- --nocapture` runs a
@@ -37,7 +37,7 @@ fn options(directory: &Path) -> Options {
     Options::new(directory).page_bytes(4096).pool_bytes(2 << 20).ssd_bytes(4 << 20).log_bytes(1 << 20)
 }
 
-/// Opens the store once its former opener has left it: a store that is dropped ends with its last operation.
+/// Opens the store once its previous opener has left it: a dropped store ends with its last operation.
 async fn open(directory: &Path) -> Kv {
     for _ in 0..500 {
         match Kv::open(&options(directory)).await {
@@ -56,7 +56,7 @@ fn key(number: u32) -> Vec<u8> {
     key
 }
 
-/// The value of a version; every fifth version of a key is its absence.
+/// The value of a version; in every fifth version the key is absent.
 fn value(number: u32, version: u32) -> Option<Vec<u8>> {
     if version.is_multiple_of(5) {
         return None;
@@ -123,7 +123,7 @@ async fn write(kv: Arc<Kv>, seed: u64, task: u32) {
     let mut versions = vec![0; KEYS as usize];
     for number in (task..KEYS).step_by(TASKS as usize) {
         let found = version_of(kv.get(&key(number)).await.unwrap().as_deref());
-        // An absent key is at any version of absence: go on far above all of them.
+        // An absent key may be at any version without a value: continue far above all of them.
         versions[number as usize] = found.unwrap_or_else(|| (seed as u32 + 2) * 100_000 / 5 * 5);
     }
     loop {
@@ -198,8 +198,8 @@ fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) {
     assert!(!ended.success() && ended.code().is_none(), "the writer ended by itself: {ended}");
 }
 
-/// Opens the store in another process and kills that process within the time of an opening. Returns true if
-/// the store was not open yet.
+/// Opens the store in another process and kills that process within the time that an opening takes. Returns
+/// true if the store was not yet open.
 fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut opener = spawn("the_recovery_that_is_killed", RECOVERED, directory, seed);
@@ -231,7 +231,7 @@ async fn check(directory: &Path, known: &mut [Known], close: bool) -> u64 {
                 );
                 version
             }
-            // The key is absent: some version of absence is allowed.
+            // The key is absent: a version without a value must be among the allowed ones.
             None => {
                 let absence = (known.durable..=known.begun).find(|version| version.is_multiple_of(5));
                 absence.unwrap_or_else(|| panic!("key {number} of version {} is lost", known.durable))
@@ -261,7 +261,7 @@ fn nothing_confirmed_is_lost_when_the_process_is_killed() {
                 cut += u64::from(kill_a_recovery(&store, round * 7 + again));
             }
         }
-        // Dropped without a close, it adds another crash.
+        // Dropping it without a close adds another crash.
         entries = runtime().block_on(check(&store, &mut known, round % 7 == 6));
         if round % 50 == 49 {
             println!("{} kills, and {cut} of recoveries; nothing lost", round + 1);

@@ -1,5 +1,5 @@
-//! Random operations against a `BTreeMap`, with power cuts and deaths of the process: after each, the store
-//! is what it was after some operation that is no older than the last one confirmed; and `check` agrees.
+//! Random operations against a `BTreeMap`, with power cuts and killed processes. After each crash the store
+//! is in the state after some operation, no older than the last confirmed one, and `check` finds no problem.
 //!
 //! `PAGETIER_KV_OPS=1000000 cargo test --release -p pagetier-kv --test all model -- --nocapture` runs a
 //! million operations; `PAGETIER_KV_SEED=S` replays one seed.
@@ -22,11 +22,11 @@ type Change = (Vec<u8>, Option<Vec<u8>>);
 
 #[derive(Default)]
 struct Model {
-    /// What is certainly durable.
+    /// The state that is certainly durable.
     confirmed: Map,
-    /// The changes since, in order; the last may have failed.
+    /// The changes since then, in order; the last one may have failed.
     since: Vec<Change>,
-    /// What the store reads as.
+    /// The state that reads return.
     now: Map,
 }
 
@@ -49,7 +49,7 @@ impl Model {
         }
     }
 
-    /// Takes over what a recovery found, if it is allowed.
+    /// Adopts the state that a recovery found, if it is allowed.
     fn recovered(&mut self, found: Map) -> Result<(), String> {
         let mut allowed = self.confirmed.clone();
         let mut changes = self.since.drain(..);
@@ -92,7 +92,7 @@ fn random_value(rng: &mut SmallRng) -> Vec<u8> {
     value
 }
 
-/// One operation. `Err` means that the store failed, as it does without power.
+/// Runs one operation. `Err` means that the store failed, as it does without power.
 async fn step(kv: &Kv, model: &mut Model, rng: &mut SmallRng, deletes: u32) -> Result<(), KvError> {
     let key = random_key(rng, 900);
     match rng.random_range(0..100) {
@@ -128,7 +128,7 @@ async fn step(kv: &Kv, model: &mut Model, rng: &mut SmallRng, deletes: u32) -> R
     Ok(())
 }
 
-/// Compares a range, in either direction, from bounds of either kind.
+/// Compares a range, in a random direction, with random kinds of bounds.
 async fn some_range(kv: &Kv, model: &Model, rng: &mut SmallRng, from: Vec<u8>) -> Result<(), KvError> {
     let to = random_key(rng, 900);
     let (from, to) = if from < to { (from, to) } else { (to, from) };
@@ -155,7 +155,7 @@ async fn some_range(kv: &Kv, model: &Model, rng: &mut SmallRng, from: Vec<u8>) -
     Ok(())
 }
 
-/// Runs until the power goes, the process dies, or `ops` operations are done.
+/// Runs until the power is cut, the process is killed, or `ops` operations are done.
 async fn life(world: &World, model: &mut Model, rng: &mut SmallRng, ops: u64) -> Result<(u64, bool), String> {
     match rng.random_range(0..3) {
         0 => world.power.cut_at(rng.random_range(50..4_000)),
@@ -193,7 +193,7 @@ async fn life(world: &World, model: &mut Model, rng: &mut SmallRng, ops: u64) ->
     Ok((ops, true))
 }
 
-/// Failures without power do not count.
+/// Ignores failures without power.
 fn powered(world: &World, result: Result<(), String>) -> Result<(), String> {
     if world.power.is_cut() { Ok(()) } else { result }
 }
@@ -207,7 +207,7 @@ async fn run(seed: u64, ops: u64) -> Result<u32, String> {
         let (more, kill) = life(&world, &mut model, &mut rng, part).await?;
         done += more.max(1);
         lives += 1;
-        // What is in flight ends.
+        // Let the operations in flight end.
         tokio::time::sleep(Duration::from_secs(60)).await;
         world.restart(kill && !world.power.is_cut() && rng.random_bool(0.7), &mut rng);
     }

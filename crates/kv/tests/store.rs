@@ -1,4 +1,4 @@
-//! Stores on real files: limits, tasks side by side, backups under load, and the program.
+//! Stores on real files: limits, concurrent tasks, backups under load, and the program.
 
 use pagetier_kv::{BackupProgress, Kv, KvError, Options};
 use rand::rngs::SmallRng;
@@ -48,7 +48,7 @@ async fn keys_and_values_of_every_length_come_back_and_longer_ones_are_refused()
     }
 }
 
-/// Changes its own keys, and compares them.
+/// Changes its own keys and compares them.
 async fn worker(kv: Arc<Kv>, task: u64) {
     let mut rng = SmallRng::seed_from_u64(task);
     let mut expected = std::collections::BTreeMap::new();
@@ -109,7 +109,7 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
     kv.put(b"z", &0_u64.to_le_bytes()).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let (changed, over) = (Arc::clone(&kv), Arc::clone(&done));
-    // `a` is always equal to `z` or one ahead, whenever one looks; and the tree changes its shape.
+    // `a` always equals `z` or is one ahead; meanwhile the tree changes its shape.
     let writer = tokio::spawn(async move {
         let mut number = 0_u64;
         while !over.load(Ordering::Acquire) {
@@ -147,6 +147,49 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
     assert!(kv.get(b"only here").await.unwrap().is_none());
     let again = kv.backup(&folder.path().join("copy 0"), |_| ()).await;
     assert!(matches!(again, Err(KvError::Io { .. })), "{again:?}");
+    expect_sound(&kv).await;
+}
+
+/// Whether a backup has reached some moment.
+type Reached = fn(BackupProgress) -> bool;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_is_dropped_leaves_the_store_in_use_and_no_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = Kv::open(&options(&folder.path().join("kv"))).await.unwrap();
+    for number in 0..3_000 {
+        kv.put_unsynced(format!("{number:05}").as_bytes(), &[1; 300]).await.unwrap();
+    }
+    let moments: [Reached; 3] = [
+        |at| matches!(at, BackupProgress::Pages(..)),
+        |at| at == BackupProgress::Recovering,
+        |at| matches!(at, BackupProgress::Checking(..)),
+    ];
+    for (n, reached) in moments.into_iter().enumerate() {
+        let (to, partial) =
+            [format!("copy {n}"), format!("copy {n}.partial")].map(|name| folder.path().join(name)).into();
+        let at_moment = tokio::sync::Notify::new();
+        let backup = kv.backup(&to, |at| {
+            if reached(at) {
+                at_moment.notify_one();
+            }
+        });
+        // Dropped at the first await after that moment.
+        tokio::select! {
+            biased;
+            () = at_moment.notified() => {}
+            report = backup => panic!("the backup is not dropped: {report:?}"),
+        }
+        assert!(!to.exists() && partial.exists());
+    }
+    // The log is free again: checkpoints truncate it while changes go on.
+    let held = kv.wal().oldest();
+    for number in 0..30_000_u32 {
+        kv.put_unsynced(format!("{:05}", number % 3_000).as_bytes(), &[2; 300]).await.unwrap();
+    }
+    assert!(kv.wal().oldest() > held, "a dropped backup keeps the log");
+    let report = kv.backup(&folder.path().join("copy"), |_| ()).await.unwrap();
+    assert_eq!(report.entries, 3_000);
     expect_sound(&kv).await;
 }
 
@@ -213,7 +256,7 @@ fn an_interrupted_load_keeps_what_it_inserted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Until some of it is in the log.
+    // Wait until the log has some of it.
     for _ in 0..6_000 {
         if log_bytes(&dir.join("log")) > 100_000 {
             break;

@@ -45,7 +45,7 @@ pub struct Header {
     pub flags: Flags,
 }
 
-/// The reason why an image is not the requested page. Plain data that errors carry.
+/// Why an image is not the requested page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Defect {
@@ -169,7 +169,8 @@ pub fn verify(seed: StoreSeed, image: &[u8], page: PageId) -> Result<Header, Def
 /// Whether `image` is all zeroes.
 #[must_use]
 pub fn is_blank(image: &[u8]) -> bool {
-    image.iter().all(|&b| b == 0)
+    // Each byte repeats the one before it: one comparison of memory.
+    image.first().is_none_or(|first| *first == 0 && image[1..] == image[..image.len() - 1])
 }
 
 impl fmt::Display for Defect {

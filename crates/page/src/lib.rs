@@ -1,4 +1,4 @@
-//! Pages: their ids, headers, checksums, and the order of their versions.
+//! Pages: ids, headers, checksums, and the order of versions.
 //!
 //! Pure: no I/O, no clocks, no allocation. `docs/format.md` has the byte table; the fixture in `tests/` holds
 //! bytes that every later version must read.

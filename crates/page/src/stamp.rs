@@ -62,8 +62,8 @@ impl StampSource {
         Self(AtomicU64::new(Stamp::first_of(epoch).0))
     }
 
-    /// Issues a stamp. An opening has 2^40 of them: twelve days of a million page writes per second. Beyond
-    /// that the counter carries into the epoch, which still sorts above all earlier stamps.
+    /// Issues a stamp. An opening has 2^40 of them, enough for twelve days at a million page writes per
+    /// second. Beyond that the counter carries into the epoch, which still sorts above all earlier stamps.
     pub fn fresh(&self) -> Stamp {
         Stamp((self.0.fetch_add(1, Ordering::Relaxed) + 1) & Stamp::MASK)
     }

@@ -31,7 +31,7 @@ impl SlotId {
 pub struct Millis(pub u64);
 
 /// The cost of one page read or write on each device, in milliseconds (2013 paper, Table 1).
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Costs {
     /// R_D: a random read from the HDD.
     pub hdd_read_ms: f64,

@@ -1,9 +1,9 @@
 //! The cost of a static placement: pages are assigned to memory and SSD by their accesses in the same run
 //! that is counted.
 //!
-//! No policy can know enough to reach this bound, but one may beat it: moving pages that turn hot or cold
-//! during the run is better. The placement starts with every page in place, and ends without writing back
-//! dirty pages.
+//! A policy cannot know these accesses in advance. It may still beat the bound, because it can move pages
+//! that turn hot or cold during the run. The placement starts with every page in place, and ends without
+//! writing back dirty pages.
 
 use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{Costs, PageId, PageLoad, Placed, optimal_placement};
@@ -66,8 +66,8 @@ impl Accesses {
         self.write_back_by(self, memory_pages, ssd_pages, costs)
     }
 
-    /// Like [`Accesses::write_back`], but places the pages by the accesses of `known`, an earlier run: by
-    /// what could have been known.
+    /// Like [`Accesses::write_back`], but places the pages by the accesses of `known`, an earlier run, which
+    /// a policy could have known.
     #[must_use]
     pub fn write_back_by(&self, known: &Self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         let on = |load: &Load, read: f64, write: f64| load.reads as f64 * read + load.writes as f64 * write;

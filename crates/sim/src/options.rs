@@ -67,7 +67,7 @@ pub struct TierArgs {
     /// Size of the SSD in pages, 0 for none; required unless --ratio is given
     #[arg(long, value_name = "PAGES", required_unless_present = "ratio", value_parser = pages(0))]
     pub ssd_pages: Option<u32>,
-    /// The ratio of database, SSD and pool, as 30:10:1, instead of pages; with --tpcc
+    /// The ratio of database, SSD and pool, such as 30:10:1, instead of pages; with --tpcc
     #[arg(long, value_name = "DB:SSD:POOL", conflicts_with_all = ["pool_pages", "ssd_pages"], requires = "tpcc", value_parser = args::ratio)]
     pub ratio: Option<[f64; 3]>,
     #[arg(long, value_name = "NAME", default_value_t)]

@@ -25,7 +25,7 @@ impl fmt::Display for TraceError {
         match self {
             Self::Io(error) => write!(f, "{error}"),
             Self::Torn(bytes) => {
-                write!(f, "{bytes} bytes are no whole number of {RECORD_BYTES}-byte records")
+                write!(f, "{bytes} bytes are not a multiple of the record size, {RECORD_BYTES}")
             }
             Self::Record(at, bytes) => {
                 let why = match bytes {
@@ -33,7 +33,7 @@ impl fmt::Display for TraceError {
                     [.., 0 | 1, _, _, _] => "its flag is neither 0 nor 1",
                     _ => "its operation is neither 0 (read) nor 1 (write)",
                 };
-                write!(f, "record {at} (from 0) is not one of a page trace, {why}: {bytes:02x?}")
+                write!(f, "record {at} (counting from 0) is invalid: {why}: {bytes:02x?}")
             }
         }
     }

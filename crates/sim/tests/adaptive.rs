@@ -1,5 +1,5 @@
-//! The default policies: what they cost beside fixed settings, what they follow, and that they do so alike
-//! each time.
+//! The default policies: their cost relative to fixed settings, the settings that they follow, and that runs
+//! are reproducible.
 
 use pagetier_policy::{
     Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy, SsdSetting,
@@ -20,7 +20,7 @@ fn rows(seed: u64, only: &str, references: usize, pairs: &[&str], jobs: usize) -
     suite.run(jobs, &AtomicBool::new(false), |_| {}).unwrap()
 }
 
-/// Costs of simulated I/O are deterministic: bounds may be asserted.
+/// The costs of simulated I/O are deterministic, so bounds can be asserted.
 #[test]
 fn the_default_is_within_its_bounds_on_a_small_suite() {
     let fixed: Vec<String> = CLASSICS.iter().map(ToString::to_string).collect();
@@ -30,7 +30,7 @@ fn the_default_is_within_its_bounds_on_a_small_suite() {
     let default = judged.iter().find(|one| one.pair == DEFAULT).unwrap();
     assert_eq!(default.cases, 17);
     assert!(default.mean_percent < 0.0 && default.worst_percent < 10.0, "{default:?}");
-    // A suite under which every policy does well would show nothing.
+    // If every policy did well, the suite would show nothing.
     assert!(judged.iter().all(|one| one.pair == DEFAULT || one.mean_percent > 5.0), "{judged:?}");
 }
 
@@ -73,12 +73,13 @@ fn page(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
 
-/// A loop over twice the SSD: keeping any half of it is best, keeping what came last is worst.
+/// A loop over twice as many pages as the SSD holds: keeping any half of them is best, keeping the latest is
+/// worst.
 fn circle(length: u32) -> impl Iterator<Item = Reference> {
     (0..length).map(|at| Reference::read(page(at % (2 * SSD))))
 }
 
-/// A window of pages that moves on: what came last is all that will come again.
+/// A moving window of pages: only the latest pages are requested again.
 fn window(length: u32) -> impl Iterator<Item = Reference> {
     let mut rng = SmallRng::seed_from_u64(3);
     (0..length).map(move |at| Reference::read(page(100_000 + at / 8 + rng.random_range(0..700))))
@@ -108,7 +109,7 @@ fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
         "{in_window}"
     );
     default.validate().unwrap();
-    // And it shows: what comes next costs about what the best setting would have made it cost from the start.
+    // From here on, the cost is close to that of the best setting used from the start.
     let next = || window(20 * SSD).skip(10 * SSD as usize);
     let pinned = |setting: SsdSetting| {
         let mut pinned = tiers(&format!("auto:pin=weighted+auto:pin={}", setting.name()));

@@ -33,12 +33,12 @@ fn expect_none(ended: Result<(), Violation>) {
     }
 }
 
-/// Seeds that once showed a violation: a torn home page that nothing could repair, after a discard, or in the
-/// extents of a dropped space.
+/// Regressions: a torn home page that nothing could repair, after a discard, or in the extents of a dropped
+/// space.
 const ONCE_FAILED: [u64; 7] = [31, 215, 592, 789, 817, 1031, 1087];
 
-/// Directed seeds that once showed a violation: records of pages that were going home when a checkpoint was
-/// captured were released.
+/// Regressions of directed seeds: a checkpoint released the records of pages that were going home when it was
+/// captured.
 const ONCE_FAILED_DIRECTED: [(Hazard, u64); 5] = [
     (Hazard::TwoWaysHome, 102),
     (Hazard::FreshVictims, 103),
@@ -47,8 +47,8 @@ const ONCE_FAILED_DIRECTED: [(Hazard, u64); 5] = [
     (Hazard::SlotFails, 102),
 ];
 
-/// A life that once did not end: it requested pages from a store that refused writes after a failed flush,
-/// until the store returned all.
+/// Regression: a life without an end, which requested pages from a store that refused writes after a failed
+/// flush until the store returned all.
 const ONCE_ENDLESS: (Hazard, u64) = (Hazard::TornHomes, 1027);
 
 #[test]
@@ -179,7 +179,7 @@ fn every_policy_passes_and_shows_what_it_does() {
             assert!(count > Some(0), "{policy}: {state}: {count:?}");
         }
     };
-    let wrapped = "appending: the front came round";
+    let wrapped = "appending: the front wrapped around";
     seen("mv-fifo", &[wrapped]);
     seen("mv-fifo-gsc", &[wrapped, "appending: second chance in flight"]);
     seen("doublewrite", &[wrapped, "doublewrite: slot backs a home write that is not durable"]);

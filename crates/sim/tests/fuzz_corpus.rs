@@ -83,7 +83,7 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_input_of_the_corpus_is_taken() {
     for (name, target) in TARGETS {
-        // Allocations made once are not the input's.
+        // Exclude allocations that are made only once.
         target(&[]);
         let inputs = corpus(name);
         assert!(!inputs.is_empty(), "{name} has no corpus");

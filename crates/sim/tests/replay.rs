@@ -253,7 +253,7 @@ fn the_suite_keeps_the_costs_of_fixed_settings() {
         rows.iter().find(|row| row["pair"] == pair).unwrap()["cost_ms"].as_f64().unwrap()
     };
     let first = json(&args);
-    // A cost that no replay gives shows where the second run has it from.
+    // An impossible cost shows that the second run takes it from the file.
     let kept = std::fs::read_to_string(&file).unwrap();
     let mut kept: Value = serde_json::from_str(&kept).unwrap();
     assert_eq!(kept["rows"].as_array().unwrap().len(), 13);
@@ -330,7 +330,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--warmup-percent", "100"], "--warmup-percent"),
         (&["--zipf", "9", "--page-bytes", "0"], "1..=1073741824"),
         (&["--zipf", "9", "--pool-factors", "0"], "above 0"),
-        (&["--zipf", "9", "--ssd-factors", "1,nan"], "from 0 on"),
+        (&["--zipf", "9", "--ssd-factors", "1,nan"], "at least 0"),
         (&["--zipf", "9", "--ssd-factors", "1e9"], "too many"),
     ];
     let programs: [(Program, &[Case<'_>]); 2] = [(replay, of_replay), (whatif, of_whatif)];

@@ -113,7 +113,7 @@ fn recoverability_writes_clean_the_page_dirty_longest() {
     assert_eq!(t.counts().hdd_writes, 0);
     io(&mut t, &[write(3)]);
     assert_eq!(t.counts().hdd_writes, 1);
-    // It was page 1: changing it again makes a third page dirty, and costs a write of page 2.
+    // Page 1 was cleaned: changing it again makes a third page dirty, and costs a write of page 2.
     io(&mut t, &[write(1)]);
     assert_eq!(t.counts().hdd_writes, 2);
     // Page 3 is still dirty.

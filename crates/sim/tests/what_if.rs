@@ -37,7 +37,7 @@ fn a_tenth_of_the_pages_is_within_a_tenth_of_all_on_zipf_streams() {
     }
     let mean = off.iter().sum::<f64>() / off.len() as f64;
     assert!(mean < 0.04, "{off:?}");
-    // A default that adapts may choose differently on a sample: one size in 27 may be a little further off.
+    // An adaptive default may choose differently on a sample: one size in 27 may deviate a little more.
     assert!(off.iter().filter(|off| **off >= 0.1).count() <= 1, "{off:?}");
     assert!(off.iter().all(|off| *off < 0.12), "{off:?}");
 }

@@ -1,12 +1,13 @@
 //! The SSD cache: slots for pages, write-back to the HDD, map checkpoints, the doublewrite ring, recovery.
 //!
-//! Two halves. Pure: [`slots`](Slots) says which slot may be written and which must be kept,
-//! [`recovery`](Evidence) what a crash left, the codecs what stands on disk. Executing: [`SsdTier`] carries
-//! it out over two devices. A policy decides only what is worth a slot; a bad one costs speed, never data.
+//! The crate has two halves. The pure half decides: [`Slots`] which slots may be written and which must be
+//! kept, [`Evidence`] what survived a crash, and the codecs what the bytes on disk mean. The executing half,
+//! [`SsdTier`], carries the decisions out on two devices. A policy decides only which pages are worth a slot,
+//! so a bad one costs speed, never data.
 
 #![forbid(unsafe_code)]
 
-// The unit tests use the harness of the integration tests, which names the crate.
+// The unit tests share the harness of the integration tests, which refers to the crate by name.
 #[cfg(test)]
 extern crate self as pagetier_ssdcache;
 

@@ -1,43 +1,45 @@
-//! What the SSD is used for, how it is, and what happened to it.
+//! The SSD's mode, its state and its events.
 
 use pagetier_page::PageId;
 use std::sync::Arc;
 
 /// What the SSD is used for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SsdMode {
     /// Changed pages may go to the SSD alone, and reach the HDD later.
     #[default]
     WriteBack,
-    /// Changed pages go to the HDD; the SSD takes copies of pages as they leave memory. It gets no only
-    /// copies; those that it has stay until their pages are written again, or are drained.
+    /// Changed pages go to the HDD; the SSD takes copies of pages as they leave memory. It gets no new only
+    /// copies; those that it has stay until their pages are written again or drained.
     WriteThrough,
-    /// Nothing new goes to the SSD but the doublewrite ring and the journal; what it holds is read from it.
+    /// Only the doublewrite ring and the journal are written to the SSD; pages that it holds are read from
+    /// it.
     ReadOnly,
-    /// The SSD is not used at all: nothing is on it that counts, and it may be taken away.
+    /// The SSD is not used at all. It holds nothing of value and may be removed.
     Off,
 }
 
-/// How the SSD is.
+/// The state of the SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SsdState {
     /// In use, as its [`SsdMode`] says.
     Active,
-    /// A write, a flush or the device itself failed: it takes no new pages until it is re-admitted. Pages
-    /// that the HDD has too are read there when the SSD cannot give them. Writes are refused once they can no
-    /// longer be made safely.
+    /// A write, a flush or the device itself failed: the SSD takes no new pages until it is re-admitted. A
+    /// page that it cannot return is read from the HDD if the HDD has the same version. Writes are refused
+    /// once they cannot be made safely.
     Degraded,
     /// Not in use: the store works as one without an SSD.
     Off,
 }
 
-/// What happened to the SSD.
+/// An event of the SSD.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SsdEvent {
-    /// It failed, and takes no new pages.
+    /// The SSD failed and takes no new pages.
     Degraded {
         /// The first error.
         cause: Arc<str>,
@@ -46,21 +48,21 @@ pub enum SsdEvent {
     Refusing {
         /// The first error.
         cause: Arc<str>,
-        /// Whether it was the SSD's, so that re-admitting it or going on without it ends the refusal.
+        /// Whether the SSD caused it: re-admitting the SSD, or continuing without it, then ends the refusal.
         by_ssd: bool,
     },
-    /// Its mode was changed.
+    /// The mode was changed.
     Mode {
-        /// The mode now in force.
+        /// The new mode.
         mode: SsdMode,
     },
-    /// It is out of use: the store works as one without an SSD.
+    /// The SSD is out of use: the store works as one without an SSD.
     Off,
-    /// It was admitted, or taken back.
+    /// The SSD was put into use or re-admitted.
     Active,
-    /// The subscriber was slow: so many events before the next one were dropped.
+    /// The subscriber was slow, and events before the next one were dropped.
     Missed {
-        /// How many.
+        /// The number of dropped events.
         events: u64,
     },
     /// The only copy of a page's newest version turned out to be lost or damaged.
@@ -70,5 +72,5 @@ pub enum SsdEvent {
     },
 }
 
-/// Events kept for a slow subscriber; older ones are dropped for it.
+/// The number of events kept for a slow subscriber, which misses older ones.
 pub(crate) const EVENTS_KEPT: usize = 64;

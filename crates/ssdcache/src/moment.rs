@@ -1,4 +1,4 @@
-//! The state of the protocol at a crash, for the simulator's coverage. Only with the feature `mutations`.
+//! The state of the protocol at a crash, by which the simulator measures its coverage (feature `mutations`).
 
 use crate::tier::SsdTier;
 
@@ -37,11 +37,11 @@ pub struct Moment {
 }
 
 impl SsdTier {
-    /// The moment, or `None` when its lock is taken: this is asked from within a device.
+    /// The state at this moment; `None` if its lock is taken, since devices call this during an operation.
     #[doc(hidden)]
     #[must_use]
     pub fn moment(&self) -> Option<Moment> {
-        let core = self.core();
+        let core = &self.core;
         let state = core.state.try_lock()?;
         let mut moment = Moment {
             writing_home: state.home.pages_writing(),

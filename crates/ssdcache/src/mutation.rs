@@ -1,7 +1,7 @@
-//! Deliberately broken protocols, for the simulator's mutation check: a campaign that does not notice them
+//! Deliberately broken protocols for the simulator's mutation check: a campaign that does not notice them
 //! proves nothing.
 //!
-//! Only with the feature `mutations`, which no store is built with. `rules.rs` says what each changes.
+//! Requires the feature `mutations`, which stores are built without. `rules.rs` implements each.
 
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,13 +9,13 @@
 pub enum Mutation {
     /// R: home writes leave no record in the journal.
     NoJournal,
-    /// R: the pool's home writes leave none, so that their pages' old copies come back; write-backs, whose
-    /// records have other uses too, do.
+    /// R: the pool's home writes leave no record, so old copies of their pages come back. Write-backs leave
+    /// theirs, which recovery also uses otherwise.
     HomeUnrecorded,
-    /// The journal is free up to a checkpoint's capture although pages whose records are older were still on
-    /// their way home then, so that the map still names their copies.
+    /// The journal is free up to a checkpoint's capture, even if pages with older records were still on their
+    /// way home at the capture, so the map still names their copies.
     HomingForgotten,
-    /// The journal's space is given up when a checkpoint is captured, not when it is durable.
+    /// The journal's space is freed when a checkpoint is captured, not when it is durable.
     JournalFreedEarly,
     /// Recovery counts what a slot of the zone held before the checkpoint.
     WatermarkIgnored,
@@ -25,173 +25,177 @@ pub enum Mutation {
     RewriteInPlace,
     /// Z: slots outside the zone are written.
     ZoneIgnored,
-    /// Z: while a checkpoint is written, slots of the old zone are, whether they are in the new one or not.
+    /// Z: while a checkpoint is being written, slots of the old zone that are not in the new one are written.
     NextZoneIgnored,
     /// A checkpoint's header may be durable before its body and the slots that it vouches for: one flush
-    /// after both instead of one after each. With the header written and flushed first, and then the body,
-    /// nothing could go wrong: the header's checksum of the body keeps the checkpoint from counting until the
-    /// body is whole, the flush between the two covers every slot that was complete at the capture, and zone
-    /// and journal are not touched before the flush after both.
+    /// follows both instead of each. (Writing and flushing the header before the body would be harmless: the
+    /// header's checksum of the body invalidates the checkpoint until the body is whole, the flush between
+    /// them covers every slot that was complete at the capture, and zone and journal change only after the
+    /// flush that follows both.)
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,
-    /// Opening takes the newest checkpoint that reads as sound, whatever proves that a newer one was in
-    /// force. Close a store, or crash it after a checkpoint; flip a bit of the newest map's body, or of both
-    /// its headers; open: older pages, no error.
+    /// An opening uses the newest sound checkpoint, even if there is proof that a newer one was in force.
+    /// Close a store, or crash it after a checkpoint; flip a bit of the newest map's body or of both its
+    /// headers; open: older pages, no error.
     MapUnproved,
-    /// The mark of a checkpoint that failed outlives its headers. Let the write of a mark fail and land all
-    /// the same; cut the power after the next checkpoint has wiped the headers: the store does not open.
+    /// The mark of a failed checkpoint outlives its headers. Let the write of a mark report an error but
+    /// land; cut the power after the next checkpoint has wiped the headers: the store does not open.
     MarkOutlivesHeaders,
-    /// A ring entry is free once its home write completed, without an HDD flush.
+    /// A ring entry is free once its home write has completed, without an HDD flush.
     RingFreedEarly,
     /// Recovery repairs no home page from the ring.
     RingNotRepaired,
     /// Home writes start before ring and journal are durable.
     HomeBeforeFlush,
-    /// A slot goes home before its own content is durable: without the flush before it is read, nor the one
-    /// after its record was written. Leaving out the first alone would be harmless: the second covers the
-    /// slot too, and precedes the home write.
+    /// A slot is written home before its own content is durable: neither is it flushed before it is read, nor
+    /// after its record was written. Leaving out the first flush alone would be harmless: the second also
+    /// covers the slot, and precedes the home write.
     WriteBackBeforeFlush,
-    /// A slot is clean once its home write completed, without an HDD flush.
+    /// A slot is clean once its home write has completed, without an HDD flush.
     CleanBeforeFlush,
-    /// A write-back goes on although its page has a newer version.
+    /// A write-back continues although its page has a newer version.
     StaleWriteBack,
-    /// Several home writes of a page at once.
+    /// Several home writes of a page are in flight at once.
     TwoInFlight,
     /// `sync` does not flush.
     SyncNotFlushed,
     /// Every opening starts with the same stamp.
     StampsRepeat,
-    /// N, of a policy that appends: a slot is given out in its turn although its page is not home.
+    /// N, under a policy that appends: a slot is given out in its turn although the HDD lacks its page's
+    /// version.
     AppendedTooSoon,
-    /// N, of second chances: a page's copy to the front counts although the page was written anew meanwhile.
+    /// N, of second chances: a page's copy to the front counts although the page was rewritten meanwhile.
     MovedOverNewer,
-    /// N, of second chances: a page's copy to the front counts although its source was dropped as bad, and
-    /// the page went home since. mv-fifo-gsc: a move is under way; a read finds its clean source bad; the
-    /// page is changed and written home (a drain, another mode); the copy ends.
+    /// N, of second chances: a page's copy to the front counts although its source was dropped as bad and the
+    /// page was written home since. Schedule (mv-fifo-gsc): a move is under way; a read finds its clean
+    /// source bad; the page is changed and written home (during a drain or in another mode); the copy
+    /// completes.
     MoveSurvives,
-    /// N, of second chances: a page is copied to the front, with a larger stamp, although a newer version is
-    /// on its way to a slot. Shows only under a policy that gives second chances regardless (`hostile:1`): a
-    /// page is being rewritten when its old slot is judged.
+    /// N, of second chances: a page is copied to the front, under a larger stamp, although a newer version is
+    /// on its way to a slot. Visible only under a policy that gives every page a second chance (`hostile:1`):
+    /// a page is being rewritten when its old slot is judged.
     MoveUnderNewer,
-    /// Write-through: a page that was written home keeps its copy of the version before when no new one can
-    /// be made, or although one could.
+    /// Write-through: a page that was written home keeps the copy of its previous version, whether or not a
+    /// new one could be made.
     ChangedCopyKept,
-    /// The record of a home write may be durable before the image that it speaks of, although the copy that
-    /// it voids is the only one of its version.
+    /// The record of a home write may be durable before its image, although the copy that it voids is the
+    /// only one of its version.
     RecordBeforeImage,
-    /// The doublewrite policy: home writes start before the slots that back them are durable, and their
-    /// records.
+    /// The doublewrite policy: home writes start before their records and the slots that back them are
+    /// durable.
     DoublewriteBeforeFlush,
-    /// The doublewrite policy: a slot is clean once its home write completed, without an HDD flush.
+    /// The doublewrite policy: a slot is clean once its home write has completed, without an HDD flush.
     DoublewriteFreedEarly,
-    /// The doublewrite policy: recovery mends no homes from the slots that back them.
+    /// The doublewrite policy: recovery repairs no homes from the slots that back them.
     DoublewriteNotMended,
-    /// Checksums do not depend on the store. Seen with devices that another store used, overwritten with
-    /// `force`: its pages (of the same space and number, in epochs above ours) read as ours after a crash, on
-    /// homes that were allocated and never written.
+    /// Checksums do not depend on the store. Visible on devices of another store that were overwritten with
+    /// `force`: after a crash, its pages (same space and number, larger epochs) read as this store's at homes
+    /// that were allocated and never written.
     ChecksumsUnseeded,
-    /// A flush runs in its caller: a `sync` is dropped while its flush runs, the flush fails, and the next
-    /// `sync` flushes well.
+    /// A flush runs in its caller's future: a `sync` is dropped while its flush runs, the flush fails, and
+    /// the next `sync` succeeds.
     FlushInCaller,
-    /// A failed flush is forgotten by the next opening: it takes what it can read for durable, and a power
-    /// cut takes that away.
+    /// The next opening forgets a failed flush: it treats what it can read as durable, and a power cut loses
+    /// it.
     FailureNotRemembered,
-    /// An opening reckons with failed flushes only if the manifest has a note of them. Kill the process right
-    /// after a flush has failed, before the note is made; open; cut the power.
+    /// An opening considers only failed flushes that the manifest notes. Kill the process right after a flush
+    /// has failed, before the note is written; open; cut the power.
     KilledTrusted,
-    /// Without a ring, a copy of a home write that is not durable is clean: it is evicted or its page goes
-    /// home again, the power is cut, and the SSD is given up or the slot reused.
+    /// Without a ring, a copy of a home write that is not durable counts as clean: it is evicted, or its page
+    /// is written home again; the power is cut; and the SSD is given up or the slot reused.
     CleanUnflushedRingOff,
-    /// Without a ring, the record of a home write voids the SSD's only copy of the version before, which the
-    /// HDD has not: degraded SSD, power cut.
+    /// Without a ring, the record of a home write voids the only copy of the previous version, which the HDD
+    /// lacks: degraded SSD, power cut.
     OnlyCopyVoided,
     /// A drain does not hold its pages: one is discarded while its home write is in flight, the power is cut,
-    /// and nothing mends the torn home.
+    /// and nothing can repair the torn home.
     DrainedPageDiscarded,
-    /// A home whose write failed once is never mended: its page is discarded, the ring fills up behind its
-    /// image, and the store refuses writes for ever.
+    /// A home whose write failed once is never repaired: its page is discarded, the ring fills up behind its
+    /// image, and the store refuses writes forever.
     FailedHomeKept,
-    /// A home that could not be mended when its place in the ring was wanted makes the store refuse writes
-    /// for good, also when the next attempt would succeed.
+    /// A home that could not be repaired when its ring place was needed makes the store refuse writes for
+    /// good, even if the next attempt would succeed.
     FailedMendFinal,
-    /// A cleaner that paused after a failure of the log or a device sleeps out its pause, although a request
-    /// needs it. Let the log fail for long; then let it work, and ask for a frame.
+    /// A cleaner that paused after a failure of the log or a device sleeps through its pause, although a
+    /// request needs it. Let the log fail for long; then let it work, and request a frame.
     CleanerSleeps,
     /// Nothing is flushed before a recovery's first write: a kill between a ring write and its flush, a
-    /// recovery that rewrites the home, a power cut. Leaving out the recovery's own flushes would be harmless
-    /// in a whole store: an opening marks both devices before, and flushes the marks. So the marks of
-    /// openings are left out too, and not missed; those of closes are not.
+    /// recovery that rewrites the home, a power cut. Leaving out only the recovery's own flushes would be
+    /// harmless in a whole store, since an opening first marks both devices and flushes the marks. So this
+    /// also leaves out the marks of openings (but not of closes), and the check for them.
     RecoveryUnflushed,
-    /// A recovered ring goes on at place 0 and keeps outdated images: an older image outlives the newest one,
-    /// the home rots, and a recovery mends it with the older version.
+    /// A recovered ring continues at place 0 and keeps outdated images: an older image outlives the newest
+    /// one, the home rots, and a recovery repairs it with the older version.
     RingFromZero,
-    /// A store that was dropped goes on starting I/O. Seen when it is opened again at once: the old one's
-    /// cleaner or maintenance writes an old version over what the new one has written.
+    /// A dropped store continues to start I/O. Visible when it is reopened at once: the first instance's
+    /// cleaner or maintenance overwrites what the second has written with an older version.
     FenceOpen,
-    /// A store's devices and locks are free as soon as it is dropped. Seen with a slow home write under way
-    /// at the drop: the store is opened again, writes the page newer, and the old write lands last.
+    /// A store's devices and locks are free as soon as it is dropped. Visible with a slow home write under
+    /// way at the drop: the store is reopened and writes a newer version of the page, and the old write lands
+    /// last.
     DrainNotAwaited,
-    /// Growth: extents are reserved in memory before HDD and manifest have them. Let a growth fail for want
-    /// of room, go on allocating, sync, crash.
+    /// Growth: extents are reserved in memory before HDD and manifest have them. Let a growth fail for lack
+    /// of space, continue allocating, sync, crash.
     GrowthInMemoryFirst,
-    /// Epochs: an opening compares none of those that manifest, HDD and SSD recorded. Put an older copy of a
-    /// device back after a close.
+    /// Epochs: an opening does not compare those of manifest, HDD and SSD. Restore an older copy of a device
+    /// after a close.
     EpochUnchecked,
-    /// Losses: the manifest does not list what is given up with the SSD. Give it up, or accept its loss; then
-    /// crash or drop the opening.
+    /// Losses: the manifest does not list what is lost with an SSD that is given up. Give it up, or accept
+    /// its loss; then crash or drop the opening.
     LossUnrecorded,
-    /// Losses: an opening forgets those that are not acknowledged yet. Give the SSD up, close, open.
+    /// Losses: an opening forgets unacknowledged ones. Give the SSD up, close, open.
     LossForgotten,
-    /// A first opening names no ids before it formats devices. Drop it at every await, open again.
+    /// A first opening formats devices before the manifest names their ids. Drop it at every await, open
+    /// again.
     FirstOpeningUnnamed,
-    /// An SSD is formatted anew although an exchange could not be recorded, so that the manifest may name the
-    /// one that was formatted before. Switch the SSD off; let the save that takes it back fail and take
+    /// An SSD is formatted again after an exchange could not be recorded, although the manifest may name the
+    /// one formatted first. Switch the SSD off; let the save that takes it back report failure but take
     /// effect; take it back once more; crash.
     AttachInDoubt,
     /// A checkpoint does not mark copies that await their homes' flush. The flush makes one of them clean,
-    /// its slot is given out, and a power cut tears the new image: the page passes for lost.
+    /// its slot is given out, and a power cut tears the new image: the page is wrongly reported as lost.
     AwaitingCopyUnmarked,
-    /// The SSD is given up while writes are under way, and what is in memory is not marked once more: pages
+    /// The SSD is given up while writes are under way, and pages in memory are not marked dirty again: pages
     /// that could be saved are lost.
     AbandonedInHaste,
-    /// A list of losses says that it is exact although the HDD may have some of its pages.
+    /// A list of losses claims to be exact although the HDD may have some of its pages.
     ListPassesForExact,
-    /// After a failed flush of the HDD, homes are read as if nothing had happened: a device that took back
-    /// what it could not flush shows older versions.
+    /// After a failed flush of the HDD, homes are trusted: a device that reverted what it could not flush
+    /// returns older versions.
     HomesTrusted,
-    /// An opening takes more room on the HDD. Fill the disk, close, open.
+    /// An opening needs more space on the HDD. Fill the disk, close, open.
     OpeningGrows,
-    /// The manifest's slack is given away to growth and new spaces, so that a store whose disk is full cannot
-    /// note a drop or a close.
+    /// Growth and new spaces use the manifest's slack, so a store on a full disk cannot note a drop or a
+    /// close.
     SlackGivenAway,
-    /// New extents are not made blank: a page that was never written reads as what another space, or another
-    /// store, left in its place.
+    /// New extents are not blanked: a page that was never written reads as what another space or store left
+    /// there.
     ExtentsNotBlanked,
-    /// A rewrite on a full SSD waits for a free slot, also when a recovery left none and none will come.
+    /// A rewrite on a full SSD waits for a free slot, even if a recovery left none and none will come.
     RewriteWaits,
     /// A space is dropped without being marked first. Drop the future of `drop_space`, or crash; count the
     /// extents after the next opening.
     DropUnmarked,
-    /// After a crash a space ends behind its last sound home, not behind the last one that is not blank. Let
+    /// After a crash a space ends after its last sound home instead of the last one that is not blank. Let
     /// the home of a space's last page rot, and crash: the page is missing, not corrupt.
     EndsBySoundHomes,
-    /// A home that holds another page's image reads as never written. Misdirect a home write to it.
+    /// A home with another page's image reads as never written. Misdirect a home write to it.
     MisplacedMissing,
-    /// A growth does not write zeroes where zeroes can be read. Let the flush fail that follows the zeroes of
-    /// one growth, open again, let another growth have the same room, cut the power: what was there before is
-    /// back, in the place of pages that were never written.
+    /// A growth writes no zeroes where zeroes can be read. Let the flush after one growth's zeroes fail,
+    /// reopen, let another growth take the same space, cut the power: the earlier contents are back, at homes
+    /// of pages that were never written.
     BlankByLooks,
-    /// A device that is attached to an open store, or takes a lost SSD's place, is looked at in its first
-    /// blocks only. Leave another program's data further in.
+    /// Of a device that is attached to an open store, or replaces a lost SSD, only the first blocks are
+    /// checked. Leave another program's data further in.
     AttachedUnchecked,
-    /// After a crash, slots of the zone, and places of journal and ring, that cannot be read count as empty.
-    /// Let one of them fail all reads.
+    /// After a crash, unreadable slots of the zone and places of journal and ring count as empty. Let one of
+    /// them fail all reads.
     UnreadableIsEmpty,
 }
 
 impl Mutation {
-    /// Those that the campaign catches.
+    /// The mutations that the campaign catches.
     #[cfg(feature = "mutations")]
     pub const ALL: &[Self] = &[
         Self::NoJournal,
@@ -241,7 +245,7 @@ impl Mutation {
         Self::DropUnmarked,
     ];
 
-    /// Those whose schedule random lives seldom meet. Each fails a test of its own:
+    /// The mutations whose schedule random runs rarely produce. Each fails a test of its own:
     ///
     /// - `MoveSurvives`: `hostile.rs`, `with_a_move_that_survives_an_older_version_is_the_pages_copy`
     /// - `CleanUnflushedRingOff`: `home_order.rs`,

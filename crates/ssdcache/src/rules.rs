@@ -1,8 +1,8 @@
-//! The seam between what the protocol decides and what is carried out. The executor hands its plans, flushes
-//! and findings through [`Rules`], which return them as they are. Under a broken protocol ([`Mutation`],
-//! tests only) they drop, delay or reorder part of them, so nothing else asks whether a rule is left out.
+//! The seam between the protocol's decisions and their execution. The executor passes plans, flushes and
+//! findings through [`Rules`], which returns them unchanged. Under a broken protocol ([`Mutation`], tests
+//! only) it drops, delays or reorders some of them, so no other code asks whether a rule is left out.
 //!
-//! [`State`] does the same to the protocol's state, before each step.
+//! [`GuardedProtocol`] does the same to the protocol's state before each step.
 
 use crate::exec::remember::{Flushed, Unproved};
 use crate::format::journal::Backing;
@@ -24,8 +24,8 @@ use pagetier_policy::{Home, Millis};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
-/// The rules in force: all, or all but one. Without the feature `mutations` it takes no space, and every
-/// method is the identity at compile time.
+/// The rules in force: all of them, or all but one. Without the feature `mutations` this takes no space, and
+/// every method compiles to the identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(hidden)]
 pub struct Rules(#[cfg(feature = "mutations")] pub Option<Mutation>);
@@ -78,12 +78,12 @@ impl Rules {
         if keeps { None } else { slots.plan_arrived(page, may, now, fresh) }
     }
 
-    /// The only copies that have to go home before newer versions of their pages.
+    /// The only copies that must be written home before newer versions of their pages.
     pub(crate) fn sent_first(self, only: Vec<PageId>) -> Vec<PageId> {
         if self.lack(Mutation::OnlyCopyVoided) { Vec::new() } else { only }
     }
 
-    /// The oldest change that the HDD may lack of a page whose home nothing backs.
+    /// The oldest change that the HDD may lack of a page whose home write nothing backs.
     pub(crate) fn unbacked(self, lsn: Option<Lsn>) -> Option<Lsn> {
         lsn.filter(|_| !self.lack(Mutation::CleanUnflushedRingOff))
     }
@@ -96,7 +96,7 @@ impl Rules {
         InTheWay { writing, superseded }
     }
 
-    /// What precedes home writes.
+    /// The steps that precede home writes.
     pub(crate) fn home_plan(self, mut plan: HomePlan) -> HomePlan {
         let unrecorded = self.lack(Mutation::HomeUnrecorded) && plan.backing != Backing::WriteBack;
         if unrecorded || self.lack(Mutation::NoJournal) {
@@ -112,31 +112,31 @@ impl Rules {
         plan
     }
 
-    /// The flush that must be over before slots are copied home.
+    /// The flush that must complete before slots are copied home.
     pub(crate) fn durable_first(self, flush: Option<SsdFlush>) -> Option<SsdFlush> {
         flush.filter(|_| !self.lack(Mutation::WriteBackBeforeFlush))
     }
 
-    /// The devices that are flushed before slots whose copies are home count as clean.
+    /// The devices to flush before slots that were copied home count as clean.
     pub(crate) fn flushed_by_write_back(self) -> &'static [Flushed] {
         if self.lack(Mutation::CleanBeforeFlush) { &[] } else { &[Flushed::Hdd] }
     }
 
-    /// The devices that a `sync` flushes.
+    /// The devices to flush in a `sync`.
     pub(crate) fn flushed_by_sync(self, devices: &[Flushed]) -> &[Flushed] {
         if self.lack(Mutation::SyncNotFlushed) { &[] } else { devices }
     }
 
-    /// Whether homes whose writes failed may be mended.
+    /// Whether homes whose writes failed may be repaired.
     ///
     /// # Errors
-    /// They may not.
+    /// They may not be repaired.
     pub(crate) fn may_mend(self) -> Result<(), TierError> {
-        let refused = || TierError::Refusing { cause: "homes are not mended".into() };
+        let refused = || TierError::Refusing { cause: "homes are not repaired".into() };
         if self.lack(Mutation::FailedHomeKept) { Err(refused()) } else { Ok(()) }
     }
 
-    /// A checkpoint just captured.
+    /// A newly captured checkpoint.
     pub(crate) fn checkpoint(self, state: &mut Protocol, mut planned: Checkpoint) -> Checkpoint {
         let journal_next = state.home.journal_next();
         if self.lack(Mutation::JournalFreedEarly) {
@@ -179,12 +179,12 @@ impl Rules {
 
 /// Reading.
 impl Rules {
-    /// The version that a home must hold, as far as that is known.
+    /// The version that a home must hold, if it is known.
     pub(crate) fn expected_home(self, stamp: Option<Stamp>) -> Option<Stamp> {
         stamp.filter(|_| !self.lack(Mutation::HomesTrusted))
     }
 
-    /// What reading a bad home is answered with.
+    /// The error for reading a bad home.
     pub(crate) fn bad_home(self, error: TierError) -> TierError {
         match error {
             TierError::Corrupt { page, defect: Defect::WrongPage { .. }, .. }
@@ -199,7 +199,7 @@ impl Rules {
 
 /// Recovering.
 impl Rules {
-    /// What failed flushes may have left unproved; `noted` of it is in the manifest.
+    /// What failed flushes may have left unproved. `noted` is the part that the manifest records.
     pub(crate) fn unproved(self, unproved: Unproved, noted: &Unproved) -> Unproved {
         let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
         if trusts.into_iter().any(|rule| self.lack(rule)) { noted.clone() } else { unproved }
@@ -210,7 +210,7 @@ impl Rules {
         if self.lack(Mutation::MapUnproved) { 0 } else { generation }
     }
 
-    /// Of the headers that were found, newest first, those whose bodies may be used.
+    /// The headers whose bodies may be used. `newest` and `all` are headers that were found, newest first.
     pub(crate) fn usable_maps<'a>(
         self,
         newest: &'a [(MapHeader, u8)],
@@ -219,7 +219,7 @@ impl Rules {
         if self.lack(Mutation::MapUnproved) { all } else { newest }
     }
 
-    /// What was read.
+    /// The evidence that recovery read.
     pub(crate) fn evidence(self, mut evidence: Evidence) -> Evidence {
         if self.lack(Mutation::WatermarkIgnored) {
             evidence.watermark = Stamp::ZERO;
@@ -231,7 +231,7 @@ impl Rules {
         evidence
     }
 
-    /// The devices that a recovery flushes before its first write.
+    /// The devices to flush before a recovery's first write.
     pub(crate) fn flushed_by_recovery(self, unproved: &Unproved) -> &'static [Flushed] {
         match self.lack(Mutation::RecoveryUnflushed) {
             true if unproved.ssd => &[Flushed::Ssd],
@@ -245,7 +245,7 @@ impl Rules {
         if self.lack(Mutation::RingNotRepaired) { Vec::new() } else { wanted }
     }
 
-    /// The places of the ring that are wiped, and the one where it goes on.
+    /// The places of the ring to wipe, and the place at which the ring continues.
     pub(crate) fn ring_goes_on(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
         if self.lack(Mutation::RingFromZero) { (Vec::new(), 0) } else { (outdated, from) }
     }
@@ -253,13 +253,13 @@ impl Rules {
 
 /// The protocol's state behind its lock.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct GuardedProtocol {
     protocol: Mutex<Protocol>,
     #[cfg(feature = "mutations")]
     tampering: Mutex<(Rules, Tampered)>,
 }
 
-impl State {
+impl GuardedProtocol {
     pub(crate) fn new(protocol: Protocol, rules: Rules) -> Self {
         let _ = rules;
         Self {
@@ -279,8 +279,8 @@ impl State {
 }
 
 #[cfg(feature = "mutations")]
-impl State {
-    /// The state without a step between.
+impl GuardedProtocol {
+    /// Locks the state without tampering with it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Protocol>> {
         self.protocol.try_lock()
     }

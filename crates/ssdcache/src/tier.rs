@@ -1,4 +1,4 @@
-//! [`SsdTier`]: the storage below the pool, in one handle.
+//! [`SsdTier`]: one handle for the storage below the pool.
 
 use crate::exec::Core;
 use crate::exec::drain::{DrainProgress, DrainReport};
@@ -23,8 +23,8 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
-/// The SSD cache and the HDD behind it. Dropped without [`SsdTier::shutdown`], it stops at once, like a
-/// crash: safe.
+/// The SSD cache and the HDD behind it. Dropping it without [`SsdTier::shutdown`] stops it at once, which is
+/// as safe as a crash.
 pub struct SsdTier {
     pub(crate) core: Arc<Core>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
@@ -37,7 +37,7 @@ pub struct SsdTier {
 pub struct TierStats {
     /// Slots of the SSD cache.
     pub slots: u64,
-    /// Pages that have a copy there.
+    /// Pages that have a copy in the SSD cache.
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
@@ -46,17 +46,17 @@ pub struct TierStats {
     pub free: FreeSlots,
     /// Blocks of the journal that the next checkpoint will free.
     pub journal_used: u64,
-    /// What happened to pages and slots.
+    /// Counters of events of pages and slots.
     pub counts: SlotCounts,
-    /// Memory of slot table, page map and policy, in bytes.
+    /// The memory of the slot table, the page map and the policy, in bytes.
     pub memory_bytes: u64,
     /// What the SSD is used for.
     pub mode: SsdMode,
     /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
     pub oldest_lsn: Option<Lsn>,
-    /// Why the SSD takes no new pages, if it does not.
+    /// Why the SSD takes no new pages; `None`: it takes them.
     pub ssd_error: Option<Arc<str>>,
-    /// Why writes are refused, if they are.
+    /// Why writes are refused; `None`: they are accepted.
     pub refusing: Option<Arc<str>>,
 }
 
@@ -70,11 +70,6 @@ impl SsdTier {
         let core = Arc::new(core);
         let maintenance = tokio::spawn(maintenance::run(Arc::clone(&core)));
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
-    }
-
-    #[cfg(feature = "mutations")]
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
     }
 
     /// What recovery found when the SSD was opened.
@@ -104,13 +99,13 @@ impl SsdTier {
         }
     }
 
-    /// α and the counts behind it, by group.
+    /// Each group's α and the counts behind it.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
         self.core.state.lock().slots.policy().groups()
     }
 
-    /// What the policy follows, if it adapts.
+    /// The setting that an adaptive policy follows; `None`: the policy does not adapt.
     #[must_use]
     pub fn choice(&self) -> Option<Choice> {
         self.core.state.lock().slots.policy().choice()
@@ -122,7 +117,7 @@ impl SsdTier {
         self.core.state.lock().slots.policy().benefit(page)
     }
 
-    /// What the policy has counted of `page`, if it tracks it.
+    /// The policy's counts of `page`, if it tracks it.
     #[must_use]
     pub fn counts(&self, page: PageId) -> Option<PageCounts> {
         self.core.state.lock().slots.policy().counts(page)
@@ -134,55 +129,40 @@ impl SsdTier {
         self.core.state.lock().slots.home(page)
     }
 
-    /// The highest page of `space` that has a copy on the SSD: what a crash may have left beyond the HDD's
-    /// end.
+    /// The highest page of `space` that has a copy on the SSD. After a crash it may lie beyond the HDD's end.
     #[must_use]
     pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
         self.core.state.lock().slots.highest_page(space)
     }
 
-    /// New device costs for the policy.
+    /// Gives the policy new device costs.
     pub fn set_costs(&self, costs: Costs) {
         self.core.state.lock().slots.policy().set_costs(costs);
     }
 
-    /// Forgets every page of `space`, which is being dropped and of which the pool holds none. Afterwards no
-    /// home write of them is in flight, or could be torn by a crash. Cancel-safe.
+    /// Forgets every page of `space`, which is being dropped and has no page in the pool. Afterwards no home
+    /// write of its pages is in flight, and a crash cannot tear one. Cancel-safe.
     ///
     /// # Errors
     /// The HDD cannot be flushed.
     pub async fn forget_space(&self, space: SpaceId) -> Result<(), TierError> {
-        loop {
-            let changed = self.core.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.try_forget_space(space) {
-                break;
+        let settles = |state: &mut Protocol| {
+            let Protocol { slots, home, .. } = state;
+            slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+            if !home.has_pages_of(space) {
+                return Some(false);
             }
-            let waits = {
-                let state = self.core.state.lock();
-                state.home.backs_pages_of(space) && state.home.can_settle()
-            };
-            if waits {
-                self.core.flush_hdd().await?;
-                continue;
-            }
-            changed.await;
+            (home.backs_pages_of(space) && home.can_settle()).then_some(true)
+        };
+        while self.core.when_some(settles).await {
+            self.core.flush_hdd().await?;
         }
         self.core.changed.notify_waiters();
         Ok(self.core.flush_hdd().await?)
     }
 
-    /// False when a page of it is on its way to the HDD.
-    fn try_forget_space(&self, space: SpaceId) -> bool {
-        let mut state = self.core.state.lock();
-        let Protocol { slots, home, .. } = &mut *state;
-        slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
-        !home.has_pages_of(space)
-    }
-
-    /// Ends in order: admissions in flight finish, a last checkpoint names every page. Not cancel-safe in the
-    /// sense that a dropped call leaves the tier as a crash would: safe, less warm.
+    /// Ends in order: admissions in flight finish, and a last checkpoint names every page. Dropping the call
+    /// leaves the tier as a crash would: no data is lost, but the next opening has more to read.
     ///
     /// # Errors
     /// A device failed; nothing durable is lost.
@@ -191,26 +171,27 @@ impl SsdTier {
         self.core.wake.notify_one();
         let task = self.maintenance.lock().take();
         if let Some(task) = task {
-            // An error means that it was aborted or panicked, which the checkpoint below does not depend on.
+            // An error means that the task was aborted or panicked. The checkpoint below does not depend on
+            // it.
             let _ = task.await;
         }
         self.core.when(|state| state.admissions == 0).await;
         self.core.flush_hdd().await?;
         if self.core.has_slots() {
             self.core.checkpoint().await?;
-            // The mark that it is in force.
+            // Makes the mark durable that puts the checkpoint in force.
             self.core.flush_ssd().await?;
         }
         Ok(())
     }
 
-    /// Events from now on. A subscriber that is slow loses the oldest.
+    /// Subscribes to events from now on. A slow subscriber loses the oldest.
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<SsdEvent> {
         self.core.events.subscribe()
     }
 
-    /// How the SSD is.
+    /// The state of the SSD.
     #[must_use]
     pub fn ssd_state(&self) -> SsdState {
         let failed = self.core.state.lock().ssd_error.is_some();
@@ -227,14 +208,15 @@ impl SsdTier {
         if self.core.has_slots() { self.core.state.lock().mode } else { SsdMode::Off }
     }
 
-    /// The mode in force, or while there is no SSD the one that comes back with it.
+    /// The configured mode: the one in force or, while there is no SSD, the one that takes effect with the
+    /// next.
     #[must_use]
     pub fn kept_mode(&self) -> SsdMode {
         self.core.state.lock().mode
     }
 
-    /// Changes what the SSD is used for, for pages written from now on. To and from [`SsdMode::Off`] leads
-    /// [`SsdTier::exchange`].
+    /// Changes what the SSD is used for, for pages written from now on. To change to or from
+    /// [`SsdMode::Off`], use [`SsdTier::exchange`].
     pub fn set_mode(&self, mode: SsdMode) {
         let mut state = self.core.state.lock();
         let changed = std::mem::replace(&mut state.mode, mode) != mode;
@@ -246,7 +228,8 @@ impl SsdTier {
         self.core.changed.notify_waiters();
     }
 
-    /// Sets where checkpoints ask for the oldest change that is dirty in memory. A second call does nothing.
+    /// Sets the function that tells checkpoints the oldest change that is dirty in memory. A second call has
+    /// no effect.
     pub fn set_redo_from(&self, redo_from: Box<dyn Fn() -> Option<Lsn> + Send + Sync>) {
         let _ = self.core.redo_from.set(redo_from);
     }
@@ -264,8 +247,8 @@ impl SsdTier {
         self.core.state.lock().slots.only_copies()
     }
 
-    /// Whether the newest version of each of `pages` is on the SSD alone for certain. What a recovery found
-    /// counts as such until it is written home or anew, though the HDD may have it.
+    /// Whether the newest version of each of `pages` is certainly on the SSD alone. Not certain are versions
+    /// that a recovery found there: the HDD may have them too.
     #[must_use]
     pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
         self.core.state.lock().slots.are_only_copies(pages)
@@ -276,8 +259,8 @@ impl SsdTier {
         self.core.writes_settled().await;
     }
 
-    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs
-    /// the SSD gets no new ones. Cancel-safe: dropped, it ends after the pages in hand.
+    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
+    /// SSD gets no new only copies. Cancel-safe: a dropped drain ends after its current batch.
     pub async fn drain(
         &self,
         deadline: Option<Duration>,
@@ -286,9 +269,9 @@ impl SsdTier {
         self.core.drain(deadline, progress).await
     }
 
-    /// Takes the SSD back into use after a failure: it must be the one that `ours` accepts. Reads every copy
-    /// on it. `record` gets the pages that were lost, each with the log position from which redo would bring
-    /// it back, and makes that durable before writes are accepted again. Must be driven to completion.
+    /// Takes the SSD back into use after a failure, if `ours` accepts its superblock. Reads every copy on it.
+    /// `record` receives the lost pages, each with the log position from which redo would bring it back, and
+    /// makes the list durable before writes are accepted again. Must be driven to completion.
     ///
     /// # Errors
     /// [`ReadmitError`]; the SSD stays degraded.
@@ -297,13 +280,14 @@ impl SsdTier {
         ours: impl Fn(&Superblock) -> bool + Send,
         record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String> + Send,
     ) -> Result<ReadmitReport, ReadmitError> {
-        self.core.readmit(ours, record, None).await
+        self.core.readmit(ours, record).await
     }
 
-    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes durable what
-    /// was written home, calls `commit`, which records durably that `new` is the one that counts, and that
-    /// the pages it is told are lost with the old one, and goes on with it. With `accept_loss`, also when the
-    /// old one holds only copies. Cancel-safe: it happened or it did not.
+    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes home writes
+    /// durable, calls `commit`, and switches to `new`. `commit` durably records that `new` is the device in
+    /// use and that the pages passed to it are lost with the old one. With `accept_loss` the exchange takes
+    /// place even if the old device holds only copies. Cancel-safe: a dropped call has either exchanged the
+    /// device or changed nothing.
     ///
     /// # Errors
     /// [`ExchangeError`]; the old one stays in use.
@@ -313,12 +297,11 @@ impl SsdTier {
         accept_loss: bool,
         commit: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), E>,
     ) -> Result<Exchanged, ExchangeError<E>> {
-        let NewCacheDevice { device, layout, policy, zone_percent } = new;
         let quiet = self.core.quiesce().await;
         if let Some(cause) = self.core.refusing.by_hdd() {
             return Err(ExchangeError::Refusing { cause });
         }
-        // Before the copies are counted: some are dirty only until the HDD was flushed.
+        // Flush before counting: some copies are dirty only until the HDD is flushed.
         self.core.flush_hdd().await?;
         let only = self.only_copies().len() as u64;
         if only > 0 && !accept_loss {
@@ -329,8 +312,8 @@ impl SsdTier {
             self.core.flush_hdd().await?;
         }
         if self.core.state.lock().home.mends_homes() && !accept_loss {
-            let cause = "writes of pages to their homes failed; what they may have left torn can be mended \
-                from the present ring alone";
+            let cause = "home writes failed, and what they may have torn can be repaired only from the \
+                present ring";
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
         }
         let vacant = quiet.vacant().await;
@@ -339,7 +322,7 @@ impl SsdTier {
             self.core.refuse("the exchange of the SSD could not be recorded", false);
             return Err(ExchangeError::Commit(error));
         }
-        let exchanged = quiet.replace(device, layout, zone_percent, policy);
+        let exchanged = quiet.replace(new);
         drop(vacant);
         if self.core.has_slots()
             && let Err(error) = self.core.checkpoint().await
@@ -349,24 +332,25 @@ impl SsdTier {
         Ok(exchanged)
     }
 
-    /// Why writes are refused, if the SSD is not to blame: no exchange of it succeeds then.
+    /// Why writes are refused for a cause that does not lie with the SSD; no exchange of the SSD succeeds
+    /// then.
     #[must_use]
     pub fn refusing_for_good(&self) -> Option<Arc<str>> {
         self.core.refusing.by_hdd()
     }
 
-    /// Flushes the HDD: what was written home, and its size, are durable then. Cancel-safe.
+    /// Flushes the HDD, which makes home writes and its size durable. Cancel-safe.
     ///
     /// # Errors
-    /// The flush failed, now or before: writes are refused from then on.
+    /// This flush or an earlier one failed: writes are refused.
     pub async fn flush_home(&self) -> Result<(), TierError> {
         Ok(self.core.flush_hdd().await?)
     }
 
-    /// Notes on the SSD (or the ring's file) the openings that it took part in. Flushes it.
+    /// Writes to the SSD (or the ring's file) which openings it took part in, and flushes it.
     ///
     /// # Errors
-    /// It cannot be read, written or flushed.
+    /// The device cannot be read, written or flushed.
     pub async fn mark(&self, marks: Marks) -> Result<(), DeviceError> {
         mark(&self.core.ssd(), marks).await
     }
@@ -376,14 +360,14 @@ impl SsdTier {
         self.core.scrub_slot(SlotId(slot), heal).await
     }
 
-    /// Verifies the home of `page`, and its clean copy against it. Must be driven to completion when `heal`
-    /// is on.
+    /// Verifies the home of `page`, and compares it with its clean copy. Must be driven to completion when
+    /// `heal` is on.
     pub async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
         self.core.scrub_home(page, heal).await
     }
 
     /// Reads the newest version of `page` below memory, or a later one, whole and verified, with its header.
-    /// Neither pool nor policy learns of it. `None`: it was never written. Cancel-safe.
+    /// Affects neither pool nor policy. `None`: the page was never written. Cancel-safe.
     ///
     /// # Errors
     /// The page does not exist or cannot be read, or its only copy is corrupt.
@@ -391,13 +375,13 @@ impl SsdTier {
         self.core.read_version(page).await
     }
 
-    /// A stamp larger than that of every write that has begun.
+    /// A stamp larger than that of every write begun so far.
     #[must_use]
     pub fn fresh_stamp(&self) -> Stamp {
         self.core.stamps.fresh()
     }
 
-    /// The device in use: the SSD, or the file of the ring of a store without one.
+    /// The device in use: the SSD, or the ring's file in a store without one.
     #[must_use]
     pub fn ssd_device(&self) -> SharedDevice {
         self.core.ssd()
@@ -409,7 +393,7 @@ impl SsdTier {
         &self.core.hdd
     }
 
-    /// Whether the newest version of `page` below memory is on the SSD alone, as far as is known.
+    /// Whether, as far as is known, the newest version of `page` below memory is on the SSD alone.
     #[must_use]
     pub fn is_only_copy(&self, page: PageId) -> bool {
         self.core.state.lock().slots.is_only_copy(page)
@@ -427,7 +411,7 @@ impl SsdTier {
         self.core.doublewrite()
     }
 
-    /// Slots of the SSD; 0 without one.
+    /// The number of slots; 0 without an SSD.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.core.layout().slots
@@ -476,7 +460,8 @@ impl Tier for SsdTier {
             return false;
         }
         let state = self.core.state.lock();
-        // Under a policy that writes through all wait, under one that appends hardly any.
+        // Under a policy that writes through, every page waits for the disk; under one that appends, hardly
+        // any does.
         let by_policy = state.slots.writes_home_first() || state.slots.appends();
         state.writes_back() && !by_policy && state.slots.home(page) == Home::Hdd
     }
@@ -528,23 +513,16 @@ impl Tier for SsdTier {
     }
 
     async fn settled(&self, page: PageId) {
-        loop {
-            let changed = self.core.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let (kept, waits) = {
-                let home = &self.core.state.lock().home;
-                (home.keeps_copy(page), home.is_backed(page) && home.can_settle())
-            };
-            if !kept {
-                return;
+        let settles = |state: &mut Protocol| {
+            let home = &state.home;
+            if !home.keeps_copy(page) {
+                return Some(false);
             }
-            if waits {
-                // A failure ends the slot's backing, too.
-                let _ = self.core.flush_hdd().await;
-                continue;
-            }
-            changed.await;
+            (home.is_backed(page) && home.can_settle()).then_some(true)
+        };
+        while self.core.when_some(settles).await {
+            // A failed flush also ends the slot's backing.
+            let _ = self.core.flush_hdd().await;
         }
     }
 }

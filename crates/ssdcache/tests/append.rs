@@ -1,5 +1,5 @@
-//! Slots under policies that append: the order they are given out in, what the front waits for, second
-//! chances, and what a device sees of it.
+//! Slots under policies that append: the order in which they are given out, what the front waits for, and
+//! second chances.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
@@ -19,7 +19,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// With a first checkpoint.
+    /// Empty slots after a first checkpoint.
     fn new(policy: &str, slots: u32, zone: u32) -> Self {
         Self::recovered(policy, slots, zone, &[])
     }
@@ -55,7 +55,7 @@ impl Fixture {
         self.slots.validate().unwrap();
     }
 
-    /// The slot that a new version of the page went to.
+    /// Writes a new version of the page; returns its slot.
     fn write(&mut self, no: u32) -> Option<u32> {
         match self.plan(no) {
             Plan::Ssd(ticket) => {
@@ -71,7 +71,7 @@ impl Fixture {
         self.slots.flushed(SsdFlush(self.flush));
     }
 
-    /// The pages next in turn go home, and their slots are clean.
+    /// Writes the next pages home, which makes their slots clean. Returns the slots.
     fn write_back(&mut self) -> Vec<u32> {
         let batch = self.slots.begin_write_back(&|_| false, 32, NOW);
         let slots = batch.iter().map(|one| one.slot.0).collect();
@@ -101,9 +101,9 @@ fn slots_are_given_out_in_circular_order_within_the_zone() {
     assert_eq!(fixture.plan(8), Plan::Wait, "the zone ends here");
     assert_eq!(fixture.slots.map_work(false, NOW), Some(MapWork::Checkpoint));
     fixture.checkpoint();
-    // Page 3 is written again: its old slot is void, and has to wait for its turn.
+    // Page 3 is rewritten: its old slot is obsolete and has to wait for its turn.
     assert_eq!([fixture.write(3), fixture.write(8)], [Some(8), Some(9)]);
-    // While the next checkpoint is written, only what is in both zones.
+    // While the next checkpoint is written, only slots in both zones.
     fixture.slots.begin_checkpoint(NOW);
     assert_eq!([fixture.write(9), fixture.write(10)], [Some(10), Some(11)]);
     fixture.slots.end_checkpoint(true);
@@ -135,7 +135,7 @@ fn the_front_passes_over_slots_that_are_read_bad_or_kept_by_a_discarded_page() {
     let Plan::Ssd(ticket) = fixture.plan(11) else { panic!("the last slot is free") };
     fixture.slots.end_write(ticket, false, SsdFlush(1), NOW);
     fixture.checkpoint();
-    // Not home yet: until a checkpoint does not name it, a crash has to find it.
+    // It is not home: until a checkpoint does not name it, a crash has to find it.
     fixture.slots.discard(page(2));
     assert_eq!(fixture.write_back(), [0, 1, 3]);
     let held = fixture.slots.begin_read(page(1));
@@ -165,7 +165,7 @@ fn after_a_recovery_the_front_is_behind_the_slot_written_last() {
 fn a_page_read_since_it_was_written_is_copied_to_the_front() {
     let mut fixture = Fixture::new("mv-fifo-gsc", 32, 32);
     assert_eq!(fixture.plan(99), Plan::Wait, "which pages stay is not decided yet");
-    // Groups of 8, a quarter of the zone; one is judged ahead.
+    // Groups of 8, a quarter of the zone; one group is judged in advance.
     for no in 0..24 {
         while let Some(moves) = fixture.take_back(&[]) {
             assert_eq!(moves, []);
@@ -195,7 +195,7 @@ fn a_moved_page_that_is_written_anew_meanwhile_stays_the_newer_one() {
     let mut fixture = Fixture::new("mv-fifo-gsc", 32, 32);
     let mut next = 0;
     let mut moved = Vec::new();
-    // Round and round, with page 0 read all the time, until it is to be moved.
+    // Continue around the circle, reading page 0 all the time, until it is to be moved.
     while moved.is_empty() {
         if let Some(moves) = fixture.take_back(&[]) {
             moved = moves;
@@ -250,7 +250,7 @@ fn a_doublewrite_slot_backs_its_page_and_a_full_zone_sends_pages_to_the_ring() {
         assert!(fixture.write(no).is_some());
     }
     assert_eq!(fixture.plan(9), Plan::Hdd);
-    // Pages that leave the pool are not taken.
+    // Pages that leave the pool are not admitted.
     assert_eq!(fixture.slots.plan_copy(page(9), Cause::Evicted, NOW, &mut || Stamp::from_bits(999)), None);
 }
 
@@ -268,7 +268,7 @@ fn a_page_written_through_keeps_its_place_in_another_slot() {
     assert!(!fixture.slots.dirtied(page(1), 1, NOW), "the copy is what the HDD has");
     let second = fixture.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
     assert!(!second.dirty && fixture.slots.home(page(1)) == Home::Ssd);
-    // Written home once more while that copy is on its way: it does not count.
+    // The page is written home again while that copy is on its way: the copy does not count.
     let third = fixture.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
     fixture.end(third);
     fixture.end(second);
@@ -303,7 +303,7 @@ fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
             );
         }
         fixture.write(1).expect("a slot is free");
-        // Its successor is durable: by a flush, or since the SSD was taken back after a failure.
+        // Its successor becomes durable: by a flush, or by a re-admission of the SSD.
         if taken_back {
             fixture.slots.proved()
         } else {

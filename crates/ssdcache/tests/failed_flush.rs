@@ -1,4 +1,4 @@
-//! What is readable is not durable: after a kill, and after a flush that failed.
+//! Readable is not durable: after a kill, and after a failed flush.
 
 use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// The page that everything is about.
+/// The page under test.
 const P: u32 = 3;
 
-/// Two devices and what outlives the process.
+/// Two devices and the state that outlives the process.
 struct World {
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
@@ -32,7 +32,7 @@ impl World {
         Self::with_seed(layout, mode, model, 0).await
     }
 
-    /// `seed` says, among other things, how much of what a failed flush loses has reached the medium before.
+    /// Among other things, `seed` determines how much of a failed flush's data reached the medium.
     async fn with_seed(layout: Layout, mode: SsdMode, model: FlushFailure, seed: u64) -> Self {
         let power = SimPower::new();
         let device = |name, nth| {
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// As it comes back from `change`, which is given a seed for each device.
+    /// The world after `change`, which receives a seed for each device.
     fn after(&self, change: impl Fn(&SimDevice, u64) -> SimDevice) -> Self {
         let remembered: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
         remembered.note(&self.remember.recall()).expect("noted");
@@ -124,7 +124,7 @@ async fn a_recovery_after_a_kill_can_be_cut_anywhere() {
     store.close().await.expect("closed");
     let store = world.open().await;
     world.ssd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Flush));
-    // In the ring, readable, and not flushed.
+    // It is in the ring, readable and not flushed.
     timeout(Duration::from_secs(1), store.write(P, 2)).await.expect_err("the flush takes longer");
     let killed = world.after_kill(&SimPower::new());
     drop(store);
@@ -273,7 +273,7 @@ async fn a_failed_ssd_flush_is_remembered_and_its_slots_are_written_again() {
         let found = store.read(P).await.expect("readable");
         assert!((1..=2).contains(&found));
         for no in 10..90 {
-            // The slot of the version before is free now.
+            // The slot of the previous version is free.
             store.write(no, 1).await.expect("written");
         }
         store.sync().await.expect("flushed");
@@ -356,7 +356,7 @@ async fn an_image_in_the_ring_never_outlives_a_newer_one_of_its_page() {
         World::new(Layout::ring_only(PageSize::MIN, 4), SsdMode::WriteBack, FlushFailure::default()).await;
     let store = world.open().await;
     for (no, version) in [(10, 1), (11, 1), (P, 1), (12, 1), (P, 2)] {
-        // Versions 1 and 2 of the page stand at places 2 and 0.
+        // Versions 1 and 2 of the page are at places 2 and 0.
         store.write(no, version).await.expect("written");
     }
     store.close().await.expect("closed");
@@ -377,7 +377,7 @@ async fn a_mended_home_that_a_failed_flush_reverts_is_not_read() {
     let home = u64::from(P) * PAGE as u64..u64::from(P + 1) * PAGE as u64;
     world.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(home).times(1));
     store.write(P, 2).await.expect_err("the home write fails");
-    // The ring fills up, the home is mended from it, and the flush after that fails.
+    // The ring fills up, the home is repaired from it, and the flush after that fails.
     fail_one_flush(&world.hdd);
     let mut refused = false;
     for no in 10..60 {
@@ -405,8 +405,8 @@ impl Remember for Killed {
     }
 }
 
-/// Version 1 of `P` synced, version 2 written after it, and a flush of one device that fails. The process is
-/// killed before it takes note of that.
+/// Syncs version 1 of `P`, writes version 2, and lets a flush of one device fail. The process is killed
+/// before it can note that.
 async fn killed_before_the_note(mode: SsdMode, model: FlushFailure, seed: u64, ssd: bool) -> World {
     let mut world = World::with_seed(layout(8), mode, model, seed).await;
     world.remember = Arc::new(Killed);
@@ -425,7 +425,7 @@ async fn killed_before_the_note(mode: SsdMode, model: FlushFailure, seed: u64, s
     world.after_kill(&SimPower::new())
 }
 
-/// What is read after the kill is what is read after a later power cut, too.
+/// Reads after the kill and after a later power cut return the same version.
 async fn reads_alike_after_a_cut(mode: SsdMode, ssd: bool) {
     for (model, seed) in FlushFailure::ALL.into_iter().flat_map(|model| (0..8).map(move |seed| (model, seed)))
     {
@@ -433,7 +433,7 @@ async fn reads_alike_after_a_cut(mode: SsdMode, ssd: bool) {
         let store = world.open().await;
         let found = store.read(P).await.expect("readable");
         assert!(found == 2 || (ssd && found == 1), "{model:?}, seed {seed}: version {found}");
-        // Whatever backed the page before the kill is used for others now.
+        // Other pages reuse what backed the page before the kill.
         for no in 10..90 {
             store.write(no, 1).await.expect("written");
         }

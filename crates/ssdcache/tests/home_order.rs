@@ -1,5 +1,5 @@
-//! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages
-//! are discarded.
+//! What the HDD must have before the SSD may release it: without a ring, after errors, and while pages are
+//! discarded.
 
 use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, read, write};
 use futures_util::future::join_all;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The page that everything is about.
+/// The page under test.
 const P: u32 = 3;
 
 struct Fixture {
@@ -24,7 +24,7 @@ struct Fixture {
     layout: Layout,
     epoch: u32,
     policy: &'static str,
-    /// The rule that is left out, which takes the feature `mutations`.
+    /// The rule that is left out (feature `mutations`).
     broken: Option<Mutation>,
 }
 
@@ -77,7 +77,7 @@ impl Fixture {
         Self { tier, hdd, ssd, layout, epoch, policy, broken }
     }
 
-    /// The store as a power cut leaves it.
+    /// The store reopened after a power cut.
     async fn after_power_cut(&self, seed: u64) -> Self {
         self.after_power_cut_and(seed, |_| {}).await
     }
@@ -116,8 +116,8 @@ impl Fixture {
 }
 
 /// Without a ring, version 1 of `P` is written home, and its copy reaches the SSD before any flush of the
-/// HDD. The power is cut, the copy is read, and the SSD is switched off if it holds no only copy: how often
-/// the page goes back in time.
+/// HDD. The power is cut, the copy is read, and the SSD is switched off if it holds no only copy. Returns how
+/// often the page reverts to an older version.
 async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
     let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
@@ -134,7 +134,7 @@ async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
         let exchanged = cut.tier.exchange(off, false, |_| Ok::<(), String>(())).await;
         older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
     }
-    // Flushed with the HDD, it is clean.
+    // A flush of the HDD makes it clean.
     let _ = fixture.tier.flush().await;
     assert_eq!(fixture.tier.stats().dirty_pages, 0, "now the HDD has it");
     older
@@ -152,8 +152,8 @@ async fn without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_
 }
 
 /// Without a ring, pages are written home, and a checkpoint captures their copies before a `sync`. Then these
-/// pages change in memory, their slots are given to others, and the power is cut: how many synced pages are
-/// errors.
+/// pages change in memory, their slots are given to others, and the power is cut. Returns how many synced
+/// pages read as errors.
 async fn errors_though_synced(broken: Option<Mutation>) -> usize {
     let mut errors = 0;
     for polls in 0..3 {
@@ -256,14 +256,14 @@ async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() 
         fixture.write(no, 1).await.expect("the ring has room");
     }
     assert!(matches!(fixture.read(P).await, Ok(1)));
-    // The mending is over: the page can be written and discarded again.
+    // The repair is over: the page can be written and discarded again.
     fixture.write(P, 2).await.expect("written");
     assert!(matches!(fixture.read(P).await, Ok(2)));
     assert!(fixture.tier.discarded(page(P)));
 }
 
-/// The home of page `P` cannot be written for a while, and the ring fills up behind its image. Whether pages
-/// are written again afterwards.
+/// The home of page `P` cannot be written for some time, and the ring fills up behind its image. Returns
+/// whether writes succeed afterwards.
 async fn goes_on_after_a_home_that_could_not_be_mended(broken: Option<Mutation>) -> bool {
     let fixture = Fixture::without(broken, 8, SsdMode::ReadOnly, Duration::ZERO).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
@@ -414,7 +414,7 @@ async fn two_writes_of_a_page_reach_its_home_in_their_order() {
     };
     let (first, second) = tokio::join!(fixture.write(P, 1), second);
     assert_eq!((first.expect("written"), second.expect("written")), (Home::Hdd, Home::Hdd));
-    // From then on nothing but the home tells which version it has.
+    // From here on only the home itself determines the version.
     fixture.tier.flush_home().await.expect("flushed");
     assert!(matches!(fixture.read(P).await, Ok(2)));
 }
@@ -471,7 +471,7 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
 }
 
 /// A page that the drain does not hold is discarded while its home write is under way, and a checkpoint does
-/// not name it: after a cut, nothing mends what the write may have torn.
+/// not name it: after a power cut, nothing repairs a torn home.
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
@@ -560,7 +560,7 @@ async fn a_drain_that_is_given_up_before_it_begins_writes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_counts_pages_that_fail_among_those_that_are_left() {
     let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-    // No neighbours, which are written as one.
+    // Not adjacent, since adjacent pages are written as one.
     for no in [P, P + 10] {
         assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Ssd);
     }

@@ -1,7 +1,7 @@
-//! Slots under policies that answer so as to hurt: a bad policy costs speed, never data.
+//! Slots under hostile policies: a bad policy costs speed, never data.
 //!
-//! A model keeps what every slot and home holds, durably and not; after each step the newest version of every
-//! page must be found, and after a cut too.
+//! A model tracks what every slot and home holds. Reads must find the newest version of every page, and no
+//! slot may be given out that holds its only copy.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
@@ -54,13 +54,13 @@ fn take_back(slots: &mut Slots, stamps: &mut Stamps) -> Option<Vec<Move>> {
 
 #[test]
 fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_says_so() {
-    // Second chances for all, in groups of an eighth.
+    // Second chances for all, in groups.
     let mut slots = slots("hostile:1", 32);
     let mut stamps = Stamps(100);
     while take_back(&mut slots, &mut stamps).is_some() {}
     let first = planned(&mut slots, &mut stamps, 1).expect("the SSD is empty");
     slots.end_write(first, true, SsdFlush(1), NOW);
-    // The second version has its stamp, and is on its way.
+    // The second version has been stamped and is on its way.
     let second = planned(&mut slots, &mut stamps, 1).expect("the SSD is empty");
     let mut judged = 0;
     for no in 2..100 {
@@ -87,8 +87,8 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
     slots.validate().unwrap();
 }
 
-/// A page gets a second chance, its source is found bad, and it goes home in a newer version before its copy
-/// is complete. Where the page is, according to the slots.
+/// A page gets a second chance, its source turns out bad, and a newer version is written home before the copy
+/// completes. Returns where the slots say that the page is.
 fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Home {
     let mut slots = slots("mv-fifo-gsc", 32);
     let mut stamps = Stamps(100);
@@ -98,7 +98,7 @@ fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Home {
         slots.end_write(ticket.expect("the SSD is empty"), true, SsdFlush(1), NOW);
         slots.note_read(page(no), Some(Home::Ssd), Access::Random, NOW);
     }
-    // Writes go on until the first group is judged again.
+    // Write until the first group is judged again.
     let mut moves = Vec::new();
     let mut no = 100;
     while moves.is_empty() {
@@ -121,7 +121,7 @@ fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Home {
     before_step(&mut slots);
     assert!(slots.drop_bad_copy(moved, one.from.slot, NOW), "a read finds its source bad");
     slots.validate().unwrap();
-    // It is changed, goes home, and only then the copy is complete.
+    // It is changed and written home; only then does the copy complete.
     assert_eq!(slots.home(moved), Home::Hdd);
     for other in moves {
         before_step(&mut slots);
@@ -145,19 +145,19 @@ fn with_a_move_that_survives_an_older_version_is_the_pages_copy() {
     assert_eq!(after_a_bad_source(&mut survives), Home::Ssd, "unnoticed");
 }
 
-/// A version of a page, by its number and its stamp.
+/// A version of a page: the page's number, the version, its stamp.
 type Version = (u32, u64, u64);
 
-/// What stands where: slots and homes, with every write that completed.
+/// The model: the contents of slots and homes after every completed write.
 struct World {
     slots: Slots,
     stamps: Stamps,
     rng: SmallRng,
-    /// Flushes of the SSD that are over.
+    /// The number of completed flushes of the SSD.
     flush: u64,
     /// By slot: the version whose write completed last.
     held: Vec<Option<Version>>,
-    /// By page: the newest version that was written somewhere, and the one at home.
+    /// By page: the newest version written anywhere, and the one at home.
     newest: BTreeMap<u32, u64>,
     home: BTreeMap<u32, u64>,
     writing: Vec<(Ticket, u64)>,
@@ -225,7 +225,7 @@ impl World {
                 self.writing.push((ticket, version));
             }
             Plan::Hdd if !self.goes_home(no) => {
-                // At once, as the pages of a batch that nothing holds up.
+                // At once, like the pages of a batch that nothing delays.
                 self.home.insert(no, version);
                 self.newest.insert(no, version);
                 if self.slots.home(page(no)) == Home::Ssd {
@@ -260,7 +260,7 @@ impl World {
             self.newest.insert(no, version);
         }
         self.slots.end_write(ticket, true, SsdFlush(self.flush + 1), NOW);
-        // Of the doublewrite policy: home and durable, in one step.
+        // Under the doublewrite policy: home and durable in one step.
         if ticket.backs_home && self.slots.holds(ticket.page, ticket.stamp) {
             self.home.insert(no, version);
         }
@@ -279,7 +279,7 @@ impl World {
             return;
         }
         for (one, version) in std::mem::take(&mut self.backing) {
-            // Just before the home write: whether the slot still holds that version.
+            // Right before the home write, check that the slot still holds that version.
             let holds = self.slots.holds(one.page, one.stamp);
             if holds {
                 self.home.insert(one.page.no, version.expect("a slot that is held keeps what it has"));

@@ -1,9 +1,9 @@
-//! The mark that a checkpoint is in force never stands without a header, also when its write was reported as
-//! failed and landed.
+//! The mark that a checkpoint is in force never exists without a header, even if its write was reported as
+//! failed but landed.
 //!
-//! The schedule: the write of a mark fails with EIO, and its sectors land. To the store the checkpoint has
-//! failed; the next one goes to the same area, and wipes the headers there first. A cut right then leaves the
-//! mark of a checkpoint without headers, which looks like damage.
+//! The schedule: the write of a mark fails with EIO, but its sectors land. To the store the checkpoint has
+//! failed. The next one goes to the same area and wipes the headers there first. A power cut right then
+//! leaves a mark without headers, which looks like damage.
 
 use crate::common::{formatted, layout, params, read, seed, write};
 use pagetier_bufpool::Tier;
@@ -18,7 +18,7 @@ const PAGES: u32 = 24;
 struct World {
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
-    /// The rule that is left out, which takes the feature `mutations`.
+    /// The rule that is left out (feature `mutations`).
     broken: Option<Mutation>,
 }
 
@@ -53,7 +53,7 @@ impl World {
     }
 }
 
-/// What came of a cut at one operation of the checkpoint after a mark that failed and landed.
+/// The outcomes of power cuts during the checkpoint after a mark that failed but landed.
 #[derive(Debug, Default)]
 struct Seen {
     cuts: u32,
@@ -61,8 +61,8 @@ struct Seen {
     refused: u32,
 }
 
-/// Cuts the power at operation `op` of the checkpoint that follows one whose mark failed. False: it was over
-/// by then, or the mark did not land.
+/// Cuts the power at operation `op` of the checkpoint that follows one whose mark failed. Returns false if
+/// that checkpoint has fewer operations, or the mark did not land.
 async fn cut_at(op: u64, seed: u64, broken: Option<Mutation>, seen: &mut Seen) -> bool {
     let power = SimPower::new();
     let world = World::new(broken, seed, &power).await;

@@ -1,5 +1,5 @@
-//! What a policy is told and asked, what it is obeyed in, and what is counted: nothing that could lose data,
-//! all that it decides by.
+//! What a policy is told and asked, and which of its answers take effect: it learns everything that it bases
+//! decisions on, and no answer can lose data.
 
 use crate::common::{PAGE, formatted, layout, page, params, write};
 use pagetier_bufpool::Tier;
@@ -25,7 +25,7 @@ enum Told {
 
 type Notes = Arc<Mutex<Vec<Told>>>;
 
-/// Answers as it is set up to, and notes what it is told.
+/// Gives preset answers and records what it is told.
 #[derive(Debug)]
 struct Script {
     notes: Notes,
@@ -98,7 +98,7 @@ impl SlotPolicy for Script {
     }
 }
 
-/// Slots with `pages` in the first ones, as the HDD has them, and a zone of `zone` slots.
+/// Slots whose first `pages` hold clean copies, with a zone of `zone` slots.
 fn slots(policy: Box<Script>, pages: u32, zone: u32) -> Slots {
     let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
     let map: Vec<_> = (0..SLOTS).map(|no| (no < pages).then(|| entry(no))).collect();

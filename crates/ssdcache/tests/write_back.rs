@@ -1,5 +1,5 @@
-//! The SSD's own duties beside everything else: write-back never puts an old version over a newer one,
-//! nothing spins, nothing falls asleep.
+//! The SSD's background work: write-back never overwrites a newer version with an older one, nothing spins,
+//! nothing stalls.
 
 use crate::common::{PAGE, dirty, formatted, image, page, params, read, seed, write};
 use pagetier_bufpool::{Tier, WrittenPage};
@@ -32,7 +32,7 @@ impl Fixture {
         Self { tier: tier.await.unwrap(), hdd, ssd, layout }
     }
 
-    /// Where it went; `None`: it failed.
+    /// Returns where the page went; `None`: the write failed.
     async fn write(&self, no: u32, version: u8) -> Option<Home> {
         write(&self.tier, no, version).await.ok()
     }
@@ -44,12 +44,12 @@ impl Fixture {
         timeout(LONG, self.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
     }
 
-    /// Reads a page as the pool does when it needs it.
+    /// Reads a page on demand, as the pool does.
     async fn get(&self, no: u32) -> Home {
         self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await.result.unwrap()
     }
 
-    /// Fills the SSD with dirty pages of version 1.
+    /// Fills the SSD with dirty pages of version 1; returns their number.
     async fn fill(&self) -> u32 {
         let mut no = 0;
         while timeout(Duration::from_secs(1), self.write(no, 1)).await == Ok(Some(Home::Ssd)) {
@@ -62,7 +62,7 @@ impl Fixture {
         read(&self.tier, no).await.unwrap()
     }
 
-    /// Reads of slots, and with them the write-back, take seconds.
+    /// Makes reads of slots, and with them write-backs, take seconds.
     fn slow_slots(&self) {
         let slots = self.layout.slot_at(0)..self.layout.end();
         self.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Read).within(slots));
@@ -76,11 +76,11 @@ async fn a_slow_write_back_does_not_overwrite_what_came_home_after_a_discard() {
     let written = fixture.fill().await.min(24);
     let mut home = 0;
     for no in 0..written {
-        // As the pool does: a page whose write-back is under way is discarded after it.
+        // As in the pool, a page whose write-back is under way is discarded after it.
         while !fixture.tier.discarded(page(no)) {
             fixture.tier.settled(page(no)).await;
         }
-        // Another page takes the room, so that this one has to go home.
+        // Another page takes the slot, so that this one has to be written home.
         let _ = timeout(Duration::from_secs(1), fixture.write(500 + no, 1)).await;
         home += u32::from(timeout(Duration::from_secs(4), fixture.write(no, 2)).await == Ok(Some(Home::Hdd)));
     }
@@ -117,7 +117,7 @@ async fn a_disk_that_takes_no_writes_keeps_nobody_busy() {
         sleep(LONG).await;
         let spent = fixture.hdd.ops() + fixture.ssd.ops() - before;
         assert!(spent < 100, "{policy}: {spent} operations in an idle minute");
-        // No write waits for a slot that the HDD would have to free: it gets the error.
+        // No write waits for a slot that only a home write would free: it gets the error.
         assert_eq!(fixture.write(900, 1).await, None, "{policy}");
     }
 }
@@ -132,7 +132,7 @@ async fn a_store_that_is_only_read_goes_on_admitting() {
         fixture.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     }
     let filled = fixture.fill().await;
-    // What is on the SSD is read again and again, so that its pages are worth more than the zone's ceiling.
+    // Pages on the SSD are read repeatedly, which makes them worth more than the zone's ceiling.
     for _ in 0..6 {
         for no in 0..filled {
             fixture.version(no).await;
@@ -183,7 +183,7 @@ async fn appended_pages_are_written_side_by_side_in_one_operation() {
         let after = fixture.ssd.stats().class(IoClass::Clean).write.clone();
         let (ops, pages) = (after.ops - before.ops, (after.bytes - before.bytes) / PAGE as u64);
         assert!(pages >= u64::from(16 * rounds), "{policy}: {pages} pages");
-        // One operation a batch; one more where the circle begins anew.
+        // One operation per batch, and one more where the circle wraps around.
         assert!(ops <= u64::from(rounds) + 3, "{policy}: {ops} operations for {rounds} batches");
     }
 }
@@ -199,7 +199,7 @@ async fn the_doublewrite_buffer_writes_each_page_once_and_the_ring_not_at_all() 
     let ssd = fixture.ssd.stats();
     let (slots, ring) = (&ssd.class(IoClass::Clean).write, &ssd.class(IoClass::Ring).write);
     assert_eq!((slots.bytes / PAGE as u64, ring.ops), (24 * 16, 0));
-    // One more where the circle begins anew.
+    // One more where the circle wraps around.
     assert!(slots.ops <= 26, "{slots:?}");
     let home = fixture.hdd.stats().class(IoClass::Clean).write.clone();
     assert_eq!((home.bytes / PAGE as u64, home.ops), (24 * 16, 24));
@@ -208,7 +208,7 @@ async fn the_doublewrite_buffer_writes_each_page_once_and_the_ring_not_at_all() 
         (Home::Ssd, 12, 12)
     );
     sleep(LONG).await;
-    // Within one batch's worth of a flush of the HDD, every copy is what the HDD has.
+    // Except for those that await the next flush of the HDD, all copies are clean.
     let stats = fixture.tier.stats();
     assert!(stats.dirty_pages <= 128 && stats.counts.doublewritten > 200, "{stats:?}");
     fixture.tier.validate().unwrap();
@@ -233,7 +233,7 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     assert_eq!(fixture.write(50, 2).await, Some(Home::Hdd), "only what was read is admitted");
     let stats = fixture.tier.stats();
     assert_eq!((stats.dirty_pages, stats.counts.admitted_on_read, stats.counts.renewed), (0, 20, 1));
-    // More at once than may be in flight: the others are not admitted, and no eviction waits.
+    // More at once than may be in flight: the others are not admitted, and no read waits.
     for no in 0..20 {
         fixture.tier.discarded(page(no));
     }
@@ -244,8 +244,8 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     fixture.tier.validate().unwrap();
 }
 
-/// Writes to the disk for write-backs so far: those that took turns with reads, and those that yielded to
-/// them.
+/// The number of write-backs' writes to the disk so far: those that alternated with reads, and those that
+/// yielded to them.
 fn write_backs(fixture: &Fixture) -> [u64; 2] {
     [IoClass::UrgentWriteBack, IoClass::WriteBack].map(|class| fixture.hdd.stats().class(class).write.ops)
 }
@@ -254,8 +254,7 @@ fn write_backs(fixture: &Fixture) -> [u64; 2] {
 async fn write_backs_that_somebody_waits_for_do_not_yield() {
     for (policy, appends) in [("mv-fifo", true), ("mv-fifo-gsc", true), ("cac", false), ("lru2", false)] {
         let fixture = Fixture::new(policy).await;
-        // With time between them, victims are clean when they are needed: only a circle waits for write-backs
-        // then.
+        // With time between writes, victims are clean when needed, so only a circle waits for write-backs.
         let mut went_home = 0;
         for no in 0..2 * fixture.layout.slots {
             went_home += u32::from(fixture.write(no, 1).await == Some(Home::Hdd));
@@ -268,7 +267,7 @@ async fn write_backs_that_somebody_waits_for_do_not_yield() {
             (appends, !appends),
             "{policy}: {urgent} urgent, {patient} not; {went_home}"
         );
-        // No write waits for what a drain copies.
+        // No write waits for a drain's copies.
         assert!(fixture.tier.drain(None, None).await.written > 0, "{policy}");
         assert_eq!(write_backs(&fixture)[0], urgent, "{policy}");
     }
@@ -288,7 +287,7 @@ async fn write_backs_hurry_once_a_dirty_page_had_to_go_home_for_want_of_a_clean_
     assert!(went_home > 0, "there was always a clean victim");
     sleep(LONG).await;
     assert!(write_backs(&fixture)[0] > urgent, "{went_home} went home, {urgent} + {patient} before");
-    // Once they are through, and the next one is, nothing is urgent any more.
+    // Once these and the next write-back have ended, nothing is urgent.
     for no in 800..810 {
         assert_eq!(fixture.write(no, 1).await, Some(Home::Ssd));
         sleep(Duration::from_secs(1)).await;

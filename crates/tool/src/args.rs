@@ -5,10 +5,9 @@ use pagetier::{Builder, PageStore};
 use std::path::PathBuf;
 
 /// Inspects, verifies, watches, backs up and repairs Pagetier stores.
-///
-/// `inspect`, `verify`, `stat`, `why` and `export-hot` write nothing to the store: one that crashed is
-/// recovered in memory. `drain`, `backup` and `repair` open it for writing. No command but `inspect` and
-/// `top` works on a store that another process has open.
+/// `inspect`, `verify`, `stat`, `why` and `export-hot` write nothing to the store; they recover a crashed
+/// store in memory. `drain`, `backup` and `repair` open it for writing. Only `inspect`, `top` and
+/// `stat --live` work while another process has the store open.
 ///
 /// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair) or pages are left
 /// (drain).
@@ -22,7 +21,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Args, Clone)]
 pub(crate) struct Place {
     /// The store's directory
@@ -43,7 +42,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Options for opening the store as it is.
+    /// Options that open the store as it is.
     pub(crate) fn builder(&self) -> Builder {
         let mut builder = PageStore::builder().directory(&self.dir).create(false);
         if let Some(hdd) = &self.hdd {
@@ -58,7 +57,7 @@ impl Place {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Say what stands on the devices: manifest, superblocks, map, journal, ring
+    /// Describe what is on the devices: manifest, superblocks, map, journal, ring
     Inspect(Place),
     /// Read and verify every page of every tier; list the damage
     Verify(Place),
@@ -66,7 +65,7 @@ pub(crate) enum Command {
     Stat {
         #[command(flatten)]
         place: Place,
-        /// Read this file, which a running store exports
+        /// Read this file, which a running store exports, instead of the store
         #[arg(long)]
         live: Option<PathBuf>,
     },
@@ -83,16 +82,16 @@ pub(crate) enum Command {
     },
     /// Watch a running store through the file that it exports
     Top {
-        /// The file: what the store passes to `export_stats`
+        /// The file that the store passes to `export_stats`
         file: PathBuf,
-        /// Seconds between two views
+        /// Seconds between views
         #[arg(long, default_value_t = 1.0)]
         every: f64,
-        /// End after so many views; by default at a signal
+        /// End after this many views; by default at Ctrl-C
         #[arg(long)]
         count: Option<u64>,
     },
-    /// Write everything home that is newer on the SSD than on the HDD
+    /// Write home everything that is newer on the SSD than on the HDD
     Drain {
         #[command(flatten)]
         place: Place,
@@ -100,7 +99,7 @@ pub(crate) enum Command {
         #[arg(long)]
         off: bool,
     },
-    /// Measure a page read and write on two devices, in scratch files that are removed
+    /// Measure page reads and writes on two devices, in scratch files that are removed afterwards
     Calibrate {
         /// A directory on the HDD
         #[arg(long)]
@@ -117,7 +116,7 @@ pub(crate) enum Command {
     },
     /// Estimate what other sizes of pool and SSD would cost, from a recorded trace
     WhatIf {
-        /// The trace: what a store writes from `trace().start(..)` on
+        /// The trace, which a store records after `trace().start(..)`
         trace: PathBuf,
         /// Pages of the pool
         #[arg(long)]
@@ -161,7 +160,7 @@ pub(crate) enum Command {
         /// The new store's directory, which must not exist
         #[arg(long)]
         to: PathBuf,
-        /// The number of the last backup to use
+        /// The number of the last backup to restore
         #[arg(long)]
         upto: Option<u32>,
         /// The new store's SSD in MiB; 0: none
@@ -172,7 +171,7 @@ pub(crate) enum Command {
     Repair {
         #[command(flatten)]
         place: Place,
-        /// Write to the store: without it, the command says what it would do
+        /// Write to the store; without it, only verify it
         #[arg(long)]
         write: bool,
     },

@@ -1,4 +1,4 @@
-//! The commands that open a store for writing, or make one.
+//! The commands that open a store for writing or create one.
 
 use crate::args::Place;
 use crate::look::{findings, recovery, watch};
@@ -35,7 +35,7 @@ pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCo
     let done = report.left == 0 && report.stopped_by.is_none();
     if off && done {
         store.ssd().set_mode(SsdMode::Off).await?;
-        text.push_str("the SSD is out of use: the store opens without it\n");
+        text.push_str("the SSD is out of use; the store opens without it\n");
     }
     if let Some(error) = &report.stopped_by {
         let _ = writeln!(text, "stopped by {error}");
@@ -59,7 +59,7 @@ pub(crate) async fn backup(place: &Place, to: &Path, full: bool, json: bool) -> 
     });
     let made = store.backup(to, options).await;
     bar.finish_and_clear();
-    // The store is closed even if the backup failed.
+    // Close the store even if the backup failed.
     store.close().await?;
     let report = made?;
     let kind = report.full_because.map_or_else(|| "incremental".to_owned(), |why| format!("full: {why}"));
@@ -113,7 +113,7 @@ pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<Exi
     let recovered = store.recovery();
     let options = ScrubOptions::default().pages_per_second(None).heal(true);
     let report = watch(store.scrub(options), "repairing").await;
-    // Pages rewritten from memory are durable before they count as repaired.
+    // Pages rewritten from memory must be durable before they count as repaired.
     store.sync().await?;
     store.close().await?;
     let (list, mut text) = findings(&report);

@@ -1,4 +1,4 @@
-//! A running store, through the file that it exports.
+//! The view of a running store through the file that it exports.
 
 use crate::{Failure, show};
 use pagetier::{DeviceSummary, LiveStats};
@@ -9,15 +9,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Clears the terminal and goes to its first line.
+/// Clears the terminal and moves to its first line.
 const CLEAR: &str = "\x1b[2J\x1b[H";
-/// An export is stale after so many of its intervals.
+/// An export is stale after this many of its intervals.
 const STALE_INTERVALS: u64 = 5;
 
 fn read(file: &Path) -> Result<LiveStats, Failure> {
     let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let live = serde_json::from_slice(&bytes);
-    live.map_err(|error| format!("{}: it is no export of a store: {error}", file.display()).into())
+    live.map_err(|error| format!("{}: not an export of a store: {error}", file.display()).into())
 }
 
 pub(crate) fn once(file: &Path, json: bool) -> Result<ExitCode, Failure> {
@@ -64,11 +64,12 @@ pub(crate) async fn top(
 fn age(live: &LiveStats) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let old = now.saturating_sub(live.at_unix_ms);
-    let stale = if old > STALE_INTERVALS * live.every_ms.max(1) { ": THE STORE EXPORTS NO MORE" } else { "" };
+    let stale =
+        if old > STALE_INTERVALS * live.every_ms.max(1) { ": THE STORE HAS STOPPED EXPORTING" } else { "" };
     format!("{:.1} s old{stale}", old as f64 / 1000.0)
 }
 
-/// What happened per second between two exports.
+/// Events per second between two exports.
 struct Rates<'a> {
     seconds: f64,
     before: &'a LiveStats,
@@ -78,7 +79,7 @@ struct Rates<'a> {
 impl<'a> Rates<'a> {
     fn between(before: &'a LiveStats, now: &'a LiveStats) -> Self {
         let ms = now.at_unix_ms.saturating_sub(before.at_unix_ms).max(1);
-        // Another process has another store's counters, or the same store's from its start.
+        // Another process has the counters of another store, or of the same store since its latest opening.
         let before = if before.pid == now.pid && before.number <= now.number { before } else { now };
         Self { seconds: ms as f64 / 1000.0, before, now }
     }
@@ -97,9 +98,9 @@ impl<'a> Rates<'a> {
         ]
     }
 
-    /// The hit ratio in between, in per cent.
+    /// The hit ratio between the exports, in per cent.
     fn hit_percent(&self) -> Option<f64> {
-        let (hits, misses) = (self.of(|l| l.stats.pool.hits), self.of(|l| l.stats.pool.misses));
+        let (hits, misses) = (self.of(|l| l.stats.pool.counts.hits), self.of(|l| l.stats.pool.counts.misses));
         (hits + misses > 0.0).then(|| 100.0 * hits / (hits + misses))
     }
 }
@@ -114,7 +115,7 @@ fn rates(before: &LiveStats, now: &LiveStats) -> serde_json::Value {
     };
     json!({
         "at_unix_ms": now.at_unix_ms,
-        "requests_per_s": r.of(|l| l.stats.pool.hits + l.stats.pool.misses),
+        "requests_per_s": r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses),
         "hit_percent": r.hit_percent(),
         "ssd_pages": now.stats.ssd.pages, "ssd_dirty_pages": now.stats.ssd.dirty_pages,
         "refusing": now.stats.ssd.refusing,
@@ -123,21 +124,21 @@ fn rates(before: &LiveStats, now: &LiveStats) -> serde_json::Value {
     })
 }
 
-/// One view: rates between two exports, and the present state.
+/// One view: the rates between two exports, and the current state.
 fn view(before: &LiveStats, now: &LiveStats) -> String {
     let r = Rates::between(before, now);
     let (pool, ssd) = (&now.stats.pool, &now.stats.ssd);
     let mut text = format!("pagetier top: process {}, export {}, {}\n", now.pid, now.number, age(now));
     let hits = r.hit_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"));
-    let requests = r.of(|l| l.stats.pool.hits + l.stats.pool.misses);
+    let requests = r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses);
     let _ = writeln!(text, "pool    {requests:.0} requests/s, {hits} hits, {} frames", pool.frames);
     let _ = writeln!(
         text,
         "        per second: {:.1} loads from the SSD, {:.1} from the HDD, {:.1} evictions, {:.1} waits",
-        r.of(|l| l.stats.pool.loads_ssd),
-        r.of(|l| l.stats.pool.loads_hdd),
-        r.of(|l| l.stats.pool.evictions),
-        r.of(|l| l.stats.pool.waited_for_frame)
+        r.of(|l| l.stats.pool.counts.loads_ssd),
+        r.of(|l| l.stats.pool.counts.loads_hdd),
+        r.of(|l| l.stats.pool.counts.evictions),
+        r.of(|l| l.stats.pool.counts.waited_for_frame)
     );
     let share = |pages: u64| 100.0 * pages as f64 / ssd.slots.max(1) as f64;
     let _ = writeln!(
@@ -152,10 +153,12 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
     let _ = writeln!(
         text,
         "        per second: {:.1} admitted, {:.1} rejected, {:.1} evicted, {:.1} written back",
-        r.of(|l| l.stats.ssd.admitted_free + l.stats.ssd.admitted_over + l.stats.ssd.admitted_on_read),
-        r.of(|l| l.stats.ssd.rejected + l.stats.ssd.rejected_no_slot),
-        r.of(|l| l.stats.ssd.evicted),
-        r.of(|l| l.stats.ssd.written_back)
+        r.of(|l| l.stats.ssd.counts.admitted_free
+            + l.stats.ssd.counts.admitted_over
+            + l.stats.ssd.counts.admitted_on_read),
+        r.of(|l| l.stats.ssd.counts.rejected + l.stats.ssd.counts.rejected_no_slot),
+        r.of(|l| l.stats.ssd.counts.evicted),
+        r.of(|l| l.stats.ssd.counts.written_back)
     );
     if let Some(error) = &ssd.error {
         let _ = writeln!(text, "        takes no new pages: {error}");

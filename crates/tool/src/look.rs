@@ -15,7 +15,7 @@ pub(crate) async fn inspect(place: &Place, json: bool) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// How often progress is shown.
+/// The interval at which progress is shown.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shows the progress of a scrub until it ends.
@@ -41,7 +41,7 @@ pub(crate) fn recovery(r: &RecoveryReport) -> Value {
     })
 }
 
-/// The findings of a scrub, as JSON and as lines of text.
+/// Returns the findings of a scrub as JSON and as lines of text.
 pub(crate) fn findings(report: &ScrubReport) -> (Vec<Value>, String) {
     let mut text = String::new();
     let mut all = Vec::new();
@@ -117,7 +117,7 @@ pub(crate) async fn why(place: &Place, space: &str, no: u32, json: bool) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pages with a copy on the SSD, in the order of spaces and numbers.
+/// The pages with a copy on the SSD, ordered by space and number.
 fn on_ssd(store: &PageStore) -> Vec<PageId> {
     let spaces = store.spaces().list();
     let all = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));

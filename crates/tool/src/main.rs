@@ -1,4 +1,4 @@
-//! `pagetier`: the command line tool of Pagetier stores.
+//! `pagetier`: the command-line tool for Pagetier stores.
 
 mod args;
 mod change;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Why a command failed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Damage was found, or work is left.
+/// The exit code when damage was found or work is left.
 const FOUND: u8 = 3;
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error with its causes that it does not tell itself.
+/// The error's text, with those of its causes that it does not include.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

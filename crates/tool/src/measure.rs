@@ -1,4 +1,4 @@
-//! Costs of devices, and what other sizes would cost.
+//! Measures the costs of devices, and estimates what other sizes would cost.
 
 use crate::{Failure, show};
 use pagetier::device::{OpenOptions, SharedDevice, open_file};
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The size of a scratch file: what the figures describe random access within.
+/// The size of a scratch file: the figures describe random access within this range.
 const SCRATCH_BYTES: u64 = 256 << 20;
 
-/// A scratch file, removed when dropped.
+/// A scratch file, which is removed when dropped.
 struct Scratch {
     path: PathBuf,
     device: SharedDevice,

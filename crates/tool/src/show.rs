@@ -1,4 +1,4 @@
-//! Progress on a terminal, results as text or JSON.
+//! Shows progress on a terminal, and results as text or JSON.
 
 use crate::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
-/// A bar of `total` steps, on a terminal only.
+/// A progress bar of `total` steps, shown only on a terminal.
 pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     if !std::io::stderr().is_terminal() {
@@ -19,10 +19,10 @@ pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
     bar
 }
 
-/// Prints `value` as JSON, or its text.
+/// Prints `value` as JSON, or `text`.
 pub(crate) fn result<T: Serialize>(json: bool, value: &T, text: impl Display) -> Result<(), Failure> {
     let out = if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text.to_string() };
-    // A reader that went away, such as `head`, is no failure.
+    // A reader that has closed the pipe, such as `head`, is no failure.
     match std::io::stdout().lock().write_all(out.as_bytes()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),

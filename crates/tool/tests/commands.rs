@@ -1,4 +1,4 @@
-//! Every command as a process, on stores that were closed, that crashed and that are damaged.
+//! Runs every command as a process, on stores that were closed, that crashed and that are damaged.
 
 use pagetier::{Backend, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode};
 use serde_json::Value;
@@ -32,7 +32,7 @@ async fn write(store: &PageStore, space: SpaceId, version: u32) {
     store.sync().await.unwrap();
 }
 
-/// A store in version 2; closed, or dropped as by a crash.
+/// Makes a store whose pages are in version 2, then closes it, or drops it as by a crash.
 fn made(dir: &Path, close: bool) {
     runtime().block_on(async {
         let store = open(dir).await;
@@ -49,7 +49,7 @@ fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pagetier")).args(args).output().unwrap()
 }
 
-/// Runs a command with `--json`; its exit code and what it printed.
+/// Runs a command with `--json`; returns its exit code and its output.
 fn json(args: &[&str]) -> (i32, Value) {
     let out = run(&[args, &["--json"]].concat());
     let printed = serde_json::from_slice(&out.stdout);
@@ -118,7 +118,7 @@ fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
     let store = dir.path().join("store");
     made(&store, true);
     let at = store.to_str().unwrap();
-    // Everything home, so that a bad copy on the SSD has another one.
+    // Write everything home, so that a bad copy on the SSD has a good one there.
     assert_eq!(json(&["drain", at]).0, 0);
     let damaged = damage(&store.join("hdd.vol"), 1 << 20);
     assert_eq!(damaged, 1);
@@ -143,7 +143,7 @@ fn a_drained_store_opens_without_its_ssd() {
     assert_eq!((code, &drained["left"], &drained["off"]), (0, &0.into(), &true.into()), "{drained}");
     std::fs::remove_file(store.join("ssd.cache")).unwrap();
     assert_eq!(json(&["verify", at]).0, 0);
-    // A second drain finds no SSD, and makes none.
+    // A second drain finds no SSD and creates none.
     assert_eq!(json(&["drain", at]).1["off"], true);
     assert!(!store.join("ssd.cache").exists());
     runtime().block_on(async {

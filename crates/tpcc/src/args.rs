@@ -25,7 +25,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
 /// # Errors
 /// What was expected.
 pub fn not_negative(text: &str) -> Result<f64, String> {
-    number(text, |n| n >= 0.0, "a number from 0 on")
+    number(text, |n| n >= 0.0, "a number of at least 0")
 }
 
 /// A number from 0 to 100.
@@ -68,32 +68,33 @@ pub fn numbers<const N: usize>(text: &str, separator: char, checks: [Check; N]) 
     Ok(numbers)
 }
 
-/// Milliseconds of an SSD read, HDD read, SSD write and HDD write, as `0.11,7.2,0.27,4.96`, each above 0.
+/// Milliseconds of an SSD read, HDD read, SSD write and HDD write, such as `0.11,7.2,0.27,4.96`, each above
+/// 0.
 ///
 /// # Errors
 /// What was expected.
 pub fn costs(text: &str) -> Result<Costs, String> {
     let read = numbers(text, ',', [positive; 4]);
     let [ssd_read_ms, hdd_read_ms, ssd_write_ms, hdd_write_ms] =
-        read.map_err(|why| format!("{why}; R_S,R_D,W_S,W_D are four numbers, as 0.11,7.2,0.27,4.96"))?;
+        read.map_err(|why| format!("{why}; R_S,R_D,W_S,W_D are four numbers, such as 0.11,7.2,0.27,4.96"))?;
     Ok(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
 }
 
-/// The ratio of database, SSD and pool, as `30:10:1`. Only the SSD's part may be 0.
+/// The ratio of database, SSD and pool, such as `30:10:1`. Only the SSD's part may be 0.
 ///
 /// # Errors
 /// What was expected.
 pub fn ratio(text: &str) -> Result<[f64; 3], String> {
     numbers(text, ':', [positive, not_negative, positive])
-        .map_err(|why| format!("{why}; DB:SSD:POOL are three numbers, as 30:10:1"))
+        .map_err(|why| format!("{why}; DB:SSD:POOL are three numbers, such as 30:10:1"))
 }
 
-/// Two numbers above 0, the smaller first, as `0.001,1000`.
+/// Two numbers above 0, the smaller first, such as `0.001,1000`.
 ///
 /// # Errors
 /// What was expected.
 pub fn bounds(text: &str) -> Result<(f64, f64), String> {
-    let expected = "MIN,MAX are two numbers, the smaller first, as 0.001,1000";
+    let expected = "MIN,MAX are two numbers, the smaller first, such as 0.001,1000";
     match numbers(text, ',', [positive; 2]) {
         Ok([low, high]) if low <= high => Ok((low, high)),
         Ok(_) => Err(expected.into()),
@@ -101,7 +102,8 @@ pub fn bounds(text: &str) -> Result<(f64, f64), String> {
     }
 }
 
-/// A pool policy and an SSD policy, as `gd2l+cac` or `gd2l:frequency+cac:ageing,sketch`, in any letter case.
+/// A pool policy and an SSD policy, such as `gd2l+cac` or `gd2l:frequency+cac:ageing,sketch`, in any letter
+/// case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyPair {
     /// The pool's policy.
@@ -121,15 +123,15 @@ impl FromStr for PolicyPair {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((pool, ssd)) = text.split_once('+') else {
-            return Err(format!("{text:?} is not a pair of policies, POOL+SSD, as gd2l+cac"));
+            return Err(format!("{text:?} is not a pair of policies, POOL+SSD, such as gd2l+cac"));
         };
         let unknown = |why: UnknownPolicy| why.to_string();
         Ok(Self { pool: pool.parse().map_err(unknown)?, ssd: ssd.parse().map_err(unknown)? })
     }
 }
 
-/// Pairs separated by commas, as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy starts a
-/// pair, unless it starts with an option; any other part is an option of the policy before it.
+/// Pairs separated by commas, such as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy
+/// starts a pair, unless it starts with an option; any other part is an option of the policy before it.
 ///
 /// # Errors
 /// What was expected.

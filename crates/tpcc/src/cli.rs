@@ -15,10 +15,10 @@ use std::time::Duration;
 /// Without options: 4 warehouses (320 MiB) on plain files in a temporary folder, removed at the end. Both
 /// devices are plain files; the HDD's is slowed down to the speed of the 2013 paper's disk (7.2 ms to read a
 /// page, 4.96 ms to write one). Load and warm-up run without these delays, so that the warm-up does the work
-/// of hours; then 30 seconds are measured with them. It takes about a minute.
+/// of hours; then 30 seconds are measured with them. The whole run takes about a minute.
 ///
-/// The main figures count what the paper's system does, too: reads and writes of pages. Pagetier's
-/// doublewrite ring, metadata and flushes add to that and are listed separately ("all I/O").
+/// The main figures count only what the paper's system does as well: reads and writes of pages. Pagetier's
+/// doublewrite ring, metadata and flushes add to that; the column "all I/O" includes them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tpcc_lite", verbatim_doc_comment)]
 pub(crate) struct Cli {
@@ -213,7 +213,7 @@ fn policy_list(list: &str) -> Result<PolicyList, String> {
 }
 
 impl Cli {
-    /// Checks for contradictions between options; each option has checked itself.
+    /// Checks for contradictions between options; clap has checked each option.
     pub(crate) fn check(&self) -> Result<(), String> {
         let given = [("--dir", &self.dir), ("--hdd", &self.hdd), ("--ssd", &self.ssd)];
         let file = given.iter().find(|(_, path)| path.is_some());

@@ -175,9 +175,9 @@ impl Database {
     }
 }
 
-/// A logged commit whose rows are not all in memory. If it is dropped in this state, by an error or with its
-/// future, it stops the database. Otherwise another transaction would read the old rows, and a recovery,
-/// which applies this commit, would overwrite what that transaction wrote.
+/// A logged commit whose rows are not all in memory. If an error or a dropped future drops it in this state,
+/// it stops the database. Otherwise another transaction would read the old rows, and recovery, which applies
+/// this commit, would overwrite what that transaction wrote.
 struct Unapplied<'d>(&'d Database);
 
 impl Drop for Unapplied<'_> {

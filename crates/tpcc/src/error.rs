@@ -1,10 +1,10 @@
-//! What can go wrong with the database.
+//! The errors of the database.
 
 use crate::btree::TreeError;
 use crate::schema::Table;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
 
-/// What can go wrong with the database.
+/// An error of the database.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DbError {
     /// The store failed.

@@ -1,5 +1,4 @@
-//! TPC-C on Pagetier: a small but honest database engine on a page store, and the storage cost of each
-//! New-Order.
+//! TPC-C on Pagetier: a small database engine on a page store, and the storage cost of each New-Order.
 //!
 //! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, `btree`, the log
 //! (`pagetier_wal`), `database`, `tx`, then `run`, `report`, `location`, `session`. [`references`] generates
@@ -51,7 +50,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs the session; true when every report is consistent.
+/// Runs the session; returns whether every database was consistent at the end.
 fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
     if cli.comparison.is_asked() {
         return compare::compare(cli);

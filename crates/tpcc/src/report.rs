@@ -35,7 +35,7 @@ impl Setup {
     }
 }
 
-/// The recovery of a database that an earlier run had left.
+/// The recovery of a database that an earlier run left.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Reopened {
     /// Log records of page changes that recovery read.
@@ -131,7 +131,7 @@ impl From<Costs> for CostsMs {
     }
 }
 
-/// The movement of pages between tiers, in pages.
+/// The flow of pages between the tiers, in pages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Flows {
     pub(crate) pool_frames: u64,
@@ -371,7 +371,7 @@ pub(crate) fn details(row: &Row) -> String {
         );
     }
     if row.interrupted {
-        out += "\nended early on request; nothing is lost";
+        out += "\ninterrupted; nothing is lost";
     }
     out
 }

@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) virtual_time: bool,
 }
 
-/// The number of equal slices of the measured interval: a steady state shows as equal costs.
+/// The number of equal slices of the measured interval: in a steady state their costs are equal.
 const SLICES: u32 = 5;
 
 /// The results of a run.
@@ -104,7 +104,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// A stop that Ctrl-C triggers. A second Ctrl-C ends the process at once; a kept database recovers.
+    /// A stop that Ctrl-C requests. A second Ctrl-C ends the process at once; a kept database recovers.
     pub(crate) fn on_ctrl_c() -> Arc<Self> {
         let stop = Arc::new(Self::default());
         let asked = Arc::clone(&stop);
@@ -114,7 +114,7 @@ impl Stop {
                     std::process::exit(130);
                 }
                 asked.notify.notify_waiters();
-                eprintln!("\nending the run (press again to quit at once)");
+                eprintln!("\nending the run (press Ctrl-C again to quit at once)");
             }
         });
         stop
@@ -272,7 +272,7 @@ async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> 
         if phase.measuring.load(Ordering::Acquire) {
             counts.record(kind, outcome, began.elapsed());
         }
-        // A transaction that never waited has not let other tasks run.
+        // Let other tasks run after a transaction that never waited.
         tokio::task::yield_now().await;
     }
     Ok(counts)

@@ -36,7 +36,7 @@ pub(crate) enum SessionError {
     #[error(transparent)]
     Database(#[from] DbError),
     /// Ctrl-C was pressed during the load.
-    #[error("ended during the load on request: nothing was measured; the next run loads again")]
+    #[error("interrupted during the load: nothing was measured; the next run loads again")]
     Interrupted,
 }
 
@@ -111,11 +111,11 @@ impl<'c> Session<'c> {
         if let Some(given) = self.cli.ssd_bytes.filter(|given| *given != notes.ssd_bytes) {
             let (given, is) = (report::bytes(given), report::bytes(notes.ssd_bytes));
             return Err(SessionError::Usage(format!(
-                "the database's SSD has {is}, not {given}; it keeps its size"
+                "the database's SSD has {is}, not {given}, and its size cannot change"
             )));
         }
         if self.cli.calibrate.is_some() {
-            let why = "--calibrate measures before a database is loaded, and this one is already loaded";
+            let why = "--calibrate measures before a new database is loaded, but this one is already loaded";
             return Err(SessionError::Usage(why.into()));
         }
         if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
@@ -137,7 +137,7 @@ impl<'c> Session<'c> {
         let opening = self.location.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
         let delays = opening.delays();
         let store = Arc::new(opening.builder.open().await?);
-        // The calibration is complete; the load runs without the delays.
+        // Calibration needs the delays; the load runs without them.
         delays(false);
         let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
         tokio::select! {
@@ -175,7 +175,7 @@ impl<'c> Session<'c> {
         } else {
             let all = self.cli.seconds() + self.cli.warmup();
             println!(
-                "takes about {} s, and the load{}",
+                "takes about {} s plus the load{}",
                 all.as_secs(),
                 if self.location.is_temporary() { "; leaves nothing behind" } else { "" }
             );
@@ -258,12 +258,12 @@ impl<'c> Session<'c> {
         let store = Arc::new(opening.builder.open().await?);
         let backend = file_backend.unwrap_or_else(|| store.io_backend());
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
-            SessionError::Usage("the folder's notes describe a database, but the store holds none".into())
+            SessionError::Usage("the directory's notes describe a database, but the store holds none".into())
         })?;
         let warehouses = catalog.scale.warehouses;
         if cli.warehouses.is_some_and(|given| given != warehouses) {
             return Err(SessionError::Usage(format!(
-                "the database has {warehouses} warehouses; leave the option out"
+                "the database has {warehouses} warehouses; omit --warehouses"
             )));
         }
         let warm = store.stats().ssd;

@@ -1,20 +1,20 @@
-//! Fuzzy checkpoints: keep the log short while the engine runs.
+//! Fuzzy checkpoints truncate the log while the engine runs.
 
 use crate::error::WalError;
 use crate::log::Wal;
 use pagetier::{Lsn, PageStore};
 
-/// What the log is kept for.
+/// The failure that the log must be able to repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
-    /// A crash: the changes that are in memory alone.
+    /// A crash: keep the changes that only memory has.
     ForCrash,
-    /// A crash, or the loss of the SSD: also the changes that are not on the HDD. The log grows beyond its
+    /// A crash, or the loss of the SSD: also keep the changes that the HDD lacks. The log grows beyond its
     /// capacity by as much as the SSD is ahead of the HDD.
     ForSsdLoss,
 }
 
-/// Why a checkpoint failed. Nothing was removed that a recovery needs.
+/// Why a checkpoint failed. The log still has everything that a recovery needs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -30,7 +30,7 @@ pub enum CheckpointError {
 /// changes; then truncates the log to what a recovery needs. Call it whenever [`Wal::grown`] returns.
 ///
 /// # Errors
-/// The store or the log failed; the next step tries again.
+/// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &PageStore, wal: &Wal, keep: Keep) -> Result<(), CheckpointError> {
     let capacity = wal.capacity_bytes();
     if wal.len_bytes() > capacity / 4 * 3 {
@@ -38,7 +38,7 @@ pub async fn checkpoint(store: &PageStore, wal: &Wal, keep: Keep) -> Result<(), 
     }
     truncate(store, wal, keep, false).await?;
     if wal.len_bytes() > capacity {
-        // What is needed lies in few large segments: only a log that needs nothing is sure to be short.
+        // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
         store.flush_to(wal.end()).await?;
         truncate(store, wal, keep, true).await?;
     }
@@ -49,7 +49,7 @@ async fn truncate(store: &PageStore, wal: &Wal, keep: Keep, force: bool) -> Resu
     // Read the end first: a change that is not yet in the store's minimum has a later LSN.
     let end = wal.end();
     let pages = store.min_recovery_lsn().unwrap_or(end);
-    // After the pages in memory: a page that was written meanwhile is then found on the SSD.
+    // Read this after the minimum of the pages in memory: it then covers a page that is written in between.
     let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
     let commits = wal.oldest_unapplied().unwrap_or(end);
     let needed = end.min(pages).min(commits);

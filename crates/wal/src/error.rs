@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WalError {
-    /// A file operation failed. What was not durable is kept in memory; the next flush tries again.
+    /// A file operation failed. Records that are not durable stay in memory; the next flush retries.
     #[error("log {path}: {source}")]
     Io {
         /// The file or directory.
@@ -16,13 +16,13 @@ pub enum WalError {
         /// The system's error.
         source: Arc<io::Error>,
     },
-    /// Another opener, here or in another process, has the log.
+    /// Another opener, in this process or another one, has the log.
     #[error("log {path}: it is in use, here or in another process")]
     InUse {
         /// The directory.
         path: PathBuf,
     },
-    /// A segment with a successor ends in the middle of a record.
+    /// A segment that has a successor ends in the middle of a record.
     #[error("log {path}: damaged at position {at}, though later segments exist")]
     Damaged {
         /// The segment.

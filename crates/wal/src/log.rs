@@ -1,20 +1,20 @@
 //! The log: positions, group commit, truncation.
 //!
 //! **Positions.** An LSN is the log position at which its record *ends*; a record is durable when the log is
-//! durable up to its LSN. Page records carry the changed ranges and are applied where `page.lsn <
-//! record.lsn`, so redo may start anywhere and be repeated.
+//! durable up to its LSN. Page records carry the changed ranges and apply only if `page.lsn < record.lsn`, so
+//! redo may start anywhere and may be repeated.
 //!
-//! **Transactions** of several steps do not touch pages before they commit. `Commit` carries the operations,
-//! which are idempotent. Once it is durable they are applied to the trees (each with its page record); then
-//! `Applied` is written. Recovery repeats the pages' history, then executes the operations of every commit
-//! without an `Applied`. There is nothing to undo, although dirty pages may be written at any time (steal),
-//! and none must be written at commit (no-force). An engine whose every operation is one page record needs
-//! neither.
+//! **Transactions** of several steps do not touch pages before they commit. A `Commit` record carries their
+//! operations, which are idempotent. Once it is durable, the operations are applied to the trees (each with
+//! its page record); then an `Applied` record is written. Recovery repeats the pages' history, then executes
+//! the operations of every commit without an `Applied`. There is nothing to undo, although dirty pages may be
+//! written at any time (steal) and need not be written at commit (no-force). An engine whose operations are
+//! one page record each needs neither record.
 //!
-//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all that wait.
+//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
 //!
-//! **Failures.** Bytes that could not be made durable stay in memory, and the next flush tries again, in a
-//! new segment: a full disk delays commits until there is room.
+//! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
+//! segment: a full disk delays commits until there is room.
 //!
 //! **Locks.** `output` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
 //! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
@@ -35,13 +35,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// The start of a new log: above zero, the LSN of a page that no record has touched.
+/// The start of a new log. It is above zero, the LSN of a page that no record has touched.
 pub(crate) const FIRST_LSN: u64 = 64;
 
 /// Limits of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct WalLimits {
-    /// [`Wal::has_room`] waits while a recovery would read more than this, in bytes.
+    /// [`Wal::has_room`] waits while a recovery would read more than this number of bytes.
     pub capacity_bytes: u64,
 }
 
@@ -83,7 +83,7 @@ struct Shared {
     id: u64,
     blocks: bool,
     failing: AtomicBool,
-    /// The log will not be truncated any more: waiting for that is pointless.
+    /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
     grown: Arc<Notify>,
@@ -94,7 +94,7 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct Wal(Arc<Shared>);
 
-/// Keeps the log from a position on, until it is dropped. It does not count towards the capacity.
+/// Retains the log from a position on until it is dropped. Retained log does not count towards the capacity.
 #[derive(Debug)]
 pub struct Hold {
     log: Arc<Shared>,
@@ -102,7 +102,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Gives up the log before `lsn`.
+    /// Releases the log before `lsn`.
     pub fn advance(&self, lsn: Lsn) {
         self.log.state.lock().holds.insert(self.number, lsn.0);
     }
@@ -115,7 +115,7 @@ impl Drop for Hold {
 }
 
 impl Wal {
-    /// A log in memory: without delay, and lost with the process.
+    /// Creates a log in memory: it has no delay, and is lost with the process.
     ///
     /// # Panics
     /// Never: memory does not fail.
@@ -124,10 +124,11 @@ impl Wal {
         Self::on(Box::<MemoryMedia>::default(), limits).expect("memory does not fail")
     }
 
-    /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never durable.
+    /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never reported
+    /// durable.
     ///
     /// # Errors
-    /// The directory cannot be used, is in use, or the log is damaged before its last segment.
+    /// The directory cannot be used or is in use, or the log is damaged before its last segment.
     pub fn open(dir: &Path, limits: WalLimits) -> Result<Self, WalError> {
         let media = FileMedia::open(dir).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
@@ -170,14 +171,14 @@ impl Wal {
         })))
     }
 
-    /// The log as a store's gate that does not keep the log open: tasks of a dropped store may hold the gate
-    /// for a while, and the log would be locked for the next opener.
+    /// The log as a store's gate. The gate does not keep the log open: tasks of a dropped store may hold it
+    /// for a while, and would lock out the log's next opener.
     #[must_use]
     pub fn gate(&self) -> Arc<dyn LogGate> {
         Arc::new(Gate(Arc::downgrade(&self.0)))
     }
 
-    /// The log's identity. An engine keeps it in its pages, and compares both before redo: the log of another
+    /// The log's identity. An engine stores it in its pages and compares both before redo: the log of another
     /// store would overwrite this one's pages.
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -190,7 +191,7 @@ impl Wal {
         Lsn(self.0.state.lock().end)
     }
 
-    /// The log is durable up to here.
+    /// The position up to which the log is durable.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         Lsn(self.0.durable.load(Ordering::Acquire))
@@ -202,7 +203,7 @@ impl Wal {
         self.end().0 == FIRST_LSN
     }
 
-    /// Whether the last write failed. The next [`Wal::flush`] tries again.
+    /// Whether the last write failed. The next [`Wal::flush`] retries it.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.0.failing.load(Ordering::Acquire)
@@ -214,7 +215,7 @@ impl Wal {
         self.0.end.load(Ordering::Acquire).saturating_sub(self.0.needed.load(Ordering::Acquire))
     }
 
-    /// The log holds every record that ends after this position.
+    /// The position after which the log holds every record.
     #[must_use]
     pub fn oldest(&self) -> Lsn {
         Lsn(self.0.oldest.load(Ordering::Acquire))
@@ -246,8 +247,8 @@ impl Wal {
         self.appended(&mut state, lsn)
     }
 
-    /// Records that every operation of the commit at `commit` is in the trees' pages, and its page record in
-    /// the log.
+    /// Records that every operation of the commit at `commit` has been applied to the trees' pages, and has
+    /// its page record in the log.
     pub fn append_applied(&self, commit: Lsn) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
@@ -268,11 +269,11 @@ impl Wal {
         Lsn(lsn)
     }
 
-    /// Makes the log durable at least up to `lsn`. Cancel-safe: a write that has begun continues without the
+    /// Makes the log durable at least up to `lsn`. Cancel-safe: a write that has begun continues without its
     /// caller.
     ///
     /// # Errors
-    /// The medium failed. The records stay in memory, and may become durable by a later flush.
+    /// The medium failed. The records stay in memory; a later flush may make them durable.
     pub async fn flush(&self, lsn: Lsn) -> Result<(), WalError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -293,7 +294,7 @@ impl Wal {
         self.0.grown.notified().await;
     }
 
-    /// What [`Wal::grown`] waits for. A task that waits for it does not keep the log open.
+    /// The notification that [`Wal::grown`] waits for. A task that waits for it does not keep the log open.
     #[must_use]
     pub fn growth(&self) -> Arc<Notify> {
         Arc::clone(&self.0.grown)
@@ -320,7 +321,7 @@ impl Wal {
         }
     }
 
-    /// Releases all tasks that wait for room: checkpoints have ended.
+    /// Releases all tasks that wait for room, because no checkpoint will follow.
     pub fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::Release);
         self.0.truncated.notify_waiters();
@@ -338,10 +339,10 @@ impl Wal {
         self.0.state.lock().unapplied.first().copied().map(Lsn)
     }
 
-    /// Keeps what the log holds at this moment, for a backup.
+    /// Retains what the log holds at this moment, for a backup.
     #[must_use]
     pub fn hold(&self) -> (Hold, Lsn) {
-        // Truncation runs under `output`: what is the oldest now stays.
+        // Truncation runs under `output`, so the oldest segment stays until the hold is registered.
         let _output = self.0.output.lock();
         let (oldest, mut state) = (self.oldest(), self.0.state.lock());
         let number = state.next_hold;
@@ -356,8 +357,8 @@ impl Wal {
         keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.limits.segment_bytes()
     }
 
-    /// Removes the segments whose records are all older than `needed`, which a recovery after a crash needs,
-    /// and than `keep` and every [`Hold`].
+    /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
+    /// crash), `keep`, and every [`Hold`].
     ///
     /// # Errors
     /// The medium failed.
@@ -385,12 +386,12 @@ impl Wal {
     /// The medium failed.
     pub fn segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
         let mut output = self.0.output.lock();
-        // Under the lock nothing becomes durable.
+        // The lock keeps further records from becoming durable.
         let durable = self.0.durable.load(Ordering::Acquire);
         output.segments.read(start, durable)
     }
 
-    /// Marks a commit that recovery found without its `Applied` as unapplied again.
+    /// Marks a commit that recovery found without its `Applied` as unapplied.
     pub(crate) fn readopt(&self, commit: Lsn) {
         self.0.state.lock().unapplied.insert(commit.0);
     }
@@ -410,7 +411,7 @@ impl Shared {
             }
             state.end
         };
-        // Large batches fill several segments, so that truncation can remove what is old.
+        // Split a large batch into several segments, so that truncation can remove the old ones.
         let segment_bytes = self.limits.segment_bytes();
         while !writing.is_empty() {
             let start = end - writing.len() as u64;

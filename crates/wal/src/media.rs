@@ -1,4 +1,4 @@
-//! Where the log's segments are: files, or memory.
+//! The media of the log's segments: files, or memory.
 //!
 //! A file is `<16 hex digits of the first position>.log`: a header of 32 bytes, then contiguous records.
 //!
@@ -42,10 +42,10 @@ pub trait Media: Send + Debug {
     fn read(&mut self, start: u64) -> io::Result<Vec<u8>>;
 
     /// Creates the segment with these contents, or replaces it as a whole, and makes it durable. After a
-    /// crash the segment has the new contents or is as before. Appends go to it from now on.
+    /// crash the segment has either the new contents or the old ones. Later appends go to it.
     ///
     /// # Errors
-    /// The medium failed: a later opening may find either state.
+    /// The medium failed; a later opening may find either state.
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Appends to the segment created last and makes it durable.
@@ -54,7 +54,7 @@ pub trait Media: Send + Debug {
     /// The medium failed. Any part of `bytes` may be readable, and may or may not be durable.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Removes a segment, durably: of several removed in order, a crash leaves the later ones.
+    /// Removes a segment durably: if a crash interrupts several removals in order, the later segments stay.
     ///
     /// # Errors
     /// The medium failed.
@@ -63,7 +63,7 @@ pub trait Media: Send + Debug {
     /// The segment's name in errors.
     fn path(&self, start: u64) -> PathBuf;
 
-    /// Whether calls block their thread.
+    /// Whether calls block the calling thread.
     fn blocks(&self) -> bool {
         true
     }
@@ -127,7 +127,7 @@ impl FileMedia {
     /// Opens the log's directory; creates it if it does not exist.
     ///
     /// # Errors
-    /// The directory cannot be used; [`ErrorKind::ResourceBusy`] if another opener has it.
+    /// The directory cannot be used, or another opener has it ([`ErrorKind::ResourceBusy`]).
     pub fn open(dir: &Path) -> io::Result<Self> {
         let fresh = !dir.exists();
         fs::create_dir_all(dir)?;
@@ -143,7 +143,7 @@ impl FileMedia {
         Ok(media)
     }
 
-    /// Makes a new log continue another one, as the copy in a backup does.
+    /// Gives a new log the identity of the log that it continues, as for the copy in a backup.
     pub fn set_id(&mut self, id: u64) {
         self.id = id;
     }
@@ -190,8 +190,9 @@ impl Media for FileMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        // Written aside and renamed, so that a crash leaves the old contents or the new ones. The bytes of a
-        // segment that is rewritten may have been readable without being durable: these are on the disk.
+        // Write a temporary file and rename it, so that a crash leaves the old contents or the new ones. A
+        // rewritten segment's old bytes may have been readable without being durable; the new ones are
+        // durable.
         let (aside, path) = (self.dir.join("next.tmp"), self.path(start));
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
@@ -238,7 +239,7 @@ fn identity(segment: &[u8]) -> io::Result<u64> {
     Ok(crate::record::u64_at(header, 8))
 }
 
-/// Locks out a second opener, which would treat records being written as a torn tail.
+/// Locks out a second opener, which would take records being written for a torn tail.
 fn lock(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = rustix::fs::open(dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;

@@ -6,8 +6,8 @@ use pagetier::{Lsn, PageId, PageMut};
 
 /// The pages latched for one change, and the operations on them so far.
 ///
-/// [`MiniTx::commit`] releases the latches, after the record's LSN is set on the pages. Dropping it without a
-/// commit leaves changed pages without a record: callers check before they write.
+/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. Dropping a
+/// mini-transaction after a change leaves changed pages without a record, so callers check before they write.
 pub struct MiniTx<'s> {
     wal: Option<&'s Wal>,
     pages: Vec<PageMut<'s>>,
@@ -24,13 +24,14 @@ impl std::fmt::Debug for MiniTx<'_> {
 }
 
 impl<'s> MiniTx<'s> {
-    /// Without a log (`None`), as in a bulk load, changes are not recorded and no LSN is set.
+    /// Creates an empty mini-transaction. Without a log (`None`), as in a bulk load, it records no change and
+    /// sets no LSN.
     #[must_use]
     pub fn new(wal: Option<&'s Wal>) -> Self {
         Self { wal, pages: Vec::new(), ops: Vec::new() }
     }
 
-    /// A mini-transaction on one page.
+    /// Creates a mini-transaction on one page.
     #[must_use]
     pub fn on(wal: Option<&'s Wal>, page: PageMut<'s>) -> Self {
         Self { wal, pages: vec![page], ops: Vec::with_capacity(if wal.is_some() { 256 } else { 0 }) }
@@ -39,7 +40,7 @@ impl<'s> MiniTx<'s> {
     /// Adds a latched page; returns its index.
     ///
     /// # Panics
-    /// When there are 255 pages already: a record has one byte for the index.
+    /// If it already has 255 pages: a record has one byte for the index.
     pub fn add(&mut self, page: PageMut<'s>) -> usize {
         assert!(self.pages.len() < PAGES_MAX, "a mini-transaction of more than {PAGES_MAX} pages");
         self.pages.push(page);
@@ -58,7 +59,7 @@ impl<'s> MiniTx<'s> {
         self.pages[page].id()
     }
 
-    /// Zeroes a page: redo of the page starts here, regardless of its contents.
+    /// Zeroes a page. Redo of the page starts here and needs none of its earlier contents.
     pub fn zero(&mut self, page: usize) {
         self.pages[page].fill(0);
         if self.wal.is_some() {
@@ -103,7 +104,7 @@ impl<'s> MiniTx<'s> {
     /// Records the change and keeps the latch of the first page added.
     ///
     /// # Panics
-    /// Without a page.
+    /// If it has no page.
     #[must_use]
     pub fn commit_keeping_first(mut self) -> PageMut<'s> {
         if let Some(wal) = self.wal.filter(|_| !self.ops.is_empty()) {

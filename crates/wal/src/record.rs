@@ -79,7 +79,7 @@ pub(crate) fn put_zero(ops: &mut Vec<u8>, page: u8) {
     ops.extend_from_slice(&[page, ZERO]);
 }
 
-/// The page ids of a `pages` body, and its operations.
+/// Returns the page ids and the operations of a `pages` body.
 pub(crate) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
     let (&count, rest) = body.split_first()?;
     let (ids, ops) = rest.split_at_checked(usize::from(count) * 8)?;
@@ -87,7 +87,7 @@ pub(crate) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, 
     Some((ids, ops))
 }
 
-/// Whether the operations zero page number `index`, so that redo needs none of its earlier contents.
+/// Whether the operations zero the page of this index, so that redo needs none of its earlier contents.
 pub(crate) fn starts_anew(ops: &[u8], index: u8) -> bool {
     let mut rest = ops;
     while let Some((head, args)) = rest.split_at_checked(2) {
@@ -104,7 +104,7 @@ pub(crate) fn starts_anew(ops: &[u8], index: u8) -> bool {
     false
 }
 
-/// Applies the operations to page number `index` of the record; `None` when they are malformed.
+/// Applies the operations on the record's page of this index; returns `None` if they are malformed.
 pub(crate) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()> {
     while let Some((head, rest)) = ops.split_at_checked(2) {
         let mine = head[0] == index;
@@ -141,8 +141,8 @@ pub(crate) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()>
     ops.is_empty().then_some(())
 }
 
-/// The length of the shortest run of whole records at the front of `bytes` that has at least `wanted` bytes;
-/// of all records if they have less.
+/// The length of the shortest prefix of whole records that has at least `wanted` bytes, or of all records if
+/// they have fewer.
 pub(crate) fn whole_records(bytes: &[u8], wanted: usize) -> usize {
     let mut end = 0;
     while end < wanted.min(bytes.len()) {
@@ -165,7 +165,7 @@ impl<'a> Records<'a> {
         Self { bytes, position }
     }
 
-    /// The start of the next record; after the last record, the end of the sound part.
+    /// The position of the next record; after the last record, the end of the sound part.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }

@@ -1,7 +1,7 @@
 //! Redo: repeats the pages' history from the log.
 //!
 //! A page that a record formats is overwritten without being read, whatever the store has of it: an older
-//! version, none, or a damaged one. The records from there on give it its newest contents.
+//! version, none, or a damaged one. That record and the later ones give it its newest contents.
 
 use crate::error::WalError;
 use crate::log::Wal;
@@ -17,7 +17,7 @@ pub struct Redone {
     pub records: u64,
     /// Changes applied: a page record counts once per page that lacked it.
     pub applied: u64,
-    /// Commits without their `Applied`, oldest first: their operations must be executed again.
+    /// Commits without an `Applied`, oldest first: the engine must execute their operations again.
     pub commits: BTreeMap<Lsn, Vec<u8>>,
 }
 
@@ -104,7 +104,7 @@ async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoErr
     Ok(applied)
 }
 
-/// Gets the page; one that was allocated before the crash and never written is created empty.
+/// Gets the page, or creates it empty if it was allocated before the crash and never written.
 async fn get_or_recreate(store: &PageStore, id: PageId) -> Result<PageMut<'_>, pagetier::Error> {
     match store.get_mut(id).await {
         Err(pagetier::Error::NoSuchPage { .. }) => store.recreate(id).await,

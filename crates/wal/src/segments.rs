@@ -1,12 +1,12 @@
-//! The log's segments: which exist, where records go, what a recovery trusts.
+//! The log's segments: which ones exist, where records go, and what a recovery trusts.
 //!
-//! A segment starts at a record's first byte and holds whole records, so positions alone identify segments.
-//! The log is sound up to the start of the next segment, or up to the first unsound record of the last one.
+//! A segment starts at a record's first byte and holds whole records, so positions alone identify segments. A
+//! segment is sound up to the start of the next one, the last segment up to its first unsound record.
 //!
-//! **Readable is not durable.** After the death of a process, or a failed sync, bytes can be read that a
-//! power cut still takes away. An opening therefore writes the last segment anew before any record in it is
-//! trusted; the ones before it were durable when their successors were created. After a failed append
-//! everything since the last good sync goes to a new segment, which ends the previous one.
+//! **Readable is not durable.** After a process was killed, or a sync failed, a power cut can still remove
+//! bytes that can be read. So an opening rewrites the last segment before it trusts any record in it; the
+//! earlier ones were durable when their successors were created. After a failed append everything since the
+//! last good sync goes to a new segment, which ends the previous one.
 
 use crate::error::WalError;
 use crate::media::Media;
@@ -21,12 +21,12 @@ pub(crate) struct Segments {
     /// The start of each segment, oldest first; the last segment is open.
     starts: VecDeque<u64>,
     active_bytes: u64,
-    /// The last append failed: the open segment's tail is unknown.
+    /// Whether the last append failed, so that the open segment's tail is unknown.
     failed: bool,
 }
 
 impl Segments {
-    /// Opens the log; also returns its start and end.
+    /// Opens the log; also returns its start and its end.
     pub(crate) fn open(mut media: Box<dyn Media>, first_lsn: u64) -> Result<(Self, u64, u64), WalError> {
         let mut starts = media.list().map_err(|e| at(&*media, 0, e))?;
         starts.sort_unstable();
@@ -35,7 +35,7 @@ impl Segments {
         for (i, &start) in starts.iter().enumerate() {
             let mut bytes = media.read(start).map_err(|e| at(&*media, start, e))?;
             if let Some(&next) = starts.get(i + 1) {
-                // What follows in a segment with a successor belongs to a failed append.
+                // Bytes beyond the start of the successor belong to a failed append.
                 bytes.truncate((next - start) as usize);
             }
             let sound = sound_end(start, &bytes);
@@ -74,8 +74,8 @@ impl Segments {
         Ok(bytes)
     }
 
-    /// Appends `bytes`, whole records of which the first starts at `start`, and makes them durable. After an
-    /// error the caller passes the same bytes again, with the records that came since.
+    /// Appends whole records, the first of which starts at `start`, and makes them durable. After an error
+    /// the caller passes the same bytes again, followed by newer records.
     pub(crate) fn append(&mut self, start: u64, bytes: &[u8], segment_bytes: u64) -> Result<(), WalError> {
         let written = if self.failed || self.active_bytes >= segment_bytes {
             let created = self.media.create(start, bytes);
@@ -95,7 +95,7 @@ impl Segments {
         Ok(())
     }
 
-    /// The start of the segment that holds the record which ends at `lsn`.
+    /// The start of the segment that holds the record ending at `lsn`.
     pub(crate) fn holding(&self, lsn: u64) -> u64 {
         let later = self.starts.iter().take_while(|start| **start < lsn).last();
         later.or(self.starts.front()).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Tests of the log alone: what survives a cut at any byte, and what truncation keeps.
+//! Tests of the log alone: what survives a power cut at any byte, and what truncation keeps.
 
 use crate::log::FIRST_LSN;
 use crate::record::{self, Kind, Records};
@@ -102,7 +102,7 @@ async fn truncation_keeps_every_record_from_the_given_one_on() {
         assert_eq!(kept.last().unwrap().0, lsns[59].0);
         assert!(wal.len_bytes() < before);
     }
-    // The loop has dropped the log of the file.
+    // The loop has dropped the log on the file.
     let reopened = Wal::open(dir.path(), LIMITS).unwrap();
     assert_eq!(bodies(&reopened).last().unwrap().1, vec![59; 10_000]);
 }
@@ -167,7 +167,7 @@ async fn many_committers_share_syncs_and_all_become_durable() {
     assert_eq!(bodies(&wal).len(), 160);
 }
 
-/// A medium whose next appends fail, after half of the bytes have landed.
+/// A medium whose next appends fail after half of the bytes have been written.
 #[derive(Clone, Debug, Default)]
 struct Failing {
     memory: Arc<parking_lot::Mutex<MemoryMedia>>,

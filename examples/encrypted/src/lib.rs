@@ -1,17 +1,18 @@
-//! A device that encrypts what another one stores: AES-256 in XTS mode, as dm-crypt and BitLocker use it.
+//! A device that encrypts what another device stores: AES-256 in XTS mode, as used by dm-crypt and BitLocker.
 //!
 //! Copy this file to adapt it. Four things make it a device for a store:
 //!
-//! - **Buffers.** A write encrypts a copy, because its buffers come back unchanged. A read decrypts in place.
-//! - **Sectors.** The alignment is one sector, so no operation touches a part of one. The tweak is the
-//!   sector's number: equal pages at two places do not look alike.
-//! - **Blank space.** A store takes zeroes for space that was never written. So sectors whose ciphertext is
-//!   all zeroes read as zeroes, which tells an observer of the device which sectors were never written.
+//! - **Buffers.** A write encrypts a copy, because it must return its buffers unchanged. A read decrypts in
+//!   place.
+//! - **Sectors.** The alignment is one sector, so no operation touches part of one. The tweak is the sector's
+//!   number, so equal pages at two places do not look alike.
+//! - **Blank space.** A store takes zeroes for space that was never written. So a sector whose ciphertext is
+//!   all zeroes reads as zeroes. This reveals to an observer of the device which sectors were never written.
 //! - **Crashes.** A write torn inside a sector decrypts to noise in 16-byte blocks. The store's checksums
-//!   find that like any torn page, and repair it from the ring.
+//!   detect it like any torn page, and the store repairs it from the ring.
 //!
-//! XTS hides contents. It does not authenticate them: the store's checksums find damage, not a forger. Keep
-//! the key elsewhere: a stolen device must not bring its key along.
+//! XTS hides contents but does not authenticate them: the store's checksums detect damage, not forgery. Keep
+//! the key elsewhere, so that a thief of the device does not get it too.
 
 use aes::Aes256;
 use aes::cipher::KeyInit;
@@ -28,7 +29,7 @@ pub const SECTOR_BYTES: usize = 4096;
 /// Bytes of a key: one AES-256 key for the data, one for the tweaks.
 pub const KEY_BYTES: usize = 64;
 
-/// The key's two halves are the same, which XTS forbids, or it has another length.
+/// The key has the wrong length, or its two halves are equal, which XTS forbids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadKey;
 
@@ -40,10 +41,10 @@ impl fmt::Display for BadKey {
 
 impl std::error::Error for BadKey {}
 
-/// A device over `base` that encrypts what it writes there.
+/// Wraps `base` in a device that encrypts what it writes.
 ///
 /// # Errors
-/// The key has not the right length, or its halves are equal.
+/// The key has the wrong length, or its halves are equal.
 pub fn encrypted(base: SharedDevice, key: &[u8]) -> Result<SharedDevice, BadKey> {
     let (data, tweak) = key.split_at_checked(KEY_BYTES / 2).ok_or(BadKey)?;
     if data == tweak {

@@ -1,4 +1,4 @@
-//! The parts of the example: a metrics endpoint, and a load that gives it something to show.
+//! The parts of the example: a metrics endpoint, and a load that produces metrics.
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use pagetier::{PageId, PageStore};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Pages of the load: more than memory holds.
+/// The number of pages of the load, more than memory holds.
 const PAGES: u32 = 4000;
-/// Bytes of a request that are read.
+/// The maximum number of bytes read of a request.
 const REQUEST_BYTES: usize = 4096;
 
-/// Answers every request with the metrics. An engine with an HTTP server of its own adds a route instead.
+/// Answers every request with the metrics. An engine with its own HTTP server adds a route instead.
 ///
 /// # Errors
 /// The listener failed.
@@ -21,7 +21,7 @@ pub async fn serve(listener: TcpListener, recorder: PrometheusHandle) -> io::Res
         let (stream, _) = listener.accept().await?;
         let recorder = recorder.clone();
         tokio::spawn(async move {
-            // A client that goes away is no concern of the others.
+            // An error of one client does not concern the others.
             let _ = answer(stream, &recorder).await;
         });
     }
@@ -41,7 +41,7 @@ async fn answer(mut stream: TcpStream, recorder: &PrometheusHandle) -> io::Resul
     stream.shutdown().await
 }
 
-/// Reads and changes pages, some more often than others, and syncs now and then. Ends with an error only.
+/// Reads and changes pages, some more often than others, and syncs from time to time. Returns only on errors.
 ///
 /// # Errors
 /// The store failed.

@@ -1,4 +1,4 @@
-//! A store under a small load, with its statistics at `http://ADDRESS/metrics` for Prometheus.
+//! Runs a store under a small load and serves its statistics to Prometheus at `http://ADDRESS/metrics`.
 //!
 //! `cargo run --release -p pagetier-example-metrics -- DIR [ADDRESS]`; ADDRESS is `127.0.0.1:9184` by
 //! default. `docs/grafana.json` is a dashboard for it.
@@ -10,11 +10,11 @@ use std::time::Duration;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut args = std::env::args().skip(1);
-    let Some(dir) = args.next().map(PathBuf::from) else {
+    let Some(dir) = args.next().filter(|dir| !dir.starts_with('-')).map(PathBuf::from) else {
         return Err("usage: pagetier-example-metrics DIR [ADDRESS]".into());
     };
     let address = args.next().unwrap_or_else(|| "127.0.0.1:9184".into());
-    // The recorder first: metrics that are published before it is installed are lost.
+    // Install the recorder first: metrics published before that are lost.
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
     let builder = pagetier::PageStore::builder().directory(&dir);
     let store = builder.pool_bytes(16 << 20).ssd_bytes(64 << 20).open().await?;

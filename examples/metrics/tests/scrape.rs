@@ -1,4 +1,4 @@
-//! The endpoint answers with every metric that the dashboard asks for, and its figures are the store's.
+//! The endpoint serves every metric that the dashboard queries, with the store's figures.
 
 use pagetier::PageStore;
 use pagetier_example_metrics::{load, serve};
@@ -51,7 +51,7 @@ async fn every_metric_of_the_dashboard_is_served() {
     for name in asked {
         assert!(text.contains(&format!("\n{name}{{")), "{name} is not served:\n{text}");
     }
-    // Dropped, the export ends.
+    // Dropping the export ends it.
     drop(export);
     store.get(pagetier::PageId::new(store.spaces().find("load").unwrap(), 1)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -1,4 +1,4 @@
-//! The judges of an instrumented copy: what they are, how long they take, and which mutants they come by.
+//! The judges of an instrumented copy, how long they take, and which mutants they reach.
 
 use crate::judge::{RunArgs, reached};
 use crate::process::{Ended, Job};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Longer than any judge takes.
 const UNMUTATED_MAX: Duration = Duration::from_secs(1800);
-/// Where a copy keeps what was measured.
+/// The file of measurements in a copy.
 const RECORD: &str = "judges.json";
 
 /// A program that judges: the tests of one binary, or a run of the campaign.
@@ -22,16 +22,16 @@ pub(crate) struct Judge {
     pub(crate) name: String,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
-    /// Where it runs: tests expect their package's folder.
+    /// Its working directory: tests expect that of their package.
     pub(crate) folder: PathBuf,
-    /// Its package's sources, from the root of the repository.
+    /// Its package's sources, relative to the root of the repository.
     pub(crate) package: String,
-    /// Whether it runs tests that are asked for by name. Otherwise all it does is one test.
+    /// Whether its tests are selected by name. Otherwise the whole run counts as one test.
     pub(crate) by_name: bool,
     pub(crate) tests: Vec<Test>,
 }
 
-/// What was measured of a test, run alone and without a mutant.
+/// The measurements of a test, run alone and without a mutant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Builds the judges, and runs each test once without a mutant: it must pass.
+    /// Builds the judges and runs each test once without a mutant, which it must pass.
     pub(crate) fn new(dir: &Path, args: &RunArgs) -> Result<Self> {
         let mut judges = build(dir, args)?;
         let known = if args.measure { Vec::new() } else { recorded(dir)? };
@@ -59,7 +59,7 @@ impl Bench {
         }
         let bar = ProgressBar::new(judges.iter().map(|j| j.tests.len() as u64).sum()).with_style(
             ProgressStyle::with_template(
-                "{bar:30} {pos}/{len} tests without a mutant, {elapsed} gone {msg}",
+                "{bar:30} {pos}/{len} tests without a mutant, {elapsed} elapsed {msg}",
             )?,
         );
         for at in 0..judges.len() {
@@ -87,7 +87,7 @@ impl Bench {
                 judge.args.join(" ")
             );
         }
-        eprintln!("they come by {} mutants", reached(&judges).len());
+        eprintln!("they reach {} mutants", reached(&judges).len());
         Ok(Self { judges })
     }
 }
@@ -103,7 +103,7 @@ fn recorded(dir: &Path) -> Result<Vec<Judge>> {
         .with_context(|| format!("{}: not a record of judges; remove it", path.display()))
 }
 
-/// Its tests, not measured yet.
+/// The judge's tests, not yet measured.
 fn listed(judge: &Judge) -> Result<Vec<Test>> {
     if !judge.by_name {
         return Ok(vec![Test { name: "all".into(), ..Test::default() }]);
@@ -127,7 +127,7 @@ fn measured(dir: &Path, judge: &Judge, name: &str) -> Result<Test> {
     let job =
         Job { judge, tests: &[name], mutant: 0, reached: Some(&list), threads: 1, limit: UNMUTATED_MAX };
     if job.run()? != Ended::Passed {
-        bail!("{} {name} fails without any mutant: mend that first", judge.name);
+        bail!("{} {name} fails without a mutant: fix that first", judge.name);
     }
     let seconds = begun.elapsed().as_secs_f64();
     let text = std::fs::read_to_string(&list).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The files that hold the protocol and the latches: folders and files from the repository's root.
+/// The directories and files that hold the protocol and the latches, relative to the repository's root.
 const TARGETS: [&str; 18] = [
     "crates/ssdcache/src",
     "crates/bufpool/src",
@@ -30,7 +30,7 @@ const TARGETS: [&str; 18] = [
     "src/volume.rs",
 ];
 
-/// Files in them without protocol: test-only code, statistics, samples and traces of requests, read-ahead,
+/// Files among them without protocol: test-only code, statistics, samples and traces of requests, read-ahead,
 /// hints to the policy.
 const LEFT_OUT: [&str; 15] = [
     "tests.rs",
@@ -50,18 +50,17 @@ const LEFT_OUT: [&str; 15] = [
     "hits.rs",
 ];
 
-/// The packages of these files, in the order of their dependencies.
+/// The packages of these files, in dependency order.
 pub(crate) const PACKAGES: [&str; 5] =
     ["pagetier-page", "pagetier-devio", "pagetier-bufpool", "pagetier-ssdcache", "pagetier"];
 
-/// Crates that get switches of their own: the first of them are reached from the others by name.
+/// Crates that get switches of their own; all other crates use those of the first.
 const SWITCHES_IN: [&str; 2] = ["crates/page/", "crates/devio/"];
 
 /// The switches, appended to `src/lib.rs` of these crates in the copy.
 ///
-/// `PAGETIER_MUTANT` switches one mutant on. `PAGETIER_REACHED` names a file that gets the number of every
-/// mutant that the
-/// process comes by: a test that does not come by a mutant cannot catch it.
+/// `PAGETIER_MUTANT` enables one mutant. The process appends the number of every mutant that it reaches to
+/// the file that `PAGETIER_REACHED` names: a test that does not reach a mutant cannot catch it.
 const SWITCHES: &str = r#"
 #[doc(hidden)]
 #[allow(missing_docs, unreachable_pub, dead_code)]
@@ -102,11 +101,11 @@ pub mod pm {
 }
 "#;
 
-/// Rounds of dropping mutants that do not compile, at most: each crate shows its errors only once those
-/// before it build.
+/// The maximum number of rounds that drop mutants which do not compile: a crate shows its errors only once
+/// its dependencies build.
 const ROUNDS_MAX: usize = 40;
 
-/// Where the mutants of a copy are listed.
+/// The file in a copy that lists its mutants.
 const LIST: &str = "mutants.json";
 
 /// The mutants of the copy in `dir`.
@@ -120,7 +119,7 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Mutant>> {
 
 pub(crate) fn instrument(repo: &Path, out: &Path) -> Result<()> {
     if out.exists() {
-        bail!("{}: exists already; remove it or name another folder", out.display());
+        bail!("{}: already exists; remove it or name another directory", out.display());
     }
     let repo = repo.canonicalize().with_context(|| format!("{}: no such repository", repo.display()))?;
     copy(&repo, out)?;
@@ -169,7 +168,7 @@ fn copy(repo: &Path, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Mutants break lints; errors must be those of mutants that cannot be built.
+/// Allows all lints: mutants violate them, and every error must come from a mutant that does not compile.
 fn allow_lints(out: &Path) -> Result<()> {
     let path = out.join("Cargo.toml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -207,8 +206,8 @@ fn write_all(
         let (text, mutants) = mutate(&name, &source, own, &mut next, dropped)
             .with_context(|| format!("{name}: cannot be parsed"))?;
         for mutant in &mutants {
-            // No insertion adds a line, so the original's line is the instrumented one's; errors may name
-            // the statement's first or last line.
+            // Insertions add no lines, so line numbers are those of the original; an error may name the
+            // statement's first or last line.
             lines.entry((name.clone(), mutant.line)).or_default().push(mutant.id);
         }
         write_if_changed(&out.join(file), &text)?;
@@ -216,7 +215,7 @@ fn write_all(
     }
     for of in SWITCHES_IN {
         let path = Path::new(of).join("src/lib.rs");
-        // A target's file is written already, and may be in `out` only.
+        // A mutated file was written to `out` above.
         let from = if files.contains(&path) { out } else { repo };
         let text = std::fs::read_to_string(from.join(&path))?;
         let own = text.find(SWITCHES).map_or(text.as_str(), |at| &text[..at]);
@@ -232,7 +231,7 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The places of the errors that a check of the copy gives.
+/// The places of the errors in a check of the copy.
 fn check(out: &Path) -> Result<HashSet<(String, usize)>> {
     let output = Command::new("cargo")
         .args(["check", "--lib", "--keep-going", "--message-format=json", "--quiet"])

@@ -1,5 +1,4 @@
-//! Judges mutants: each runs the tests and campaigns that come by it, cheapest first, until one of them
-//! fails.
+//! Judges mutants: runs the tests and campaigns that reach a mutant, fastest first, until one of them fails.
 
 use crate::Mutant;
 use crate::bench::{Bench, Judge};
@@ -17,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A mutant hangs when it takes so many times as long as the code does without it, and [`HANGS_AFTER`] more.
+/// A judge hangs if it takes more than this many times as long as without the mutant, plus [`HANGS_AFTER`].
 const SLOWER_MAX: u32 = 10;
 const HANGS_AFTER: Duration = Duration::from_secs(12);
 
@@ -26,16 +25,16 @@ pub(crate) struct SampleArgs {
     /// The instrumented copy.
     #[arg(long)]
     pub(crate) dir: PathBuf,
-    /// How many mutants to judge.
+    /// The number of mutants to judge.
     #[arg(long, default_value_t = 200)]
     sample: usize,
-    /// Chooses the sample.
+    /// The seed of the sample.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// These mutants instead of a sample.
+    /// Judges these mutants instead of a sample.
     #[arg(long, value_delimiter = ',')]
     only: Vec<u32>,
-    /// The file of verdicts in the copy; mutants that it judges are not judged again.
+    /// The file of verdicts in the copy; mutants with a verdict are not judged again.
     #[arg(long, default_value = "verdicts.jsonl")]
     verdicts: PathBuf,
 }
@@ -44,33 +43,29 @@ pub(crate) struct SampleArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     sample: SampleArgs,
-    /// Mutants judged at once.
+    /// The number of mutants judged at once.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Threads of one judge's tests.
+    /// The number of threads of a judge.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Integration tests of the root package that judge, beside all tests of page, devio, bufpool and
+    /// Integration tests of the root package that judge, in addition to all tests of page, devio, bufpool and
     /// ssdcache.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "all,drops"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "all,drops")]
     pub(crate) tests: Vec<String>,
-    /// Arguments of one run of the campaign; may be given several times.
+    /// Arguments of a run of the campaign; repeat the option for several runs.
     #[arg(long, allow_hyphen_values = true, default_values = ["--mode random --crashes 3000 --jobs 1 --no-shrink --violations-max 1"])]
     pub(crate) campaign: Vec<String>,
-    /// Tests that take longer do not judge.
+    /// Excludes tests that take longer.
     #[arg(long, default_value_t = 20.0)]
     pub(crate) seconds_max: f64,
-    /// Runs the judges without a mutant again, though the copy has a record of it.
+    /// Runs the judges without a mutant again, even if the copy has a record of that.
     #[arg(long)]
     pub(crate) measure: bool,
 }
 
 impl SampleArgs {
-    /// The mutants to judge, and how many there are.
+    /// The mutants to judge, and the number of all mutants.
     fn mutants(&self) -> Result<(Vec<Mutant>, usize)> {
         let mut mutants = load(&self.dir)?;
         let of = mutants.len();
@@ -82,7 +77,7 @@ impl SampleArgs {
         Ok((mutants, of))
     }
 
-    /// Prints the verdicts that there are.
+    /// Prints the verdicts so far.
     pub(crate) fn report(&self) -> Result<()> {
         let (mutants, of) = self.mutants()?;
         Verdicts::open(&self.dir.join(&self.verdicts))?.report(&mutants, of);
@@ -97,7 +92,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let verdicts = Verdicts::open(&dir.join(&args.sample.verdicts))?;
     let bench = Bench::new(&dir, args)?;
     let bar = ProgressBar::new(mutants.len() as u64).with_style(ProgressStyle::with_template(
-        "{bar:30} {pos}/{len} mutants, {elapsed} gone, {eta} to go {msg}",
+        "{bar:30} {pos}/{len} mutants, {elapsed} elapsed, {eta} left {msg}",
     )?);
     let left: Vec<_> = mutants.into_iter().filter(|m| !verdicts.has(m.id)).collect();
     bar.inc(bar.length().unwrap_or(0) - left.len() as u64);
@@ -123,8 +118,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     args.sample.report()
 }
 
-/// Runs the judges that come by the mutant: first those of its own package, then the others, each cheapest
-/// first.
+/// Runs the judges that reach the mutant: those of its own package first, then the others, in both cases the
+/// fastest first.
 fn judged(bench: &Bench, mutant: &Mutant, threads: usize) -> Result<Verdict> {
     let begun = Instant::now();
     let mut turns: Vec<(&Judge, Vec<&str>, Duration)> = bench
@@ -154,14 +149,14 @@ fn judged(bench: &Bench, mutant: &Mutant, threads: usize) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// A sample of `count` mutants.
+/// Draws a sample of `count` mutants.
 pub(crate) fn drawn(mut mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mutant> {
     mutants.shuffle(&mut SmallRng::seed_from_u64(seed));
     mutants.truncate(count);
     mutants
 }
 
-/// The mutants that `judges` come by.
+/// The mutants that `judges` reach.
 pub(crate) fn reached(judges: &[Judge]) -> HashSet<u32> {
     judges.iter().flat_map(|j| &j.tests).flat_map(|t| t.reached.iter().copied()).collect()
 }

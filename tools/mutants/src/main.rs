@@ -1,12 +1,9 @@
 //! Mutation testing of the protocol and the latches.
 //!
-//! Building the workspace once for each mutant would take a minute a mutant. So `instrument` copies the
-//! repository and compiles every
-//! mutant into the copy behind a switch that the environment variable `PAGETIER_MUTANT` sets; `run` then
-//! judges a sample of them, one
-//! process each, with the tests and the fault campaign of that one build. Mutants that do not compile are
-//! dropped while instrumenting:
-//! they are not viable.
+//! Building the workspace once per mutant would take a minute each. So `instrument` copies the repository and
+//! compiles every mutant into the copy, behind a switch that the environment variable `PAGETIER_MUTANT`
+//! controls. `run` then judges a sample of the mutants, one process each, with the tests and the fault
+//! campaign of that one build. `instrument` drops mutants that do not compile: they are not viable.
 
 mod bench;
 mod instrument;
@@ -53,10 +50,10 @@ enum Command {
         /// The instrumented copy.
         #[arg(long)]
         dir: PathBuf,
-        /// Only a sample of so many, in the order in which `run` judges them.
+        /// Lists only a sample of this size, in the order in which `run` judges it.
         #[arg(long)]
         sample: Option<usize>,
-        /// Chooses the sample.
+        /// The seed of the sample.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -65,7 +62,7 @@ enum Command {
 /// One change of the code.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Mutant {
-    /// The value of `PAGETIER_MUTANT` that switches it on.
+    /// The value of `PAGETIER_MUTANT` that enables it.
     pub(crate) id: u32,
     /// The file, from the repository's root.
     pub(crate) file: String,
@@ -73,7 +70,7 @@ pub(crate) struct Mutant {
     pub(crate) line: usize,
     /// The function it is in.
     pub(crate) function: String,
-    /// What it does.
+    /// The change, in words.
     pub(crate) what: String,
 }
 

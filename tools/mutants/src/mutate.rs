@@ -1,6 +1,6 @@
 //! Finds the mutants of one source file and writes the instrumented text.
 //!
-//! Every mutant is an insertion around existing text, so that none copies an expression: `a < b` becomes
+//! Every mutant is an insertion around existing text, so that no expression is copied: `a < b` becomes
 //! `pm::lt(7, &(a), &(b))`.
 
 use crate::Mutant;
@@ -14,7 +14,7 @@ use syn::{BinOp, Block, Expr, ImplItemFn, ItemFn, ReturnType, Signature, Stmt, T
 /// The path of the switches in the instrumented copy.
 const PM: &str = "::pagetier_page::pm";
 
-/// Functions that only report: statistics, and the recounts that tests ask for.
+/// Functions that only report: statistics, and recounts for tests.
 const REPORTS: [&str; 4] = ["stats", "memory", "memory_bytes", "validate"];
 
 /// The instrumented text of `source`, and its mutants. `next` is the first free id; ids in `dropped` are
@@ -54,8 +54,8 @@ pub(crate) fn mutate(
 #[derive(Debug)]
 struct Edit {
     at: usize,
-    /// Suffixes come before prefixes at the same place; the innermost suffix first, the outermost prefix
-    /// first.
+    /// The order of edits at the same place: suffixes before prefixes, the innermost suffix and the outermost
+    /// prefix first.
     rank: i64,
     text: String,
     /// Bytes of the original that the text replaces.
@@ -73,7 +73,7 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// A new mutant at `span`; `None` when it was found not to compile.
+    /// Adds a mutant at `span`; `None` if it is known not to compile.
     fn mutant(&mut self, span: Span, what: impl Into<String>) -> Option<u32> {
         let id = *self.next;
         *self.next += 1;
@@ -95,7 +95,7 @@ impl Finder<'_> {
         if contains_let(expr) {
             return;
         }
-        if let Some(id) = self.mutant(expr.span(), format!("a condition is taken for {value}")) {
+        if let Some(id) = self.mutant(expr.span(), format!("a condition becomes {value}")) {
             let pm = self.pm.clone();
             self.wrap(expr.span().byte_range(), format!("{pm}::force({id}, {value}, "), ")");
         }
@@ -137,7 +137,7 @@ impl Finder<'_> {
     }
 }
 
-/// Values that a function of this type can return for nothing.
+/// The values that a function of this type can return without computing anything.
 fn replacements(output: &ReturnType) -> Vec<&'static str> {
     let ReturnType::Type(_, ty) = output else { return vec!["()"] };
     let Type::Path(path) = &**ty else { return Vec::new() };
@@ -177,7 +177,7 @@ fn is_test(attrs: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Statements whose effect can be left out. Counting for statistics is not the protocol's.
+/// Whether the statement can be omitted. Counting for statistics is not part of the protocol.
 fn deletable(expr: &Expr) -> bool {
     let counts = |text: &str| ["stats", "counters", "bump("].iter().any(|word| text.contains(word));
     match expr {
@@ -229,7 +229,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             && deletable(expr)
         {
             let shown: String = quote_short(expr);
-            if let Some(id) = self.mutant(expr.span(), format!("leaves out `{shown}`")) {
+            if let Some(id) = self.mutant(expr.span(), format!("omits `{shown}`")) {
                 let range = expr.span().byte_range().start..semi.span().byte_range().end;
                 let pm = self.pm.clone();
                 self.wrap(range, format!("if !{pm}::on({id}) {{ "), " }");
@@ -254,7 +254,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_expr_unary(&mut self, e: &'ast syn::ExprUnary) {
         if matches!(e.op, UnOp::Not(_))
-            && let Some(id) = self.mutant(e.span(), "a `!` is left out")
+            && let Some(id) = self.mutant(e.span(), "omits a `!`")
         {
             let pm = self.pm.clone();
             self.wrap(e.span().byte_range(), format!("{pm}::not({id}, "), ")");
@@ -286,7 +286,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 }
 
-/// The source of `expr`, cut short.
+/// The source of `expr`, truncated.
 fn quote_short(expr: &Expr) -> String {
     let text = expr.span().source_text().unwrap_or_default();
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");

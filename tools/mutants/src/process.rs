@@ -9,18 +9,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often the end of a process is looked for.
+/// The interval at which the end of a process is checked.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What is run.
+/// A run of a judge on some of its tests, with or without a mutant.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     pub(crate) judge: &'a Judge,
-    /// The tests, where the judge has any by name.
+    /// The tests to run, if the judge selects tests by name.
     pub(crate) tests: &'a [&'a str],
-    /// 0: none.
+    /// The mutant to enable; 0 for none.
     pub(crate) mutant: u32,
-    /// Where the mutants that the process comes by are listed.
+    /// The file to which the process appends the mutants that it reaches.
     pub(crate) reached: Option<&'a Path>,
     pub(crate) threads: usize,
     pub(crate) limit: Duration,
@@ -29,7 +29,7 @@ pub(crate) struct Job<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Passed,
-    /// With the test that failed first, if the process said so.
+    /// With the first test that failed, if the process named it.
     Failed(Option<String>),
     Hung,
 }
@@ -59,21 +59,21 @@ impl Job<'_> {
         let failures = failures(&mut child);
         let ended = self.await_end(&mut child, &failures)?;
         if child.try_wait()?.is_none() {
-            // The whole group: tests start processes of their own.
+            // Kill the whole group, since tests start processes of their own.
             let _ = Command::new("kill").args(["-9", "--", &format!("-{}", child.id())]).status();
             let _ = child.wait();
         }
         Ok(ended)
     }
 
-    /// Until the process ends, a test fails, or the time is up.
+    /// Waits until the process ends, a test fails, or the time is up.
     fn await_end(&self, child: &mut Child, failures: &Receiver<String>) -> Result<Ended> {
         let begun = Instant::now();
         loop {
             match failures.recv_timeout(POLL) {
                 Ok(test) => return Ok(Ended::Failed(Some(test))),
                 Err(RecvTimeoutError::Timeout) => {}
-                // It has said all that it had to say.
+                // The process has closed its output.
                 Err(RecvTimeoutError::Disconnected) => std::thread::park_timeout(POLL),
             }
             if let Some(status) = child.try_wait()? {
@@ -90,7 +90,7 @@ impl Job<'_> {
     }
 }
 
-/// The tests that fail, as the process says so.
+/// Receives the names of the tests that fail, as the process prints them.
 fn failures(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = channel();
     if let Some(output) = child.stdout.take() {

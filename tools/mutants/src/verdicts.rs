@@ -1,4 +1,4 @@
-//! What was found about mutants, kept in a file as it comes in, so that a run that was cut short goes on.
+//! The verdicts on mutants, appended to a file one by one, so that an interrupted run can resume.
 
 use crate::Mutant;
 use anyhow::{Context, Result};
@@ -11,13 +11,13 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     pub(crate) id: u32,
-    /// The judge that caught it; `None`: it survives.
+    /// The judge that caught the mutant; `None`: it survives.
     pub(crate) by: Option<String>,
     /// The test that failed.
     pub(crate) test: Option<String>,
     /// The judge did not end in time.
     pub(crate) hung: bool,
-    /// How many judges come by it.
+    /// The number of judges that reach the mutant.
     pub(crate) judges: usize,
     pub(crate) seconds: f64,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Verdicts {
 impl Verdicts {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        // The last line may be cut short.
+        // The last line may be incomplete.
         let known = text.lines().filter_map(|line| serde_json::from_str::<Verdict>(line).ok());
         let known = known.map(|verdict| (verdict.id, verdict)).collect();
         let file = File::options().append(true).create(true).open(path);
@@ -77,7 +77,7 @@ impl Verdicts {
 
 pub(crate) fn line(m: &Mutant, v: &Verdict) -> String {
     let verdict = match (&v.by, &v.test) {
-        (None, _) if v.judges == 0 => "SURVIVES: no judge comes by it".into(),
+        (None, _) if v.judges == 0 => "SURVIVES: no judge reaches it".into(),
         (None, _) => format!("SURVIVES {} judges", v.judges),
         (Some(by), _) if v.hung => format!("caught by {by} (hangs)"),
         (Some(by), Some(test)) => format!("caught by {by} {test}"),

@@ -1,4 +1,4 @@
-//! A cgroup that limits the memory of a process, the page cache that it fills included.
+//! A cgroup that limits the memory of a process, including the page cache that it fills.
 
 use crate::Failure;
 use std::fs;
@@ -7,11 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// Removed when dropped.
+/// A cgroup, which is removed when dropped.
 pub(crate) struct Group(PathBuf);
 
 impl Group {
-    /// A new group of processes that have `bytes` of memory.
+    /// Creates a cgroup with `bytes` of memory.
     pub(crate) fn new(bytes: u64) -> Result<Self, Failure> {
         let (root, limit) = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
             ("/sys/fs/cgroup", "memory.max")
@@ -20,7 +20,7 @@ impl Group {
         };
         let why = |what: &Path, error: io::Error| {
             format!(
-                "{}: {error}; a limit of memory takes root and cgroups (or pass --unlimited)",
+                "{}: {error}; limiting memory takes root and cgroups (or pass --unlimited)",
                 what.display()
             )
         };
@@ -35,7 +35,7 @@ impl Group {
     /// Starts `command` in the group.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let procs = self.0.join("cgroup.procs");
-        // The shell joins the group before it becomes the program, so that all its memory counts.
+        // The shell joins the group before it executes the program, so that all its memory counts.
         let mut shell = Command::new("sh");
         shell.arg("-c").arg("echo $$ > \"$0\" && exec \"$@\"").arg(procs);
         shell.arg(command.get_program()).args(command.get_args());

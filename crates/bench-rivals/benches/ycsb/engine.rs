@@ -46,16 +46,16 @@ impl FromStr for EngineName {
 /// An engine whose calls block.
 pub(crate) trait Blocking: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<bool, Failure>;
-    /// Durable when it returns, together with what other threads put meanwhile.
+    /// Inserts an entry; it is durable on return, together with what other threads put meanwhile.
     fn put(&self, entry: Entry) -> Result<(), Failure>;
-    /// Durable when it returns.
+    /// Inserts entries; they are durable on return.
     fn load(&self, entries: Vec<Entry>) -> Result<(), Failure>;
-    /// The number of entries read, of `count` from `from` on.
+    /// Reads up to `count` entries from `from` on; returns their number.
     fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure>;
 }
 
-/// An engine as the clients use it. Calls of a [`Blocking`] one block the worker thread, of which there is
-/// one for each client.
+/// An engine as the clients use it. Calls of a [`Blocking`] engine block the worker thread; each client has
+/// one.
 pub(crate) enum Store {
     Pagetier(Box<Kv>),
     Blocking(Box<dyn Blocking>),
@@ -68,7 +68,7 @@ impl Store {
         memory: u64,
         ssd_bytes: u64,
     ) -> Result<Self, Failure> {
-        // Their allocations take up to twice what they are told: with half of the limit they are killed.
+        // Their allocations take up to twice their configured size: with half of the limit they are killed.
         let cache = memory / 4;
         Ok(match name {
             EngineName::Pagetier => {
@@ -96,7 +96,7 @@ impl Store {
         }
     }
 
-    /// Makes `entries` durable together; returns their number.
+    /// Inserts `entries` and makes them durable together; returns their number.
     pub(crate) async fn load(&self, entries: Vec<Entry>) -> Result<u64, Failure> {
         let count = entries.len() as u64;
         match self {
@@ -132,11 +132,11 @@ impl Store {
     }
 }
 
-/// A change, and where its result goes.
+/// A change, and the channel for its result.
 type Change = (Entry, SyncSender<Result<(), String>>);
 
-/// Commits what is waiting as one, again and again, in a thread of its own: one flush for all clients that
-/// wait meanwhile.
+/// Repeatedly commits all waiting changes together, in a thread of its own: one flush for all waiting
+/// clients.
 struct GroupCommit {
     changes: Option<Sender<Change>>,
     thread: Option<JoinHandle<()>>,
@@ -151,7 +151,7 @@ impl GroupCommit {
                 let (entries, clients): (Vec<Entry>, Vec<_>) = batch.unzip();
                 let done = commit(entries).map_err(|error| error.to_string());
                 for client in clients {
-                    // A client that has gone needs no answer.
+                    // A client that has gone needs no result.
                     let _ = client.send(done.clone());
                 }
             }
@@ -202,7 +202,7 @@ impl Redb {
                 table.insert(key.as_slice(), value.as_slice())?;
             }
         }
-        // Durable at once is the default.
+        // Immediate durability is the default.
         Ok(transaction.commit()?)
     }
 }

@@ -1,14 +1,14 @@
 //! YCSB's core workloads on the key-value store of `crates/kv`, redb, fjall and RocksDB, on equal terms:
-//! `cargo bench --bench ycsb` in this directory, `-- --help` for its options.
+//! `cargo bench --bench ycsb` in this directory; `-- --help` lists its options.
 //!
-//! - **Memory**: each engine runs in a process of its own, in a cgroup that limits everything that it uses,
-//!   the system's page cache for its files included. Pagetier bypasses that cache and gets three quarters of
-//!   the limit as its pool. The others get a quarter of the limit for their own cache and buffers (they use
-//!   twice that), and leave the rest to the page cache. That takes root; `--unlimited` does without.
-//! - **Durability**: every change is durable when it counts. Changes by several clients share a flush:
-//!   Pagetier and RocksDB do that by themselves, redb and fjall through a thread that commits what is
-//!   waiting.
-//! - **Data**: `--data-times` the limit, loaded in the order of a hash. Every engine uses the same disk.
+//! - **Memory**: each engine runs in its own process, in a cgroup that limits all its memory, including the
+//!   system's page cache for its files. Pagetier bypasses that cache and gets three quarters of the limit as
+//!   its pool. The others get a quarter of the limit for their own cache and buffers (they use twice that)
+//!   and leave the rest to the page cache. This takes root; `--unlimited` runs without a limit.
+//! - **Durability**: every change is durable before it counts. Changes by several clients share a flush:
+//!   Pagetier and RocksDB do this themselves, redb and fjall through a thread that commits all waiting
+//!   changes.
+//! - **Data**: `--data-times` the limit, loaded in hash order. Every engine uses the same disk.
 
 mod cgroup;
 mod engine;
@@ -41,7 +41,7 @@ struct Args {
     /// The memory of an engine, page cache included, in MiB.
     #[arg(long, default_value_t = 256)]
     memory_mib: u64,
-    /// Sets no limit to the memory: the page cache then has all that is free.
+    /// Sets no memory limit: the page cache then uses all free memory.
     #[arg(long)]
     unlimited: bool,
     /// The bytes of all values, as a multiple of the memory.
@@ -53,22 +53,22 @@ struct Args {
     /// Pagetier's SSD tier, in MiB; 0: none, since all engines use the same disk.
     #[arg(long, default_value_t = 0)]
     ssd_mib: u64,
-    /// Clients that work at once.
+    /// The number of concurrent clients.
     #[arg(long, default_value_t = 8)]
     clients: u64,
-    /// The seconds that each workload runs.
+    /// The duration of each workload in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Where the engines put their files; each has a directory of its own, which is removed.
+    /// The parent of the engines' directories, which are removed afterwards.
     #[arg(long, default_value = "target/ycsb")]
     dir: PathBuf,
     /// Prints one line of JSON for each result instead of a table.
     #[arg(long)]
     json: bool,
-    /// Runs the first engine in this process: what this program calls itself with.
+    /// Runs the first engine in this process. This program calls itself with it.
     #[arg(long, hide = true)]
     child: bool,
-    /// Cargo says this to a bench.
+    /// Ignored; cargo passes it to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs each engine in a process and a cgroup of its own.
+/// Runs each engine in its own process and cgroup.
 fn run_each(args: &Args) -> Result<(), Failure> {
     let mut rows: Vec<Row> = Vec::new();
     for engine in &args.engines {
@@ -99,7 +99,7 @@ fn run_each(args: &Args) -> Result<(), Failure> {
         let group = if args.unlimited { None } else { Some(cgroup::Group::new(args.memory_mib << 20)?) };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--child").stdout(Stdio::piped());
-        // With an arena for each thread, what is free in one is not for the others.
+        // With an arena for each thread, memory freed in one could not be used by the others.
         command.env("MALLOC_ARENA_MAX", "2").env("YCSB_ENGINE", engine.to_string());
         let child = match &group {
             Some(group) => group.spawn(&mut command)?,
@@ -123,7 +123,7 @@ fn run_each(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads one engine and runs the workloads on it; prints a line of JSON for each.
+/// Loads one engine and runs the workloads on it. Prints a line of JSON for each.
 fn run(args: &Args) -> Result<(), Failure> {
     let name: EngineName = std::env::var("YCSB_ENGINE")?.parse()?;
     let dir = args.dir.join(name.to_string());

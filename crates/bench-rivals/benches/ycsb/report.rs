@@ -1,4 +1,4 @@
-//! What a run of a workload is reported as.
+//! The report of a run.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// One line for each workload, one column for each engine: operations per second, and the 99 % quantile.
+/// Prints one row per workload and one column per engine: operations per second, and the 99 % quantile.
 pub(crate) fn print_table(rows: &[Row]) {
     let mut engines: Vec<&str> = Vec::new();
     let mut workloads: Vec<&str> = Vec::new();

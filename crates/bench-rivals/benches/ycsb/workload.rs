@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 const SKEW: f64 = 0.99;
 /// The longest scan of workload E.
 const SCAN_MAX: usize = 100;
-/// The entries that are loaded with one commit.
+/// The number of entries that the load commits at once.
 const LOAD_BATCH: u64 = 1000;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub(crate) enum Workload {
     A,
     /// 95 % reads, 5 % updates.
     B,
-    /// Reads alone.
+    /// Reads only.
     C,
     /// 95 % reads of the latest entries, 5 % inserts.
     D,
@@ -61,7 +61,7 @@ struct Client {
 }
 
 impl Run {
-    /// Loads the entries; its result counts entries per second.
+    /// Loads the entries. The result counts entries as operations.
     pub(crate) async fn load(&self, name: EngineName) -> Result<Row, Failure> {
         let mut times = Histogram::new(3)?;
         let mut rng = SmallRng::seed_from_u64(1);
@@ -76,7 +76,7 @@ impl Run {
         Ok(Row::new(name.to_string(), "load".into(), &times, began.elapsed()))
     }
 
-    /// Runs `workload`; `records` is the number of entries before and after it.
+    /// Runs `workload`. `records` is the number of entries, which it updates.
     pub(crate) async fn go(
         &self,
         name: EngineName,
@@ -107,7 +107,7 @@ impl Run {
 }
 
 impl Client {
-    /// Works until the time is over; returns the time of each operation in microseconds.
+    /// Runs operations until the time is up; returns the time of each operation in microseconds.
     async fn work(&self, number: u64) -> Result<Histogram<u64>, Failure> {
         let mut rng = SmallRng::seed_from_u64(number);
         let zipf = Zipf::new(self.loaded as f64, SKEW)?;
@@ -150,7 +150,7 @@ impl Client {
     }
 }
 
-/// The key of entry `number`. Neighbouring numbers lie anywhere, as YCSB's hashed inserts do.
+/// The key of entry `number`. Neighbouring numbers have scattered keys, like YCSB's hashed inserts.
 fn key(number: u64) -> Vec<u8> {
     format!("user{:020}", scattered(number)).into_bytes()
 }

@@ -8,12 +8,13 @@
 //! Data moves when service begins: a read sees every write that completed before then.
 
 use super::model::{Task, Timing};
-use crate::class::Slot;
+use crate::check::Spot;
+use crate::class::Counter;
 use crate::occupancy::InFlight;
 use crate::queue::rank;
 use crate::recorder::Recorder;
 use crate::ticket::Promise;
-use crate::{Completion, IoClass, IoFuture, IoOp};
+use crate::{Completion, IoClass, IoFuture};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -26,10 +27,8 @@ pub(super) type Start = Box<dyn FnOnce() -> IoFuture + Send>;
 
 /// An operation that waits for a server.
 pub(super) struct Pending {
-    pub(super) op: IoOp,
+    pub(super) spot: Spot,
     pub(super) class: IoClass,
-    pub(super) offset: u64,
-    pub(super) len: u64,
     pub(super) arrived_ns: u64,
     pub(super) start: Start,
     pub(super) promise: Promise<Completion>,
@@ -38,7 +37,7 @@ pub(super) struct Pending {
 
 /// An operation in service.
 struct Active {
-    slot: Slot,
+    counter: Counter,
     len: u64,
     arrived_ns: u64,
     began_ns: u64,
@@ -173,7 +172,7 @@ impl Core {
                 Ok(()) => {
                     let service_ns = active.finish_ns - active.began_ns;
                     let latency_ns = active.finish_ns.max(ready_ns).saturating_sub(active.arrived_ns);
-                    recorder.done(active.slot, active.len, service_ns, latency_ns);
+                    recorder.done(active.counter, active.len, service_ns, latency_ns);
                 }
                 Err(error) => recorder.failed(&error.kind),
             }
@@ -189,18 +188,14 @@ impl Core {
         let Some(server) = free.min_by_key(|server| self.busy_until_ns[*server]) else { return false };
         let Some(first) = self.queue.first() else { return false };
         let began_ns = self.busy_until_ns[server].max(first.arrived_ns);
-        let Pending { op, class, offset, len, arrived_ns, start, promise, in_flight } =
+        let Pending { spot, class, arrived_ns, start, promise, in_flight } =
             self.queue.remove(self.pick(began_ns));
-        let (task, slot) = match op {
-            IoOp::Write => (Task::Write, Slot::Write(class)),
-            IoOp::Flush => (Task::Flush, Slot::Flush),
-            _ => (Task::Read, Slot::Read(class)),
-        };
-        let service_ns = if self.timed { self.timing.serve(task, offset, len, began_ns) } else { 0 };
+        let Spot { op, offset, len } = spot;
+        let service_ns = if self.timed { self.timing.serve(Task::of(op), offset, len, began_ns) } else { 0 };
         let finish_ns = began_ns + service_ns;
         self.busy_until_ns[server] = finish_ns;
         let mut active = Active {
-            slot,
+            counter: spot.counter(class),
             len,
             arrived_ns,
             began_ns,
@@ -230,12 +225,8 @@ impl Core {
         }
         let arrived = self.queue.iter().enumerate().take_while(|(_, p)| p.arrived_ns <= at_ns);
         let key = |(at, p): &(usize, &Pending)| {
-            let task = match p.op {
-                IoOp::Write => Task::Write,
-                IoOp::Flush => Task::Flush,
-                _ => Task::Read,
-            };
-            (rank(p.class), self.timing.reach_ns(task, p.offset, at_ns).unwrap_or(0), *at)
+            let reach_ns = self.timing.reach_ns(Task::of(p.spot.op), p.spot.offset, at_ns);
+            (rank(p.class), reach_ns.unwrap_or(0), *at)
         };
         arrived.min_by_key(key).map_or(0, |(at, _)| at)
     }

@@ -27,17 +27,15 @@ use self::model::Timing;
 use self::pump::{Alarm, Pump};
 use self::shared::Shared;
 use crate::check::{Spot, check, refused, total_len};
-use crate::class::Slot;
+use crate::class::Counter;
 use crate::device::IoBufs;
 use crate::recorder::Recorder;
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts,
-    SharedDevice,
+    Completion, Device, DeviceError, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
+    RecentCosts, SharedDevice,
 };
 use parking_lot::Mutex;
-use std::future::Future;
-use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -80,9 +78,7 @@ impl EmulatedDevice {
 
     fn start(
         &self,
-        op: IoOp,
-        offset: u64,
-        len: u64,
+        spot: Spot,
         class: IoClass,
         start: impl FnOnce(&dyn Device) -> IoFuture + Send + 'static,
     ) -> IoFuture {
@@ -91,13 +87,13 @@ impl EmulatedDevice {
         let mut core = shared.core.lock();
         if !core.is_timed() {
             drop(core);
-            return Box::pin(untimed(Arc::clone(shared), op, len, class, start(&*shared.inner)));
+            return Box::pin(untimed(Arc::clone(shared), spot, class, start(&*shared.inner)));
         }
         let (promise, ticket) = ticket();
         let inner = SharedDevice::clone(&shared.inner);
         let start: Start = Box::new(move || start(&*inner));
         let in_flight = shared.inner.occupancy().enter();
-        core.arrive(Pending { op, class, offset, len, arrived_ns, start, promise, in_flight });
+        core.arrive(Pending { spot, class, arrived_ns, start, promise, in_flight });
         let exact = match &shared.clock {
             Clock::Wall => return Box::pin(ticket),
             Clock::Tokio => None,
@@ -110,10 +106,20 @@ impl EmulatedDevice {
         Box::pin(ticket)
     }
 
-    fn refused(&self, op: IoOp, offset: u64, bufs: &IoBufs) -> Option<DeviceError> {
-        let kind = check(offset, bufs, self.alignment(), self.size()).err()?;
-        self.shared.recorder.failed(&kind);
-        Some(Spot { op, offset, len: total_len(bufs) }.error(&self.shared.name, kind))
+    fn transfer(
+        &self,
+        op: IoOp,
+        offset: u64,
+        bufs: IoBufs,
+        class: IoClass,
+        start: impl FnOnce(&dyn Device, IoBufs) -> IoFuture + Send + 'static,
+    ) -> IoFuture {
+        let spot = Spot { op, offset, len: total_len(&bufs) };
+        if let Err(kind) = check(offset, &bufs, self.alignment(), self.size()) {
+            self.shared.recorder.failed(&kind);
+            return refused(bufs, spot.error(&self.shared.name, kind));
+        }
+        self.start(spot, class, move |inner| start(inner, bufs))
     }
 }
 
@@ -131,17 +137,9 @@ fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
 }
 
 /// Runs an operation without a modelled delay.
-async fn untimed(shared: Arc<Shared>, op: IoOp, len: u64, class: IoClass, inner: IoFuture) -> Completion {
+async fn untimed(shared: Arc<Shared>, spot: Spot, class: IoClass, inner: IoFuture) -> Completion {
     let completion = inner.await;
-    let slot = match op {
-        IoOp::Write => Slot::Write(class),
-        IoOp::Flush => Slot::Flush,
-        _ => Slot::Read(class),
-    };
-    match &completion.result {
-        Ok(()) => shared.recorder.done(slot, len, 0, 0),
-        Err(error) => shared.recorder.failed(&error.kind),
-    }
+    shared.count(spot.counter(class), spot.len, &completion.result);
     completion
 }
 
@@ -159,77 +157,31 @@ impl Drop for EmulatedDevice {
 
 impl Device for EmulatedDevice {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        if let Some(error) = self.refused(IoOp::Read, offset, &bufs) {
-            return refused(bufs, error);
-        }
-        let len = total_len(&bufs);
-        self.start(IoOp::Read, offset, len, class, move |inner| inner.read(offset, bufs, class))
+        self.transfer(IoOp::Read, offset, bufs, class, move |inner, bufs| inner.read(offset, bufs, class))
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        if let Some(error) = self.refused(IoOp::Write, offset, &bufs) {
-            return refused(bufs, error);
-        }
-        let len = total_len(&bufs);
-        self.start(IoOp::Write, offset, len, class, move |inner| inner.write(offset, bufs, class))
+        self.transfer(IoOp::Write, offset, bufs, class, move |inner, bufs| inner.write(offset, bufs, class))
     }
 
-    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        let flushed = self.start(IoOp::Flush, 0, 0, class, move |inner| {
+    fn flush(&self, class: IoClass) -> DoneFuture {
+        let spot = Spot { op: IoOp::Flush, offset: 0, len: 0 };
+        let flushed = self.start(spot, class, move |inner| {
             let flushed = inner.flush(class);
             Box::pin(async move { Completion { bufs: IoBufs::new(), result: flushed.await } })
         });
         Box::pin(async move { flushed.await.result })
     }
 
-    fn size(&self) -> u64 {
-        self.shared.inner.size()
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.shared.inner.grow(bytes)
-    }
-
     /// Takes no modelled time.
-    fn discard(
-        &self,
-        offset: u64,
-        len: u64,
-    ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         let shared = Arc::clone(&self.shared);
         let discarded = self.shared.inner.discard(offset, len);
         Box::pin(async move {
             let result = discarded.await;
-            match &result {
-                Ok(()) => shared.recorder.done(Slot::Discard, len, 0, 0),
-                Err(error) => shared.recorder.failed(&error.kind),
-            }
+            shared.count(Counter::Discard, len, &result);
             result
         })
-    }
-
-    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
-        self.shared.inner.register(regions)
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        self.shared.inner.occupancy()
-    }
-
-    fn alignment(&self) -> usize {
-        self.shared.inner.alignment()
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.shared.recorder.snapshot()
-    }
-
-    fn track_costs(&self, points: usize) {
-        self.shared.recorder.track_costs(points);
-    }
-
-    fn recent_costs(&self) -> Option<RecentCosts> {
-        self.shared.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {
@@ -238,5 +190,19 @@ impl Device for EmulatedDevice {
 
     fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    delegate! { self => self.shared.inner;
+        fn size() -> u64;
+        fn grow(bytes: u64) -> Result<(), DeviceError>;
+        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
+        fn occupancy() -> &Occupancy;
+        fn alignment() -> usize;
+    }
+
+    delegate! { self => self.shared.recorder;
+        fn stats() -> DeviceStats;
+        fn track_costs(points: usize);
+        fn recent_costs() -> Option<RecentCosts>;
     }
 }

@@ -1,5 +1,6 @@
 //! Device timing: pure arithmetic on nanoseconds, positions and a little state.
 
+use crate::IoOp;
 use std::collections::BTreeMap;
 
 const MS: f64 = 1e6;
@@ -120,6 +121,16 @@ pub(super) enum Task {
     Read,
     Write,
     Flush,
+}
+
+impl Task {
+    pub(super) const fn of(op: IoOp) -> Self {
+        match op {
+            IoOp::Write => Self::Write,
+            IoOp::Flush => Self::Flush,
+            IoOp::Read | IoOp::Discard | IoOp::Grow | IoOp::Open => Self::Read,
+        }
+    }
 }
 
 /// The state of a running model.

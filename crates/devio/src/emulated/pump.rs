@@ -2,7 +2,7 @@
 //!
 //! The task lives while operations are queued or in service; the thread lives as long as the device.
 
-use super::clock::{ExactSleep, VirtualClock};
+use super::clock::VirtualClock;
 use super::core::Next;
 use super::shared::Shared;
 use parking_lot::{Condvar, Mutex};
@@ -12,13 +12,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
-use tokio::time::Sleep;
-
-enum Timer {
-    None,
-    Tokio(Pin<Box<Sleep>>),
-    Exact(Box<ExactSleep>),
-}
 
 /// The stepping task.
 pub(super) struct Pump {
@@ -26,25 +19,25 @@ pub(super) struct Pump {
     /// The task found nothing to do and has recorded its end.
     ended: bool,
     exact: Option<VirtualClock>,
-    timer: Timer,
+    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     due_ns: u64,
 }
 
 impl Pump {
     pub(super) fn new(shared: Arc<Shared>, exact: Option<VirtualClock>) -> Self {
-        Self { shared, ended: false, exact, timer: Timer::None, due_ns: 0 }
+        Self { shared, ended: false, exact, timer: None, due_ns: 0 }
     }
 
     fn set_timer(&mut self, at_ns: u64) {
-        if at_ns == self.due_ns && !matches!(self.timer, Timer::None) {
+        if at_ns == self.due_ns && self.timer.is_some() {
             return;
         }
         self.due_ns = at_ns;
         let at = self.shared.instant_of(at_ns);
-        self.timer = match &self.exact {
-            Some(clock) => Timer::Exact(Box::new(clock.sleep_until(at))),
-            None => Timer::Tokio(Box::pin(tokio::time::sleep_until(at))),
-        };
+        self.timer = Some(match &self.exact {
+            Some(clock) => Box::pin(clock.sleep_until(at)),
+            None => Box::pin(tokio::time::sleep_until(at)),
+        });
     }
 }
 
@@ -62,15 +55,11 @@ impl Future for Pump {
                 Next::OnWake => return Poll::Pending,
                 Next::At(at_ns) => this.set_timer(at_ns),
             }
-            let ready = match &mut this.timer {
-                Timer::None => return Poll::Pending,
-                Timer::Tokio(sleep) => sleep.as_mut().poll(cx).is_ready(),
-                Timer::Exact(sleep) => Pin::new(sleep.as_mut()).poll(cx).is_ready(),
-            };
-            if !ready {
-                return Poll::Pending;
+            match &mut this.timer {
+                Some(timer) => std::task::ready!(timer.as_mut().poll(cx)),
+                None => return Poll::Pending,
             }
-            this.timer = Timer::None;
+            this.timer = None;
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::clock::Clock;
 use super::core::{Core, Finished, Next, hand_over};
-use crate::SharedDevice;
+use crate::class::Counter;
 use crate::recorder::Recorder;
+use crate::{DeviceError, SharedDevice};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
@@ -43,6 +44,14 @@ impl Shared {
 
     pub(super) fn wall_instant_of(&self, ns: u64) -> std::time::Instant {
         self.wall_origin.checked_add(Duration::from_nanos(ns)).unwrap_or(self.wall_origin + FOREVER)
+    }
+
+    /// Counts an operation that takes no modelled time.
+    pub(super) fn count(&self, counter: Counter, len: u64, result: &Result<(), DeviceError>) {
+        match result {
+            Ok(()) => self.recorder.done(counter, len, 0, 0),
+            Err(error) => self.recorder.failed(&error.kind),
+        }
     }
 
     pub(super) fn step(&self, cx: &mut Context<'_>) -> Next {

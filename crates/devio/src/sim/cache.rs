@@ -15,7 +15,7 @@ const WRITES_MAX: usize = 16 << 10;
 
 /// A write that is not durable.
 #[derive(Clone, Debug)]
-struct Write {
+struct VolatileWrite {
     id: u64,
     offset: u64,
     bytes: Arc<[u8]>,
@@ -31,7 +31,7 @@ pub(super) struct Cache {
     view: Image,
     durable: Image,
     /// Completed writes in order of completion, then those in flight in order of issue.
-    writes: Vec<Write>,
+    writes: Vec<VolatileWrite>,
     next_id: u64,
     /// The unit of atomic writes in bytes; 0: a sector.
     unit: usize,
@@ -54,7 +54,7 @@ impl Cache {
     pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        self.writes.push(Write { id, offset, bytes: bytes.into(), completed: false, doomed: false });
+        self.writes.push(VolatileWrite { id, offset, bytes: bytes.into(), completed: false, doomed: false });
         id
     }
 
@@ -62,7 +62,7 @@ impl Cache {
     pub(super) fn complete_write(&mut self, id: u64) {
         let Some(at) = self.writes.iter().rposition(|w| w.id == id) else { return };
         let write = self.writes.remove(at);
-        self.completed_now(Write { completed: true, ..write });
+        self.completed_now(VolatileWrite { completed: true, ..write });
         if self.writes.len() > WRITES_MAX
             && let Some(oldest) = self.writes.iter().position(|w| w.completed)
         {
@@ -74,7 +74,7 @@ impl Cache {
     }
 
     /// Adds a write as the latest completed one.
-    fn completed_now(&mut self, write: Write) {
+    fn completed_now(&mut self, write: VolatileWrite) {
         self.view.write(write.offset, &write.bytes);
         let at = self.writes.iter().rposition(|w| w.completed).map_or(0, |last| last + 1);
         self.writes.insert(at, write);
@@ -87,10 +87,10 @@ impl Cache {
         self.land_torn(&write, rng);
     }
 
-    fn land_torn(&mut self, write: &Write, rng: &mut SmallRng) {
+    fn land_torn(&mut self, write: &VolatileWrite, rng: &mut SmallRng) {
         for (offset, sector) in torn(write, self.unit(), rng) {
             let bytes = sector.into();
-            self.completed_now(Write { id: write.id, offset, bytes, completed: true, doomed: false });
+            self.completed_now(VolatileWrite { id: write.id, offset, bytes, completed: true, doomed: false });
         }
     }
 
@@ -102,7 +102,7 @@ impl Cache {
     /// Completes a flush of the writes `ids`, as [`Cache::completed`] returned them.
     pub(super) fn flushed(&mut self, ids: &[u64]) {
         let wanted = sorted(ids);
-        let is_flushed = |w: &Write| w.completed && !w.doomed && wanted.binary_search(&w.id).is_ok();
+        let is_flushed = |w: &VolatileWrite| w.completed && !w.doomed && wanted.binary_search(&w.id).is_ok();
         for write in std::mem::take(&mut self.writes) {
             if is_flushed(&write) {
                 self.settle(&write);
@@ -114,7 +114,7 @@ impl Cache {
 
     /// Puts a write on the medium, and forgets doomed writes that it covers: they completed earlier and
     /// cannot become visible again.
-    fn settle(&mut self, write: &Write) {
+    fn settle(&mut self, write: &VolatileWrite) {
         self.durable.write(write.offset, &write.bytes);
         let covered = write.offset..write.offset + write.bytes.len() as u64;
         self.writes.retain(|w| !(w.doomed && covered.contains(&w.offset)));
@@ -136,8 +136,8 @@ impl Cache {
             }
             for (i, sector) in write.bytes.chunks(unit).enumerate() {
                 let offset = write.offset + (i * unit) as u64;
-                let part =
-                    Write { id: write.id, offset, bytes: sector.into(), completed: true, doomed: true };
+                let (id, bytes) = (write.id, sector.into());
+                let part = VolatileWrite { id, offset, bytes, completed: true, doomed: true };
                 if landed > 0.0 && rng.random_bool(landed) {
                     self.settle(&part);
                 } else if model == FlushFailure::NeverDurable {
@@ -151,7 +151,7 @@ impl Cache {
     }
 
     /// Makes reads see what preceded these parts.
-    fn revert(&self, parts: &[Write]) {
+    fn revert(&self, parts: &[VolatileWrite]) {
         for part in parts {
             let mut bytes = vec![0; part.bytes.len()];
             self.durable.read(part.offset, &mut bytes);
@@ -205,7 +205,7 @@ impl Cache {
         let keep = [0.0, 0.1, 0.5, 0.9, 1.0][rng.random_range(0..5)];
         let tear = [0.0, 0.3, 1.0][rng.random_range(0..3)];
         let durable = self.durable.fork();
-        let mut order: Vec<&Write> = self.writes.iter().collect();
+        let mut order: Vec<&VolatileWrite> = self.writes.iter().collect();
         if rng.random_bool(0.5) {
             order.shuffle(&mut rng);
         }
@@ -256,11 +256,11 @@ impl Cache {
         let mut after = self.fork();
         let (completed, under_way) = after.writes.into_iter().partition(|w| w.completed);
         after.writes = completed;
-        let mut under_way: Vec<Write> = under_way;
+        let mut under_way: Vec<VolatileWrite> = under_way;
         under_way.shuffle(&mut rng);
         for write in under_way {
             match rng.random_range(0..3) {
-                0 => after.completed_now(Write { completed: true, ..write }),
+                0 => after.completed_now(VolatileWrite { completed: true, ..write }),
                 1 => after.land_torn(&write, &mut rng),
                 _ => {}
             }
@@ -290,7 +290,7 @@ fn sorted(numbers: &[u64]) -> Vec<u64> {
 }
 
 /// A selection of a write's sectors: from the front, from the back, or scattered.
-fn torn<'a>(write: &'a Write, unit: usize, rng: &mut SmallRng) -> Vec<(u64, &'a [u8])> {
+fn torn<'a>(write: &'a VolatileWrite, unit: usize, rng: &mut SmallRng) -> Vec<(u64, &'a [u8])> {
     let sectors = write.bytes.len().div_ceil(unit);
     let split = rng.random_range(0..=sectors);
     let shape = rng.random_range(0..3);

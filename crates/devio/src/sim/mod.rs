@@ -22,22 +22,21 @@ pub use power::SimPower;
 
 use self::cache::{Cache, SECTOR};
 use crate::check::{Spot, check, check_range, total_len};
-use crate::class::Slot;
 use crate::device::IoBufs;
+use crate::meter::Meter;
 use crate::occupancy::InFlight;
-use crate::recorder::{Recorder, RetryReason};
+use crate::recorder::RetryReason;
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy,
-    RecentCosts,
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
+    Occupancy, RecentCosts,
 };
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
-use std::future::{Future, ready};
+use std::future::ready;
 use std::io;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,11 +51,9 @@ pub struct SimDevice {
 
 #[derive(Debug)]
 struct Shared {
-    name: Arc<str>,
+    meter: Meter,
     power: SimPower,
     state: Mutex<State>,
-    recorder: Recorder,
-    occupancy: Occupancy,
 }
 
 #[derive(Debug)]
@@ -118,14 +115,8 @@ impl SimDevice {
         let flush_failure = FlushFailure::default();
         let (faults, ops, grows, present) = (Vec::new(), 0, 0, true);
         let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present };
-        let recorder = Recorder::new(1);
-        let shared = Arc::new(Shared {
-            name,
-            power: power.clone(),
-            state: Mutex::new(state),
-            recorder,
-            occupancy: Occupancy::default(),
-        });
+        let (meter, power, state) = (Meter::new(name), power.clone(), Mutex::new(state));
+        let shared = Arc::new(Shared { meter, power, state });
         Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
     }
 
@@ -226,11 +217,7 @@ impl SimDevice {
     /// moment can be examined.
     #[must_use]
     pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> Self {
-        let state = self.shared.state.lock();
-        let mut cache = state.cache.after_power_cut(seed);
-        let extent = state.extent.after_power_cut(seed);
-        cache.truncate(extent.size);
-        self.successor(cache, extent, state.flush_failure, seed, power)
+        self.successor(self.moment().after_power_cut(seed, power))
     }
 
     /// The device after the process died with the power on, on another power supply. Completed writes are
@@ -238,41 +225,24 @@ impl SimDevice {
     /// lands in part, or fails.
     #[must_use]
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
-        let state = self.shared.state.lock();
-        self.successor(state.cache.after_kill(seed), state.extent, state.flush_failure, seed, power)
+        self.successor(self.moment().after_kill(seed, power))
     }
 
     /// A copy of the device at this moment, volatile writes included, on another power supply.
     #[must_use]
     pub fn fork(&self, seed: u64, power: &SimPower) -> Self {
-        let state = self.shared.state.lock();
-        self.successor(state.cache.fork(), state.extent, state.flush_failure, seed, power)
+        self.successor(self.moment().fork(seed, power))
     }
 
     /// A copy of the device at this moment, truncated to `bytes`.
     #[must_use]
     pub fn truncated(&self, bytes: u64, seed: u64, power: &SimPower) -> Self {
-        let state = self.shared.state.lock();
-        let mut cache = state.cache.fork();
-        cache.truncate(bytes);
-        let extent = Extent::durable(bytes.min(state.extent.size));
-        self.successor(cache, extent, state.flush_failure, seed, power)
+        self.successor(self.moment().truncated(bytes, seed, power))
     }
 
-    fn successor(
-        &self,
-        cache: Cache,
-        extent: Extent,
-        model: FlushFailure,
-        seed: u64,
-        power: &SimPower,
-    ) -> Self {
-        let device = Self::build(Arc::clone(&self.shared.name), cache, extent, seed, power);
-        let mut device = device.with_flush_failure(model);
-        device.alignment = self.alignment;
-        device.latency_max = self.latency_max;
-        device.size_max = self.size_max;
-        device
+    /// `device`, as slow as this one.
+    fn successor(&self, device: Self) -> Self {
+        device.with_latency(self.latency_max)
     }
 
     /// All bytes as reads see them.
@@ -303,12 +273,16 @@ impl SimDevice {
         });
         Box::pin(ticket)
     }
+
+    fn unbuffered(&self, op: IoOp, offset: u64, len: u64, class: IoClass) -> DoneFuture {
+        let started = self.start(op, offset, len, IoBufs::new(), class);
+        Box::pin(async move { started.await.result })
+    }
 }
 
 impl Shared {
     fn fail(&self, spot: Spot, bufs: IoBufs, kind: DeviceErrorKind) -> Completion {
-        self.recorder.failed(&kind);
-        Completion { bufs, result: Err(spot.error(&self.name, kind)) }
+        Completion { bufs, result: Err(self.meter.fail(spot, kind)) }
     }
 
     /// Counts, checks and registers an operation; returns its delay.
@@ -339,7 +313,7 @@ impl Shared {
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
         let delay = state.delay(effect, latency_max);
         let size = state.extent.size;
-        let in_flight = self.occupancy.enter();
+        let in_flight = self.meter.occupancy.enter();
         (Ok(Op { spot, class, bufs, powered, effect, write, flushes, size, in_flight }), delay)
     }
 
@@ -364,30 +338,18 @@ impl Shared {
             return self.fail(spot, bufs, kind);
         }
         if effect == Some(FaultEffect::Short) {
-            self.recorder.retried(RetryReason::Short);
+            self.meter.recorder.retried(RetryReason::Short);
         }
-        let slot = match spot.op {
-            IoOp::Write => {
-                if let Some(id) = write {
-                    state.cache.complete_write(id);
-                }
-                Slot::Write(class)
-            }
+        match spot.op {
+            IoOp::Write => write.into_iter().for_each(|id| state.cache.complete_write(id)),
             IoOp::Flush => {
                 state.cache.flushed(&flushes);
                 state.extent.durable = state.extent.durable.max(size);
-                Slot::Flush
             }
-            IoOp::Discard => {
-                state.cache.discard(spot.offset, spot.len);
-                Slot::Discard
-            }
-            IoOp::Read | IoOp::Grow | IoOp::Open => {
-                state.read(spot.offset, &mut bufs, effect);
-                Slot::Read(class)
-            }
-        };
-        self.recorder.done(slot, spot.len, 0, 0);
+            IoOp::Discard => state.cache.discard(spot.offset, spot.len),
+            IoOp::Read | IoOp::Grow | IoOp::Open => state.read(spot.offset, &mut bufs, effect),
+        }
+        self.meter.recorder.done(spot.counter(class), spot.len, 0, 0);
         Completion { bufs, result: Ok(()) }
     }
 }
@@ -421,7 +383,7 @@ impl State {
 
     /// Begins a write; returns its id if any of it will land.
     fn begin_write(&mut self, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
-        let mut bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
+        let mut bytes = bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat();
         let mut at = offset;
         match effect {
             Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return None,
@@ -489,9 +451,8 @@ impl Device for SimDevice {
         self.start(IoOp::Write, offset, len, bufs, class)
     }
 
-    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        let flushed = self.start(IoOp::Flush, 0, 0, IoBufs::new(), class);
-        Box::pin(async move { flushed.await.result })
+    fn flush(&self, class: IoClass) -> DoneFuture {
+        self.unbuffered(IoOp::Flush, 0, 0, class)
     }
 
     fn size(&self) -> u64 {
@@ -504,39 +465,19 @@ impl Device for SimDevice {
         let spot = Spot { op: IoOp::Grow, offset: size, len: bytes.saturating_sub(size) };
         let is_on = state.present && !self.shared.power.is_cut();
         let grown = if is_on { state.grow(bytes, self.size_max) } else { Err(DeviceErrorKind::Gone) };
-        grown.map_err(|kind| {
-            self.shared.recorder.failed(&kind);
-            spot.error(&self.shared.name, kind)
-        })
+        grown.map_err(|kind| self.shared.meter.fail(spot, kind))
     }
 
-    fn discard(
-        &self,
-        offset: u64,
-        len: u64,
-    ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        let discarded = self.start(IoOp::Discard, offset, len, IoBufs::new(), IoClass::Meta);
-        Box::pin(async move { discarded.await.result })
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
+        self.unbuffered(IoOp::Discard, offset, len, IoClass::Meta)
     }
 
     fn occupancy(&self) -> &Occupancy {
-        &self.shared.occupancy
+        &self.shared.meter.occupancy
     }
 
     fn alignment(&self) -> usize {
         self.alignment
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.shared.recorder.snapshot()
-    }
-
-    fn track_costs(&self, points: usize) {
-        self.shared.recorder.track_costs(points);
-    }
-
-    fn recent_costs(&self) -> Option<RecentCosts> {
-        self.shared.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {
@@ -544,6 +485,12 @@ impl Device for SimDevice {
     }
 
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.shared.meter.name
+    }
+
+    delegate! { self => self.shared.meter.recorder;
+        fn stats() -> DeviceStats;
+        fn track_costs(points: usize);
+        fn recent_costs() -> Option<RecentCosts>;
     }
 }

@@ -22,7 +22,7 @@ impl SimDevice {
     pub fn moment(&self) -> SimMoment {
         let state = self.shared.state.lock();
         SimMoment {
-            name: Arc::clone(&self.shared.name),
+            name: Arc::clone(&self.shared.meter.name),
             cache: state.cache.fork(),
             extent: state.extent,
             flush_failure: state.flush_failure,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 /// at once.
 #[derive(Clone, Debug, Default)]
 pub struct SimPower {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Supply>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Supply {
     ops: u64,
     cut_at: Option<u64>,
     cut: bool,

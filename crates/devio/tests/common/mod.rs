@@ -25,7 +25,7 @@ pub(crate) struct Subject {
     pub(crate) paused: bool,
     /// Whether it cannot grow.
     pub(crate) fixed_size: bool,
-    /// What must live as long: folder, loop device.
+    /// What must outlive the device: folder, loop device.
     pub(crate) keep: Vec<Box<dyn std::any::Any>>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn every_subject() -> Vec<Subject> {
     subjects
 }
 
-/// A folder on the file system of the build: unlike many a /tmp it has direct I/O.
+/// A folder on the file system of the build, which, unlike many a /tmp, supports direct I/O.
 pub(crate) fn folder() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder")
 }

@@ -19,7 +19,7 @@ pub(crate) const PAGE: u64 = 4096;
 const STALL_MAX: Duration = Duration::from_secs(20);
 const LOG_BYTES: u64 = 256 << 10;
 
-/// A segment as reads see it, and how much of it a power cut certainly leaves.
+/// A segment as reads see it, and the part of it that a power cut certainly leaves.
 #[derive(Clone, Debug, Default)]
 struct Segment {
     bytes: Vec<u8>,
@@ -32,13 +32,13 @@ struct LogDisk {
     active: u64,
     power: SimPower,
     rng: SmallRng,
-    /// The power goes during the append or creation of this number.
+    /// The power is cut during the append or creation of this number.
     cut_at: Option<u64>,
     writes: u64,
     failures: u64,
 }
 
-/// The log's disk: what was not synced may be lost, or land in part.
+/// The log's disk: unsynced bytes may be lost, or reach it in part.
 #[derive(Clone, Debug)]
 pub(crate) struct SimLog(Arc<Mutex<LogDisk>>, u64);
 
@@ -81,14 +81,14 @@ impl SimLog {
         Self::new(segments, seed, power)
     }
 
-    /// The process died: what could be read can still be read, and is as volatile as before.
+    /// The disk after the process was killed: readable bytes stay readable, and as volatile as before.
     fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
         Self::new(self.0.lock().segments.clone(), seed, power)
     }
 }
 
 impl LogDisk {
-    /// Counts a write; an error if it fails, in which case `landed` bytes of it can be read.
+    /// Counts a write; returns an error if it is to fail.
     fn write(&mut self) -> Result<()> {
         if self.power.is_cut() {
             return Err(ErrorKind::NotConnected.into());
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// The devices after a crash at this moment; with `kill` the power stays on.
+    /// Replaces the devices by their states after a crash at this moment; with `kill` the power stays on.
     pub(crate) fn restart(&mut self, kill: bool, rng: &mut SmallRng) {
         let power = SimPower::new();
         let mut device = |device: &mut Arc<SimDevice>, ms| {
@@ -233,7 +233,7 @@ impl World {
     }
 }
 
-/// What is wrong with the store, if anything.
+/// Returns the problems of the store as an error.
 pub(crate) async fn soundness(kv: &Kv) -> std::result::Result<(), String> {
     let report = kv.check(|_, _| ()).await.map_err(|error| error.to_string())?;
     if report.is_sound() { Ok(()) } else { Err(format!("{:#?}", report.listed)) }
@@ -244,7 +244,7 @@ pub(crate) async fn expect_sound(kv: &Kv) {
     soundness(kv).await.unwrap();
 }
 
-/// All entries, by a scan forward and one backward.
+/// Returns all entries, by a forward and a backward scan that must agree.
 pub(crate) async fn contents(kv: &Kv) -> std::result::Result<BTreeMap<Vec<u8>, Vec<u8>>, KvError> {
     let (mut forward, mut backward) = (Vec::new(), Vec::new());
     let mut scan = kv.scan(..);

@@ -77,7 +77,7 @@ pub struct GroupStats {
 
 /// A policy's counts of one page since tracking began (2013 paper, section 5.1), by the page's home at the
 /// time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct PageCounts {
     /// r_D: random physical reads while not on the SSD.
     pub reads_hdd: u64,

@@ -1,7 +1,8 @@
 //! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, disabled
 //! protocol rules.
 //!
-//! Exit code 0: no violation of the contract, every disabled rule caught, no blind spot. 1: otherwise.
+//! Exit code 0: no violation of the contract, every disabled rule caught, no blind spot; 2: invalid
+//! arguments; 1: otherwise.
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -39,8 +40,8 @@ struct Args {
     /// The first seed; without a count, the only one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; a failing seed's report says
-    /// which. Exhaustive and faults: only policy=.
+    /// Overrides a part of the seed's scenario, such as lives=2 or without=scan+hold; the report of a failing
+    /// seed has the overrides. Exhaustive and faults: only policy=.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
     /// Disables a rule of the protocol, by name; with `--mode mutations` only this one is checked.
@@ -77,7 +78,7 @@ enum Mode {
     Exhaustive,
     /// The n-th operation of each device fails, for every n.
     Faults,
-    /// Every disabled rule must be caught, except those that dedicated tests catch.
+    /// Every rule is disabled in turn and must be caught, except those that dedicated tests catch.
     Mutations,
     /// All modes.
     All,
@@ -91,7 +92,7 @@ fn parse_mutation(name: &str) -> Result<Mutation, String> {
     let all = || Mutation::ALL.iter().chain(Mutation::BY_TESTS).copied();
     let known = || all().map(|m| format!("{m:?}")).collect::<Vec<_>>().join(", ");
     let found = all().find(|m| format!("{m:?}").eq_ignore_ascii_case(name));
-    found.ok_or_else(|| format!("there are {}", known()))
+    found.ok_or_else(|| format!("no such rule; the rules are {}", known()))
 }
 
 #[derive(Serialize)]
@@ -109,7 +110,7 @@ struct Caught {
     /// Crashes until it was caught.
     crashes: u64,
     seconds: f64,
-    /// The seed that caught it, which the intact store passes, and the hazard of that seed.
+    /// The seed that caught it, which must pass with the rule enabled, and the seed's hazard.
     seed: Option<u64>,
     hazard: String,
     what: String,
@@ -217,8 +218,8 @@ impl Campaign {
 
     /// The SSD policy of the modes that start from one store: the default, or that of `--with policy=`.
     fn policy(&self) -> &'static str {
-        let told = self.args.with.iter().rev().find_map(|part| part.strip_prefix("policy="));
-        told.and_then(ssd_policy).unwrap_or("auto")
+        let given = self.args.with.iter().rev().find_map(|part| part.strip_prefix("policy="));
+        given.and_then(ssd_policy).unwrap_or("auto")
     }
 
     fn random(&self) {
@@ -333,7 +334,7 @@ impl Campaign {
     }
 
     fn no_base(&self, what: String) {
-        let failure = Failure { what, place: "making the store to start from".into(), replay: String::new() };
+        let failure = Failure { what, place: "building the initial store".into(), replay: String::new() };
         self.with(|r| r.violations.push(failure));
     }
 
@@ -383,7 +384,7 @@ impl Campaign {
         if let Some(found) = found {
             (caught.seeds, caught.seed) = (Some(totals.seeds), Some(found.plan.seed));
             (caught.hazard, caught.what) = (format!("{:?}", found.plan.hazard), found.what);
-            // A violation that the intact store shows too says nothing about the disabled rule.
+            // A violation that the intact store shows as well is not due to the disabled rule.
             let whole = Plan { mutation: None, ..*found.plan };
             if let Err(violation) = run_seed(&whole, self.stop, &mut totals) {
                 caught.seeds = None;
@@ -419,13 +420,13 @@ fn print(report: &Report, json: bool) {
     }
     let t = &report.totals;
     if t.crashes > 0 {
-        println!("crashes by the state of the protocol they were taken in, and by what recovery found:");
+        println!("crashes, by protocol state and by what recovery found:");
         for (name, count) in &report.coverage {
             println!("{count:>10}  {name}");
         }
     }
     if !t.tampered.is_empty() {
-        println!("rot, and devices with a past, by how the opening after it ended:");
+        println!("rot, and outdated or foreign devices, by the outcome of the next opening:");
         for (what, count) in &t.tampered {
             println!("{count:>10}  {what}");
         }
@@ -450,7 +451,7 @@ fn print(report: &Report, json: bool) {
     );
     println!("{:.1} s, {:.0} crashes a second", report.seconds, report.crashes_per_second);
     if report.interrupted {
-        println!("interrupted: this is the report so far");
+        println!("interrupted: the report is incomplete");
     }
     for name in &report.blind_spots {
         println!("BLIND SPOT: no crash was taken in: {name}");

@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 use std::time::Duration;
 
 impl Hazard {
-    /// The faults of its devices.
+    /// The device faults of a life.
     pub(super) fn faults(self, plan: &Plan, rng: &mut SmallRng) -> Vec<Planned> {
         let layout = plan.layout();
         match self {
@@ -29,7 +29,7 @@ impl Hazard {
                 let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
                 vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..1500)))]
             }
-            // A slot write fails: changed pages then go home and bypass their copies.
+            // After a failed slot write, changed pages go home past their SSD copies.
             Self::NoRing if plan.slots > 0 && rng.random_bool(0.5) => {
                 let slots = layout.slot_at(0)..layout.end();
                 let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
@@ -63,8 +63,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Fills the space as far as the store allocates pages: one that refuses writes after a fault allocates
-    /// none.
+    /// Fills the space as far as the store allocates pages; after a fault it may refuse to.
     async fn fill_space(&mut self) -> Outcome {
         while self.model.lock().pages() < self.plan.pages as usize {
             if !self.allocated().await? {
@@ -122,7 +121,7 @@ impl Worker {
             for page in changed {
                 self.write_page(*page, false).await?;
             }
-            // Their slots are reused before they are written.
+            // Other pages take over their slots before the changes are written.
             let crowd = if mode == SsdMode::WriteBack { 2 * burst } else { 0 };
             let crowd: Vec<PageId> = others.by_ref().take(crowd).collect();
             for page in &crowd {
@@ -165,7 +164,7 @@ impl Worker {
         };
         let ((), ended) = tokio::join!(going, meanwhile);
         ended?;
-        // Evict and reload them: the storage below holds the result of the last change.
+        // Evict and reload them: the tiers must hold the result of the last change.
         for page in pages.iter().rev() {
             self.read_page(*page).await?;
         }
@@ -181,7 +180,7 @@ impl Worker {
         }
         self.sync().await?;
         let store = std::sync::Arc::clone(&self.store);
-        // Leave time for a checkpoint, which does not name discarded pages.
+        // Leave time for a checkpoint, which omits discarded pages.
         Planned::slow_home(Duration::from_micros(self.rng.random_range(20..=80) * self.plan.hdd_us))
             .inject_now(&self.probe);
         let meanwhile = async {
@@ -235,8 +234,8 @@ impl Worker {
         Ok(30)
     }
 
-    /// Discards pages that are on the SSD and reads what is left of them at home; then changes many pages,
-    /// which all go home.
+    /// Discards pages that are on the SSD and reads what remains at home; then changes many pages, which all
+    /// go home.
     async fn torn_homes(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {
@@ -252,7 +251,7 @@ impl Worker {
         Ok(60 + pages.len() as u32)
     }
 
-    /// Changes one page after the other, with hardly any syncs.
+    /// Changes every page, with few syncs.
     async fn fresh_victims(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {
@@ -264,7 +263,7 @@ impl Worker {
         Ok(pages.len() as u32)
     }
 
-    /// Reads pages, so that others leave memory for the SSD, and right after that changes or discards those.
+    /// Reads pages, so that others leave memory for the SSD, and immediately changes or discards the latter.
     async fn just_evicted(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         let at_home: Vec<PageId> =

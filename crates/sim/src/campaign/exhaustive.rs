@@ -90,7 +90,7 @@ enum Geometry {
     NoSsd,
     /// A batch of one page.
     RingOfOneBatch,
-    /// Fewer slots than pages that are written back, or stay dirty in the pool, at once.
+    /// Fewer slots than one batch of the write-back, and than the pool keeps dirty.
     FewSlots,
     ZoneOfOneSlot,
 }
@@ -109,7 +109,7 @@ impl Geometry {
         match self {
             Self::Usual => {}
             Self::NoRing => plan.ring = 0,
-            // Its base admits no copies to an SSD.
+            // The hazard of the base needs an SSD.
             Self::NoSsd => (plan.slots, plan.hazard) = (0, Hazard::Free),
             Self::RingOfOneBatch => plan.ring = 1,
             Self::FewSlots => (plan.slots, plan.frames) = (SLOTS_MIN, 44),
@@ -157,7 +157,7 @@ impl Base {
         Ok((geometry, plan, made?.pop().ok_or("no moment")?))
     }
 
-    /// The number of cases: every workload of up to `depth` operations on every geometry.
+    /// The number of cases: each workload of up to `depth` operations on each geometry.
     #[must_use]
     pub fn cases(depth: u32) -> u64 {
         GEOMETRIES.len() as u64 * workloads(depth)
@@ -206,7 +206,7 @@ impl Workload<'_> {
             } else {
                 (0..samples).map(Outcome::Cut).collect()
             };
-            // Torn outcomes in addition to whole ones.
+            // Torn outcomes, in addition to those of whole writes.
             let torn = (100..100 + torn).map(Outcome::Cut).filter(|_| writes > 0);
             for outcome in outcomes.into_iter().chain(torn) {
                 if stop.load(Ordering::Relaxed) {
@@ -229,7 +229,7 @@ impl Workload<'_> {
             let store = Arc::new(probe.open(self.plan).await?);
             probe.watch(&store);
             super::world::check(&store, &probe.model, Lenient::default()).await?;
-            // Let the work that the check triggered finish.
+            // Let the work that the check caused finish.
             tokio::time::sleep(Duration::from_secs(1)).await;
             for (at, step) in self.steps.iter().enumerate() {
                 // Shorter workloads covered the earlier boundaries.

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Whether an opening reports that it cannot determine the newest map: the correct response to map blocks
-/// that were reported as written but were not.
+/// Whether an opening reports that it cannot determine the newest map, which is correct if map blocks were
+/// reported as written but were not.
 fn is_about_the_map(what: &str) -> bool {
     what.contains(NO_MAP) || what.contains("map checkpoint")
 }
@@ -29,8 +29,7 @@ struct Kind {
     effect: FaultEffect,
     op: Option<IoOp>,
     times: u64,
-    /// Data reported as written is missing: the store can only detect this, not everywhere, and cannot repair
-    /// it.
+    /// Data reported as written is missing: the store cannot repair this, and cannot detect it everywhere.
     corrupts: bool,
 }
 
@@ -166,8 +165,8 @@ impl FaultBase {
             let outcome = Outcome::Cut(n << 8 | at as u64);
             match examine(&self.plan, moment, outcome, lenient, Rate::Never) {
                 Ok(done) => totals.crash(&done.checked),
-                // A checkpoint never landed, and a crash interrupted the next one: the store reports that,
-                // and shows no old pages.
+                // A checkpoint was lost and a crash interrupted the next one: the store reports that and
+                // returns no old pages.
                 Err(what) if kind.corrupts && is_about_the_map(&what) => {}
                 Err(what) => return Err(what),
             }

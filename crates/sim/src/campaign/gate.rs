@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A log that takes time, and fails as often as requested.
+/// A log that takes time, and fails on request.
 #[derive(Debug)]
 pub(super) struct Log {
     latency_us_max: u64,
@@ -29,7 +29,7 @@ impl Log {
         self.durable.load(Ordering::Relaxed)
     }
 
-    /// Makes the next `n` requests fail that it cannot answer at once.
+    /// Makes the next `n` requests beyond the durable position fail.
     pub(super) fn fail(&self, n: u64) {
         self.failures.store(n, Ordering::Relaxed);
     }

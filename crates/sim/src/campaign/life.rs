@@ -265,7 +265,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Whether all faults of the life leave nothing behind.
+    /// Whether the store must recover from every fault of the life by itself.
     fn passes(&self) -> bool {
         !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
     }
@@ -403,5 +403,5 @@ fn blank_devices(plan: &Plan, seed: u64) -> (SimDevice, SimDevice, SimPower) {
 }
 
 fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {
-    Arc::try_unwrap(store).map_err(|_| "a task still has the store".to_owned())
+    Arc::try_unwrap(store).map_err(|_| "a task still holds the store".to_owned())
 }

@@ -33,7 +33,7 @@ pub(super) fn examine(
     let dropped = rng.random_range(0..3);
     let named = in_virtual_time(async {
         for _ in 0..dropped {
-            // Like a crash: at one of its awaits, or right after it.
+            // Equivalent to a crash at one of its awaits, or right after it.
             drop(up_to(rng.random_range(1..30), without_ssd(plan, &hdd, &ring, &manifest).open()).await);
         }
         let opened = without_ssd(plan, &hdd, &ring, &manifest).open().await;
@@ -41,7 +41,7 @@ pub(super) fn examine(
     });
     let named =
         named.map_err(|wrong| format!("without its SSD, opening dropped {dropped} times: {wrong}"))?;
-    let ended = if named > 0 { "older pages, all of them named" } else { "nothing missing" };
+    let ended = if named > 0 { "older pages, all of them reported" } else { "nothing missing" };
     totals.tamper("the SSD is lost for good", ended);
     Ok(())
 }
@@ -77,9 +77,13 @@ async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
             }
             older += 1;
             if !store.ssd().loss().is_some_and(|loss| loss.contains(page)) {
-                let reported = if store.ssd().loss().is_some() { "does not name it" } else { "is empty" };
+                let reported = if store.ssd().loss().is_some() {
+                    "the report of the loss omits it"
+                } else {
+                    "no loss is reported"
+                };
                 return Err(format!(
-                    "page {page} reads as version {found:?}, allowed is {}, and the report of the loss {reported}",
+                    "page {page} reads as version {found:?}, allowed is {}, and {reported}",
                     model.allowed()
                 ));
             }

@@ -16,15 +16,15 @@ pub(super) struct PageModel {
     floor: u32,
     /// The newest version whose guard was dropped.
     published: u32,
-    /// It was discarded since its last write: any version may come back.
+    /// It was discarded after its last write: any version may come back.
     uncertain: bool,
     /// Versions up to this one were discarded: no flush guarantees them.
     worthless: u32,
     /// How often it was discarded.
     discards: u32,
-    /// It was discarded at some time: the store may never have retried a failed home write of it.
+    /// It was discarded once: the store may have given up a failed home write of it.
     given_up: bool,
-    /// Its only copy was lost and reported: until it is rewritten, reading it may fail.
+    /// Its only copy was reported lost: until it is rewritten, reading it may fail.
     gone: bool,
     /// Operations that are using it.
     pub(super) users: u32,
@@ -75,7 +75,7 @@ impl PageModel {
         self.gone
     }
 
-    /// Records that a report of a loss listed it: it reads as `version`, or not at all.
+    /// Records that the report of a loss lists it: it reads as `version`, or not at all.
     fn lost(&mut self, version: Option<u32>) {
         self.floor = 0;
         self.worthless = self.versions.last().copied().unwrap_or(0);
@@ -147,7 +147,7 @@ pub(super) struct Model {
     pub(super) torn_homes: bool,
     /// The position up to which the embedder's log is durable.
     pub(super) log_durable: u64,
-    /// Versions up to this one may be gone if a report of a loss lists their page.
+    /// Versions up to this one may be missing if the report of a loss lists their page.
     pub(super) lost_to: u32,
     last_version: u32,
     spaces_made: u32,

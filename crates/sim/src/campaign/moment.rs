@@ -12,7 +12,7 @@ pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
 /// More operations than any life has: beyond this, something loops.
 const OPS_MAX: u64 = 400_000;
 
-/// The number of refused operations after that before the caller is stopped.
+/// The number of operations refused after that before the caller is stopped with a panic.
 const REFUSALS_MAX: u64 = 50_000;
 
 /// A moment of a store: the possible outcomes of a crash there, and its guarantees.

@@ -41,14 +41,14 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
         probe.mark(State::Intruded);
         let opened = plan.builder_on((hdd, ssd), &manifest).force(way != Way::Same).open().await;
         match opened {
-            Ok(_) => return Err(format!("a second opener ({way:?}) gets in while the store is open")),
+            Ok(_) => return Err(format!("a second opener ({way:?}) opens the store while it is open")),
             Err(error) if !is_busy(&error) => {
                 return Err(format!(
-                    "a second opener ({way:?}) is not told that the store is in use: {error}"
+                    "a second opener ({way:?}) gets an error other than \"in use\": {error}"
                 ));
             }
             Err(_) if way == Way::Same || saves == manifest.saves() => {}
-            Err(_) => return Err(format!("a second opener ({way:?}) that is refused writes a manifest")),
+            Err(_) => return Err(format!("a second opener ({way:?}) was refused, but wrote a manifest")),
         }
         probe.violation()?;
     }
@@ -63,7 +63,7 @@ pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<Pa
     let [first, second] = leases.each_ref().map(|lease| Ended { lease: Arc::clone(lease), on: true });
     let [one, two] = leases.each_ref().map(|lease| probe.leased(plan, lease).open());
     let (winner, opened, loser) = match tokio::join!(one, two) {
-        (Ok(_), Ok(_)) => return Err("two openers at once both get in".to_owned()),
+        (Ok(_), Ok(_)) => return Err("two concurrent openings both succeed".to_owned()),
         (Ok(store), Err(loser)) => (first, Ok(store), loser),
         (Err(loser), Ok(store)) => (second, Ok(store), loser),
         (Err(one), Err(two)) if is_busy(&one) => (second, Err(two), one),
@@ -71,7 +71,7 @@ pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<Pa
     };
     // The first may have failed before the other began.
     if !is_busy(&loser) && !names_the_record(&loser) {
-        return Err(format!("the second of two openers is not told that the store is in use: {loser}"));
+        return Err(format!("the second of two openers gets an error other than \"in use\": {loser}"));
     }
     if opened.is_ok() {
         probe.hold(&winner.lease);

@@ -1,6 +1,5 @@
 //! Devices with a past: older copies of the store's own, or truncated, blank, random, or another program's.
-//! The store must not open on these as if nothing were wrong, and a new store must not overwrite foreign
-//! data.
+//! The store must refuse them, and a new store must not overwrite foreign data.
 
 use super::moment::Moment;
 use super::moment::bounded_power;
@@ -113,12 +112,12 @@ fn replaced(
         let devices = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
         match plan.builder_on(devices, &Arc::new(manifest)).open().await {
             Err(error) => refusal(&error, place).map(|()| "refused"),
-            // Growth ahead of need may be truncated.
+            // A truncation may affect only space reserved by growth.
             Ok(store) if cut_short => {
                 let _ = check(&store, &Mutex::new(newer.model.clone()), Lenient::default()).await?;
                 Ok("nothing missing")
             }
-            Ok(_) => Err("it opens as if nothing were wrong".to_owned()),
+            Ok(_) => Err("the store opens without an error".to_owned()),
         }
     })
 }
@@ -139,9 +138,9 @@ fn untouched(plan: &Plan, newer: &Moment, past: Past, rng: &mut SmallRng) -> Res
     in_virtual_time(async {
         let devices = (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
         match plan.builder_on(devices, &Arc::<MemoryManifest>::default()).open().await {
-            Ok(_) => Err("a new store takes what is not its own without being forced".to_owned()),
+            Ok(_) => Err("a new store overwrites foreign data without force".to_owned()),
             Err(error) if [hdd.snapshot(), ssd.snapshot()] != before => {
-                Err(format!("it is changed although it is refused: {error}"))
+                Err(format!("the opening was refused, but changed a device: {error}"))
             }
             Err(_) => Ok("refused, unchanged"),
         }

@@ -55,14 +55,14 @@ pub(super) fn behind_log(device: &SimMoment, manifest: &MemoryManifest, durable:
         }
         device.read(at, &mut image);
         if is_own(*seed.get_or_init(|| seed_of(manifest)), &image) {
-            let what = format!("page {page} stands at {at} with LSN {}", lsn.0);
+            let what = format!("page {page} is at {at} with LSN {}", lsn.0);
             return Err(format!("{what}, the log is durable up to {durable}"));
         }
     }
     Ok(())
 }
 
-/// The states with pages whose versions are in locations that a recovery has to distinguish.
+/// The states in which versions of a page are in several places that a recovery must distinguish.
 pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &Model) -> States {
     let mut states = States::default();
     let page_bytes = layout.page_size.bytes() as u64;
@@ -111,7 +111,7 @@ pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: b
     homes.filter(|(page, _)| !ringed || in_ring.contains(page)).map(|(_, at)| at).collect()
 }
 
-/// By page, the newest copy that a recovery could use if there were no journal.
+/// The newest copy of each page that a recovery could use without the journal.
 fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
     let mut newest = FxHashMap::default();
     let Some((header, body)) = newest_map(ssd, layout) else { return newest };

@@ -40,16 +40,16 @@ pub struct Plan {
     pub ssd_policy: &'static str,
     /// The pool policy.
     pub pool_policy: &'static str,
-    /// Whether hostile policies replace the SSD's and the pool's: with a seed, they answer randomly or
-    /// adversarially.
+    /// The seeds of the hostile policies that replace the SSD's and the pool's policy, if any. A hostile
+    /// policy answers randomly or adversarially.
     pub hostile: [Option<u32>; 2],
     /// The maximum duration of an HDD operation, in microseconds.
     pub hdd_us: u64,
     /// The maximum duration of an SSD operation, in microseconds.
     pub ssd_us: u64,
-    /// The moments at which each life is crashed.
+    /// The number of moments at which each life is crashed.
     pub images: u32,
-    /// The outcomes examined per crash.
+    /// The number of outcomes examined per moment.
     pub outcomes: u32,
     /// Whether devices fail occasionally.
     pub faults: bool,
@@ -68,10 +68,10 @@ pub struct Plan {
 /// The papers' policies that evict within a zone.
 const WITHIN_ZONE: [&str; 3] = ["cac", "cc", "lru2"];
 
-/// Policies that append or write through: half of all seeds run one of them.
+/// Policies that append or write through; half of all seeds run one of them.
 const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 
-/// SSD policies that stem from no paper, the default first.
+/// SSD policies of this project's own, the default first.
 const OWN: [&str; 8] = [
     "auto",
     "cac:ageing",
@@ -316,7 +316,8 @@ impl Plan {
         }
     }
 
-    /// Draws the hostility of the environment and the extremes of the geometry, separately like the policy.
+    /// Draws the hostility of the environment and extreme geometries, with a generator of its own as for the
+    /// policy.
     fn draw_world(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x2b99_4c11_d03e_8a67);
         self.flush_failures =
@@ -348,8 +349,7 @@ impl Plan {
         self.share("reopen", usual)
     }
 
-    /// The probability of a hazard: `usual`, or nearly 1 when the seed is directed at it, or 0 when it is
-    /// disabled.
+    /// The probability of a kind of work: `usual`; 0.8 if the seed is directed at it; 0 if it is disabled.
     pub(super) fn share(&self, kind: &str, usual: f64) -> f64 {
         match self.hazard.kind() {
             _ if !self.has(kind) => 0.0,
@@ -359,8 +359,8 @@ impl Plan {
     }
 
     /// Draws the policy: every second seed runs a policy that appends or writes through, every eighth the
-    /// default, every eighth another policy that stems from no paper. Drawn separately, so that the rest of a
-    /// seed's scenario does not depend on it.
+    /// default, every eighth one of the project's own. A generator of its own keeps the rest of the scenario
+    /// independent of the policy.
     fn draw_policy(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3);
         let drawn = rng.random_range(0..2 * OTHERS.len());
@@ -377,13 +377,13 @@ impl Plan {
         };
     }
 
-    /// Sets one part, as `lives=2` or `without=scan+discard`: the arguments after `--with` in a report's
+    /// Sets one part, such as `lives=2` or `without=scan+discard`: an argument of `--with` in a report's
     /// replay command.
     ///
     /// # Errors
     /// There is no such part, or the value is invalid for it.
     pub fn set(&mut self, part: &str) -> Result<(), String> {
-        let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: not name=value"))?;
+        let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: expected name=value"))?;
         let number = || value.parse::<u32>().map_err(|e| format!("{part}: {e}"));
         match name {
             "hazard" => {
@@ -408,7 +408,7 @@ impl Plan {
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are hazard, policy, lives, ops, tasks, pages, images, \
+                    "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, pages, images, \
                      outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
                 ));
             }
@@ -433,8 +433,8 @@ impl Plan {
             ("gate_us", self.gate_us as u32, drawn.gate_us as u32),
         ];
         // First, because it determines all others.
-        let told = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
-        let directed = told.then(|| format!("hazard={:?}", self.hazard));
+        let differs = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
+        let directed = differs.then(|| format!("hazard={:?}", self.hazard));
         let changed = numbers.iter().filter(|(_, is, was)| is != was);
         let changed = changed.map(|(name, is, _)| format!("{name}={is}"));
         let policy = (self.ssd_policy != drawn.ssd_policy).then(|| format!("policy={}", self.ssd_policy));
@@ -519,7 +519,10 @@ fn without(value: &str) -> Result<u32, String> {
     let mut bits = 0;
     for name in value.split('+').filter(|n| !n.is_empty()) {
         let bit = Plan::KINDS.iter().position(|k| *k == name);
-        bits |= 1 << bit.ok_or_else(|| format!("{name}: there are {}", Plan::KINDS.join(", ")))?;
+        bits |= 1
+            << bit.ok_or_else(|| {
+                format!("{name}: no such kind of work; the kinds are {}", Plan::KINDS.join(", "))
+            })?;
     }
     Ok(bits)
 }

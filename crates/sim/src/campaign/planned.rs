@@ -75,7 +75,7 @@ impl Planned {
 
     /// Saves of the manifest fail.
     pub(super) fn saves(saves: Saves) -> Self {
-        let kind = if saves.replaced { "manifest saved, told as a failure" } else { "manifest not saved" };
+        let kind = if saves.replaced { "manifest saved, reported as failed" } else { "manifest not saved" };
         Self { kind, on: On::Manifest(saves) }
     }
 
@@ -92,7 +92,7 @@ impl Planned {
         Self::device(false, EIO_ON_A_HOME, fault.from_op(after))
     }
 
-    /// One or a few home writes take this much longer.
+    /// Up to three home writes take this much longer.
     pub(super) fn slow_home(extra: Duration) -> Self {
         let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
         Self::device(false, "slow home write", fault)
@@ -128,7 +128,7 @@ impl Planned {
         vec![Self::device(false, kind, fault)]
     }
 
-    /// Whether it makes flushes fail.
+    /// Whether the fault makes flushes fail.
     pub(super) fn fails_flushes(&self) -> bool {
         self.fault().is_some_and(|fault| fault.op == Some(IoOp::Flush))
     }
@@ -149,13 +149,13 @@ impl Planned {
         Self::device(rng.random_bool(0.5), kind, fault)
     }
 
-    /// Whether it may lose a home write without a trace.
+    /// Whether the fault may lose a home write without an error.
     pub(super) fn loses_home_writes(&self) -> bool {
         let loses = |fault: &Fault| matches!(fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_));
         matches!(&self.on, On::Device { ssd: false, fault, .. } if loses(fault))
     }
 
-    /// Whether it may fail a home write that the store retries, and the retry too.
+    /// Whether the fault may fail a home write and its retry.
     fn tears_homes(&self) -> bool {
         let On::Device { ssd: false, fault, .. } = &self.on else { return false };
         let writes = matches!(fault.op, None | Some(IoOp::Write));
@@ -188,7 +188,7 @@ impl Planned {
                     fault.from_op += device.ops();
                 }
                 if *skip > 0 {
-                    // The first applicable fault takes effect: this one lets `skip` operations pass unharmed.
+                    // The first applicable fault takes effect: this one lets `skip` operations succeed.
                     let passes = FaultEffect::Slow(Duration::ZERO);
                     device.inject(Fault { effect: passes, times: *skip, ..fault.clone() });
                 }
@@ -198,7 +198,7 @@ impl Planned {
     }
 }
 
-/// When a record fails.
+/// When a write of a record fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum When {
     Opening,
@@ -206,7 +206,7 @@ pub(super) enum When {
     Closing,
 }
 
-/// A failure of a kind of record that is written at that time.
+/// A failure of a record that is written at that time.
 pub(super) fn some(when: When, rng: &mut SmallRng) -> Planned {
     match (when, rng.random_range(0..3)) {
         (When::AtWork, 0) => Planned::growth(rng).swap_remove(0),

@@ -14,7 +14,7 @@ pub(super) async fn up_to<T>(polls: u32, future: impl Future<Output = T>) -> Opt
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
-            // Drop it at once, not at the wake-up that the next poll would answer.
+            // Drop it now instead of at the next wake-up.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }

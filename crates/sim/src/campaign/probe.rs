@@ -51,7 +51,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rate {
     Never,
-    /// At this share of the boundaries, more often in the middle of the protocol; up to a maximum number.
+    /// At this share of the boundaries, more often in the middle of the protocol; at most `max` moments.
     Some {
         share: f64,
         max: usize,
@@ -488,7 +488,7 @@ pub(super) struct Lease {
     released: AtomicBool,
     /// Whether HDD and SSD have seen its first operation.
     begun: [AtomicBool; 2],
-    /// It must start no operation: another opener holds the store.
+    /// The opener must start no operation: another one holds the store.
     forbidden: bool,
 }
 
@@ -526,14 +526,14 @@ impl Watched {
         let first = !self.lease.begun[usize::from(self.ssd)].swap(true, Ordering::Relaxed);
         if first && self.probe.watches_drops && self.inner().occupancy().in_flight() > 0 {
             self.probe.violate(format!(
-                "{name}: {what} at {offset} of an opening begins while operations of the store before are under way"
+                "{name}: {what} at {offset} of an opening begins while operations of the previous store are in flight"
             ));
         }
         let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
         let durable = log.durable();
         for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(PAGE_BYTES as usize)) {
             let Header { page, lsn, .. } = Header::peek(image);
-            // What another store left may be rewritten unchanged.
+            // The store may rewrite unchanged what another store left.
             if lsn.0 > durable && peek::is_own(peek::seed_of(&self.probe.manifest), image) {
                 let what =
                     format!("page {page} is written with LSN {}, the log is durable up to {durable}", lsn.0);

@@ -1,5 +1,5 @@
-//! Rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs it,
-//! or names it in an error; it never shows an older page.
+//! Rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs the
+//! damage, or names it in an error; it never returns an older page.
 
 use super::coverage::State;
 use super::hazard::Hazard;
@@ -48,7 +48,7 @@ impl Structure {
         Self::Manifest,
     ];
 
-    /// The name that an error about the structure must contain.
+    /// The word that an error about the structure must contain.
     const fn device(self) -> &'static str {
         match self {
             Self::HddSuperblock | Self::Home | Self::RingedHome => "hdd",

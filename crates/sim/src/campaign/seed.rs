@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first version of another store: above those of any store under test.
+/// The first version number of another store, above those of any store under test.
 const STRANGE_VERSIONS: u32 = 1 << 24;
 
 /// Runs the scenario. Ends early when `stop` is set.
@@ -45,7 +45,7 @@ impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
         let stranger = self.stranger(&mut rng)?;
-        // The crashes that precede the next life, each in the past of the following one: a linear history.
+        // The crashes before the next life, each in the past of the following one: a linear history.
         let mut line: Vec<Moment> = Vec::new();
         let mut crashed: Option<Outcome> = None;
         for life in 0..self.plan.lives {
@@ -112,7 +112,7 @@ impl Run<'_> {
         let reopenings = if rng.random_bool(plan.reopening()) { rng.random_range(1..=3) } else { 0 };
         let images = plan.images as usize;
         let share = images as f64 / (f64::from(plan.tasks * plan.ops) * 2.5).max(1.0);
-        // Drawn separately, so that the rest of a life does not depend on it.
+        // A generator of its own keeps the rest of the life independent of these draws.
         let mut apart = SmallRng::seed_from_u64(plan.seed ^ u64::from(life) << 44 ^ 0x7ec0_4d5f);
         let records_fail = apart.random_bool(plan.share("records-fail", 0.1));
         let faults = if records_fail && faults.is_empty() {
@@ -160,7 +160,7 @@ impl Run<'_> {
             if rng.random_bool(self.plan.share("past", 0.03).min(0.1)) {
                 loss::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
             }
-            // Drawn separately, as above.
+            // A generator of its own, as in `life`.
             let mut apart = SmallRng::seed_from_u64(rng.clone().random::<u64>() ^ 0x55d1_1fe0);
             if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
                 ssd_life::examine(&self.plan, moment, outcome, &mut apart, &mut self.totals)?;
@@ -173,8 +173,8 @@ impl Run<'_> {
     }
 
     /// Tests devices with a past, after a life that ended with a close. `line` has the moments that precede
-    /// this life, each from an earlier opening. Work that a life did after the moment from which the next one
-    /// starts never happened, so copies from that period are not in the store's past.
+    /// this life, each from an earlier opening. Work done after the moment from which the next life starts
+    /// never happened, so copies from that period are not in the store's past.
     fn past(
         &mut self,
         life: u32,

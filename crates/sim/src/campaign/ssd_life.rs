@@ -50,7 +50,7 @@ enum Accepts {
 
 /// The losses that the store has reported, and what the next opening may report instead.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     loss: Option<SsdLoss>,
     /// A call that may add to the loss has begun.
     may_grow: bool,
@@ -66,13 +66,13 @@ struct World {
     probe: Arc<Probe>,
     ring: Arc<SimDevice>,
     rng: SmallRng,
-    told: Told,
+    reported: Reported,
     accepts: Option<Accepts>,
     /// A dropped call may still be running.
     background: bool,
     /// The SSD has failed since the store was opened.
     failed: bool,
-    /// The newest version when the store was opened. The store may not know that older versions are at home.
+    /// The newest version when the store was opened: the store may not know which older versions are at home.
     opened_at: u32,
     /// Some slots have rotted since the last readmission.
     rotten: bool,
@@ -114,7 +114,7 @@ impl World {
             probe,
             ring: Arc::new(ring),
             rng: SmallRng::seed_from_u64(seed),
-            told: Told::default(),
+            reported: Reported::default(),
             accepts: None,
             background: false,
             failed: false,
@@ -170,9 +170,6 @@ impl World {
         self.probe.violation()
     }
 
-    // ---- openings and crashes
-    // -------------------------------------------------------------------------------
-
     fn builder(&self) -> Builder {
         let builder = self.probe.builder(&self.plan).ring_device(Arc::clone(&self.ring) as SharedDevice);
         match self.accepts {
@@ -186,7 +183,7 @@ impl World {
     async fn opened(&mut self, totals: &mut Totals) -> Result<Arc<PageStore>, String> {
         self.story.push(format!("open({:?}, killed: {})", self.accepts, self.killed));
         if matches!(self.accepts, Some(Accepts::Blank | Accepts::Without)) {
-            self.told.may_grow = true;
+            self.reported.may_grow = true;
             self.all_may_be_lost();
             self.states.add(State::SsdLossAccepted);
             for _ in 0..self.rng.random_range(0..3) {
@@ -209,12 +206,12 @@ impl World {
         self.probe.set(Rate::Never, Phase::Working, 0);
         let mut checked = self.settle(&store, true).await?;
         self.compare(&store)?;
-        self.told = Told { loss: store.ssd().loss(), ..Told::default() };
-        if self.told.loss.is_none() {
+        self.reported = Reported { loss: store.ssd().loss(), ..Reported::default() };
+        if self.reported.loss.is_none() {
             self.model().lost_to = 0;
         }
         checked.states = self.states;
-        checked.states.add_if(self.told.loss.is_some(), State::LossTold);
+        checked.states.add_if(self.reported.loss.is_some(), State::LossReported);
         totals.crash(&checked);
         (self.states, self.background, self.failed) = (States::default(), false, false);
         let newest = self.model().last_version();
@@ -235,7 +232,7 @@ impl World {
                 Err(Error::NoSuchPage { .. }) => (Some(0), String::new()),
                 Err(error) => (None, error.to_string()),
             };
-            let told = store.ssd().loss().is_some_and(|loss| loss.contains(page));
+            let reported = store.ssd().loss().is_some_and(|loss| loss.contains(page));
             let mut model = self.model();
             let Some(p) = model.page(page) else { continue };
             let fine = match found {
@@ -250,9 +247,9 @@ impl World {
                 continue;
             }
             let wrong = format!("page {page} reads as version {found:?} {error}, allowed is {}", p.allowed());
-            if !told || !model.lost(page, found, !crashed) {
+            if !reported || !model.lost(page, found, !crashed) {
                 return Err(format!(
-                    "{wrong}, and the report of the loss does not name it: {:?}",
+                    "{wrong}, and the report of the loss omits it: {:?}",
                     store.ssd().loss()
                 ));
             }
@@ -273,26 +270,24 @@ impl World {
     /// Checks that the store still reports what it reported, and nothing else.
     fn compare(&self, store: &PageStore) -> Result<(), String> {
         let now = store.ssd().loss();
-        let Told { loss, may_be_gone, .. } = &self.told;
-        let may_grow = self.told.may_grow || self.told.in_doubt;
+        let Reported { loss, may_be_gone, .. } = &self.reported;
+        let may_grow = self.reported.may_grow || self.reported.in_doubt;
         let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
         for page in self.pages() {
             if lists(loss, page) && !lists(&now, page) && !may_be_gone {
-                return Err(format!(
-                    "page {page} was told as lost, and is not told any more: {loss:?}, {now:?}"
-                ));
+                return Err(format!("page {page} was reported lost, and now is not: {loss:?}, {now:?}"));
             }
             if lists(&now, page) && !lists(loss, page) && !may_grow {
                 return Err(format!(
-                    "page {page} is told as lost, and nothing was given up: {loss:?}, {now:?}"
+                    "page {page} is reported lost, though nothing was given up: {loss:?}, {now:?}"
                 ));
             }
         }
         if loss.is_some() && now.is_none() && !may_be_gone {
-            return Err(format!("{loss:?} was not acknowledged, and is not told any more"));
+            return Err(format!("{loss:?} was not acknowledged, but is not reported"));
         }
         if now.is_some() && loss.is_none() && !may_grow {
-            return Err(format!("{now:?} is told, although it was acknowledged or never was"));
+            return Err(format!("{now:?} is reported, though it was acknowledged or never occurred"));
         }
         Ok(())
     }
@@ -340,9 +335,6 @@ impl World {
         }
         Ok(())
     }
-
-    // ---- what happens
-    // ---------------------------------------------------------------------------------------
 
     async fn steps(&mut self, store: &Arc<PageStore>, steps: u32) -> Result<(), String> {
         for _ in 0..steps {
@@ -431,7 +423,7 @@ impl World {
             Act::Drain => false,
         };
         self.model().lost_to = u32::MAX;
-        self.told.may_grow = true;
+        self.reported.may_grow = true;
         let mut replaced = false;
         self.story.push(format!("({act:?}"));
         if saves {
@@ -460,7 +452,7 @@ impl World {
         self.probe.clear_faults();
         self.states.add(match act {
             Act::Abandon => State::SsdGivenUp,
-            Act::Readmit => State::SsdTakenBack,
+            Act::Readmit => State::SsdReadmitted,
             Act::Off | Act::On(_) | Act::Drain => State::SsdOff,
         });
         let Some(done) = called else {
@@ -476,9 +468,9 @@ impl World {
             return Ok(());
         }
         self.all_may_be_lost();
-        let Told { in_doubt, may_be_gone, .. } = self.told;
+        let Reported { in_doubt, may_be_gone, .. } = self.reported;
         let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
-        self.told = Told { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
+        self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
         if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
@@ -488,8 +480,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that no page listed in an exact report reads as its newest version. Any report is exact about
-    /// pages written since the store was opened, unless the SSD has failed since.
+    /// Checks that no page of an exact report reads as its newest version. Every report is exact about pages
+    /// written since the store was opened, unless the SSD has failed since.
     async fn is_exact(&self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
         for page in self.pages().into_iter().filter(|page| loss.contains(*page)) {
             let Ok(guard) = store.get(page).await else { continue };
@@ -497,7 +489,7 @@ impl World {
             let known = loss.exact || (found > self.opened_at && !self.failed);
             let newest = |p: &mut PageModel| p.published() == found && p.reads_as(found);
             if known && self.model().page(page).is_some_and(newest) {
-                return Err(format!("page {page} is told as lost, and reads as its newest version {found}"));
+                return Err(format!("page {page} is reported lost, but reads as its newest version {found}"));
             }
         }
         Ok(())
@@ -508,9 +500,9 @@ impl World {
             return Ok(());
         }
         self.compare(store)?;
-        let told = store.ssd().loss();
+        let reported = store.ssd().loss();
         for page in self.pages() {
-            if told.as_ref().is_some_and(|loss| loss.contains(page)) {
+            if reported.as_ref().is_some_and(|loss| loss.contains(page)) {
                 let found = store.get(page).await;
                 let found = match &found {
                     Ok(guard) => Some(version_in(guard, page)?),
@@ -530,21 +522,24 @@ impl World {
         self.story.push(format!("acknowledge: {acknowledged:?}"));
         let now = store.ssd().loss();
         match acknowledged {
-            Some(Ok(())) if now.is_some() => {
-                Err(format!("{now:?} was acknowledged, and is told all the same"))
-            }
-            Some(Ok(())) if told.is_some() && fails => {
-                Err("acknowledged, although that was not saved".to_owned())
+            Some(Ok(())) if now.is_some() => Err(format!("{now:?} was acknowledged, but is still reported")),
+            Some(Ok(())) if reported.is_some() && fails => {
+                Err("the acknowledgement succeeded without being saved".to_owned())
             }
             Some(Ok(())) => {
                 // Without a loss nothing is saved.
-                self.told = Told { in_doubt: self.told.in_doubt && told.is_none(), ..Told::default() };
+                self.reported = Reported {
+                    in_doubt: self.reported.in_doubt && reported.is_none(),
+                    ..Reported::default()
+                };
                 self.states.add(State::LossAcknowledged);
                 Ok(())
             }
-            _ if now != told => Err(format!("not acknowledged, but {now:?} is told instead of {told:?}")),
+            _ if now != reported => {
+                Err(format!("the acknowledgement failed, but {now:?} is reported instead of {reported:?}"))
+            }
             _ => {
-                self.told.may_be_gone |= fails && replaced;
+                self.reported.may_be_gone |= fails && replaced;
                 self.states.add_if(fails, State::AckFailed);
                 Ok(())
             }

@@ -19,8 +19,8 @@ pub struct Totals {
     pub crashes_in_recovery: u64,
     /// Stores that were dropped with I/O in flight and opened again on the same devices.
     pub reopenings: u64,
-    /// Devices and manifests that rotted, or were replaced by older, foreign or truncated ones, by event and
-    /// outcome.
+    /// Devices and manifests that rotted or were replaced by older, foreign or truncated ones, counted by
+    /// event and outcome.
     pub tampered: BTreeMap<String, u64>,
     /// Page reads compared with the contract.
     pub pages_checked: u64,

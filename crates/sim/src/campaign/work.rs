@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A task's preference of pages.
+/// How a task picks its pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mood {
     Uniform,
@@ -33,7 +33,7 @@ pub(super) struct Worker {
     pub(super) model: Arc<Mutex<Model>>,
     pub(super) plan: Arc<Plan>,
     pub(super) rng: SmallRng,
-    /// Devices may fail: errors are not violations, wrong data is.
+    /// Devices may fail: errors are allowed, wrong data is not.
     pub(super) errors_allowed: bool,
     pub(super) reads: Reads,
 }
@@ -42,9 +42,9 @@ pub(super) struct Worker {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reads {
     TheNewest,
-    /// A failed flush reverted writes that no `sync` covered.
+    /// A failed flush may have reverted writes that no `sync` covers.
     NothingOlderThanSynced,
-    /// Lost writes cannot be detected everywhere.
+    /// The store cannot detect every lost write.
     Anything,
 }
 
@@ -206,8 +206,8 @@ impl Worker {
         }
         let wrong =
             format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed());
-        let told = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
-        if told && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
+        let reported = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
+        if reported && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
 
     async fn read(&mut self, mood: Mood) -> Outcome {
@@ -280,8 +280,8 @@ impl Worker {
         self.allocated().await.map(drop)
     }
 
-    /// Allocates a page, or creates a space if there is none. Returns false when the store could not, and
-    /// that is allowed.
+    /// Allocates a page, or creates a space if there is none. Returns false if the store failed and was
+    /// allowed to.
     pub(super) async fn allocated(&mut self) -> Result<bool, String> {
         let live = self.model.lock().live();
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
@@ -337,8 +337,8 @@ impl Worker {
         }
     }
 
-    /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. If it is
-    /// gone, a second call frees its room.
+    /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. In the
+    /// latter case a second call frees its room.
     pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
         if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
             self.model.lock().not_dropped(space, in_doubt);

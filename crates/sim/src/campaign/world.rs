@@ -14,12 +14,12 @@ use std::time::Duration;
 /// The maximum duration of a life, in virtual time.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Tolerated defects after faults that cannot be detected, or not repaired.
+/// The defects that faults excuse: those that the store cannot detect, or cannot repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lenient {
     /// A page's only copy may be bad: reading it yields an error.
     pub(super) corrupt: bool,
-    /// A home write may have been lost without a trace: any version may be read.
+    /// A home write may have been lost without an error: any version may be read.
     pub(super) stale: bool,
     /// The power stayed on: readable data need not be durable.
     pub(super) volatile: bool,
@@ -87,7 +87,7 @@ pub(super) async fn check(
     Ok(checked)
 }
 
-/// Whether the error may concern a discarded page whose home was torn for good.
+/// Whether the error concerns a discarded page whose home may be torn for good.
 pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error) -> bool {
     let mut model = model.lock();
     let torn = model.torn_homes && error.to_string().contains("corrupt on hdd");
@@ -176,12 +176,12 @@ pub(super) fn crash_states(moment: &Moment, outcome: Outcome) -> States {
     states
 }
 
-/// Whether a dropped store is still using the devices.
+/// Whether the opening failed because another store, or a dropped one, still uses the devices.
 pub(super) fn is_busy(error: &OpenError) -> bool {
     matches!(error, OpenError::AlreadyOpen { .. }) || error.to_string().contains("in use")
 }
 
-/// Whether the error of a failed opening says what it could not record.
+/// Whether the error of a failed opening names the record that could not be written.
 pub(super) fn names_the_record(error: &OpenError) -> bool {
     let text = error.to_string().to_lowercase();
     ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))

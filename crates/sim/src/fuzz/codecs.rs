@@ -37,7 +37,7 @@ pub fn page_header(input: &[u8]) {
         }
         let stamp = Stamp::from_bits(u64::from(image[HEADER_BYTES]));
         seal(seed, &mut image, stamp, Flags::NONE);
-        assert!(verify(seed, &image, asked).is_ok(), "what is sealed verifies");
+        assert!(verify(seed, &image, asked).is_ok(), "a sealed image verifies");
     }
 }
 
@@ -60,7 +60,7 @@ pub fn ssd_superblock(input: &[u8]) {
         }
     }
     opened(&mut Input::new(input), |copies, input| {
-        // The store's own ids and magic, so that decoding reaches the fields after them.
+        // Keep the store's own magic and ids, so that decoding reaches the fields after them.
         let fields = input.take(24);
         for at in [0, BLOCK] {
             let block = &mut copies.ssd[at..at + BLOCK];
@@ -166,8 +166,8 @@ pub fn ring(input: &[u8]) {
     opened(&mut input, damage_ring);
 }
 
-/// A ring page is held by one batch at a time, from its beginning to the first flush after its home writes
-/// and those of all before it.
+/// Checks that a ring page is held by one batch at a time: from the batch's beginning to the first flush
+/// after its home writes and those of all earlier batches.
 fn ring_events(input: &mut Input<'_>) {
     let mut home = HomeBatches::new(u32::from(input.byte() % 16) + 1, 0, 0, Default::default());
     let mut held: VecDeque<(Places, Option<u64>)> = VecDeque::new();
@@ -210,7 +210,7 @@ fn ring_events(input: &mut Input<'_>) {
     }
 }
 
-/// The manifest: the line with a matching checksum, and as it is.
+/// The manifest: the input as it is, and as a line with a matching checksum.
 pub fn manifest(input: &[u8]) {
     let specimen = specimen_of(!input.len().is_multiple_of(2));
     specimen.open_as(specimen.copies(), input.to_vec());
@@ -223,7 +223,8 @@ pub fn manifest(input: &[u8]) {
     specimen.open(edited);
 }
 
-/// The manifest in `input`, if it is JSON, with the specimen's ids: other ids would be refused by themselves.
+/// The manifest in `input` with the specimen's ids, if it is JSON: an opening refuses other ids before it
+/// reads anything else.
 fn adopted(input: &[u8], specimen: &[u8]) -> Vec<u8> {
     let parsed = (serde_json::from_slice(input), serde_json::from_slice::<Value>(specimen));
     let (Ok(Value::Object(mut fields)), Ok(specimen)) = parsed else { return input.to_vec() };

@@ -85,7 +85,7 @@ fn overwrite(bytes: &mut [u8], range: std::ops::Range<u64>, input: &mut Input<'_
     put(bytes, at, input.take(len));
 }
 
-/// Changes a block of the SSD's metadata, and makes its checksum match.
+/// Changes a block of the SSD's metadata and makes its checksum match.
 fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     let seed = copies.seed;

@@ -1,5 +1,5 @@
-//! A small store to be damaged: built once, cleanly closed or crashed, with every version that was ever
-//! written of its pages.
+//! A small store to damage: built once, cleanly closed or crashed, with every version of its pages that was
+//! ever written.
 
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
@@ -176,8 +176,8 @@ fn version_of(payload: &[u8], page: PageId) -> Option<u32> {
     (expected == payload).then_some(version)
 }
 
-/// Checks that every page reads as a version that was written of it, or as an error; also some that were
-/// never written.
+/// Checks that every page, including some that were never written, reads as one of its written versions or as
+/// an error.
 async fn check(store: &PageStore, truth: &Truth) {
     let never = [0, 1, 2, 7].into_iter().flat_map(|space| {
         [0, 63, 64, 130, 256, u32::MAX].into_iter().map(move |no| PageId::new(SpaceId(space), no))
@@ -187,7 +187,7 @@ async fn check(store: &PageStore, truth: &Truth) {
             let written = truth.get(&page);
             let version = version_of(&found, page);
             let known = version.is_some_and(|v| written.is_some_and(|w| w.contains(&v)));
-            assert!(known, "{page} reads as {version:?}, written were {written:?}");
+            assert!(known, "{page} reads as {version:?}; its written versions are {written:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The regrets of every pair as curves, in SVG.
+//! Draws the regrets of every pair as curves, in SVG.
 
 use super::Judged;
 use plotters::prelude::*;

@@ -305,7 +305,7 @@ fn cyclic(stream: &mut Stream) {
     }
 }
 
-/// A loop of reads beside a hot set.
+/// A loop of reads, and a hot set.
 fn loop_hot(stream: &mut Stream) {
     let round = (f64::from(stream.pages) * stream.pick([0.2, 0.5, 0.9])) as u32;
     let hot = stream.pages / 5;
@@ -344,7 +344,7 @@ fn queue(stream: &mut Stream) {
     }
 }
 
-/// Reads that prefer the newest pages.
+/// References that prefer the newest pages.
 fn latest(stream: &mut Stream) {
     let ranks = Ranks::new(stream.pages, stream.pick([0.7, 0.9, 1.05]));
     let grows = stream.pick([0.005, 0.015, 0.03]);
@@ -365,13 +365,13 @@ fn scans(stream: &mut Stream) {
     let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
     let often = stream.pick([0.0005, 0.002, 0.004]);
     let long = stream.pick([1500.0, 300.0, 100.0]);
-    let told = stream.set == 1;
+    let declared = stream.set == 1;
     while stream.more() {
         if stream.chance(often) {
             let (start, length) = (stream.below(pages), stream.exponential(long) as u32 + 1);
             for no in start..start + length {
                 let page = PageId::new(TABLE, no % pages);
-                stream.out.push(Reference { page, used: Use::Read, sequential: told });
+                stream.out.push(Reference { page, used: Use::Read, sequential: declared });
             }
         } else {
             let rank = ranks.draw(stream);

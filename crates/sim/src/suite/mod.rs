@@ -143,7 +143,7 @@ impl Suite {
     /// The names of the workloads.
     ///
     /// # Errors
-    /// The folder of the traces cannot be read.
+    /// The directory of the traces cannot be read.
     pub fn names(&self) -> std::io::Result<Vec<String>> {
         Ok(self.workloads()?.into_iter().map(|workload| workload.name).collect())
     }
@@ -278,10 +278,10 @@ fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'
     (counts.hdd_ms(&costs) + counts.ssd_ms(&costs)) * 1000.0 / counted.len().max(1) as f64
 }
 
-/// Why a suite ended early.
+/// Why a suite failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
-    /// The folder of the traces cannot be read.
+    /// The directory of the traces cannot be read.
     #[error("the traces: {0}")]
     Folder(#[from] std::io::Error),
     /// A trace cannot be read.
@@ -289,7 +289,7 @@ pub enum SuiteError {
     Trace(PathBuf, TraceError),
 }
 
-/// The default folder of the traces, if it exists.
+/// The default directory of the traces, if it exists.
 #[must_use]
 pub fn default_traces() -> Option<PathBuf> {
     let folder = Path::new("../shared/traces");

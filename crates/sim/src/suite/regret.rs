@@ -182,7 +182,7 @@ pub(crate) struct RegretSsd {
     experts: [Box<dyn SlotPolicy>; SSD.len()],
     weights: Weights<{ SSD.len() }>,
     zone: usize,
-    /// Slots of a zone that one expert named; scratch.
+    /// Scratch: the slots of a zone that one expert names.
     named: Vec<SlotId>,
 }
 

@@ -1,5 +1,5 @@
-//! The device that ring, journal, map and slots are on, as one thing: it is exchanged as a whole when the SSD
-//! is taken out of use, put back, or replaced.
+//! The device that holds ring, journal, map and slots. It is exchanged as a whole when the SSD is taken out
+//! of use, put back or replaced.
 
 use crate::exec::flush::{Failures, GroupFlush};
 use crate::exec::remember::Flushed;
@@ -9,12 +9,12 @@ use pagetier_devio::SharedDevice;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The SSD, or the file that holds the ring of a store without one.
+/// The SSD, or the ring's file in a store without one.
 #[derive(Debug)]
 pub(crate) struct CacheDevice {
     pub(crate) device: SharedDevice,
     pub(crate) layout: Layout,
-    /// Numbered anew with every device: a flush that failed is remembered by its own device only.
+    /// Numbered separately for each device: only the device that failed a flush remembers the failure.
     pub(crate) flush: GroupFlush<SsdFlush>,
 }
 

@@ -1,20 +1,21 @@
-//! Writing a map checkpoint, step by step.
+//! Writes map checkpoints.
 
 use super::Core;
+use super::single::write_one;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 
-/// Bytes of one write of a map's body, at most: reads get in between.
+/// The maximum size of one write of a map's body in bytes, so that reads get in between.
 const MAP_CHUNK_BYTES: usize = 1 << 17;
 
 impl Core {
-    /// Writes a fuzzy checkpoint of the map: only writers that ran out of slots wait for it.
+    /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let now = self.now();
-        // Before the capture: what becomes dirty later is newer.
+        // Ask before the capture: changes that become dirty later are newer.
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
         let planned = {
             let mut state = self.state.lock();
@@ -52,8 +53,7 @@ impl Core {
         let cache = self.cache_device();
         let mut offset = cache.layout.map_at(area) + BLOCK_BYTES;
         for chunk in body.chunks(MAP_CHUNK_BYTES) {
-            let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
-            cache.device.write(offset, buf, IoClass::Meta).await.result?;
+            write_one(&cache.device, offset, IoBuf::copy_of(chunk), IoClass::Meta).await?;
             offset += chunk.len() as u64;
         }
         Ok(())
@@ -61,11 +61,10 @@ impl Core {
 
     async fn write_mark(&self, area: u8, block: Vec<u8>) -> Result<(), DeviceError> {
         let cache = self.cache_device();
-        let mark = IoBufs::from_iter([IoBuf::copy_of(&block)]);
-        cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
+        write_one(&cache.device, cache.layout.map_mark_at(area), IoBuf::copy_of(&block), IoClass::Meta).await
     }
 
-    /// Rewrites both headers of the map in force, of which one was damaged, and flushes.
+    /// Rewrites both headers of the map in force, one of which was damaged, and flushes.
     pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd().await
@@ -74,10 +73,10 @@ impl Core {
     async fn write_headers(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {
         let cache = self.cache_device();
         let [first, second] = [0, 1].map(|copy| {
-            let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
-            cache.device.write(cache.layout.map_header_at(area, copy), bufs, IoClass::Meta)
+            let at = cache.layout.map_header_at(area, copy);
+            write_one(&cache.device, at, IoBuf::copy_of(block), IoClass::Meta)
         });
         let (first, second) = join(first, second).await;
-        first.result.and(second.result)
+        first.and(second)
     }
 }

@@ -1,8 +1,8 @@
-//! Which writes can go out as one: sorted by position, neighbours merged.
+//! Merges writes: sorts them by position and joins adjacent ones.
 
 use pagetier_devio::{IoBuf, IoBufs};
 
-/// One page image and where it goes; `tag` is the caller's.
+/// A page image and its destination; `tag` is the caller's.
 #[derive(Debug)]
 pub(crate) struct Piece<T> {
     pub(crate) offset: u64,

@@ -1,5 +1,5 @@
-//! The drain: every page whose newest version is on the SSD alone goes home, so that the SSD holds no only
-//! copy.
+//! The drain: writes every page home whose newest version is on the SSD alone, so that the SSD holds no only
+//! copies.
 
 use super::Core;
 use super::write_back::BATCH_MAX;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How far a drain is, in pages.
+/// The progress of a drain, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DrainProgress {
     /// Pages written home so far.
@@ -21,22 +21,22 @@ pub struct DrainProgress {
     pub left: u64,
 }
 
-/// How a drain ended.
+/// The outcome of a drain.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DrainReport {
     /// Pages written home.
     pub written: u64,
-    /// Pages whose newest version is still on the SSD alone: the deadline passed, the HDD takes no writes, or
-    /// they are in `failed`.
+    /// Pages whose newest version is still on the SSD alone: because the deadline passed, the HDD rejects
+    /// writes, or they are in `failed`.
     pub left: u64,
     /// Pages that could not be copied, each with its error: their only copy is damaged or cannot be read.
     pub failed: Vec<(PageId, TierError)>,
-    /// What failed for all pages, so that the drain went no further.
+    /// The error that stopped the drain for all pages.
     pub stopped_by: Option<DeviceError>,
 }
 
-/// While it lives, the SSD gets no only copies.
+/// While it exists, the SSD gets no new only copies.
 struct Draining(Arc<Core>);
 
 impl Draining {
@@ -62,7 +62,7 @@ struct Course {
     stopped_by: Mutex<Option<DeviceError>>,
 }
 
-/// Held by the caller. When it is dropped, the task ends after its batch.
+/// Held by the caller. When it is dropped, the task ends after its current batch.
 struct Waiting(Arc<Course>);
 
 impl Drop for Waiting {
@@ -72,8 +72,8 @@ impl Drop for Waiting {
 }
 
 impl Core {
-    /// Writes every page home whose newest version is on the SSD alone, until `deadline` from now. Runs in a
-    /// task of its own, which ends after its batch when this is dropped.
+    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Runs in a
+    /// task of its own, which ends after its current batch when this future is dropped.
     pub(crate) async fn drain(
         self: &Arc<Self>,
         deadline: Option<Duration>,
@@ -88,7 +88,7 @@ impl Core {
             drop(draining);
         });
         match deadline {
-            // A task that panicked or was aborted has drained what it has drained.
+            // If the task panicked or was aborted, its progress still counts.
             None => drop(task.await),
             Some(deadline) => drop(tokio::time::timeout(deadline, task).await),
         }
@@ -100,9 +100,9 @@ impl Core {
     }
 
     async fn drain_all(&self, course: &Course, progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>) {
-        // Those that were on their way to a slot when the drain began end up there.
+        // Pages that were on their way to slots when the drain began arrive there first.
         self.writes_settled().await;
-        // Slots that back home writes have nothing more to do than to wait for it.
+        // Slots that back home writes need only an HDD flush.
         let settles = {
             let state = self.state.lock();
             state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
@@ -112,16 +112,19 @@ impl Core {
             return;
         }
         let mut skip = FxHashSet::default();
+        let report = |left: usize| {
+            if let Some(progress) = &progress {
+                let written = course.written.load(Ordering::Relaxed);
+                progress(DrainProgress { written, left: left as u64 });
+            }
+        };
         loop {
             let left: Vec<PageId> = {
                 let state = self.state.lock();
                 let only = state.slots.only_copies().into_iter().map(|(page, _)| page);
                 only.filter(|page| !skip.contains(page)).collect()
             };
-            let written = course.written.load(Ordering::Relaxed);
-            if let Some(progress) = &progress {
-                progress(DrainProgress { written, left: (left.len() + skip.len()) as u64 });
-            }
+            report(left.len() + skip.len());
             let stopped = course.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
             if left.is_empty() || stopped || self.refusing.cause().is_some() {
                 return;
@@ -137,9 +140,9 @@ impl Core {
                     *course.stopped_by.lock() = Some(source);
                     return;
                 }
-                if let Some(progress) = &progress {
-                    let written = course.written.load(Ordering::Relaxed);
-                    progress(DrainProgress { written, left: self.state.lock().slots.dirty_pages() as u64 });
+                if progress.is_some() {
+                    let left = self.state.lock().slots.dirty_pages();
+                    report(left);
                 }
                 if course.given_up.load(Ordering::Acquire) {
                     return;

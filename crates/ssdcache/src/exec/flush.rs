@@ -1,10 +1,10 @@
 //! One flush for many waiters.
 //!
-//! Flushes of a device are numbered. A write that completed is durable once a flush that *started* afterwards
-//! has completed: [`GroupFlush::next`] returns that flush's number, [`GroupFlush::cover`] waits for it,
-//! starting it if none runs. A flush runs in a task of its own, so its result is kept even when every waiter
-//! is dropped. A failed flush is final: what it should have made durable may be lost, so nothing that relies
-//! on it may go on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
+//! Flushes of a device are numbered. A completed write is durable once a flush that *started* afterwards has
+//! completed: [`GroupFlush::next`] returns that flush's number, and [`GroupFlush::cover`] waits for it,
+//! starting it if none runs. A flush runs in a task of its own, so its result is kept even if every waiter is
+//! dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on it.
+//! The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
 
 use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// What happens when a flush fails.
+/// Handles failed flushes.
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
@@ -27,9 +27,10 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Notes the failure of a flush of `which`. The error to report, which says so when that failed too.
+    /// Notes the failure of a flush of `which`. Returns the error to report, which also tells if the note
+    /// could not be made.
     fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
-        // The store was dropped before the flush began: nothing was tried.
+        // The store was dropped before the flush began, so nothing failed.
         if matches!(error.kind, DeviceErrorKind::Closed) {
             return error;
         }
@@ -75,7 +76,7 @@ struct Shared {
     device: SharedDevice,
     which: Flushed,
     failures: Arc<Failures>,
-    /// Where flushes run.
+    /// The runtime on which flushes run.
     runtime: Handle,
     numbers: Mutex<Numbers>,
     over: Notify,
@@ -99,18 +100,18 @@ impl<N: FlushNumber> GroupFlush<N> {
         Self(Arc::new(Shared { device, which, failures, runtime, numbers, over }), PhantomData)
     }
 
-    /// The number of the first flush that will cover every write completed by now.
+    /// The first flush that will cover every write completed so far.
     pub(crate) fn next(&self) -> N {
         N::nth(self.0.numbers.lock().started + 1)
     }
 
-    /// The number of the newest flush that has completed.
+    /// The newest completed flush.
     pub(crate) fn completed(&self) -> N {
         N::nth(self.0.numbers.lock().completed)
     }
 
-    /// Waits until flush `number` (or a later one) has completed. Returns the number of the newest that has.
-    /// Cancel-safe: a flush that was started goes on, and its result counts for every later caller.
+    /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.
+    /// Cancel-safe: a started flush continues, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
         loop {
             let over = self.0.over.notified();
@@ -124,8 +125,8 @@ impl<N: FlushNumber> GroupFlush<N> {
         }
     }
 
-    /// Starts flush `number`: one at a time, so that one serves all who wait, and begun here rather than in
-    /// its task, so that a store that was dropped begins none.
+    /// Starts flush `number`. One flush runs at a time, so that it serves all waiters. The device's operation
+    /// begins here instead of in the flush's task, so a dropped store begins none.
     async fn run(&self, number: u64) {
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
@@ -152,7 +153,7 @@ impl Shared {
         Next::Run(n.started)
     }
 
-    /// The error of a flush whose result will never be known.
+    /// The error of a flush whose result is unknown.
     fn unknown(&self) -> DeviceError {
         let why =
             io::Error::other("the runtime that the flush ran on has ended: what came of it is not known");

@@ -1,5 +1,5 @@
-//! The background task: map checkpoints, cleaning of the next victims, second chances, flushes that free
-//! slots and ring.
+//! The background task: map checkpoints, write-backs of the next victims, second chances, and flushes that
+//! free slots and ring.
 
 use crate::exec::Core;
 use crate::protocol::slots::{MapWork, WriteBack};
@@ -8,15 +8,15 @@ use pagetier_devio::{DeviceError, IoClass};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pages of one write-back batch, at most.
+/// The maximum number of pages of a write-back.
 const WRITE_BACK_MAX: usize = 32;
 
-/// Runs until the tier stops or aborts it. Waits without polling.
+/// Runs until the tier stops or aborts it, and waits without polling.
 ///
-/// It has two duties side by side: writers that ran out of slots wait for a map checkpoint, which must not
-/// wait for writes to a slow disk.
+/// Two duties run side by side: writers that ran out of slots wait for a map checkpoint, which must not wait
+/// for writes to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
-    // The second may have to wait for the first when the tier is closed.
+    // When the tier closes, write-backs end first: they may need map checkpoints.
     let victims_over = AtomicBool::new(false);
     let victims = async {
         keep_victims_clean(&core).await;
@@ -54,14 +54,14 @@ impl Core {
         self.refusing.cause().is_none() && !self.stopping.load(Ordering::Acquire)
     }
 
-    /// Writes a map checkpoint or flushes the SSD, if either is due. False when nothing was done.
+    /// Writes a map checkpoint or flushes the SSD, if either is due. Returns false if nothing was done.
     async fn map_step(&self) -> bool {
         let _duty = self.map_duty.lock().await;
         let work = {
             let now = self.now();
             let mut state = self.state.lock();
             let journal_high = state.home.journal_is_high();
-            // An SSD that takes no new pages still needs room in the journal.
+            // An SSD that takes no new pages still needs journal space.
             let usable = state.ssd_error.is_none() || (journal_high && !state.map_failed);
             if usable { state.slots.map_work(journal_high, now) } else { None }
         };
@@ -70,11 +70,14 @@ impl Core {
             Some(MapWork::Flush) => self.flush_ssd().await,
             None => return false,
         };
-        self.went_well(result)
+        if let Err(error) = &result {
+            self.ssd_failed(error);
+        }
+        result.is_ok()
     }
 
-    /// Writes the next victims back or flushes the HDD for the ring, if either is due. False when nothing was
-    /// done.
+    /// Writes the next victims back or flushes the HDD for the ring, if either is due. Returns false if
+    /// nothing was done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
         self.give_second_chances().await;
@@ -83,14 +86,15 @@ impl Core {
             let mut state = self.state.lock();
             let usable = state.ssd_error.is_none();
             let due = usable && state.wants_write_back(now);
-            // Copies whose homes were written already need no second home write to be clean.
+            // Copies whose homes were already written need only the flush to be clean, not another home
+            // write.
             let waits = due && state.slots.wants_home_flush(&|page| self.unflushed.in_flight(page));
             let due = due && !waits;
             let batch = if due { state.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
             (batch, state.wants_hdd_flush() || waits || self.unflushed.wants_flush())
         };
         if !batch.is_empty() {
-            // Pages that do not get home are tried again when something else has happened.
+            // Failed pages are tried again after the next event.
             self.write_back(batch).await.is_ok_and(|pages| pages > 0)
         } else if flush {
             self.flush_hdd().await.is_ok()
@@ -99,14 +103,7 @@ impl Core {
         }
     }
 
-    fn went_well(&self, result: Result<(), DeviceError>) -> bool {
-        if let Err(error) = &result {
-            self.ssd_failed(error);
-        }
-        result.is_ok()
-    }
-
-    /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
+    /// Copies victims to the HDD, so that their slots can be given up at once. Returns how many are home.
     async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
         let class = match self.state.lock().slots.take_urgency() {
             true => IoClass::UrgentWriteBack,

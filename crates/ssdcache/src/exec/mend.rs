@@ -1,13 +1,12 @@
-//! Homes whose writes failed are mended from the ring, so that an error that has passed does not keep its
-//! places for ever.
+//! Repairs homes whose writes failed from the ring, so that a temporary error does not hold ring places
+//! forever.
 
 use crate::exec::Core;
-use crate::exec::read::read_one;
 use crate::protocol::home_batches::FailedHome;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
 
-/// Pages that are being mended. Released when this is dropped, also if the mending was cut short.
+/// The pages being repaired, released on drop, even if the repair was cut short.
 struct Mending<'a> {
     core: &'a Core,
     pages: Vec<FailedHome>,
@@ -23,11 +22,11 @@ impl Drop for Mending<'_> {
 }
 
 impl Core {
-    /// Rewrites from the ring the homes whose writes failed. Afterwards some place of the ring waits for less
-    /// than before, or another task is mending.
+    /// Rewrites from the ring the homes whose writes failed. Afterwards some ring place waits for less than
+    /// before, or another task is repairing them.
     ///
     /// # Errors
-    /// None of the homes could be written: the error of the last.
+    /// No home could be written: the error of the last.
     pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
         self.rules.may_mend()?;
         let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
@@ -45,14 +44,11 @@ impl Core {
         let Some(offset) = self.homes.offset(page) else { return Ok(()) };
         let cache = self.cache_device();
         let (ssd, at) = (&cache.device, cache.layout.ring_at(one.place));
-        let (image, result) = read_one(ssd, at, self.buffer(), IoClass::WriteBack).await;
-        if let Err(source) = result {
+        let read = self.read_image(ssd, at, (page, one.stamp), self.buffer(), IoClass::WriteBack);
+        let (image, result) = read.await;
+        if let Err(error) = result {
             self.give_back(image);
-            return Err(TierError::Device { page, source });
-        }
-        if let Err(defect) = self.check(image.as_slice(), page, Some(one.stamp)) {
-            self.give_back(image);
-            return Err(self.corrupt(page, ssd, at, defect));
+            return Err(error);
         }
         let lsn = self.unflushed.unflushed(page).unwrap_or_default();
         if let Err(cause) = self.unflushed.begin(&[(page, one.stamp, lsn)]) {

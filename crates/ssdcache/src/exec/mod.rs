@@ -1,8 +1,8 @@
-//! Carries the protocol out over two devices. This file: what its parts share.
+//! Executes the protocol on two devices. This file holds what the parts share.
 //!
-//! Locking: `state` is the only lock held across more than a few instructions, and never across an `.await`.
-//! The group flushes' locks are leaves. A task that waits for the state to change registers with `changed`
-//! before it looks.
+//! Locking: `state` is the only lock held for more than a few instructions, and never across an `.await`. The
+//! group flushes' locks are leaves. A task that waits for a change of the state registers with `changed`
+//! before it checks.
 
 pub(crate) mod cache_device;
 pub(crate) mod checkpoint;
@@ -19,6 +19,7 @@ pub(crate) mod remember;
 pub(crate) mod scrub;
 mod seam;
 mod second_chance;
+mod single;
 #[cfg(test)]
 mod tests;
 mod unflushed;
@@ -31,7 +32,7 @@ use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
-use crate::rules::{Rules, State};
+use crate::rules::{GuardedProtocol, Rules};
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
@@ -46,22 +47,22 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use unflushed::UnflushedHomes;
 
-/// Where every page has its home on the HDD: the store's table of spaces.
+/// Maps every page to its home on the HDD: the store's table of spaces.
 pub trait Homes: Send + Sync + 'static {
     /// The byte offset of `page`, or `None` when its space or the page does not exist.
     fn offset(&self, page: PageId) -> Option<u64>;
 }
 
-/// Why writes are refused, if they are.
+/// The reason why writes are refused, if they are, and whether the SSD caused it.
 #[derive(Debug, Default)]
 pub(crate) struct Refusing(Mutex<Option<(Arc<str>, bool)>>);
 
 impl Refusing {
-    /// False when there was a reason already.
+    /// Sets the reason; returns false if there was one already.
     pub(crate) fn set(&self, cause: &str, by_ssd: bool) -> bool {
         let mut reason = self.0.lock();
         let first = reason.is_none();
-        // What the HDD did is not mended by exchanging the SSD.
+        // A cause at the HDD takes precedence: exchanging the SSD does not remove it.
         if first || (!by_ssd && reason.as_ref().is_some_and(|(_, by_ssd)| *by_ssd)) {
             *reason = Some((Arc::from(cause), by_ssd));
         }
@@ -83,7 +84,7 @@ impl Refusing {
     }
 }
 
-/// Wakes the duties of the maintenance task.
+/// Wakes the two duties of the maintenance task.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     pub(crate) slots: Notify,
@@ -101,43 +102,43 @@ impl Wake {
 pub(crate) type RedoFrom = Box<dyn Fn() -> Option<Lsn> + Send + Sync>;
 
 pub(crate) struct Core {
-    /// What the store's checksums start from.
+    /// The seed of the store's checksums.
     pub(crate) seed: StoreSeed,
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
-    /// The SSD, or the file that holds the ring of a store without one. Exchanged in
-    /// [`crate::exec::quiet::Quiet`] only.
+    /// The SSD, or the ring's file in a store without one. Exchanged only under
+    /// [`crate::exec::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
-    pub(crate) state: State,
+    pub(crate) state: GuardedProtocol,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush<HddFlush>,
-    /// What failed flushes come to.
+    /// Handles failed flushes.
     pub(crate) failures: Arc<Failures>,
-    /// Home writes that are not durable.
+    /// The home writes that are not durable.
     pub(crate) unflushed: Arc<UnflushedHomes>,
-    /// The state changed in a way that a task may wait for.
+    /// Notified when the state changes in a way that a task may wait for.
     pub(crate) changed: Notify,
-    /// Work for the maintenance task.
+    /// Notified when the maintenance task has work.
     pub(crate) wake: Wake,
     pub(crate) opened: Instant,
     /// The first error after which writes can no longer be made safely.
     pub(crate) refusing: Refusing,
-    /// Writers are inside with a shared lock. Taken before all that follows; see [`crate::exec::quiet`].
+    /// Writers hold it shared. Taken before the locks that follow; see [`crate::exec::quiet`].
     pub(crate) gate: tokio::sync::RwLock<()>,
-    /// Held while pages are written home from slots, for one batch.
+    /// Held while a batch of pages is written home from slots.
     pub(crate) home_duty: tokio::sync::Mutex<()>,
-    /// Held for a checkpoint or a flush of the maintenance.
+    /// Held by the maintenance task for a checkpoint or a flush.
     pub(crate) map_duty: tokio::sync::Mutex<()>,
     pub(crate) events: broadcast::Sender<SsdEvent>,
-    /// The oldest LSN that redo needs for what is dirty in memory; without, nothing is known of it.
+    /// Returns the oldest LSN that redo needs for pages dirty in memory; unknown while unset.
     pub(crate) redo_from: OnceLock<RedoFrom>,
     pub(crate) spare: Mutex<Vec<IoBuf>>,
-    /// The maintenance task shall end.
+    /// Tells the maintenance task to end.
     pub(crate) stopping: AtomicBool,
-    /// The most admissions of evicted pages in flight; one more is skipped and counted.
+    /// The maximum number of admissions in flight; further ones are skipped.
     pub(crate) admissions_max: usize,
-    /// Where admissions run: the runtime that the tier was opened on.
+    /// The runtime that the tier was opened on, where admissions run.
     pub(crate) runtime: tokio::runtime::Handle,
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
@@ -161,7 +162,7 @@ impl Core {
         Arc::clone(&self.cache_device.read())
     }
 
-    /// What `device` becomes when it takes the place of the SSD.
+    /// Wraps `device` to take the place of the SSD.
     pub(crate) fn new_cache_device(&self, device: SharedDevice, layout: Layout) -> Arc<CacheDevice> {
         CacheDevice::new(device, layout, &self.failures, &self.runtime)
     }
@@ -170,22 +171,22 @@ impl Core {
         self.cache_device.read().layout
     }
 
-    /// The SSD, or the ring's file.
+    /// The SSD, or the ring's file in a store without one.
     pub(crate) fn ssd(&self) -> SharedDevice {
         Arc::clone(&self.cache_device.read().device)
     }
 
-    /// The number of the first flush of the SSD that will cover every write completed by now.
+    /// The first flush of the SSD that will cover every write completed so far.
     pub(crate) fn next_ssd_flush(&self) -> SsdFlush {
         self.cache_device.read().flush.next()
     }
 
-    /// Waits until the state is so. Cancel-safe.
+    /// Waits until the state satisfies `so`. Cancel-safe.
     pub(crate) async fn when(&self, so: impl Fn(&Protocol) -> bool) {
         self.when_some(|state| so(state).then_some(())).await;
     }
 
-    /// Waits until the state yields something. Cancel-safe.
+    /// Waits until `from` yields a value from the state. Cancel-safe.
     pub(crate) async fn when_some<T>(&self, mut from: impl FnMut(&mut Protocol) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -222,17 +223,18 @@ impl Core {
         Ok(())
     }
 
-    /// Flushes the SSD at least once from now, and frees what that makes free.
+    /// Flushes the SSD, by a flush that begins after this call, and frees slots accordingly.
     pub(crate) async fn flush_ssd(&self) -> Result<(), DeviceError> {
         self.cover_ssd(self.next_ssd_flush()).await
     }
 
-    /// Waits for flush `number` of the SSD, and starts it if need be.
+    /// Waits for flush `number` of the SSD, and starts it if necessary.
     pub(crate) async fn cover_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
         let over = match self.cache_device().flush.cover(number).await {
             Ok(over) => over,
             Err(error) => {
-                // What it should have made durable may be lost, and nothing after it can be promised.
+                // Writes that the flush should have made durable may be lost, so no later promise could be
+                // kept.
                 self.ssd_failed(&error);
                 self.refuse(&error.to_string(), true);
                 return Err(error);
@@ -243,7 +245,8 @@ impl Core {
         Ok(())
     }
 
-    /// Flushes the HDD at least once from now, and frees the ring entries whose pages are home.
+    /// Flushes the HDD, by a flush that begins after this call, and frees the ring entries whose pages are
+    /// home.
     pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
         match self.hdd_flush.cover(self.hdd_flush.next()).await {
             Ok(over) => {
@@ -263,14 +266,14 @@ impl Core {
         }
     }
 
-    /// Of a page whose home was written without anything to back it, until that is durable: the oldest change
-    /// that the HDD may lack.
+    /// The oldest change that the HDD may lack of `page`, while its latest home write is not durable and
+    /// nothing backs it.
     pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
         let lsn = if self.doublewrite() { None } else { self.unflushed.unflushed(page) };
         self.rules.unbacked(lsn)
     }
 
-    /// From now on writes are refused: going on could lose data.
+    /// Refuses writes from now on: continuing could lose data.
     pub(crate) fn refuse(&self, cause: &str, by_ssd: bool) {
         if self.refusing.set(cause, by_ssd) {
             tracing::error!(cause, "the store refuses writes from now on");
@@ -283,7 +286,7 @@ impl Core {
         self.refusing.cause().map(|cause| TierError::Refusing { cause })
     }
 
-    /// The SSD failed: no new pages go there; what it holds stays readable.
+    /// Notes that the SSD failed: it gets no new pages; what it holds stays readable.
     pub(crate) fn ssd_failed(&self, cause: &DeviceError) {
         let mut state = self.state.lock();
         let first = state.ssd_error.is_none().then(|| Arc::<str>::from(cause.to_string()));

@@ -1,8 +1,8 @@
-//! The quiet in which the cache device can be exchanged or proved.
+//! The quiet state in which the cache device can be exchanged or verified.
 //!
-//! Quiet comes in four steps, each of which waits for what may still need the next: no writer is inside
-//! ([`Core::gate`]), no admission is in flight, no write-back ([`Core::home_duty`]), no checkpoint
-//! ([`Core::map_duty`]). Reads go on; [`Quiet::replace`] waits for those that hold a slot.
+//! It is reached in four steps, each of which waits for work that may need the next: no writer is inside
+//! ([`Core::gate`]), no admission is in flight, no write-back runs ([`Core::home_duty`]), no checkpoint runs
+//! ([`Core::map_duty`]). Reads continue; [`Quiet::vacant`] waits for those that hold a slot.
 
 use super::Core;
 use crate::format::layout::Layout;
@@ -15,12 +15,11 @@ use pagetier_policy::SlotPolicy;
 use std::sync::Arc;
 use tokio::sync::{MutexGuard, RwLockWriteGuard};
 
-/// The device that takes the place of the one in use: an SSD that was just formatted, or a file for the ring
-/// alone.
+/// The device that replaces the one in use: a newly formatted SSD, or a file for the ring alone.
 pub struct NewCacheDevice {
-    /// It, formatted.
+    /// The formatted device.
     pub device: SharedDevice,
-    /// Its division.
+    /// Its layout.
     pub layout: Layout,
     /// The SSD policy, empty.
     pub policy: Box<dyn SlotPolicy>,
@@ -37,13 +36,13 @@ impl std::fmt::Debug for NewCacheDevice {
     }
 }
 
-/// What the old device had.
+/// What the old device held.
 #[derive(Clone, Debug, Default)]
 pub struct Exchanged {
     /// Pages that had a copy there.
     pub copies: Vec<PageId>,
-    /// Of these, the ones whose newest version was nowhere else, each with the log position from which redo
-    /// would bring it back.
+    /// Those whose newest version was nowhere else, each with the log position from which redo would bring it
+    /// back.
     pub lost: Vec<(PageId, Lsn)>,
 }
 
@@ -51,10 +50,10 @@ pub struct Exchanged {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError<E> {
-    /// The old device holds the only copies of so many pages.
+    /// The old device holds only copies.
     #[error("the SSD holds the only copies of {pages} pages")]
     OnlyCopies {
-        /// How many.
+        /// The number of pages with an only copy.
         pages: u64,
     },
     /// Writes are refused because of the HDD.
@@ -66,49 +65,34 @@ pub enum ExchangeError<E> {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The exchange could not be recorded. Which device a restart would find is not certain: writes are
+    /// The exchange could not be recorded. It is uncertain which device a restart would find, so writes are
     /// refused.
     #[error("the exchange could not be recorded")]
     Commit(E),
 }
 
-/// Quiet: no write runs to either device. Ends when dropped.
+/// The quiet state: no write to either device is under way. Ends when dropped.
 pub(crate) struct Quiet<'a> {
     pub(crate) core: &'a Core,
+    _closing: Closing<'a>,
     _gate: RwLockWriteGuard<'a, ()>,
     _home: MutexGuard<'a, ()>,
     _map: MutexGuard<'a, ()>,
 }
 
-impl std::fmt::Debug for Quiet<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Quiet").finish_non_exhaustive()
-    }
-}
-
-/// No admissions while it lives.
+/// Suspends admissions while it exists.
 struct Closing<'a>(&'a Core);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.0.reopen();
-    }
-}
-
-impl Drop for Quiet<'_> {
-    fn drop(&mut self) {
-        self.core.reopen();
+        self.0.state.lock().closing = false;
+        self.0.changed.notify_waiters();
+        self.0.wake.notify_one();
     }
 }
 
 impl Core {
-    fn reopen(&self) {
-        self.state.lock().closing = false;
-        self.changed.notify_waiters();
-        self.wake.notify_one();
-    }
-
-    /// Waits until every write that has begun is over; later ones follow the mode set before. Cancel-safe.
+    /// Waits until every write that has begun has ended; later ones obey a mode set before. Cancel-safe.
     pub(crate) async fn writes_settled(&self) {
         drop(self.gate.write().await);
     }
@@ -121,22 +105,15 @@ impl Core {
         self.when(|state| state.admissions == 0).await;
         let home = self.home_duty.lock().await;
         let map = self.map_duty.lock().await;
-        std::mem::forget(closing);
-        Quiet { core: self, _gate: gate, _home: home, _map: map }
+        Quiet { core: self, _closing: closing, _gate: gate, _home: home, _map: map }
     }
 }
 
 impl Quiet<'_> {
-    /// Exchanges the device: what was on the old one does not count from here on. The pages that had copies
-    /// there, and of those the ones whose newest version was nowhere else, with the log position from which
-    /// redo would bring each back. Without waiting: `vacant` was awaited before.
-    pub(crate) fn replace(
-        &self,
-        device: SharedDevice,
-        layout: Layout,
-        zone_percent: f64,
-        policy: Box<dyn SlotPolicy>,
-    ) -> Exchanged {
+    /// Exchanges the device: from here on the old one's contents do not count. Returns the pages that had
+    /// copies there, and those that are lost. Does not wait: the caller has awaited `vacant`.
+    pub(crate) fn replace(&self, new: NewCacheDevice) -> Exchanged {
+        let NewCacheDevice { device, layout, policy, zone_percent } = new;
         let core = self.core;
         let mut state = core.state.lock();
         let copies = state.slots.copies();
@@ -152,8 +129,7 @@ impl Quiet<'_> {
         Exchanged { copies, lost }
     }
 
-    /// Waits until no read holds a slot; from here on pages are read at home until the quiet ends or the
-    /// device was replaced.
+    /// Waits until no read holds a slot. Pages are read from their homes until the result is dropped.
     pub(crate) async fn vacant(&self) -> Vacant<'_> {
         self.core.state.lock().slots.hide(true);
         let vacant = Vacant(self.core);
@@ -162,7 +138,7 @@ impl Quiet<'_> {
     }
 }
 
-/// The slots are hidden from reads while it lives.
+/// Hides the slots from reads while it exists.
 pub(crate) struct Vacant<'a>(&'a Core);
 
 impl Drop for Vacant<'_> {

@@ -1,17 +1,17 @@
-//! Reading: from the slot if the page has one, else from home; verified before anyone sees it.
+//! Reading a page: from its slot if it has one, otherwise from its home; verified before it is returned.
 
 use crate::exec::Core;
+use crate::exec::single::read_one;
 use crate::mode::SsdEvent;
-use crate::protocol::Protocol;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Defect, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, SlotId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Lets go of the slot also when the read is dropped.
+/// Holds a slot for a read, and releases it even if the read is dropped.
 pub(crate) struct SlotHold<'a> {
     pub(crate) core: &'a Core,
     pub(crate) slot: SlotId,
@@ -29,7 +29,7 @@ impl Drop for SlotHold<'_> {
     }
 }
 
-/// Neighbours on the HDD, read at once; each page with its place in the run.
+/// Adjacent pages on the HDD that are read at once, each with its index in the run.
 struct Stretch {
     offset: u64,
     pages: Vec<(usize, PageId)>,
@@ -45,10 +45,7 @@ fn class_of(access: Access) -> IoClass {
 
 impl Core {
     pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
-        // Once no copy of it is on its way to the SSD.
-        let found =
-            |state: &mut Protocol| Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending);
-        if let Located::Slot { slot, stamp, dirty } = self.when_some(found).await {
+        if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
             let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
             buf = back;
             match result {
@@ -60,7 +57,30 @@ impl Core {
         self.read_home(page, access, buf).await
     }
 
-    /// True: read. False: the copy is bad but the HDD has the same version, so read there.
+    /// Waits until no copy of `page` is on its way to the SSD, then finds its newest version below memory and
+    /// holds its slot.
+    pub(crate) async fn locate(&self, page: PageId) -> Located {
+        self.when_some(|state| Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending)).await
+    }
+
+    /// Reads the image in a held slot, then releases the slot.
+    pub(crate) async fn read_copy(
+        &self,
+        hold: SlotHold<'_>,
+        page: PageId,
+        stamp: Stamp,
+    ) -> Result<IoBuf, TierError> {
+        // While the slot is held, the device is not exchanged.
+        let cache = self.cache_device();
+        let (offset, buf) = (cache.layout.slot_at(hold.slot.0), self.buffer());
+        let read = self.read_image(&cache.device, offset, (page, stamp), buf, IoClass::Recovery);
+        let (buf, result) = read.await;
+        drop(hold);
+        result.map(|()| buf)
+    }
+
+    /// Reads a held slot. `true`: the page was read. `false`: the copy is bad, but the HDD has the same
+    /// version.
     async fn read_slot(
         &self,
         page: PageId,
@@ -71,23 +91,17 @@ impl Core {
         buf: IoBuf,
     ) -> (IoBuf, Result<bool, TierError>) {
         let hold = SlotHold { core: self, slot };
-        // The held slot keeps the device from being exchanged.
+        // While the slot is held, the device is not exchanged.
         let cache = self.cache_device();
         let (ssd, offset) = (&cache.device, cache.layout.slot_at(slot.0));
-        let (buf, result) = read_one(ssd, offset, buf, class_of(access)).await;
+        let (buf, result) = self.read_image(ssd, offset, (page, stamp), buf, class_of(access)).await;
         drop(hold);
-        let error = match result {
-            Ok(()) => match self.check(buf.as_slice(), page, Some(stamp)) {
-                Ok(_) => return (buf, Ok(true)),
-                Err(defect) => self.corrupt(page, ssd, offset, defect),
-            },
-            Err(source) => {
-                if matches!(source.kind, DeviceErrorKind::Gone) {
-                    self.ssd_failed(&source);
-                }
-                TierError::Device { page, source }
-            }
-        };
+        let Err(error) = result else { return (buf, Ok(true)) };
+        if let TierError::Device { source, .. } = &error
+            && matches!(source.kind, DeviceErrorKind::Gone)
+        {
+            self.ssd_failed(source);
+        }
         if !dirty {
             tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
@@ -107,41 +121,43 @@ impl Core {
         match result {
             Ok(()) => match self.missing(page, &buf) {
                 None => self.judge_home(page, offset, buf, access),
-                Some(written) => self.read_held(page, written, offset, buf, access).await,
+                Some(written) => {
+                    let read = self.read_from_ring(page, written, offset, buf, class_of(access));
+                    match read.await {
+                        (buf, Ok(())) => self.fetched(page, buf, Home::Hdd, access),
+                        (buf, Err(error)) => Fetched { buf, result: Err(error) },
+                    }
+                }
             },
             Err(source) => Fetched { buf, result: Err(home_error(page, source)) },
         }
     }
 
-    /// The version that was written to the home of `page` since the last flush of the HDD, if `home`, as read
-    /// from there, is another: after a failed flush a device may return older contents.
+    /// The version written to the home of `page` since the last flush of the HDD, if `home`, as read from
+    /// there, does not hold it: after a failed flush a device may return older contents.
     pub(crate) fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
         let written = self.rules.expected_home(self.unflushed.expected(page))?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
-    /// Reads version `written` of `page`, which its home at `offset` was given and has not, from the ring.
-    /// Not there, it is an error: never an older version.
-    async fn read_held(
-        self: &Arc<Self>,
+    /// Reads version `written` of `page` from the ring. It was written to the home at `offset`, but `home`, as
+    /// read from there, lacks it. If the ring does not have it either, this is an error: never an older
+    /// version.
+    pub(crate) async fn read_from_ring(
+        &self,
         page: PageId,
         written: Stamp,
         offset: u64,
-        buf: IoBuf,
-        access: Access,
-    ) -> Fetched {
+        home: IoBuf,
+        class: IoClass,
+    ) -> (IoBuf, Result<(), TierError>) {
         let Some(place) = self.state.lock().home.place_of(page, written) else {
-            let found = self.check(buf.as_slice(), page, Some(written));
+            let found = self.check(home.as_slice(), page, Some(written));
             let defect = found.err().unwrap_or(Defect::WrongStamp { expected: written, found: written });
-            return Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) };
+            return (home, Err(self.corrupt(page, &self.hdd, offset, defect)));
         };
         let (ssd, at) = (self.ssd(), self.layout().ring_at(place));
-        let (buf, result) = read_one(&ssd, at, buf, class_of(access)).await;
-        match result.map(|()| self.check(buf.as_slice(), page, Some(written))) {
-            Ok(Ok(_)) => self.fetched(page, buf, Home::Hdd, access),
-            Ok(Err(defect)) => Fetched { buf, result: Err(self.corrupt(page, &ssd, at, defect)) },
-            Err(source) => Fetched { buf, result: Err(TierError::Device { page, source }) },
-        }
+        self.read_image(&ssd, at, (page, written), home, class).await
     }
 
     /// Whether `home`, as read from there, is the newest version of `page` below memory.
@@ -153,7 +169,7 @@ impl Core {
     fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
         match self.check(buf.as_slice(), page, None) {
             Ok(_) => self.fetched(page, buf, Home::Hdd, access),
-            // Nothing was written there: a space's extents are blank when it gets them.
+            // The page was never written: a space's extents are blank when it gets them.
             Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
             Err(defect) => {
                 let error = self.corrupt(page, &self.hdd, offset, defect);
@@ -177,7 +193,7 @@ impl Core {
                 self.wake.notify_one();
             }
         }
-        // Asked again, since the SSD may have evicted the page meanwhile.
+        // Look again, since the SSD may have evicted the page meanwhile.
         let home = state.slots.home(page);
         let changes = state.slots.policy().choice_changes();
         let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
@@ -194,7 +210,8 @@ impl Core {
         Fetched { buf, result: Ok(home) }
     }
 
-    /// Read-ahead: one vectored read for each stretch of neighbours on the HDD, single reads from the SSD.
+    /// Reads ahead: one vectored read for each stretch of adjacent pages on the HDD, single reads from the
+    /// SSD.
     pub(crate) async fn read_run(self: &Arc<Self>, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
         let pages = (first.no..).map(|no| PageId::new(first.space, no));
         let mut singles = Vec::new();
@@ -239,7 +256,7 @@ impl Core {
         for ((index, page), buf) in pages.into_iter().zip(done.bufs) {
             let one = match &done.result {
                 Ok(()) if self.is_at_home(page, &buf) => self.judge_home(page, at, buf, Access::Sequential),
-                // It went to the SSD, or the read of the stretch failed: read it alone.
+                // The page has moved to the SSD, or the stretch could not be read: read the page alone.
                 _ => self.read_page(page, Access::Sequential, buf).await,
             };
             fetched.push((index, one));
@@ -249,19 +266,8 @@ impl Core {
     }
 }
 
-/// Reads one buffer.
-pub(crate) async fn read_one(
-    device: &SharedDevice,
-    offset: u64,
-    buf: IoBuf,
-    class: IoClass,
-) -> (IoBuf, Result<(), DeviceError>) {
-    let mut done = device.read(offset, IoBufs::from_iter([buf]), class).await;
-    let buf = done.bufs.pop().unwrap_or_else(|| IoBuf::zeroed(0));
-    (buf, done.result)
-}
-
-/// A page that was allocated but whose home was never grown to has not been written.
+/// The error of reading a home. A home beyond the end of the HDD belongs to a page that was allocated and
+/// never written.
 fn home_error(page: PageId, source: DeviceError) -> TierError {
     match source.kind {
         DeviceErrorKind::UnexpectedEof { .. } => TierError::NoSuchPage { page },

@@ -1,55 +1,55 @@
-//! Taking the SSD back into use after a failure: what is on it counts only as far as it was proved.
+//! Takes the SSD back into use after a failure: its contents count only as far as they were verified.
 
 use crate::exec::Core;
 use crate::exec::cache_device::CacheDevice;
-use crate::exec::drain::DrainProgress;
 use crate::exec::open::identify;
 use crate::exec::quiet::Quiet;
-use crate::exec::read::{SlotHold, read_one};
+use crate::exec::read::SlotHold;
+use crate::exec::single::{read_one, write_one};
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::SlotId;
 use std::sync::Arc;
 
-/// What a re-admission found.
+/// The findings of a re-admission.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReadmitReport {
-    /// Copies that were read and are in use again.
+    /// Copies that were verified and are in use again.
     pub proved: u64,
-    /// Copies of versions that the HDD has, given up because they were damaged.
+    /// Damaged copies of versions that the HDD has, which were dropped.
     pub dropped: u64,
-    /// Versions that were written before the failure and never became durable: rewritten, and durable now.
+    /// Versions written before the failure whose durability was uncertain: rewritten and durable.
     pub rewritten: u64,
-    /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until
-    /// they are written anew; the store writes those again that it has in memory.
+    /// Pages whose newest version was on the SSD alone and is damaged or gone. Reading them fails until they
+    /// are rewritten, which the store does for those that it has in memory.
     pub lost: Vec<PageId>,
 }
 
-/// Why the SSD was not taken back.
+/// Why the SSD was not re-admitted.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadmitError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// It is not the SSD that this store was using.
+    /// The device is not the SSD that this store was using.
     #[error("{device}: it is not the SSD that the store was using ({found})")]
     OtherSsd {
         /// The device.
         device: String,
-        /// What stands there.
+        /// What its superblock holds.
         found: String,
     },
-    /// Writes are refused for another reason, which a re-admission does not mend.
+    /// Writes are refused for a cause that a re-admission does not remove.
     #[error("the store refuses writes since: {cause}; close it and open it again")]
     Refusing {
         /// The first error.
         cause: Arc<str>,
     },
-    /// What was lost could not be recorded.
+    /// The lost pages could not be recorded.
     #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
     Unrecorded {
         /// Why.
@@ -57,22 +57,21 @@ pub enum ReadmitError {
     },
 }
 
-/// How one copy was found.
+/// The state of one copy.
 enum Proof {
     Sound,
-    /// Sound, but what should have made it durable failed.
+    /// It is sound, but the flush that should have made it durable failed.
     Unproved(IoBuf),
     Bad,
 }
 
 impl Core {
-    /// Takes the SSD back after a failure. `ours`: the superblock that must be found there. Cancel-safe:
-    /// dropped, it stays degraded.
+    /// Takes the SSD back after a failure, if `ours` accepts its superblock. Cancel-safe: if the call is
+    /// dropped, the SSD stays degraded.
     pub(crate) async fn readmit(
         &self,
         ours: impl Fn(&Superblock) -> bool,
         record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
-        progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let quiet = self.quiesce().await;
         if let Some(cause) = self.refusing.by_hdd() {
@@ -86,7 +85,7 @@ impl Core {
                 return Err(ReadmitError::OtherSsd { device, found: format!("{found:?}") });
             }
         }
-        let report = quiet.prove(&old, record, progress).await?;
+        let report = quiet.prove(&old, record).await?;
         self.forgive(&mut self.state.lock());
         tracing::info!(?report, "the SSD is in use again");
         self.event(SsdEvent::Active);
@@ -99,17 +98,16 @@ impl Quiet<'_> {
         &self,
         old: &Arc<CacheDevice>,
         record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
-        progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
-        // Its flushes start from one. The failed flush stays with `old`, which knows what completed.
+        // Its flushes are numbered from one. `old` keeps the failed flush, and the number of the last that
+        // completed.
         let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
         cache.flush.cover(cache.flush.next()).await?;
         core.flush_hdd().await?;
         let mut report = ReadmitReport::default();
         let mut unproved = Vec::new();
-        let slots = old.layout.slots;
-        for slot in (0..slots).map(SlotId) {
+        for slot in (0..old.layout.slots).map(SlotId) {
             match core.prove_one(slot, old).await? {
                 None => continue,
                 Some((_, Proof::Sound)) => report.proved += 1,
@@ -127,12 +125,6 @@ impl Quiet<'_> {
                     }
                 }
             }
-            if let Some(progress) = progress.filter(|_| slot.0 % 64 == 63) {
-                progress(DrainProgress {
-                    written: u64::from(slot.0) + 1,
-                    left: u64::from(slots - slot.0 - 1),
-                });
-            }
         }
         if !report.lost.is_empty() {
             let mut lost = core.state.lock().slots.only_copies();
@@ -140,7 +132,7 @@ impl Quiet<'_> {
             record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         *core.cache_device.write() = cache;
-        // From here on writes are possible. A new failure is recorded as any.
+        // From here on writes are possible. A new failure is recorded like any other.
         core.forgive(&mut core.state.lock());
         let done = self.finish(unproved, &mut report).await;
         if let Err(error) = done {
@@ -152,8 +144,8 @@ impl Quiet<'_> {
         Ok(report)
     }
 
-    /// Rewrites in place what never became durable: the same bytes, so a torn write changes nothing, and
-    /// nothing else is touched before they are durable. Then writes a checkpoint of what is left.
+    /// Rewrites in place the versions that may not be durable: with the same bytes, so a torn write does no
+    /// harm. Makes them durable before it changes anything else, then writes a checkpoint.
     async fn finish(
         &self,
         unproved: Vec<(SlotId, IoBuf)>,
@@ -163,8 +155,7 @@ impl Quiet<'_> {
         report.rewritten = unproved.len() as u64;
         let ssd = core.ssd();
         for (slot, image) in unproved {
-            let bufs = IoBufs::from_iter([image]);
-            ssd.write(core.slot_at(slot), bufs, IoClass::Recovery).await.result?;
+            write_one(&ssd, core.slot_at(slot), image, IoClass::Recovery).await?;
         }
         core.flush_ssd().await?;
         core.state.lock().slots.proved();
@@ -195,7 +186,7 @@ impl Core {
                 self.give_back(image);
                 Proof::Sound
             }
-            // One bad sector is no reason to give up the others, a device that is gone is.
+            // A bad sector is no reason to give up the other copies; a device that is gone is.
             Err(error) if matches!(error.kind, pagetier_devio::DeviceErrorKind::Io(_)) => Proof::Bad,
             Err(error) => return Err(error),
         };

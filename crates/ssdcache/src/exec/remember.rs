@@ -1,20 +1,20 @@
-//! Failed flushes, remembered beyond the process.
+//! Failed flushes, remembered beyond the end of the process.
 //!
-//! After a failed flush nothing written since the last good one may ever become durable, although it reads
-//! well and the next flush may succeed. The failure is therefore noted durably before any caller learns of
-//! it, and the next opening rewrites what the note covers before it trusts or reuses any of it.
+//! After a failed flush, data written since the last good one may never become durable, although it can be
+//! read and the next flush may succeed. So the failure is noted durably before any caller learns of it, and
+//! the next opening rewrites what the note covers before it trusts or reuses any of it.
 
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::io;
 
-/// A device that a flush can fail on.
+/// A device whose flush can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Flushed {
     /// The HDD.
     Hdd,
-    /// The SSD, or the file of the ring of a store without one.
+    /// The SSD, or the ring's file in a store without one.
     Ssd,
 }
 
@@ -31,7 +31,7 @@ pub struct Unproved {
 }
 
 impl Unproved {
-    /// Whether nothing is.
+    /// Whether nothing is unproved.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.hdd && !self.ssd && self.homes.is_empty()
@@ -46,7 +46,7 @@ impl Unproved {
         self.homes.dedup();
     }
 
-    /// Everything on `device` is proved.
+    /// Removes what concerns `device`: everything on it is proved.
     pub fn clear(&mut self, device: Flushed) {
         match device {
             Flushed::Hdd => (self.hdd, self.homes) = (false, Vec::new()),
@@ -55,10 +55,10 @@ impl Unproved {
     }
 }
 
-/// Where failed flushes are noted: the store's manifest. The calls block briefly, and may come from any
+/// Keeps the note of failed flushes: the store's manifest. The calls block briefly and may come from any
 /// thread.
 pub trait Remember: Send + Sync + 'static {
-    /// What was noted and has not been proved since.
+    /// The noted failures that have not been cleared.
     fn recall(&self) -> Unproved;
 
     /// Adds `unproved` to the note. Durable on return.
@@ -67,19 +67,20 @@ pub trait Remember: Send + Sync + 'static {
     /// The note could not be written.
     fn note(&self, unproved: &Unproved) -> io::Result<()>;
 
-    /// Clears the note of `devices`: everything that it covers has been rewritten and is durable.
+    /// Clears the note for `devices`: everything that it covers has been rewritten and is durable.
     ///
     /// # Errors
-    /// The note could not be rewritten; it stands.
+    /// The note could not be cleared, and remains.
     fn proved(&self, devices: &[Flushed]) -> io::Result<()>;
 
-    /// Held while a flush is under way: keeps what [`Remember::note`] needs alive after the store is dropped.
+    /// Returns what [`Remember::note`] needs to work after the store is dropped. Held while a flush is under
+    /// way.
     fn hold(&self) -> Option<Box<dyn Any + Send>> {
         None
     }
 }
 
-/// Remembers as long as it lives: for stores in memory.
+/// A note in memory, for stores in memory.
 #[derive(Debug, Default)]
 pub struct RememberInMemory(Mutex<Unproved>);
 

@@ -1,27 +1,28 @@
-//! Verifies one slot or one home, and heals it from the other copy if there is one. The caller sets the pace.
+//! Verifies a slot or a home, and heals it from the other copy if there is one. The caller sets the pace.
 
 use crate::exec::Core;
-use crate::exec::read::{SlotHold, read_one};
+use crate::exec::read::SlotHold;
+use crate::exec::single::read_one;
 use crate::format::map::Entry;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass, SharedDevice};
-use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId, Stamp};
+use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass};
+use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::SlotId;
 
-/// A read that meets a write of the same page is repeated so often before it is believed.
+/// The number of reads of a bad home before it counts as bad: a write of the same page may interfere.
 const READS_MAX: usize = 3;
 
-/// What a check of one copy came to.
+/// The outcome of checking one copy.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Checked {
     /// The page.
     pub page: PageId,
-    /// What is wrong, naming page, device and offset; `None`: nothing.
+    /// What is wrong, naming page, device and offset; `None`: the copy is sound.
     pub error: Option<TierError>,
-    /// Whether the damage was undone.
+    /// Whether the damage was repaired.
     pub healed: bool,
-    /// The log position from which redo would bring the page's newest version back, if it is lost.
+    /// If the page's newest version is lost, the log position from which redo would bring it back.
     pub redo_from: Lsn,
 }
 
@@ -31,24 +32,23 @@ impl Checked {
     }
 }
 
-/// What stands at a home.
+/// The state of a home.
 enum HomeFound {
     Sound(IoBuf),
-    /// Nothing, or what a dropped space left.
+    /// It holds nothing, or what a dropped space left.
     Unwritten(TierError),
     Bad(TierError),
 }
 
 impl Core {
-    /// Verifies the copy in `slot`. A bad one that the HDD has too is given up (with `heal`, and if the HDD's
-    /// is sound). `None`: there is none.
+    /// Verifies the copy in `slot`. With `heal`, a bad clean copy is given up if the page's home is sound.
+    /// `None`: there is no copy.
     pub(crate) async fn scrub_slot(&self, slot: SlotId, heal: bool) -> Option<Checked> {
         if !self.has_slots() || slot.0 >= self.layout().slots {
             return None;
         }
         let Entry { page, stamp, clean } = self.state.lock().slots.begin_check(slot)?;
-        let ssd = self.ssd();
-        let Err(error) = self.read_copy(&ssd, slot, page, stamp).await else {
+        let Err(error) = self.read_copy(SlotHold { core: self, slot }, page, stamp).await else {
             return Some(Checked::fine(page));
         };
         let (holds, redo_from) = {
@@ -56,7 +56,7 @@ impl Core {
             (state.slots.holds(page, stamp), state.slots.lsn_of(page))
         };
         if !holds {
-            // Another version took its place meanwhile.
+            // The page has another version by now.
             return Some(Checked::fine(page));
         }
         tracing::error!(%error, "scrub");
@@ -68,27 +68,8 @@ impl Core {
         Some(Checked { page, error: Some(error), healed, redo_from })
     }
 
-    /// Reads the image in the held `slot`, then releases the slot.
-    async fn read_copy(
-        &self,
-        ssd: &SharedDevice,
-        slot: SlotId,
-        page: PageId,
-        stamp: Stamp,
-    ) -> Result<IoBuf, TierError> {
-        let hold = SlotHold { core: self, slot };
-        let offset = self.slot_at(slot);
-        let (buf, result) = read_one(ssd, offset, self.buffer(), IoClass::Recovery).await;
-        drop(hold);
-        result.map_err(|source| TierError::Device { page, source })?;
-        match self.check(buf.as_slice(), page, Some(stamp)) {
-            Ok(_) => Ok(buf),
-            Err(defect) => Err(self.corrupt(page, ssd, offset, defect)),
-        }
-    }
-
-    /// Verifies the home of `page`: against its checksum and id, and against its clean copy on the SSD if it
-    /// has one. With `heal`, a bad one is rewritten from the copy on the SSD.
+    /// Verifies the home of `page` by its checksum and id, and by its clean copy on the SSD if it has one.
+    /// With `heal`, a bad home is rewritten from the copy on the SSD.
     pub(crate) async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
         let copy = self.state.lock().slots.copy_of(page);
         let error = match self.look_home(page).await {
@@ -97,7 +78,7 @@ impl Core {
                 Some(error) => error,
                 None => return Checked::fine(page),
             },
-            // Where a copy says that the HDD has the page, nothing is a lost write.
+            // An unwritten home despite a clean copy is a lost write.
             Some(HomeFound::Unwritten(error)) if copy.is_some_and(|(_, clean)| clean) => error,
             Some(HomeFound::Unwritten(_)) => return Checked::fine(page),
             Some(HomeFound::Bad(error)) => error,
@@ -144,22 +125,22 @@ impl Core {
         found
     }
 
-    /// A home that is sound but not what its clean copy on the SSD says: a write that was reported and never
-    /// landed.
+    /// The error of a sound home that differs from its clean copy on the SSD: a home write was reported as
+    /// complete but never landed.
     async fn differs(&self, page: PageId, home: &IoBuf) -> Option<TierError> {
         let (slot, entry) = {
             let mut state = self.state.lock();
             let (slot, _) = state.slots.copy_of(page).filter(|(_, clean)| *clean)?;
             (slot, state.slots.begin_check(slot)?)
         };
-        let copy = self.read_copy(&self.ssd(), slot, page, entry.stamp).await.ok()?;
+        let copy = self.read_copy(SlotHold { core: self, slot }, page, entry.stamp).await.ok()?;
         let (a, b) = (home.as_slice(), copy.as_slice());
         let same = Header::peek(a).lsn == Header::peek(b).lsn && a[HEADER_BYTES..] == b[HEADER_BYTES..];
         let now = self.state.lock().slots.copy_of(page);
-        // The copy was clean before the home was read and still is: the home must be that version.
+        // If the copy was clean before the home was read and still is, the home must hold the same version.
         let unchanged = {
             let state = self.state.lock();
-            // A copy of a page changed in memory is kept until that is home, under some policies.
+            // Some policies keep the copy of a page changed in memory until the page has been written home.
             now == Some((slot, true)) && state.slots.holds(page, entry.stamp) && !state.home.is_writing(page)
         };
         if same || !unchanged {

@@ -11,14 +11,14 @@ use std::io;
 use std::sync::Arc;
 
 impl Rules {
-    /// Homes could not be mended when their places in the ring were wanted.
+    /// Handles a failed repair of homes whose ring places were needed.
     pub(crate) fn mend_failed(self, core: &Core, error: &TierError) {
         if self.lack(Mutation::FailedMendFinal) {
             core.refuse(&error.to_string(), false);
         }
     }
 
-    /// What an opening is given.
+    /// The parameters of an opening.
     pub(crate) fn opening(self, params: &mut OpenParams) {
         if self.lack(Mutation::StampsRepeat) {
             params.epoch = 1;
@@ -28,7 +28,7 @@ impl Rules {
         }
     }
 
-    /// What of the SSD could not be read.
+    /// The blocks of the SSD that could not be read.
     pub(crate) fn unread(self, unread: Unread, closed: bool) -> Unread {
         if self.lack(Mutation::UnreadableIsEmpty) && !closed { Unread::default() } else { unread }
     }

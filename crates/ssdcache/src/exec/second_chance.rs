@@ -1,21 +1,20 @@
-//! Second chances: pages whose slots are taken back are copied to the front of the circle.
+//! Second chances: copies pages whose slots are taken back to the front of the circle.
 //!
-//! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired,
-//! free after the next flush. If the page is rewritten meanwhile, the copy does not count.
+//! A copy is written like any other version: with a fresh stamp, into a slot of the zone. The old slot is
+//! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
 use crate::exec::Core;
-use crate::exec::read::read_one;
 use crate::protocol::slots::Move;
 use futures_util::future::join_all;
-use pagetier_bufpool::WrittenPage;
+use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::Lsn;
 
-/// Ends the moves, also when they are dropped half-way.
+/// Ends its moves on drop, even if they were cut short.
 struct Moving<'a> {
     core: &'a Core,
     moves: Vec<Move>,
-    /// The images are on their way to their new slots, or there.
+    /// Whether the images were sent to their new slots.
     copied: bool,
 }
 
@@ -33,11 +32,11 @@ impl Drop for Moving<'_> {
 }
 
 impl Core {
-    /// Judges the next slots that are due, and copies the pages that stay. Called with the write-back's duty
-    /// held, so that none of these pages is being written home.
+    /// Judges the next slots that are due, and copies the pages that stay. The caller holds the write-back's
+    /// duty, so none of these pages is being written home.
     pub(crate) async fn give_second_chances(&self) {
         while let Some(moves) = self.take_back() {
-            // Writers may have waited for the judgement.
+            // Writers may wait for the judgement.
             self.changed.notify_waiters();
             if !moves.is_empty() {
                 self.move_all(moves).await;
@@ -73,20 +72,18 @@ impl Core {
         written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
     }
 
-    /// The images, in order; `None`: it is not what it should be.
+    /// Reads the images, in order; `None`: the image is bad.
     async fn read_moving(&self, moves: &[Move]) -> Vec<Option<IoBuf>> {
         let ssd = self.ssd();
-        let reads = moves.iter().map(|one| {
-            let ssd = &ssd;
+        let reads = moves.iter().map(|Move { from, .. }| {
+            let (at, version, buf) = (self.slot_at(from.slot), (from.page, from.stamp), self.buffer());
+            let read = self.read_image(&ssd, at, version, buf, IoClass::WriteBack);
             async move {
-                let offset = self.slot_at(one.from.slot);
-                let (image, result) = read_one(ssd, offset, self.buffer(), IoClass::WriteBack).await;
-                if let Err(error) = &result {
-                    self.ssd_failed(error);
+                let (image, result) = read.await;
+                if let Err(TierError::Device { source, .. }) = &result {
+                    self.ssd_failed(source);
                 }
-                let sound = result.is_ok()
-                    && self.check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
-                sound.then_some(image)
+                result.is_ok().then_some(image)
             }
         });
         join_all(reads).await

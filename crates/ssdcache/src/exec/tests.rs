@@ -1,4 +1,4 @@
-//! What is left behind when a future is dropped, or a batch comes to nothing.
+//! The state after a future is dropped, or a batch has nothing left to write.
 
 /// The harness of the integration tests.
 #[path = "../../tests/common/mod.rs"]
@@ -72,7 +72,7 @@ async fn a_batch_whose_pages_are_all_superseded_wakes_those_that_wait_for_them()
     let (core, _) = core("doublewrite").await;
     core.write_one(1).await;
     core.flush_hdd().await.expect("flushed");
-    // A version that its slot does not hold any more.
+    // A version that the page's slot does not hold.
     let mut image = image(1, 0);
     pagetier_page::seal(seed(), image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
     core.state.lock().home.append(page(1), Stamp::from_bits(5));

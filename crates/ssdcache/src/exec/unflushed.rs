@@ -1,5 +1,5 @@
-//! Home writes that no flush of the HDD has made durable: what a failed flush leaves unproved, and until when
-//! a copy of a home is not a copy of something durable.
+//! Home writes that are not durable. They determine what a failed flush of the HDD leaves unproved, and which
+//! copies of homes are not yet copies of durable versions.
 
 use crate::protocol::flushes::HddFlush;
 use pagetier_devio::DeviceError;
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A flush is due at this many home writes without one. It bounds the memory for them, and what the next
-/// opening rewrites after a failed flush.
+/// A flush is due at this many home writes without one. This bounds their memory, and what the next opening
+/// rewrites after a failed flush.
 const PAGES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct HomeWrite {
     stamp: Stamp,
-    /// The HDD has every change older than this durably.
+    /// Every change older than this is durable on the HDD.
     lsn: Lsn,
-    /// The flush that makes it durable; `None` while it is in flight.
+    /// The flush that makes it durable; `None` while the write is in flight.
     until_flush: Option<HddFlush>,
 }
 
@@ -32,8 +32,8 @@ struct Inner {
 pub(crate) struct UnflushedHomes(Mutex<Inner>);
 
 impl UnflushedHomes {
-    /// Home writes of these versions start. After a failed flush none may: they would be missing in the note
-    /// of what it left unproved.
+    /// Notes the start of home writes of these versions. After a failed flush none may start: they would be
+    /// missing from the note of what it left unproved.
     pub(crate) fn begin(&self, writes: &[(PageId, Stamp, Lsn)]) -> Result<(), Arc<str>> {
         let mut inner = self.0.lock();
         if let Some(cause) = &inner.failed {
@@ -47,20 +47,20 @@ impl UnflushedHomes {
         Ok(())
     }
 
-    /// The home write of `page` has ended, with or without an error. Flush number `flush` makes its result
-    /// durable.
+    /// Notes that the home write of `page` has ended, with or without an error. Flush number `flush` makes
+    /// its result durable.
     pub(crate) fn ended(&self, page: PageId, flush: HddFlush) {
         if let Some(write) = self.0.lock().pages.get_mut(&page) {
             write.until_flush = Some(flush);
         }
     }
 
-    /// Flush number `over` has completed.
+    /// Notes that flush number `over` has completed.
     pub(crate) fn flushed(&self, over: HddFlush) {
         self.0.lock().pages.retain(|_, write| write.until_flush.is_none_or(|flush| flush > over));
     }
 
-    /// A flush failed. All that is unproved, in order.
+    /// Notes that a flush failed. Returns the pages that it leaves unproved, sorted.
     pub(crate) fn fail(&self, error: &DeviceError) -> Vec<PageId> {
         let mut inner = self.0.lock();
         inner.failed.get_or_insert_with(|| Arc::from(error.to_string()));
@@ -69,7 +69,7 @@ impl UnflushedHomes {
         pages
     }
 
-    /// While the home of `page` is not durable: the oldest change that it may lack.
+    /// The oldest change of `page` that the HDD may lack, while the latest home write is not durable.
     pub(crate) fn unflushed(&self, page: PageId) -> Option<Lsn> {
         self.0.lock().pages.get(&page).map(|write| write.lsn)
     }
@@ -79,13 +79,13 @@ impl UnflushedHomes {
         self.0.lock().pages.get(&page).is_some_and(|write| write.until_flush.is_none())
     }
 
-    /// The version that the home of `page` must hold, if it was written since the last flush and is not being
-    /// written.
+    /// The version that the home of `page` must hold, if it was written since the last flush and no home
+    /// write is in flight.
     pub(crate) fn expected(&self, page: PageId) -> Option<Stamp> {
         self.0.lock().pages.get(&page).filter(|write| write.until_flush.is_some()).map(|write| write.stamp)
     }
 
-    /// Whether so many home writes have gathered that a flush is due.
+    /// Whether so many home writes have accumulated that a flush is due.
     pub(crate) fn wants_flush(&self) -> bool {
         let inner = self.0.lock();
         inner.failed.is_none() && inner.pages.len() >= PAGES_MAX

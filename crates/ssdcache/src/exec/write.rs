@@ -1,4 +1,5 @@
-//! Writing: a dirty page goes to the SSD or home, or to both; a clean one that leaves memory may get a copy.
+//! Writing: a dirty page goes to the SSD, to its home or to both; a clean page that leaves memory may get a
+//! copy.
 
 use crate::exec::Core;
 use crate::exec::coalesce::Piece;
@@ -16,10 +17,10 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The page that lost its copy to another, by that other.
+/// By page, the page that lost its copy to it.
 type Displacements = FxHashMap<PageId, PageId>;
 
-/// Dirty pages by where they go.
+/// Dirty pages by destination.
 #[derive(Default)]
 struct Sorted {
     slots: Vec<(Ticket, IoBuf, Lsn)>,
@@ -27,14 +28,14 @@ struct Sorted {
     wait: Vec<DirtyPage>,
 }
 
-/// What became of images for slots.
+/// The outcome of slot writes.
 #[derive(Default)]
 pub(super) struct SlotsWritten {
-    /// They have to go home instead.
+    /// The writes that failed: these pages have to be written home instead.
     pub(super) failed: Vec<HomeBound>,
-    /// They are in slots that back their way home, which comes next.
+    /// The pages in slots that back their home writes, which come next.
     appended: Vec<HomeBound>,
-    /// By page of either kind.
+    /// For pages of both lists: the pages displaced for them.
     displaced: Displacements,
 }
 
@@ -85,8 +86,8 @@ impl Core {
         let mut state = self.state.lock();
         for mut dirty in batch {
             let (page, lsn) = (dirty.page, dirty.recovery_lsn);
-            // Without a ring an only copy is best rewritten where it is: on the way home it would have to be
-            // written back first.
+            // Without a ring, a page with an only copy best stays on the SSD: before it could be written
+            // home, its older copy would have to be written back.
             let only = state.slots.is_only_copy(page) && !state.slots.waits_for_home(page);
             let stays = !doublewrite && state.ssd_error.is_none() && only;
             let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());
@@ -111,7 +112,7 @@ impl Core {
         sorted
     }
 
-    /// Writes images to their slots; those that back their way home, and those that failed, come back.
+    /// Writes images to their slots. Returns those whose slots back their home writes, and those that failed.
     pub(super) async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf, Lsn)>,
@@ -195,8 +196,9 @@ impl Core {
         self.write_home(Backing::Ring, pages, class, &each).await;
     }
 
-    /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes
-    /// may be torn, and unlike a slot the ring holds the image also when the page is discarded.
+    /// Writes pages home whose slots back the home writes. A page whose home write fails is written again
+    /// through the ring: its home may be torn, and unlike a slot the ring keeps the image even if the page is
+    /// discarded.
     async fn write_appended_home(
         self: &Arc<Self>,
         pages: Vec<HomeBound>,
@@ -230,15 +232,15 @@ impl Core {
         self.write_dirty_home(again.into_inner(), displaced, class, done).await;
     }
 
-    /// Where the page, which was just written home as `image`, lies from now on, and which page had to make
-    /// room for its copy.
+    /// Handles the arrival of `page` at home as `image`. Returns where the page is kept from now on, and the
+    /// page displaced for its copy.
     fn arrived_home(self: &Arc<Self>, page: PageId, image: &[u8]) -> (Home, Option<PageId>) {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.note_home(true);
-        // Without a home nothing was written: its space is being dropped.
+        // A page without a home was not written: its space is being dropped.
         if !state.slots.writes_home_first() || self.homes.offset(page).is_none() {
-            // A copy that could not be rewritten, or is not to be, is obsolete now.
+            // A copy that could not, or should not, be rewritten is obsolete.
             if state.slots.home(page) == Home::Ssd {
                 state.slots.discard(page);
             }
@@ -256,7 +258,7 @@ impl Core {
         (state.slots.home(page), displaced)
     }
 
-    /// Sends a copy of `image`, which the HDD has, on its way to its slot.
+    /// Starts writing a copy of `image`, which the HDD has, to its slot.
     pub(crate) fn copy_to_slot(self: &Arc<Self>, state: &mut Protocol, mut ticket: Ticket, image: &[u8]) {
         if let Some(lsn) = self.unbacked(ticket.page) {
             state.slots.wait_for_home(&mut ticket, lsn);
@@ -267,7 +269,7 @@ impl Core {
         let task = Arc::clone(self);
         self.runtime.spawn(async move {
             let back = |written: WrittenPage| task.give_back(written.image);
-            // The displaced page was reported to the pool when this was planned, or is queued for that.
+            // The displaced page has been reported to the pool, or is queued for that.
             let written = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
             written.failed.into_iter().for_each(|f| task.give_back(f.image));
             task.state.lock().admissions -= 1;
@@ -276,7 +278,7 @@ impl Core {
     }
 }
 
-/// A clean page leaves the pool.
+/// Handles a clean page that leaves the pool.
 pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]) -> Displaced {
     if !core.has_slots() {
         return Displaced(None);

@@ -1,10 +1,9 @@
-//! Copies from slots to the HDD: of victims, of homes that are healed, of pages that are drained.
+//! Copies from slots to the HDD: of victims, of pages whose homes are healed, and of drained pages.
 //!
-//! Every copy goes the same way: the slot is durable and backs the home write, the journal voids older
-//! copies, and the slot is clean only after a flush of the HDD.
+//! All take the same steps: the slot is durable and backs the home write, the journal voids older copies, and
+//! the slot is clean only after a flush of the HDD.
 
 use super::Core;
-use super::read::read_one;
 use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
@@ -16,29 +15,29 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
 
-/// Pages of one batch, at most: how much is still written after a drain was given up.
+/// The maximum number of pages of a batch, which a drain still writes after it was cancelled.
 pub(super) const BATCH_MAX: usize = 32;
 
-/// A batch's end.
+/// The outcome of a batch.
 pub(crate) struct Copied {
-    /// The ones that are home, durably.
+    /// The copies that are durable at home.
     pub(crate) home: Vec<WriteBack>,
-    /// The ones whose slot or home failed, each by its own error.
+    /// The pages whose slot or home failed, each with its own error.
     pub(crate) failed: Vec<(PageId, TierError)>,
-    /// What failed for all of them.
+    /// The error that concerns the whole batch.
     pub(crate) result: Result<(), DeviceError>,
 }
 
 impl Core {
     /// Copies held slots home, then releases them.
     pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
-        let held = Held { core: self, batch, class, home: Vec::new() };
+        let held = HeldSlots { core: self, batch, class, home: Vec::new() };
         held.copy().await
     }
 
-    /// Without a ring nothing backs the home writes of `pages`, and their records void the SSD's only copies
-    /// of older versions. So this writes those copies home first, durably. Returns the pages that may follow,
-    /// and those that may not. It does not wait for damaged copies.
+    /// Without a ring, nothing backs the home writes of `pages`, and their records void only copies of older
+    /// versions on the SSD. So this first writes those copies home durably. Returns the pages that may
+    /// follow, and those that may not. Damaged copies do not hold up their pages.
     pub(super) async fn only_copies_first(
         &self,
         pages: Vec<HomeBound>,
@@ -92,13 +91,13 @@ impl Core {
         (ready, not)
     }
 
-    /// Copies the slots of `pages` home, clean or dirty. Waits for readers of these slots, and skips pages
-    /// without a copy.
+    /// Copies the slots of `pages` home, clean or dirty. Skips pages without a copy, and slots that are being
+    /// read; if none is left, waits briefly for the reads.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
         let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
         if batch.is_empty() {
-            // Each is gone or being read. Reads end soon.
+            // Each copy is gone or being read; reads end soon.
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
         }
@@ -113,22 +112,22 @@ impl Core {
     }
 }
 
-/// Held slots. Released when this is dropped, also if the copying was cut short.
-struct Held<'a> {
+/// A batch of held slots, released on drop, even if the copying was cut short.
+struct HeldSlots<'a> {
     core: &'a Core,
     batch: Vec<WriteBack>,
-    /// Of the home writes.
+    /// The class of the home writes.
     class: IoClass,
     home: Vec<WriteBack>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
         for one in self.batch.drain(..) {
             state.end_write_back(one, self.home.contains(&one));
         }
-        // From now on a checkpoint names these slots as what they are.
+        // From here on a checkpoint names the actual state of these slots.
         state.home.end_write_back();
         drop(state);
         self.core.changed.notify_waiters();
@@ -136,7 +135,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Held<'_> {
+impl HeldSlots<'_> {
     async fn copy(mut self) -> Copied {
         let mut failed = Vec::new();
         let result = self.all(&mut failed).await;
@@ -163,7 +162,7 @@ impl Held<'_> {
             match outcome {
                 Outcome::Home => arrived.lock().push(page),
                 Outcome::Superseded => {}
-                // The copy is not worth another try.
+                // The copy has no home, so it is not worth another attempt.
                 Outcome::SpaceDropped => core.state.lock().slots.discard(page),
                 Outcome::Failed(error) => errors.lock().push((page, error)),
             }
@@ -184,28 +183,19 @@ impl Held<'_> {
         let core = self.core;
         let ssd = core.ssd();
         let reads = self.batch.iter().map(|one| {
-            let ssd = &ssd;
-            async move {
-                let (buf, result) =
-                    read_one(ssd, core.slot_at(one.slot), core.buffer(), IoClass::WriteBack).await;
-                (one, buf, result)
-            }
+            let (at, version, buf) = (core.slot_at(one.slot), (one.page, one.stamp), core.buffer());
+            let read = core.read_image(&ssd, at, version, buf, IoClass::WriteBack);
+            async move { (one, read.await) }
         });
         let mut pages = Vec::with_capacity(self.batch.len());
-        for (one, image, result) in join_all(reads).await {
-            let error = match result {
-                Err(source) => {
-                    core.ssd_failed(&source);
-                    TierError::Device { page: one.page, source }
-                }
-                Ok(()) => match core.check(image.as_slice(), one.page, Some(one.stamp)) {
-                    Ok(_) => {
-                        pages.push(HomeBound::new(one.page, image, Lsn(0)));
-                        continue;
-                    }
-                    Err(defect) => core.corrupt(one.page, &ssd, core.slot_at(one.slot), defect),
-                },
+        for (one, (image, result)) in join_all(reads).await {
+            let Err(error) = result else {
+                pages.push(HomeBound::new(one.page, image, Lsn(0)));
+                continue;
             };
+            if let TierError::Device { source, .. } = &error {
+                core.ssd_failed(source);
+            }
             tracing::error!(%error, "a copy on the SSD cannot be written home");
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));

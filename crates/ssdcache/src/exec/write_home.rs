@@ -1,10 +1,10 @@
-//! Writing pages home, so that neither a torn write (I4) nor an old SSD copy (I3) can hurt.
+//! Writes pages home so that neither a torn write (I4) nor an old SSD copy (I3) can do harm.
 //!
 //! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD
 //! flush, (3) the HDD writes, sorted and merged. The ring holds the images until an HDD flush that begins
-//! after (3). For the SSD's own write-back the slot itself, flushed before, takes the ring's place; and for
-//! pages that a doublewrite buffer of slots has taken, the slot that they were just appended to. The table of
-//! what is on its way is [`crate::protocol::home_batches`].
+//! after (3). In the SSD's own write-back, the source slot, flushed before, replaces the ring; under the
+//! doublewrite policy, the slot to which the page was just appended does. [`crate::protocol::home_batches`]
+//! is the table of pages on their way.
 
 use super::Core;
 use super::coalesce::{Piece, coalesce};
@@ -19,10 +19,10 @@ use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
+/// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
-/// Writes of an urgent batch in flight at once. Its share of the disk is its share of the queued writes.
+/// The number of an urgent batch's writes in flight. Its share of the disk is its share of the queued writes.
 const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image on its way home.
@@ -47,25 +47,25 @@ impl HomeBound {
     }
 }
 
-/// What became of a page on its way home.
+/// The outcome of a home write.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// It is written there.
+    /// The page was written home.
     Home,
-    /// A newer version has taken its place in its slot: it must not be written over that.
+    /// The page's slot has received a newer version, which may be home already.
     Superseded,
-    /// Its space is being dropped: there is nothing to write for. Its slot must not pass for a copy of what
-    /// is home, though: a crash may bring the space back.
+    /// The page's space is being dropped, so there was nothing to write. Its slot must not be treated as a
+    /// copy of its home, though: a crash may bring the space back.
     SpaceDropped,
     Failed(TierError),
 }
 
-/// Called once for every page, with its image, when its home write has ended.
+/// Called once for each page, with its image, when its home write has ended.
 pub(super) type Each<'a> = &'a (dyn Fn(PageId, IoBuf, Outcome) + Send + Sync);
 
 impl Core {
-    /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on
-    /// (its images are), otherwise after the next HDD flush.
+    /// Writes `pages` to the HDD and waits for the writes. With a ring they are durable then (as images in
+    /// the ring), otherwise after the next HDD flush.
     pub(super) async fn write_home(
         &self,
         backing: Backing,
@@ -137,15 +137,15 @@ impl Core {
         drop(state);
         self.changed.notify_waiters();
         self.wake.slots.notify_one();
-        // The write-back loop looks for more by itself, and must not be woken by its own failures.
+        // The write-back loop looks for more work by itself, and its own failures must not wake it.
         if backing != Backing::WriteBack {
             self.wake.victims.notify_one();
         }
     }
 
-    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images that
-    /// the ring is to back. Takes out of the batch the slots' pages that have a newer version by then: it may
-    /// be home already. `None`: no page is left.
+    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; then seals the images
+    /// that the ring will back. Removes pages from the batch whose slots have received a newer version, which
+    /// may be home already. `None`: no page is left.
     async fn plan_batch(
         &self,
         backing: Backing,
@@ -170,13 +170,14 @@ impl Core {
             if why == NoPlace::Journal
                 && let Some(cause) = self.map_failure()
             {
-                // Without checkpoints the journal never has room again, and without it no page may go home.
+                // Without checkpoints the journal never has room again, and without the journal no page may
+                // be written home.
                 self.refuse(&cause, true);
                 continue;
             }
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
-                // If that fails, the writes that want a place fail, and their pages stay dirty; the next ones
-                // try again, since the error may pass.
+                // If the repair fails, the writes that need a place fail and their pages stay dirty. Later
+                // writes try again, since the error may be temporary.
                 self.mend_homes().await.inspect_err(|error| self.rules.mend_failed(self, error))?;
                 continue;
             }
@@ -219,8 +220,8 @@ impl Core {
         state.ssd_error.clone().filter(|_| state.map_failed)
     }
 
-    /// Makes the ring's oldest entries free, or records of slots that back home writes superfluous, if an HDD
-    /// flush is all they wait for.
+    /// Flushes the HDD if only that is needed to free the ring's oldest entries, or to make records of slots
+    /// that back home writes superfluous.
     async fn flush_for_place(&self, why: NoPlace) -> Result<(), TierError> {
         let wanted = {
             let home = &self.state.lock().home;
@@ -253,7 +254,7 @@ impl Core {
             match flushed {
                 Ok(()) => (batch, journal().await),
                 error => {
-                    // These blocks are never written: they reserve no place.
+                    // These blocks will never be written: they reserve no place.
                     self.state.lock().home.recorded(id);
                     (batch, error)
                 }
@@ -268,7 +269,7 @@ impl Core {
         }
     }
 
-    /// Writes the images to their places, if they have any. They come back in another order.
+    /// Writes the images to their ring places, if they have any. Returns them in another order.
     async fn write_ring(
         &self,
         batch: Vec<HomeBound>,
@@ -322,7 +323,7 @@ impl Core {
     }
 }
 
-/// Writes `pieces` in runs of neighbours, a bounded number at a time. The runs come back as they complete.
+/// Writes `pieces` in runs of adjacent ones, a bounded number at a time. Yields the runs as they complete.
 pub(super) fn write_runs<T: Send>(
     device: &SharedDevice,
     pieces: Vec<Piece<T>>,
@@ -345,7 +346,7 @@ fn stamp_of(image: &IoBuf) -> Stamp {
     Header::peek(image.as_slice()).stamp
 }
 
-/// What failed for the batch failed for each of its pages.
+/// Reports a failure of the whole batch for each of its pages.
 fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
     for HomeBound { page, image, .. } in batch {
         let error = match error.clone() {
@@ -358,7 +359,7 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
     }
 }
 
-/// The pages of `batch`, each with its version and the oldest change that the HDD may lack of it.
+/// The pages of `batch`, each with its version and the oldest change of it that the HDD may lack.
 fn unflushed(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
     batch.iter().map(|b| (b.page, stamp_of(&b.image), b.lsn)).collect()
 }

@@ -1,8 +1,8 @@
 //! The journal: a record for every page version that is about to go to the HDD.
 //!
-//! A record `(page, stamp)` says for ever: *no copy of `page` on the SSD that is older than `stamp` counts*.
-//! It is durable before the HDD write starts, so invariant R (no resurrection) holds by construction, without
-//! a write into each old slot. `docs/recovery.md` has the argument.
+//! A record `(page, stamp)` states permanently: *copies of `page` on the SSD older than `stamp` do not
+//! count*. It is durable before the HDD write starts, so invariant R (no resurrection) holds without a write
+//! into each old slot. `docs/recovery.md` has the argument.
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::format::layout::{BLOCK_BYTES, JournalSeq};
@@ -15,7 +15,7 @@ const WRITE_BACK: u32 = 1;
 const APPENDED: u32 = 2;
 const SLOTS_BACK: u32 = 4;
 
-/// The most records that one block holds.
+/// The maximum number of records in a block.
 pub const RECORDS_MAX: usize = (BLOCK_BYTES as usize - HEADER_BYTES) / RECORD_BYTES;
 
 /// One page version on its way to the HDD.
@@ -23,33 +23,34 @@ pub const RECORDS_MAX: usize = (BLOCK_BYTES as usize - HEADER_BYTES) / RECORD_BY
 pub struct Record {
     /// The page.
     pub page: PageId,
-    /// The version that goes to the HDD.
+    /// The version being written to the HDD.
     pub stamp: Stamp,
 }
 
-/// What backs the home writes of a block's pages: where a torn home is mended from.
+/// What backs the home writes of a block's pages: the source from which a torn home is repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backing {
     /// The doublewrite ring.
     #[default]
     Ring,
-    /// The slots that they are written back from, a batch at a time.
+    /// The slots from which they are written back, a batch at a time.
     WriteBack,
-    /// The slots that they were appended to just before (the doublewrite policy).
+    /// The slots to which they were appended just before (the doublewrite policy).
     Appended,
 }
 
-/// A journal block, decoded.
+/// A decoded journal block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Block {
-    /// Its place in the journal's order.
+    /// Its position in the journal's order.
     pub seq: JournalSeq,
-    /// Images in the ring with smaller stamps have reached the HDD durably; with `slots_back`, appended ones
-    /// too.
+    /// Images in the ring with smaller stamps are durable on the HDD; with `slots_back`, so are appended
+    /// ones.
     pub ring_floor: Stamp,
     /// What backs the home writes of these pages.
     pub backing: Backing,
-    /// Home writes that appended slots back may not be durable: of versions with stamps from the floor on.
+    /// Whether home writes backed by appended slots may not be durable: those of versions with stamps from
+    /// the floor on.
     pub slots_back: bool,
     /// The map checkpoint in force when the block was written.
     pub generation: u64,
@@ -58,7 +59,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// As a block of the store of `seed`.
+    /// Encodes it as a block of the store of `seed`.
     ///
     /// # Panics
     /// With more than [`RECORDS_MAX`] records.
@@ -85,7 +86,7 @@ impl Block {
         b
     }
 
-    /// The block in `bytes`, if a sound one of the store of `seed` stands there.
+    /// Decodes the block in `bytes`; `None` if it is not a sound block of the store of `seed`.
     #[must_use]
     pub fn decode(seed: StoreSeed, bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;

@@ -1,11 +1,11 @@
-//! Where things lie on the SSD: superblock, two map areas, journal, doublewrite ring, slots.
+//! The layout of the SSD: superblocks, two map areas, journal, doublewrite ring, slots.
 //!
 //! The byte table is in `docs/format.md`. All areas start on 4 KiB boundaries, slots on page boundaries.
 
 use pagetier_page::PageSize;
 use std::ops::{Add, Sub};
 
-/// The sequence number of a journal block. They count up over the life of an SSD.
+/// The sequence number of a journal block. It increases over the life of an SSD.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct JournalSeq(pub u64);
 
@@ -17,7 +17,7 @@ impl Add<u64> for JournalSeq {
     }
 }
 
-/// The number of blocks from one to the other.
+/// The number of blocks from one sequence number to another.
 impl Sub for JournalSeq {
     type Output = u64;
 
@@ -26,26 +26,26 @@ impl Sub for JournalSeq {
     }
 }
 
-/// The unit of every structure beside pages, in bytes.
+/// The unit of every structure except pages, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Bytes of one slot's entry in a map checkpoint.
+/// The size of a slot's entry in a map checkpoint, in bytes.
 pub const MAP_ENTRY_BYTES: u64 = 16;
 
-/// The sizes of the areas of one SSD file. All of it follows from the counts, which the superblock keeps.
+/// The sizes of the areas of an SSD. All positions follow from these counts, which the superblock keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// The page size of the store.
     pub page_size: PageSize,
-    /// Slots for pages.
+    /// The number of slots for pages.
     pub slots: u32,
-    /// Blocks of the journal.
+    /// The number of journal blocks.
     pub journal_blocks: u32,
-    /// Pages of the doublewrite ring; 0 when it is off.
+    /// The number of pages of the doublewrite ring; 0 when it is off.
     pub ring_pages: u32,
 }
 
-/// The SSD is too small for its metadata and the fewest slots.
+/// The SSD is too small for its metadata and the minimum number of slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "an SSD of {bytes} bytes is too small: at least {needed} are needed for its metadata and {SLOTS_MIN} slots"
@@ -53,23 +53,23 @@ pub struct Layout {
 pub struct TooSmall {
     /// The size given.
     pub bytes: u64,
-    /// The smallest that works with this page size and ring.
+    /// The smallest size that works with this page size and ring.
     pub needed: u64,
 }
 
-/// The fewest slots that an SSD cache works with.
+/// The minimum number of slots of an SSD cache.
 pub const SLOTS_MIN: u32 = 32;
 
-/// The most pages of a doublewrite ring: recovery keeps an entry in memory for each.
+/// The maximum number of pages of a doublewrite ring: recovery keeps an entry in memory for each.
 pub const RING_PAGES_MAX: u32 = 1 << 16;
 
-/// The most blocks of a journal: recovery keeps all of them in memory.
+/// The maximum number of journal blocks: recovery keeps all of them in memory.
 const JOURNAL_BLOCKS_MAX: u32 = 4096;
 
 const SUPERBLOCKS: u64 = 2;
 
 impl Layout {
-    /// The layout that makes the most slots of `bytes`.
+    /// The layout with the most slots that fits into `bytes`.
     ///
     /// # Errors
     /// [`TooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
@@ -93,73 +93,73 @@ impl Layout {
         Ok(with(fits))
     }
 
-    /// A layout for a ring alone (a store without an SSD).
+    /// A layout with only a ring (for a store without an SSD).
     #[must_use]
     pub fn ring_only(page_size: PageSize, ring_pages: u32) -> Self {
         Self { page_size, slots: 0, journal_blocks: 0, ring_pages }
     }
 
-    /// Bytes of one map area: its header block, the body, the header once more, and the mark of the other
-    /// area.
+    /// The size of a map area in bytes: its header block, the body, the header again, and the mark of the
+    /// other area.
     #[must_use]
     pub fn map_area_bytes(&self) -> u64 {
         BLOCK_BYTES + blocks(self.map_body_bytes()) + 2 * BLOCK_BYTES
     }
 
-    /// Bytes of a map's body: a bit per slot for the zone, then the entries.
+    /// The size of a map's body in bytes: a bit per slot for the zone, then the entries.
     #[must_use]
     pub fn map_body_bytes(&self) -> u64 {
         zone_bitmap_bytes(self.slots) + u64::from(self.slots) * MAP_ENTRY_BYTES
     }
 
-    /// Where map area `area` (0 or 1) starts.
+    /// The offset of map area `area` (0 or 1).
     #[must_use]
     pub fn map_at(&self, area: u8) -> u64 {
         SUPERBLOCKS * BLOCK_BYTES + u64::from(area) * self.map_area_bytes()
     }
 
-    /// Where the header of map area `area` stands: before its body (copy 0) and after it (copy 1).
+    /// The offset of the header of map area `area`: before its body (copy 0) or after it (copy 1).
     #[must_use]
     pub fn map_header_at(&self, area: u8, copy: u8) -> u64 {
         let body = BLOCK_BYTES + blocks(self.map_body_bytes());
         self.map_at(area) + if copy == 0 { 0 } else { body }
     }
 
-    /// Where map area `area` keeps the mark that the other area's checkpoint is in force.
+    /// The offset of the mark in map area `area` that puts the other area's checkpoint in force.
     #[must_use]
     pub fn map_mark_at(&self, area: u8) -> u64 {
         self.map_header_at(area, 1) + BLOCK_BYTES
     }
 
-    /// Where the journal block of sequence number `seq` lies.
+    /// The offset of the journal block with sequence number `seq`.
     #[must_use]
     pub fn journal_at(&self, seq: JournalSeq) -> u64 {
         let index = if self.journal_blocks == 0 { 0 } else { seq.0 % u64::from(self.journal_blocks) };
         self.map_at(2) + index * BLOCK_BYTES
     }
 
-    /// Where the ring page of index `index` lies.
+    /// The offset of ring page `index`.
     #[must_use]
     pub fn ring_at(&self, index: u32) -> u64 {
         let journal_end = self.map_at(2) + u64::from(self.journal_blocks) * BLOCK_BYTES;
         self.page_aligned(journal_end) + u64::from(index) * self.page_size.bytes() as u64
     }
 
-    /// Where slot `slot` lies.
+    /// The offset of slot `slot`.
     #[must_use]
     pub fn slot_at(&self, slot: u32) -> u64 {
         self.ring_at(self.ring_pages) + u64::from(slot) * self.page_size.bytes() as u64
     }
 
-    /// The first byte after everything.
+    /// The end of the last area.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.slot_at(self.slots)
     }
 
-    /// Whether a store can work with these counts: slots and journal both or neither, not too few of them,
-    /// and journal and ring not larger than any store makes them. What recovery allocates for the slots is
-    /// bounded by the device's size, which [`Layout::end`] must not exceed.
+    /// Whether a store can work with these counts: slots and journal both present (and enough slots) or both
+    /// absent, and journal and ring not larger than any store makes them. The device's size, which
+    /// [`Layout::end`] must not exceed, bounds what recovery allocates for the slots.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         if self.ring_pages > RING_PAGES_MAX || self.journal_blocks > JOURNAL_BLOCKS_MAX {
@@ -173,7 +173,7 @@ impl Layout {
     }
 }
 
-/// Bytes of the zone bitmap for `slots` slots, whole words.
+/// The size of the zone bitmap for `slots` slots in bytes, in whole words.
 #[must_use]
 pub fn zone_bitmap_bytes(slots: u32) -> u64 {
     u64::from(slots).div_ceil(64) * 8
@@ -183,7 +183,7 @@ fn blocks(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// A block a batch: enough that the journal forces few checkpoints, and under 2 % of a small SSD.
+/// With a block per batch, enough that the journal rarely forces a checkpoint, and below 2 % of a small SSD.
 fn journal_blocks(slots: u64) -> u32 {
     (slots / 64).clamp(8, u64::from(JOURNAL_BLOCKS_MAX)) as u32
 }

@@ -1,9 +1,9 @@
-//! A map checkpoint: which slot holds which page in which version, and which slots are the zone.
+//! A map checkpoint: which slot holds which version of which page, and which slots form the zone.
 //!
-//! Header and body are written apart: the body, a flush, then the header in two places, a flush. Two areas
-//! take turns, so a torn checkpoint leaves the one before it untouched. A mark in the other area then says
-//! that the checkpoint is in force, before anything is written under it: if its header rots later, the one
-//! before must not pass for the newest.
+//! Header and body are written separately: the body, a flush, then the header in two places, a flush. Two
+//! areas alternate, so a torn checkpoint leaves the previous one untouched. A mark in the other area then
+//! says that the checkpoint is in force, before anything is written under it: if its headers rot later, the
+//! previous checkpoint must not be taken for the newest.
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::format::layout::JournalSeq;
@@ -15,7 +15,7 @@ const MARK_MAGIC: [u8; 8] = *b"PGTIERGN";
 const CLEAN_BIT: u64 = 1 << 63;
 const LIVE_BIT: u64 = 1 << 62;
 
-/// What a checkpoint says of one slot.
+/// A checkpoint's entry for a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The page in the slot.
@@ -27,9 +27,9 @@ pub struct Entry {
 }
 
 /// The header of a checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MapHeader {
-    /// Grows by one with every checkpoint.
+    /// Increases with every checkpoint.
     pub generation: u64,
     /// Every slot write with a larger stamp began after the map was captured.
     pub watermark: Stamp,
@@ -39,8 +39,8 @@ pub struct MapHeader {
     pub body_crc: u32,
     /// How many slots the body describes.
     pub slots: u32,
-    /// No copy on the SSD, named by the map or written later, lacks a change older than this on the HDD. 0:
-    /// not known.
+    /// The HDD has every change older than this of every copy on the SSD, named by the map or written later.
+    /// 0: not known.
     pub lsn_floor: Lsn,
 }
 
@@ -49,16 +49,15 @@ pub struct MapHeader {
 pub struct MapBody {
     /// By slot.
     pub entries: Vec<Option<Entry>>,
-    /// By slot: whether it belongs to the zone.
+    /// By slot, whether it belongs to the zone.
     pub zone: Vec<bool>,
-    /// By slot: whether something else than its dirty version may be there though that version is the newest:
-    /// the image was on its way when the map was captured, or was a copy of a home write that no flush had
-    /// made durable.
+    /// By slot, whether it may hold something other than its dirty version although that version is the
+    /// newest: at the capture the image was on its way, or was a copy of a home write that was not durable.
     pub in_flight: Vec<bool>,
 }
 
 impl MapHeader {
-    /// As a block of the store of `seed`.
+    /// Encodes it as a block of the store of `seed`.
     #[must_use]
     pub fn encode(&self, seed: StoreSeed) -> Vec<u8> {
         let mut b = vec![0; BLOCK_BYTES as usize];
@@ -72,7 +71,7 @@ impl MapHeader {
         b
     }
 
-    /// The header in `bytes`, if a sound one of the store of `seed` stands there.
+    /// Decodes the header in `bytes`; `None` if it is not a sound header of the store of `seed`.
     #[must_use]
     pub fn decode(seed: StoreSeed, bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
@@ -88,7 +87,7 @@ impl MapHeader {
     }
 }
 
-/// A mark that checkpoint `generation` is in force: a block of the store of `seed`.
+/// Encodes the mark that checkpoint `generation` is in force, as a block of the store of `seed`.
 #[must_use]
 pub fn encode_mark(seed: StoreSeed, generation: u64) -> Vec<u8> {
     let mut b = vec![0; BLOCK_BYTES as usize];
@@ -97,7 +96,7 @@ pub fn encode_mark(seed: StoreSeed, generation: u64) -> Vec<u8> {
     b
 }
 
-/// The generation that the mark in `bytes` speaks of, if a sound one of the store of `seed` stands there.
+/// The generation that the mark in `bytes` names; `None` if it is not a sound mark of the store of `seed`.
 #[must_use]
 pub fn decode_mark(seed: StoreSeed, bytes: &[u8]) -> Option<u64> {
     let b = bytes.get(..BLOCK_BYTES as usize)?;
@@ -106,20 +105,21 @@ pub fn decode_mark(seed: StoreSeed, bytes: &[u8]) -> Option<u64> {
 }
 
 impl MapBody {
-    /// A body without entries and zone, for `slots` slots.
+    /// A body for `slots` slots without entries and with an empty zone.
     #[must_use]
     pub fn empty(slots: u32) -> Self {
         let slots = slots as usize;
         Self { entries: vec![None; slots], zone: vec![false; slots], in_flight: vec![false; slots] }
     }
 
-    /// What a recovery takes on trust: entries outside the zone.
+    /// The entries that a recovery trusts: those outside the zone.
     pub(crate) fn outside_zone(&self) -> Vec<Option<Entry>> {
         let slots = self.entries.iter().zip(&self.zone);
         slots.map(|(entry, in_zone)| entry.filter(|_| !in_zone)).collect()
     }
 
-    /// As bytes, padded to whole blocks, with the unpadded part's checksum for the store of `seed`.
+    /// Encodes it, padded to whole blocks. Also returns the checksum of the unpadded part for the store of
+    /// `seed`.
     #[must_use]
     pub fn encode(&self, seed: StoreSeed) -> (Vec<u8>, u32) {
         let slots = self.entries.len();
@@ -144,7 +144,7 @@ impl MapBody {
         (b, crc)
     }
 
-    /// The body in `bytes`, if it is the one that `header` speaks of.
+    /// Decodes the body in `bytes`; `None` if it is not the one that `header` describes.
     #[must_use]
     pub fn decode(seed: StoreSeed, bytes: &[u8], header: &MapHeader, layout: &Layout) -> Option<Self> {
         if header.slots != layout.slots {

@@ -1,4 +1,4 @@
-//! What stands on disk, byte by byte (`docs/format.md`): pure codecs.
+//! The on-disk format (`docs/format.md`): pure codecs.
 
 mod bytes;
 pub(crate) mod journal;

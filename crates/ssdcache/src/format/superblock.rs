@@ -1,5 +1,5 @@
-//! The first block of an SSD: whose it is, its layout, and which openings it took part in. It stands there
-//! twice.
+//! The superblock of an SSD: its store, its layout, and the openings that it took part in. The first two
+//! blocks hold a copy each.
 
 use crate::format::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::format::layout::{BLOCK_BYTES, Layout};
@@ -8,24 +8,24 @@ use pagetier_page::{PageSize, StoreSeed};
 const MAGIC: [u8; 8] = *b"PGTIERSS";
 const FORMAT: u32 = 2;
 
-/// Which openings of its store a device took part in: they identify an older copy of it. Of two copies the
-/// larger is the newer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+/// The openings of its store that a device took part in. They identify older copies of a device: of two
+/// marks, the larger is the newer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
 pub struct Marks {
     /// The last opening.
     pub opened: u32,
     /// The last opening that was closed in order.
     pub closed: u32,
-    /// The manifest of that moment was durable in this generation.
+    /// The generation of the manifest that was durable at that moment.
     pub manifest: u64,
 }
 
-/// The store that an SSD belongs to, and its division.
+/// A decoded superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// The store that the SSD belongs to.
     pub store: [u8; 16],
-    /// The SSD's own id: a store remembers it.
+    /// The SSD's own id, which its store remembers.
     pub ssd: [u8; 16],
     /// The division into areas.
     pub layout: Layout,
@@ -33,16 +33,16 @@ pub struct Superblock {
     pub marks: Marks,
 }
 
-/// What the first block of a device turned out to be.
+/// What the first block of a device holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// A superblock.
     Superblock(Superblock),
     /// Nothing but zeroes.
     Blank,
-    /// A superblock of a format this version does not read.
+    /// A superblock of a format that this version does not read.
     Format(u32),
-    /// Something else: not ours to overwrite.
+    /// Other data, which must not be overwritten.
     Foreign,
 }
 
@@ -61,13 +61,13 @@ mod at {
 }
 
 impl Superblock {
-    /// What the checksums of the device's metadata and pages start from.
+    /// The seed of the checksums of the device's metadata and pages.
     #[must_use]
     pub fn seed(&self) -> StoreSeed {
         StoreSeed::of_store(self.store)
     }
 
-    /// As a block.
+    /// Encodes it as a block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; BLOCK_BYTES as usize];
@@ -86,7 +86,7 @@ impl Superblock {
         b
     }
 
-    /// What stands in `block`.
+    /// Decodes `block`.
     #[must_use]
     pub fn decode(block: &[u8]) -> Found {
         if block.len() < BLOCK_BYTES as usize {

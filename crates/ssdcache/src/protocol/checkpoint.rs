@@ -1,4 +1,4 @@
-//! A map checkpoint: what its header vouches for, and the order in which its parts are written (I9).
+//! Map checkpoints: what the header vouches for, and the order in which the parts are written (I9).
 
 use super::Protocol;
 use super::slots::Capture;
@@ -6,7 +6,7 @@ use crate::format::map::{MapBody, MapHeader};
 use pagetier_page::{Lsn, Stamp};
 use pagetier_policy::Millis;
 
-/// A step of writing a checkpoint; each ends before the next begins.
+/// A step of writing a checkpoint. Each step ends before the next begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     WipeMark,
@@ -17,10 +17,9 @@ pub(crate) enum Step {
     Mark,
 }
 
-/// The order of a checkpoint. `doubtful`: the one before was reported as failed, in the same area, and any
-/// part of it may stand all the same. A sound header over another body would pass for a damaged map, so the
-/// headers go before the body is written over. A mark without a header would pass for one, too, so the mark
-/// goes first.
+/// The steps of a checkpoint. `doubtful`: the previous one, in the same area, was reported as failed, but any
+/// part of it may have landed. A sound header over another body would look like a damaged map, so the headers
+/// are wiped before the body is overwritten. So would a mark without a header, so the mark is wiped first.
 ///
 /// The headers must never be durable before the body and the slots that they vouch for. The mark says that
 /// the checkpoint is in force; its write ends before anything is written under the checkpoint, so the first
@@ -31,7 +30,7 @@ pub(crate) fn steps(doubtful: bool) -> Vec<Step> {
     wipe.into_iter().filter(|_| doubtful).chain(write).collect()
 }
 
-/// A checkpoint that is to be written.
+/// A checkpoint to be written.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     /// Without the body's checksum.
@@ -57,8 +56,8 @@ impl Protocol {
         Checkpoint { header, body, steps: steps(self.map_doubtful) }
     }
 
-    /// It is durable (`ok`), so that its zone is in force and the journal free up to its capture; or it
-    /// failed, and the one before still counts.
+    /// Ends a checkpoint. If it is durable (`ok`), its zone is in force and the journal is free up to its
+    /// capture; otherwise the previous one still counts.
     pub(crate) fn end_checkpoint(&mut self, header: &MapHeader, ok: bool) {
         (self.map_doubtful, self.map_failed) = (!ok, !ok);
         self.slots.end_checkpoint(ok);

@@ -1,18 +1,18 @@
-//! Numbers of flushes. A write that completed is durable once a flush that *began* afterwards has completed,
-//! so a waiter needs only that flush's number. The numbers of the two devices are different types.
+//! Flush numbers. A completed write is durable once a flush that *began* afterwards has completed, so a
+//! waiter needs only that flush's number. The numbers of the two devices are different types.
 
 use std::fmt::Debug;
 
 /// The number of a flush of one device; 1 is the first.
 pub trait FlushNumber: Copy + Ord + Debug + Send + Sync + 'static {
-    /// Flush number `number`.
+    /// The flush with this number.
     fn nth(number: u64) -> Self;
 
-    /// As a number.
+    /// The plain number.
     fn get(self) -> u64;
 }
 
-/// A flush of the SSD, or of the file of the ring.
+/// A flush of the SSD, or of the ring's file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SsdFlush(pub u64);
 

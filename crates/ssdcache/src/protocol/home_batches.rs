@@ -1,10 +1,10 @@
-//! The table of home writes: every page on its way to the HDD, and what waits for it.
+//! The table of home writes: every page on its way to the HDD, and everything that waits for it.
 //!
-//! A batch begins when it takes its places in ring and journal, and stays until nothing needs it (I4, I7):
-//! images in the ring and appended slots until an HDD flush that began after the home writes has completed, a
-//! write-back until the slots that it was copied from are released. What the rest of the protocol asks (where
-//! ring and journal may be written over, from which stamps on homes may be torn, whether a flush would help,
-//! whether a page must keep its copy) is a fold over this table; what is asked of single pages is indexed.
+//! A batch begins when it takes its places in ring and journal, and stays in the table until nothing needs it
+//! (I4, I7). Images in the ring and appended slots are needed until an HDD flush that began after the home
+//! writes has completed; a write-back until its source slots are released. Queries about the whole (where
+//! ring and journal may be overwritten, from which stamps on homes may be torn, whether a flush would help)
+//! are folds over this table; queries about single pages are indexed.
 
 use super::flushes::HddFlush;
 use crate::format::journal::{Backing, RECORDS_MAX};
@@ -14,14 +14,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A flush is due at this many home writes that slots back: a recovery looks at as many homes.
+/// A flush is due at this many home writes that slots back. It bounds the number of homes that a recovery
+/// reads for them.
 const BACKED_MAX: usize = 128;
 
 /// Names a batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct BatchId(u64);
 
-/// What a batch has to wait for.
+/// What a batch must wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoPlace {
     /// A home write of one of its pages.
@@ -32,39 +33,39 @@ pub enum NoPlace {
     Ring,
 }
 
-/// The places that a batch was given.
+/// The places of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Places {
     /// Names the batch.
     pub id: BatchId,
-    /// The ring page for each page of the batch; empty if the ring does not back it.
+    /// The ring page of each page of the batch; empty if the ring does not back it.
     pub ring: Vec<u32>,
     /// The sequence numbers of its journal blocks.
     pub journal: Range<JournalSeq>,
 }
 
-/// A page whose home write failed, and its image in the ring.
+/// A page whose home write failed, with its image in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailedHome {
     /// The page.
     pub page: PageId,
-    /// The version that its home was to get.
+    /// The version being written home.
     pub stamp: Stamp,
     /// The image's place.
     pub place: u32,
 }
 
-/// How far a batch is.
+/// The progress of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Phase {
     /// Images and records are being written.
     Recording,
-    /// They are durable or about to be, and the pages are written home.
+    /// Images and records are durable or about to be; the pages are being written home.
     Writing,
-    /// The home writes of these pages failed, and may have left them torn: the ring holds their images until
-    /// they are written home after all.
+    /// The home writes of these pages failed and may have torn their homes: the ring holds their images until
+    /// they have been written home after all.
     Torn(Vec<PageId>),
-    /// The home writes have ended: HDD flush number `flush` makes them durable.
+    /// The home writes have ended; HDD flush number `flush` makes them durable.
     Written { flush: HddFlush },
 }
 
@@ -72,14 +73,14 @@ enum Phase {
 struct HomeBatch {
     id: BatchId,
     backing: Backing,
-    /// The pages and their versions; those that the ring backs in the order of their places.
+    /// The pages and their versions, in the order of their ring places if the ring backs them.
     versions: Vec<(PageId, Stamp)>,
-    /// Its places in the ring, counted without end.
+    /// Its places in the ring, numbered without wrap-around.
     ring: Range<u64>,
     journal: Range<JournalSeq>,
-    /// No image in the ring, and no slot that backs it, has a smaller stamp.
+    /// The stamps of its images in the ring, or of the slots that back it, are at least this.
     stamp_min: Stamp,
-    /// Of images in the ring: the HDD has every change older than this.
+    /// For images in the ring: the HDD has every change older than this.
     lsn: Option<Lsn>,
     phase: Phase,
 }
@@ -102,8 +103,8 @@ impl HomeBatch {
         self.flush().is_some_and(|needed| needed <= flush)
     }
 
-    /// Whether the map of a checkpoint captured now would name copies that its records void, or slots that
-    /// may soon be given away as only copies.
+    /// Whether the map of a checkpoint captured at this moment would name copies that the batch's records
+    /// void, or name as only copies slots that may soon be given away.
     fn pins_journal(&self) -> bool {
         !self.journal.is_empty() && (self.is_under_way() || self.backing != Backing::Ring)
     }
@@ -113,15 +114,15 @@ impl HomeBatch {
     }
 }
 
-/// Why a page is in the table, counted.
+/// The reasons why a page is in the table, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Claims {
-    /// Its home is being written, or about to be.
+    /// Home writes of the page in flight or about to start.
     writing: u32,
-    /// It is copied home from a slot, or its home is mended from the ring: it must not lose its copy before
-    /// the HDD was flushed.
+    /// Copies of the page from a slot to its home, and repairs of its home from the ring: until an HDD flush
+    /// it must not lose its copy.
     held: u32,
-    /// Its slot backs a home write that is not durable, or is to back one.
+    /// Home writes that the page's slot backs, or will back, and that are not durable.
     backed: u32,
 }
 
@@ -131,23 +132,23 @@ pub struct HomeBatches {
     ids: u64,
     batches: VecDeque<HomeBatch>,
     claims: FxHashMap<PageId, Claims>,
-    /// Versions that were appended, and whose home writes have not begun.
+    /// Appended versions whose home writes have not begun.
     appended: FxHashSet<(PageId, Stamp)>,
     /// The oldest version whose home write failed while a slot backed it.
     torn_from: Option<Stamp>,
-    /// Of the pages whose home writes failed, those that were discarded since.
+    /// Pages that were discarded after their home writes failed.
     discarded: FxHashSet<PageId>,
     ring_pages: u32,
-    /// What of the ring is held, counted without end.
+    /// The places of the ring that are held, numbered without wrap-around.
     ring: Range<u64>,
     journal_blocks: u32,
-    /// Sequence numbers: from the oldest block that a recovery wants to the next.
+    /// Sequence numbers, from the oldest block that a recovery needs to the next one to be written.
     journal: Range<JournalSeq>,
 }
 
 impl HomeBatches {
-    /// No home writes, with an empty ring of `ring_pages` pages that goes on at place `ring_from`, and a
-    /// journal of `journal_blocks` blocks of which a recovery wants `journal`.
+    /// A table without home writes, an empty ring of `ring_pages` pages that continues at place `ring_from`,
+    /// and a journal of `journal_blocks` blocks, of which a recovery needs those of `journal`.
     #[must_use]
     pub fn new(ring_pages: u32, ring_from: u32, journal_blocks: u32, journal: Range<JournalSeq>) -> Self {
         let ring = u64::from(ring_from)..u64::from(ring_from);
@@ -155,7 +156,6 @@ impl HomeBatches {
     }
 
     // ---- pages
-    // ----------------------------------------------------------------------------------------------
 
     fn claims(&self, page: PageId) -> Claims {
         self.claims.get(&page).copied().unwrap_or_default()
@@ -174,21 +174,21 @@ impl HomeBatches {
         }
     }
 
-    /// Whether the home of `page` is being written: at most one write at a time, so that versions arrive in
-    /// order (I8).
+    /// Whether the home of `page` is being written. At most one write is in flight, so that versions arrive
+    /// in order (I8).
     #[must_use]
     pub fn is_writing(&self, page: PageId) -> bool {
         self.claims(page).writing > 0
     }
 
-    /// Whether the slot of `page` backs a home write that is not durable: a crash might leave its home torn,
-    /// and nothing else to mend it.
+    /// Whether the slot of `page` backs a home write that is not durable. A crash might tear the home, and
+    /// only the slot could repair it.
     #[must_use]
     pub fn is_backed(&self, page: PageId) -> bool {
         self.claims(page).backed > 0
     }
 
-    /// Whether `page` must not lose its copy: a crash might leave its home torn, and nothing to mend it.
+    /// Whether `page` must keep its copy: a crash might tear its home, and nothing else could repair it.
     #[must_use]
     pub fn keeps_copy(&self, page: PageId) -> bool {
         let Claims { held, backed, .. } = self.claims(page);
@@ -207,25 +207,25 @@ impl HomeBatches {
         self.claims.iter().any(|(page, claims)| page.space == space && claims.backed > 0)
     }
 
-    /// Pages whose homes are being written.
+    /// The number of pages whose homes are being written.
     #[must_use]
     pub fn pages_writing(&self) -> usize {
         self.claims.values().filter(|claims| claims.writing > 0).count()
     }
 
-    /// Pages that are held for a copy home.
+    /// The number of pages held for a copy home.
     #[must_use]
     pub fn pages_held(&self) -> usize {
         self.claims.values().filter(|claims| claims.held > 0).count()
     }
 
-    /// Pages whose slots back home writes, or are to.
+    /// The number of pages whose slots back home writes, or will.
     #[must_use]
     pub fn pages_backed(&self) -> usize {
         self.claims.values().filter(|claims| claims.backed > 0).count()
     }
 
-    /// The page is to be copied home from its slot. Ends with [`HomeBatches::release`].
+    /// Claims `page` for a copy home from its slot, until [`HomeBatches::release`].
     pub fn hold(&mut self, page: PageId) {
         self.claim(page).held += 1;
     }
@@ -235,14 +235,14 @@ impl HomeBatches {
         self.disclaim(page, |claims| &mut claims.held);
     }
 
-    /// The slot that version `stamp` of `page` is appended to will back its way home.
+    /// Notes that the slot to which version `stamp` of `page` is appended will back its home write.
     pub fn append(&mut self, page: PageId, stamp: Stamp) {
         if self.appended.insert((page, stamp)) {
             self.claim(page).backed += 1;
         }
     }
 
-    /// It will not, if its home write has not begun.
+    /// Reverts [`HomeBatches::append`], unless the home write has begun.
     pub fn give_up_append(&mut self, page: PageId, stamp: Stamp) {
         if self.appended.remove(&(page, stamp)) {
             self.disclaim(page, |claims| &mut claims.backed);
@@ -250,16 +250,15 @@ impl HomeBatches {
     }
 
     // ---- a batch's life
-    // -------------------------------------------------------------------------------------
 
-    /// The most pages that one batch may have: what the ring takes, and one journal block.
+    /// The maximum number of pages of a batch: half the ring, and at most one journal block.
     #[must_use]
     pub fn batch_max(&self, backing: Backing) -> usize {
         let ringed = backing == Backing::Ring && self.ring_pages > 0;
         if ringed { (self.ring_pages as usize / 2).clamp(1, RECORDS_MAX) } else { RECORDS_MAX }
     }
 
-    /// Whether there is a journal: without slots none is needed.
+    /// Whether there is a journal; without slots none is needed.
     #[must_use]
     pub fn has_journal(&self) -> bool {
         self.journal_blocks > 0
@@ -279,7 +278,7 @@ impl HomeBatches {
         if backing == Backing::Ring && self.ring_pages > 0 { pages as u64 } else { 0 }
     }
 
-    /// Whether a batch of so many pages finds room in journal and ring.
+    /// Checks that journal and ring have room for a batch of `pages` pages.
     ///
     /// # Errors
     /// What it has to wait for.
@@ -295,8 +294,8 @@ impl HomeBatches {
         Ok(())
     }
 
-    /// A batch that has room begins. No version has a smaller stamp than `stamp_min`; the HDD has every
-    /// change of them older than `lsn`.
+    /// Begins a batch that has room. Its stamps are at least `stamp_min`; the HDD has every change of its
+    /// pages older than `lsn`.
     pub fn begin(
         &mut self,
         backing: Backing,
@@ -323,7 +322,8 @@ impl HomeBatches {
         Places { id, ring: places, journal }
     }
 
-    /// The writes of its journal blocks have ended, or will never start: nothing of them can land later.
+    /// Notes that the writes of the batch's journal blocks have ended or will never start: none of them can
+    /// land later.
     pub fn recorded(&mut self, id: BatchId) {
         if let Some(batch) = self.batch(id) {
             batch.phase = Phase::Writing;
@@ -331,7 +331,7 @@ impl HomeBatches {
     }
 
     /// Ends the home writes of batch `id`; those of `failed` failed. HDD flush number `flush` makes the
-    /// others durable. `begun`: they had begun.
+    /// others durable. `begun`: any of them had begun.
     pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());
@@ -359,12 +359,12 @@ impl HomeBatches {
         versions.iter().for_each(|(page, _)| self.forget_discard(*page));
     }
 
-    /// The slots of the write-back under way are released: a checkpoint names them as what they are.
+    /// Ends the write-back whose slots were released: checkpoints name their actual state again.
     pub fn end_write_back(&mut self) {
         self.batches.retain(|batch| batch.backing != Backing::WriteBack || batch.is_under_way());
     }
 
-    /// The home writes of these versions failed, and no slot will back another.
+    /// Ends the backing of versions whose home writes failed.
     fn end_backing<'a>(&mut self, versions: impl Iterator<Item = &'a (PageId, Stamp)>) {
         for (page, stamp) in versions {
             self.torn_from = Some(self.torn_from.map_or(*stamp, |oldest| oldest.min(*stamp)));
@@ -372,14 +372,14 @@ impl HomeBatches {
         }
     }
 
-    /// HDD flush number `number` has completed. Returns the versions whose home writes, backed by their
-    /// slots, are durable.
+    /// Notes that HDD flush number `number` has completed. Returns the versions whose home writes were backed
+    /// by their slots and are durable.
     pub fn flushed(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
         self.free_ring(number);
         self.settle(number)
     }
 
-    /// Frees the ring's images that flush `number` covers, in their order.
+    /// Frees the ring's images that flush `number` covers, in ring order.
     pub(crate) fn free_ring(&mut self, number: HddFlush) {
         let covered = self.ringed().take_while(|batch| batch.is_covered(number));
         let tail = covered.last().map_or(self.ring.start, |batch| batch.ring.end);
@@ -387,7 +387,7 @@ impl HomeBatches {
         self.batches.retain(|batch| !batch.is_ringed() || batch.ring.end > tail);
     }
 
-    /// The versions that flush `number` covers and slots backed.
+    /// Takes the versions that flush `number` covers and slots backed.
     pub(crate) fn settle(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
         let settled = self.take_backed(&|batch| batch.is_covered(number));
         for (page, _) in &settled {
@@ -396,14 +396,14 @@ impl HomeBatches {
         settled
     }
 
-    /// A flush of the HDD failed: homes that it should have made durable may be torn, and their slots are the
-    /// only copies.
+    /// Notes that a flush of the HDD failed: the homes that it should have made durable may be torn, and
+    /// their slots hold the only copies.
     pub fn flush_failed(&mut self) {
         let torn = self.take_backed(&|batch| batch.flush().is_some());
         self.end_backing(torn.iter());
     }
 
-    /// Removes the batches that slots back and for which `over` says so. Their versions.
+    /// Removes the batches that slots back and that `over` selects; returns their versions.
     fn take_backed(&mut self, over: &dyn Fn(&HomeBatch) -> bool) -> Vec<(PageId, Stamp)> {
         let mut taken = Vec::new();
         self.batches.retain_mut(|batch| {
@@ -416,16 +416,15 @@ impl HomeBatches {
         taken
     }
 
-    /// By its number: batches are in the order in which they began.
+    /// Batches are in the order in which they began, which is that of their ids.
     fn batch(&mut self, id: BatchId) -> Option<&mut HomeBatch> {
         let at = self.batches.binary_search_by_key(&id, |batch| batch.id).ok()?;
         self.batches.get_mut(at)
     }
 
     // ---- homes that may be torn
-    // -----------------------------------------------------------------------------
 
-    /// `page` is home in a later version, which HDD flush number `flush` will make durable.
+    /// Notes that a later version of `page` is home, which HDD flush number `flush` will make durable.
     fn reached_home(&mut self, page: PageId, flush: HddFlush) {
         self.discarded.remove(&page);
         for batch in self.batches.iter_mut() {
@@ -438,14 +437,15 @@ impl HomeBatches {
         }
     }
 
-    /// `page` was discarded. If its home write failed, its image is held for one more attempt only.
+    /// Notes that `page` was discarded. If its home write failed, its image is held for only one more
+    /// attempt.
     pub fn discard(&mut self, page: PageId) {
         if self.is_writing(page) || self.is_torn(page) {
             self.discarded.insert(page);
         }
     }
 
-    /// Whether a home write of `page` failed that nothing has mended.
+    /// Whether a home write of `page` failed and its home has not been repaired.
     fn is_torn(&self, page: PageId) -> bool {
         self.batches.iter().any(|batch| batch.is_torn(page))
     }
@@ -457,8 +457,8 @@ impl HomeBatches {
         }
     }
 
-    /// The pages whose homes are to be rewritten from the ring, each from its newest image there. Each
-    /// ends with [`HomeBatches::end_mend`].
+    /// Claims the pages whose homes are to be rewritten from the ring, each from its newest image there,
+    /// until [`HomeBatches::end_mend`].
     pub fn begin_mend(&mut self) -> Vec<FailedHome> {
         let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
         for batch in &self.batches {
@@ -479,8 +479,9 @@ impl HomeBatches {
         failed
     }
 
-    /// `page` was mended (`home`), which HDD flush number `flush` will make durable, or was not. True: its
-    /// images wait for no more than that. A discarded page's home is of no value: one attempt is all it gets.
+    /// Notes whether the home of `page` was rewritten (`home`), which HDD flush number `flush` will make
+    /// durable. Returns whether its images wait for no more than that flush. A discarded page gets only one
+    /// attempt, since its home has no value.
     pub fn mended(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
         let over = home || self.discarded.contains(&page);
         if over {
@@ -489,7 +490,7 @@ impl HomeBatches {
         over
     }
 
-    /// Ends the mending of `page`.
+    /// Ends the repair of `page`.
     pub fn end_mend(&mut self, page: PageId) {
         self.disclaim(page, |claims| &mut claims.writing);
         self.release(page);
@@ -497,7 +498,6 @@ impl HomeBatches {
     }
 
     // ---- the ring
-    // -------------------------------------------------------------------------------------------
 
     fn place(&self, at: u64) -> u32 {
         (at % u64::from(self.ring_pages.max(1))) as u32
@@ -507,7 +507,7 @@ impl HomeBatches {
         self.batches.iter().filter(|batch| batch.is_ringed())
     }
 
-    /// Where in the ring the image of version `stamp` of `page` is, if it is held.
+    /// The ring place of the image of version `stamp` of `page`, if it is held.
     #[must_use]
     pub fn place_of(&self, page: PageId, stamp: Stamp) -> Option<u32> {
         self.ringed().find_map(|batch| {
@@ -516,33 +516,34 @@ impl HomeBatches {
         })
     }
 
-    /// Pages of the ring that are held.
+    /// The number of ring pages that are held.
     #[must_use]
     pub fn ring_used(&self) -> u64 {
         self.ring.end - self.ring.start
     }
 
-    /// Whether the oldest images wait for a page whose home write failed, and no home write is under way.
+    /// Whether the oldest images wait for a page whose home write failed, while no home write is under way.
     #[must_use]
     pub fn ring_is_stuck(&self) -> bool {
         let torn = self.ringed().next().is_some_and(|batch| matches!(batch.phase, Phase::Torn(_)));
         torn && self.pages_writing() == 0
     }
 
-    /// Whether homes may be torn that only images in the ring can mend.
+    /// Whether there may be torn homes that only the ring can repair.
     #[must_use]
     pub fn mends_homes(&self) -> bool {
         self.batches.iter().any(|batch| matches!(batch.phase, Phase::Torn(_)))
     }
 
-    /// The oldest change that an image in the ring has and the HDD may not durably have.
+    /// The oldest change in the ring's images that may not be durable on the HDD.
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.ringed().filter_map(|batch| batch.lsn).min()
     }
 
-    /// What a journal block says of homes: images in the ring with smaller stamps are home durably, and
-    /// versions that slots back, too, if it is true that some do. `fresh` is a stamp that nothing has yet.
+    /// What a journal block states about homes: a stamp, and whether slots back home writes. Images in the
+    /// ring with smaller stamps are durable at home; so are versions that slots back. `fresh` is an unused
+    /// stamp.
     #[must_use]
     pub fn floor(&self, fresh: Stamp) -> (Stamp, bool) {
         let backed = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
@@ -553,9 +554,8 @@ impl HomeBatches {
     }
 
     // ---- flushes of the HDD
-    // ---------------------------------------------------------------------------------
 
-    /// Whether an HDD flush is due so that the ring does not fill up.
+    /// Whether an HDD flush is due to keep the ring from filling up.
     #[must_use]
     pub fn ring_wants_flush(&self) -> bool {
         let full = self.ring_used() > u64::from(self.ring_pages) / 2;
@@ -572,7 +572,7 @@ impl HomeBatches {
         self.written_backed().next().is_some()
     }
 
-    /// Whether so many home writes that slots back have gathered, or so many of their records, that an HDD
+    /// Whether so many home writes that slots back, or so many of their records, have accumulated that an HDD
     /// flush is due.
     #[must_use]
     pub fn backed_want_flush(&self) -> bool {
@@ -582,7 +582,6 @@ impl HomeBatches {
     }
 
     // ---- the journal
-    // ----------------------------------------------------------------------------------------
 
     /// The next block's sequence number.
     #[must_use]
@@ -590,34 +589,34 @@ impl HomeBatches {
         self.journal.end
     }
 
-    /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a
-    /// moment says of pages on their way home is about to be untrue, and only the record tells.
+    /// The oldest block that is still needed after a checkpoint captured at this moment. What its map says
+    /// about pages on their way home is about to become untrue, and only their records tell.
     #[must_use]
     pub fn journal_needed_from(&self) -> JournalSeq {
         let pinned = self.batches.iter().filter(|batch| batch.pins_journal());
         pinned.map(|batch| batch.journal.start).min().unwrap_or(self.journal.end)
     }
 
-    /// A checkpoint is durable that makes the blocks before `from` superfluous.
+    /// Frees the blocks before `from`, which a durable checkpoint has made superfluous.
     pub fn free_journal(&mut self, from: JournalSeq) {
         self.journal.start = from;
     }
 
-    /// Blocks that the next checkpoint may free.
+    /// The number of blocks that the next checkpoint may free.
     #[must_use]
     pub fn journal_held(&self) -> u64 {
         self.journal.end - self.journal.start
     }
 
-    /// Whether the journal has filled so far that a checkpoint should make room, and one would.
+    /// Whether the journal is more than half full and a checkpoint would make room.
     #[must_use]
     pub fn journal_is_high(&self) -> bool {
         let half = self.journal_held() * 2 > u64::from(self.journal_blocks);
         half && self.journal_needed_from() > self.journal.start
     }
 
-    /// Blocks that may not be written over: those that a recovery wants, and those still being written, which
-    /// would land on their successors.
+    /// The number of blocks that may not be overwritten: those that a recovery needs, and those being
+    /// written, which might otherwise land on their successors.
     #[must_use]
     pub fn journal_used(&self) -> u64 {
         let recording = self.batches.iter().filter(|batch| batch.phase == Phase::Recording);
@@ -642,7 +641,7 @@ impl HomeBatches {
         for (page, _) in under_way.flat_map(|batch| &batch.versions) {
             *writing.entry(*page).or_default() += 1;
         }
-        // Mending claims pages, too.
+        // Repairs claim pages, too.
         if let Some((page, count)) = writing.iter().find(|(page, n)| self.claims(**page).writing < **n) {
             return Err(format!("{page} is in {count} batches under way, which its claims do not say"));
         }

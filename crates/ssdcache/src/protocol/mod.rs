@@ -1,6 +1,6 @@
-//! The protocol, pure: plain values in, decisions out. No clock, lock, runtime or device (`tests/tidy.rs`
-//! checks the words). `docs/recovery.md` numbers its invariants (I1, I2, …) and argues that
-//! it loses nothing; `exec` carries it out.
+//! The pure protocol: plain values in, decisions out, without clock, lock, runtime or device (`tests/tidy.rs`
+//! checks). `docs/recovery.md` numbers its invariants (I1, I2, …) and proves that it loses nothing; `exec`
+//! carries it out.
 
 pub(crate) mod checkpoint;
 pub(crate) mod flushes;
@@ -18,11 +18,11 @@ use pagetier_policy::Millis;
 use slots::{Move, Slots, WriteBack};
 use std::sync::Arc;
 
-/// A page that is to go home.
+/// A page to be written home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomePage {
     pub(crate) page: PageId,
-    /// The stamp of its image. If the ring backs it, the image gets a new one.
+    /// The image's stamp. An image that the ring backs gets a new one.
     pub(crate) stamp: Stamp,
     /// The HDD has every change older than this.
     pub(crate) lsn: Lsn,
@@ -30,29 +30,29 @@ pub(crate) struct HomePage {
     pub(crate) over_only_copy: bool,
 }
 
-/// What is to be done before the pages of a batch are written home: images to the ring, records to the
-/// journal, a flush of the SSD.
+/// The steps before the pages of a batch are written home: images to the ring, records to the journal, a
+/// flush of the SSD.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct HomePlan {
     pub(crate) id: BatchId,
     pub(crate) backing: Backing,
     pub(crate) versions: Vec<(PageId, Stamp)>,
-    /// The ring page for each page, if the ring is to back it.
+    /// The ring page of each page, if the ring backs the batch.
     pub(crate) ring: Vec<u32>,
     pub(crate) blocks: Vec<Block>,
-    /// A page of the batch has a copy on the SSD that the HDD has not: its record may be durable only once
-    /// the image in the ring, or in the page's new slot, is (I6).
+    /// A page of the batch has a version on the SSD that the HDD lacks. Its record may become durable only
+    /// after the image in the ring, or in the page's new slot (I6).
     pub(crate) images_first: bool,
     /// Images and records must be durable before the first home write (I3, I4).
     pub(crate) flush: bool,
 }
 
-/// What keeps pages from going home.
+/// What prevents pages from being written home.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct InTheWay {
-    /// The home of one of them is being written.
+    /// One of their homes is being written.
     pub(crate) writing: bool,
-    /// Pages whose slots have a newer version by now, which must not be written over.
+    /// Pages whose slots have received a newer version, which may be home already.
     pub(crate) superseded: Vec<PageId>,
 }
 
@@ -62,27 +62,27 @@ pub(crate) struct Protocol {
     pub(crate) slots: Slots,
     /// Every page on its way home.
     pub(crate) home: HomeBatches,
-    /// Copies of pages that the HDD has on their way to the SSD: of evicted ones, of some just read or
-    /// written there.
+    /// Copies on their way to the SSD of versions that the HDD has: of evicted pages, and of some just read
+    /// from the HDD or written there.
     pub(crate) admissions: usize,
-    /// The SSD failed a write or a checkpoint: nothing new is admitted.
+    /// A write or a checkpoint on the SSD failed: nothing new is admitted.
     pub(crate) ssd_error: Option<Arc<str>>,
-    /// A map checkpoint failed: the journal gets no more room.
+    /// A map checkpoint failed: no journal space is freed.
     pub(crate) map_failed: bool,
-    /// The last checkpoint failed: the area of the next one may hold its header, whole.
+    /// The last checkpoint failed: the area of the next one may hold a sound header of it.
     pub(crate) map_doubtful: bool,
-    /// What the SSD is used for, as long as there is one.
+    /// What the SSD is used for while there is one.
     pub(crate) mode: SsdMode,
-    /// Drains under way: until they have ended the SSD gets no only copies.
+    /// The number of drains under way, during which the SSD gets no new only copies.
     pub(crate) drains: usize,
-    /// A task waits for quiet: no new admissions.
+    /// A task waits for quiet: admissions are suspended.
     pub(crate) closing: bool,
-    /// No change older than this can be on the SSD alone, by the last checkpoint.
+    /// By the last checkpoint, no change older than this can be on the SSD alone.
     pub(crate) lsn_floor: Lsn,
 }
 
 impl Protocol {
-    /// Nothing is under way. `lsn_floor`: no change older than this is on the SSD alone.
+    /// The state with nothing under way. No change older than `lsn_floor` is on the SSD alone.
     pub(crate) fn new(slots: Slots, home: HomeBatches, mode: SsdMode, lsn_floor: Lsn) -> Self {
         Self {
             slots,
@@ -98,40 +98,40 @@ impl Protocol {
         }
     }
 
-    /// The oldest change that the HDD may lack if the SSD were lost now; `None`: it lacks none.
+    /// The oldest change that would be lost with the SSD; `None`: the HDD has every change.
     pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
         self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min()
     }
 
-    /// What a checkpoint may say of the oldest change that a copy lacks on the HDD, now or written later.
-    /// `in_memory`: the oldest change that is dirty in memory, if that is known.
+    /// A lower bound, for a checkpoint, of the changes that the HDD lacks and a copy has, present or written
+    /// later. `in_memory`: the oldest change that is dirty in memory, if that is known.
     pub(crate) fn next_lsn_floor(&self, in_memory: Option<Option<Lsn>>) -> Lsn {
         let Some(in_memory) = in_memory else { return self.lsn_floor };
-        // With nothing dirty anywhere, nothing is known of the changes to come but that they are newer.
+        // With nothing dirty anywhere, all that is known of future changes is that they are newer.
         in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
     }
 
-    /// Whether a copy of a page that the HDD has may start on its way to the SSD, with at most `max` in
-    /// flight.
+    /// Whether another admission may start, with at most `max` in flight.
     pub(crate) fn may_admit(&self, max: usize) -> bool {
         let takes = matches!(self.mode, SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
         takes && self.ssd_error.is_none() && self.admissions < max
     }
 
     // ---- home writes
-    // ----------------------------------------------------------------------------------------
 
-    /// What keeps `pages` from going home (I8). What their slots hold counts once nothing else is on its way.
+    /// What prevents `pages` from being written home (I8). The contents of their slots matter once no other
+    /// home write is in flight.
     pub(crate) fn in_the_way(&self, backing: Backing, pages: &[HomePage]) -> InTheWay {
         let writing = pages.iter().any(|one| self.home.is_writing(one.page));
         let stale = |one: &&HomePage| backing != Backing::Ring && !self.slots.holds(one.page, one.stamp);
         InTheWay { writing, superseded: pages.iter().filter(stale).map(|one| one.page).collect() }
     }
 
-    /// A batch of pages begins to go home, none of which is being written there. Stamps come from `fresh`.
+    /// Begins the home writes of a batch, none of whose pages is being written home. Stamps come from
+    /// `fresh`.
     ///
     /// # Errors
-    /// What it has to wait for.
+    /// What the batch must wait for.
     pub(crate) fn begin_home_batch(
         &mut self,
         backing: Backing,
@@ -175,12 +175,12 @@ impl Protocol {
         }
     }
 
-    /// The oldest change of the page that the HDD may lack: what the page's copy on the SSD has, too.
+    /// The oldest change of the page that the HDD may lack, including those in its copy on the SSD.
     fn lsn_lacked(&self, one: &HomePage) -> Lsn {
         if self.slots.is_only_copy(one.page) { one.lsn.min(self.slots.lsn_of(one.page)) } else { one.lsn }
     }
 
-    /// HDD flush number `over` has completed.
+    /// Notes that HDD flush number `over` has completed.
     pub(crate) fn hdd_flushed(&mut self, over: HddFlush) {
         for (page, stamp) in self.home.flushed(over) {
             self.slots.backed_home(page, stamp);
@@ -199,7 +199,7 @@ impl Protocol {
         slots.next_victims_are_dirty(&|page| home.keeps_copy(page), now)
     }
 
-    /// The next victims that are dirty, at most `max`; each is held until [`Protocol::end_write_back`].
+    /// Holds the next dirty victims, at most `max`, each until [`Protocol::end_write_back`].
     pub(crate) fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
         let Self { slots, home, .. } = self;
         let batch = slots.begin_write_back(&|page| home.keeps_copy(page), max, now);
@@ -207,14 +207,15 @@ impl Protocol {
         batch
     }
 
-    /// Ends a write-back. `ok`: the HDD was flushed after it.
+    /// Ends a write-back. `ok`: an HDD flush followed it.
     pub(crate) fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         self.home.release(done.page);
         self.slots.end_write_back(done, ok);
     }
 
-    /// Judges the next slots that are due. The pages that get a second chance, each with its new slot: none
-    /// that is on its way home, or whose slot backs a home write (I4). `None`: nothing was due.
+    /// Judges the next slots that are due. Returns the pages that get a second chance, each with its new
+    /// slot; no page that is on its way home or whose slot backs a home write gets one (I4). `None`: no slot
+    /// was due.
     pub(crate) fn take_back(&mut self, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Option<Vec<Move>> {
         let may = self.may_admit(usize::MAX) && self.drains == 0;
         let Self { slots, home, .. } = self;
@@ -243,7 +244,7 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
         let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
-        // All get a second chance that may.
+        // The policy gives every page a second chance.
         let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
         let slots = Slots::new(params, policy, &full, 0);

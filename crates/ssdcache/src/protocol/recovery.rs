@@ -1,17 +1,16 @@
-//! What the SSD holds after a crash: a pure merge of the checkpoint, the zone's slots, the journal and the
-//! ring.
+//! Determines what the SSD holds after a crash: a pure merge of checkpoint, zone slots, journal and ring.
 //!
-//! The argument that this loses nothing and brings nothing stale back is in `docs/recovery.md`.
+//! `docs/recovery.md` argues that this loses nothing and resurrects nothing.
 
 use crate::format::journal::{Backing, Block};
 use crate::format::map::{Entry, MapBody};
 use pagetier_page::{PageId, Stamp};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
-/// A sound page image that was found somewhere.
+/// A sound page image in a slot or the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Image {
-    /// The page it is of.
+    /// Its page.
     pub page: PageId,
     /// Its version.
     pub stamp: Stamp,
@@ -26,38 +25,38 @@ pub struct Evidence {
     pub map: MapBody,
     /// Its watermark.
     pub watermark: Stamp,
-    /// What the slots of the zone hold; slots without a sound image are absent.
+    /// By slot of the zone, its image; slots without a sound image are absent.
     pub zone: FxHashMap<u32, Image>,
     /// Slots of the zone that cannot be read.
     pub unreadable: FxHashSet<u32>,
-    /// The store was closed in order: the checkpoint says exactly what every slot holds.
+    /// The store was closed in order: the checkpoint states exactly what every slot holds.
     pub closed: bool,
     /// Sound journal blocks, in any order.
     pub journal: Vec<Block>,
-    /// Sound images in the doublewrite ring, by page the newest.
+    /// By page, the stamp of its newest sound image in the doublewrite ring.
     pub ring: FxHashMap<PageId, Stamp>,
 }
 
-/// What became of the evidence.
+/// The result of [`Evidence::merge`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// By slot, what it holds.
+    /// What each slot holds.
     pub entries: Vec<Option<Entry>>,
-    /// Mappings taken from the checkpoint without looking into the slot.
+    /// The number of mappings taken from the checkpoint without reading the slot.
     pub trusted: usize,
-    /// Mappings found by reading the zone.
+    /// The number of mappings found by reading the zone.
     pub found: usize,
-    /// Mappings whose image in the zone is not what it must be, while no newer version is anywhere: reading
-    /// them is an error.
+    /// The number of mappings whose slot in the zone does not hold the image that it must, with no newer
+    /// version anywhere: reading the page is an error.
     pub damaged: usize,
-    /// Candidates dropped because the HDD has, or the ring gives it, a newer version.
+    /// The number of candidates dropped because the HDD has a newer version or will get one from the ring.
     pub superseded: usize,
-    /// A slot that cannot be read and may hold the newest version of any page.
+    /// An unreadable slot that may hold the newest version of any page.
     pub unknown: Option<u32>,
 }
 
 impl Evidence {
-    /// The newest durable version of every page that has one on the SSD.
+    /// Determines the newest durable version of every page that has one on the SSD.
     #[must_use]
     pub fn merge(&self) -> Verdict {
         let writing_home = self.writing_home();
@@ -103,17 +102,17 @@ impl Evidence {
         Verdict { entries, trusted, found: found - damaged, damaged, superseded, unknown }
     }
 
-    /// Of the slots that cannot be read, one that need not hold what the checkpoint says. A slot with an only
-    /// copy is given to others once a newer version of its page is durable elsewhere. If none of these pages
-    /// has a newer version anywhere that can be read, their newest versions are in these slots: as many pages
-    /// as slots, so there is no other page's.
+    /// The first unreadable slot that need not hold what the checkpoint says. A slot with an only copy is
+    /// given to another page once a newer version of its own is durable elsewhere. If none of these pages has
+    /// a newer version in any readable place, their newest versions are in these slots: there are as many
+    /// pages as slots, so no other page is in them.
     fn unknown(&self, entries: &[Option<Entry>]) -> Option<u32> {
         let unnamed = self.unreadable.iter().copied().filter(|slot| entries[*slot as usize].is_none());
         unnamed.min().filter(|_| !self.closed)
     }
 
-    /// Slots with images that the checkpoint does not vouch for: written since, or being written at its
-    /// capture.
+    /// Slots whose images the checkpoint does not vouch for: they were written since its capture, or being
+    /// written then.
     pub(crate) fn unflushed_slots(&self) -> impl Iterator<Item = u32> + '_ {
         let zone = (0..self.map.zone.len() as u32).filter(|slot| self.map.zone[*slot as usize]);
         zone.filter(|slot| {
@@ -122,8 +121,8 @@ impl Evidence {
         })
     }
 
-    /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the
-    /// checkpoint or is what the checkpoint says.
+    /// What `slot` may hold. Outside the zone: what the checkpoint says. Inside: the slot's image, if it was
+    /// written after the checkpoint or is what the checkpoint says.
     fn candidate(&self, slot: u32) -> Option<Entry> {
         let named = self.map.entries[slot as usize];
         if !self.map.zone[slot as usize] {
@@ -139,10 +138,10 @@ impl Evidence {
         (as_named.is_some() || written_since).then_some(Entry { page: image.page, stamp: image.stamp, clean })
     }
 
-    /// A dirty version that was complete and durable with the checkpoint, whose slot holds neither it nor
-    /// anything written since. A slot is given to another page only when a newer version of its own is
-    /// durable, so if there is none, the version was damaged: to fall back to an older one would pass that
-    /// off as the page.
+    /// A dirty version that was complete and durable at the checkpoint, whose slot holds neither it nor
+    /// anything written since. A slot is given to another page only after a newer version of its own is
+    /// durable. So without a newer version this one was damaged, and falling back to an older one would
+    /// silently return stale data.
     fn damaged(&self, slot: u32) -> Option<Entry> {
         let at = slot as usize;
         let named =
@@ -153,45 +152,36 @@ impl Evidence {
         (!counts).then_some(named)
     }
 
-    /// By page, the newest version that the HDD has or the ring will give it.
+    /// By page, the newest version that the HDD has or will get from the ring.
     fn writing_home(&self) -> FxHashMap<PageId, Stamp> {
-        let mut newest = self.ring.clone();
-        for record in self.journal.iter().flat_map(|b| &b.records) {
-            let stamp = newest.entry(record.page).or_insert(record.stamp);
-            *stamp = (*stamp).max(record.stamp);
-        }
-        newest
+        let ring = self.ring.iter().map(|(page, stamp)| (*page, *stamp));
+        let journal = self.journal.iter().flat_map(|b| &b.records).map(|r| (r.page, r.stamp));
+        newest_by_page(ring.chain(journal))
     }
 
-    /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its
-    /// end.
+    /// The pages whose write-back may have been under way. There is one batch at a time, which ends with an
+    /// HDD flush.
     #[must_use]
     pub fn last_write_back(&self) -> Vec<PageId> {
         let last = self.journal.iter().filter(|b| b.backing == Backing::WriteBack).max_by_key(|b| b.seq);
         last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
     }
 
-    /// By page, the newest version that was written back from its slot: the slot was durable before the
-    /// record was.
+    /// By page, the newest version that was written back from its slot, which was durable before the record.
     #[must_use]
     pub fn written_back(&self) -> FxHashMap<PageId, Stamp> {
-        let mut newest = FxHashMap::default();
         let blocks = self.journal.iter().filter(|b| b.backing == Backing::WriteBack);
-        for record in blocks.flat_map(|b| &b.records) {
-            let stamp = newest.entry(record.page).or_insert(record.stamp);
-            *stamp = record.stamp.max(*stamp);
-        }
-        newest
+        newest_by_page(blocks.flat_map(|b| &b.records).map(|r| (r.page, r.stamp)))
     }
 
-    /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their
-    /// slots mend (the doublewrite policy).
+    /// From this stamp on, dirty versions in slots may have torn homes, to be repaired from the slots (the
+    /// doublewrite policy).
     #[must_use]
     pub fn slots_back_from(&self) -> Option<Stamp> {
         self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)
     }
 
-    /// The newest checkpoint that a journal block proves to have been in force.
+    /// The newest checkpoint that, according to a journal block, was in force.
     #[must_use]
     pub fn generation_proved(&self) -> u64 {
         self.journal.iter().map(|b| b.generation).max().unwrap_or(0)
@@ -201,11 +191,21 @@ impl Evidence {
         self.journal.iter().max_by_key(|b| b.seq)
     }
 
-    /// Ring images below this stamp reached the HDD durably before the crash.
+    /// Ring images below this stamp were durable on the HDD before the crash.
     #[must_use]
     pub fn ring_floor(&self) -> Stamp {
         self.newest_block().map_or(Stamp::ZERO, |b| b.ring_floor)
     }
+}
+
+/// The newest of each page's versions.
+pub(crate) fn newest_by_page(versions: impl Iterator<Item = (PageId, Stamp)>) -> FxHashMap<PageId, Stamp> {
+    let mut newest = FxHashMap::default();
+    for (page, stamp) in versions {
+        let known = newest.entry(page).or_insert(stamp);
+        *known = stamp.max(*known);
+    }
+    newest
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Longer than any operation here takes in virtual time.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Every page lies where its number says.
+/// Places every page's home at the position given by its number.
 struct Flat;
 
 impl Homes for Flat {
@@ -65,7 +65,7 @@ pub(crate) fn policy(name: &str, layout: Layout) -> Box<dyn SlotPolicy> {
     name.parse::<SsdPolicy>().expect("a policy").build(&params)
 }
 
-/// The parameters of the first opening; a test changes those that it is about.
+/// The parameters of a first opening; tests override those that they examine.
 pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout, name: &str) -> OpenParams {
     OpenParams {
         hdd: Arc::clone(hdd) as SharedDevice,

@@ -103,7 +103,7 @@ pub(crate) enum BookError {
     },
     /// The file is not a report.
     #[error("{path} is not a report of tpcc_lite ({why}): move it away, or name another \
-        folder", path = .path.display())]
+        directory", path = .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

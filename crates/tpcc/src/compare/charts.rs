@@ -80,7 +80,7 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
     })
 }
 
-/// The upper end of an axis: a few points in a thousand may lie beyond it.
+/// The upper end of an axis: half a per cent of the points may lie beyond it.
 fn upper(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! `gain.svg`: what the paper's policies gain at 30:10, beside what the paper prints. The README shows it.
+//! `gain.svg`, which the README shows: the gain of the paper's policies at 30:10, next to the paper's
+//! figures.
 
 use super::charts::{Bar, COLORS, Series, bars, standalone};
 use super::matrix::{ANALYSIS, Case, POOLS, Shape};

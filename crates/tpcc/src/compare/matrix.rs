@@ -105,8 +105,8 @@ impl Case {
     }
 }
 
-/// Those of `cases` whose database is in `databases`, or is none of the paper's three; empty `databases`
-/// select all.
+/// The `cases` whose database is in `databases`, or is not one of the paper's three. An empty list selects
+/// all.
 pub(crate) fn of_databases(mut cases: Vec<Case>, databases: &[u32]) -> Vec<Case> {
     let wanted = |db: u32| databases.is_empty() || databases.contains(&db) || !DATABASES.contains(&db);
     cases.retain(|case| wanted(case.shape.db));

@@ -31,7 +31,8 @@ use machine::Machine;
 use std::error::Error;
 use std::path::Path;
 
-/// Runs the unfinished cases and writes the report; false when a run failed or left an inconsistent database.
+/// Runs the unfinished cases and writes the report; returns false if a run failed or left an inconsistent
+/// database.
 pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let Some(dir) = &cli.comparison.report else { return Err("--compare needs --report DIR".into()) };
     std::fs::create_dir_all(dir).map_err(|source| book::BookError::Io { path: dir.clone(), source })?;
@@ -60,7 +61,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     summary(&book, &setting, &cases);
     println!("\n{}", dir.join("report.html").display());
     if ended.interrupted {
-        println!("ended early on request; the same command runs the missing cases");
+        println!("interrupted; the same command runs the missing cases");
     }
     Ok(!ended.failed)
 }

@@ -100,7 +100,7 @@ impl Watch {
             Home::Hdd => self.hdd_seconds += seconds,
         }
         let now = counts.unwrap_or_default();
-        // Counts that fell belong to a page that was forgotten and is tracked anew.
+        // Counts that decreased belong to a page that the policy forgot and tracks again from zero.
         let was = if fields(now).iter().zip(fields(self.last)).all(|(now, was)| *now >= was) {
             self.last
         } else {

@@ -8,27 +8,27 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Comparing as the 2013 paper does")]
 pub(crate) struct CompareArgs {
-    /// Run the experiments behind these figures of the paper (section 6), scaled down, in virtual time,
-    /// several at once, each until it is steady, and write report.html and report.json. Runs that are already
-    /// in report.json are skipped
+    /// Run the experiments behind these figures of the paper (section 6), scaled down and in virtual time,
+    /// several at once, each until it is steady; write report.html and report.json. Skip runs that are
+    /// already in report.json
     #[arg(long, value_enum, value_name = "FIGURES", value_delimiter = ',', requires = "report", conflicts_with_all = [
         "dir", "hdd", "ssd", "ssd_bytes", "pool_bytes", "db_ratio", "pool_policy", "ssd_policy", "zone_percent", "devices", "time", "warmup",
         "seconds", "record", "what_if", "json",
     ])]
     pub(crate) compare: Vec<Figure>,
-    /// The folder for the report of --compare; created if missing
+    /// The directory for the report of --compare; created if missing
     #[arg(long, value_name = "DIR", requires = "compare")]
     pub(crate) report: Option<PathBuf>,
     /// Compare on one warehouse with short windows: an overview in a few minutes
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
-    /// Only runs with these databases of the paper, in its gigabytes with an SSD of 10: some of 30, 15 and 8;
-    /// figures 4 and 6 and the zone have one of their own [default: all]
+    /// Run only these databases of the paper, by their size in GB relative to an SSD of 10 GB: any of 30, 15
+    /// and 8. Figures 4 and 6 and the zones always run, on a database of their own [default: all]
     #[arg(long, value_name = "GB", value_delimiter = ',', requires = "compare", value_parser = database)]
     pub(crate) databases: Vec<u32>,
     /// Windows of 250 New-Orders per warehouse after which a run is measured even if it is not steady
-    /// [default: 60; 40 of 300 with --quick]. A database grows by an eighth in 24 of them: where its hot part
-    /// barely fits onto the SSD, no run is ever steady, and the later it is measured the larger its ratio
+    /// [default: 60; 40 of 300 with --quick]. A database grows by an eighth in 24 windows: if its hot
+    /// part barely fits on the SSD, a run never becomes steady, and a later measurement has a larger ratio
     #[arg(long, value_name = "N", requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) windows: Option<u16>,
     /// Repeat all runs, including those in report.json

@@ -29,7 +29,7 @@ fn has_any(view: &View<'_>, databases: &[u32], pairs: &[Pair<'_>]) -> bool {
         .any(|case| view.outcome(&case).is_some())
 }
 
-/// The pairs that a figure does not share with another one; without runs of them it is omitted.
+/// The pairs that a figure does not share with another one. A figure without runs of these is omitted.
 fn own<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     pairs.iter().copied().filter(|pair| *pair != ANALYSIS[2]).collect()
 }

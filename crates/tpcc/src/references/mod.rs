@@ -50,7 +50,7 @@ struct District {
     last_order_of: Vec<u32>,
     /// The oldest undelivered order.
     undelivered: u32,
-    /// The items of the latest order lines, oldest first: the most that 20 orders can have.
+    /// The items of the latest [`RECENT`] order lines, oldest first.
     recent_items: VecDeque<u32>,
 }
 

@@ -17,8 +17,8 @@ pub(crate) struct Cli {
     /// Memory for pages, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(4..), global = true)]
     pool_mib: u64,
-    /// The SSD cache, in MiB; 0: none. A store keeps its size
-    /// [default: 256 for a new store]
+    /// The SSD cache, in MiB; 0: none. An existing store refuses another size
+    /// [default: its size; 256 for a new store]
     #[arg(long, global = true)]
     ssd_mib: Option<u64>,
     /// A file or block device for the SSD cache; by default a file in the directory
@@ -27,10 +27,10 @@ pub(crate) struct Cli {
     /// A file or block device for the pages' homes; by default a file in the directory
     #[arg(long, global = true)]
     hdd: Option<PathBuf>,
-    /// How much log a recovery may have to read, in MiB
+    /// The maximum log that a recovery must read, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(16..), global = true)]
     log_mib: u64,
-    /// For a new store: keep as much log as restores what a lost SSD had
+    /// For a new store: keep enough log to restore what a lost SSD had
     #[arg(long, global = true)]
     survive_ssd_loss: bool,
     /// Open although the SSD is lost; the log must reach back far enough
@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Put {
         /// The key
         key: String,
-        /// The value; without it, standard input to its end
+        /// The value; standard input by default
         value: Option<String>,
     },
     /// Print the value of a key; exit code 2 if there is none
@@ -59,11 +59,11 @@ pub(crate) enum Command {
         /// The key
         key: String,
     },
-    /// Print entries in key order, one a line: key, tab, value
+    /// Print entries in key order, one per line: key, tab, value
     Scan(ScanArgs),
     /// Insert lines of standard input or a file, `key<TAB>value`, or numbered entries with --count
     Load(LoadArgs),
-    /// Read every page and verify order, links, chains and free pages; exit code 1 if something is wrong
+    /// Read every page and verify order, links, chains and free pages; exit code 1 if it finds a problem
     Check,
     /// Run a YCSB workload on the store and print its throughput and latencies
     Bench(BenchArgs),
@@ -82,20 +82,20 @@ pub(crate) struct ScanArgs {
     /// The first key that is not printed
     #[arg(long)]
     pub(crate) to: Option<String>,
-    /// Only keys that begin so
+    /// Print only keys with this prefix
     #[arg(long, conflicts_with_all = ["from", "to"])]
     pub(crate) prefix: Option<String>,
     /// Descending order
     #[arg(long)]
     pub(crate) backward: bool,
-    /// At most so many entries
+    /// Print at most this many entries
     #[arg(long)]
     pub(crate) limit: Option<u64>,
 }
 
 #[derive(Args)]
 pub(crate) struct LoadArgs {
-    /// The file; standard input without it
+    /// The file; standard input by default
     #[arg(conflicts_with = "count")]
     pub(crate) file: Option<PathBuf>,
     /// Insert this many entries `user0000000000`, … instead of reading
@@ -128,16 +128,16 @@ pub(crate) struct BenchArgs {
     /// The workload
     #[arg(long, value_enum, ignore_case = true, default_value = "A")]
     pub(crate) workload: Workload,
-    /// Entries, which `load --count` has inserted
+    /// The number of entries that `load --count` inserted
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: u64,
     /// The length of new values, in bytes
     #[arg(long, default_value_t = 1000)]
     pub(crate) value_bytes: usize,
-    /// Tasks that work at the same time
+    /// The number of concurrent tasks
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub(crate) tasks: u64,
-    /// Seconds
+    /// The duration in seconds
     #[arg(long, default_value_t = 10)]
     pub(crate) seconds: u64,
 }

@@ -1,4 +1,4 @@
-//! `bench`: the workloads of YCSB's core package, every change durable when it is counted.
+//! `bench`: the workloads of YCSB's core package; every change is durable before it is counted.
 
 use crate::args::{BenchArgs, Workload};
 use crate::load::numbered_key;
@@ -84,7 +84,7 @@ fn report(args: &BenchArgs, micros: &mut [u32], took: Duration) {
 }
 
 impl Run {
-    /// Works until the time is over; returns the time of each operation in microseconds.
+    /// Runs operations until the time is up; returns the time of each operation in microseconds.
     async fn work(&self, task: u64, bar: &indicatif::ProgressBar) -> Result<Vec<u32>, Failure> {
         let mut rng = SmallRng::seed_from_u64(task);
         let zipf = Zipf::new(self.loaded as f64, SKEW)?;
@@ -100,7 +100,7 @@ impl Run {
 
     async fn operation(&self, rng: &mut SmallRng, zipf: &Zipf<f64>) -> Result<(), KvError> {
         let rank = zipf.sample(rng) as u64 - 1;
-        // Popular entries lie anywhere, except in D, where the latest are popular.
+        // Popular entries are scattered over all keys, except in D, where the newest are popular.
         let popular = numbered_key(scattered(rank) % self.loaded);
         let share = rng.random_range(0..100);
         match self.workload {

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// There is no such key.
+/// The exit code when there is no such key.
 const ABSENT: u8 = 2;
 
 pub(crate) async fn put(kv: &Kv, key: &str, value: Option<&str>) -> Result<ExitCode, Failure> {
@@ -46,7 +46,7 @@ pub(crate) async fn delete(kv: &Kv, key: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The first key that does not begin with `prefix`, if there is one.
+/// The first key behind all keys that begin with `prefix`, if there is one.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut after = prefix[..=keep].to_vec();

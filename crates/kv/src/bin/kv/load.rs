@@ -1,4 +1,4 @@
-//! `load`: many entries, made durable together.
+//! `load`: inserts many entries and makes them durable together.
 
 use crate::args::LoadArgs;
 use crate::{Failure, Stop, show};
@@ -24,7 +24,7 @@ pub(crate) async fn load(kv: &Kv, args: &LoadArgs, stop: &Stop) -> Result<ExitCo
         }
         (None, None) => lines(kv, BufReader::new(io::stdin()), stop).await,
     };
-    // What was inserted is kept, whether or not the rest could be.
+    // Keep what was inserted, even if the rest failed.
     kv.sync().await?;
     println!("{} entries", loaded?);
     Ok(if stop.is_asked() { 130.into() } else { ExitCode::SUCCESS })

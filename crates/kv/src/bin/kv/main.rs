@@ -25,8 +25,8 @@ impl Stop {
         self.0.load(Ordering::Acquire)
     }
 
-    /// The first signal asks the command to end; it then closes the store. The second one ends the process
-    /// at once, which loses nothing that was confirmed.
+    /// The first signal asks the command to end, after which the store is closed. The second one ends the
+    /// process at once, which loses nothing that was confirmed.
     async fn watch(self) {
         for first in [true, false] {
             asked_to_stop().await;
@@ -75,7 +75,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let options = cli.options();
     let kv = Arc::new(Kv::open(&options).await?);
     let result = command(&kv, cli.command, &stop).await;
-    // The store is closed even if the command failed: what it did before is kept.
+    // Close the store even if the command failed, to keep what it did before.
     let closed = match Arc::into_inner(kv) {
         Some(kv) => kv.close().await,
         None => Err(KvError::Busy),

@@ -35,8 +35,8 @@ struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "The run")]
 struct RunArgs {
-    /// Run several pairs of policies instead: a list, as lru+cc,gd2l+cac, in any letter case; or `all`, every
-    /// pool policy with every SSD policy
+    /// Run several pairs of policies instead: a list such as lru+cc,gd2l+cac, in any letter case; or `all`:
+    /// every pool policy with every SSD policy
     #[arg(long, value_name = "PAIRS", value_parser = pairs)]
     compare: Option<Pairs>,
     /// Batches before counting starts. A batch is one transaction of --tpcc, 1,024 references of --trace, or
@@ -58,7 +58,8 @@ struct RunArgs {
     /// Bounds of CAC's α, a ratio of miss rates [default: 0.001,1000]
     #[arg(long, value_name = "MIN,MAX", value_parser = args::bounds)]
     alpha: Option<(f64, f64)>,
-    /// Subtract the reads of pages that drop out of the outqueue from their group's [default: they stay]
+    /// Subtract the reads of pages that drop out of the outqueue from those of their group [default: keep
+    /// them]
     #[arg(long)]
     subtract_dropped: bool,
     /// Number of next victims that the cleaner examines when one of them is dirty
@@ -123,7 +124,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // The suite brings its own references: none of the options that choose some apply.
+    // The suite has its own references, so the options that select references do not apply.
     let is_suite = std::env::args_os().any(|arg| arg == "--suite");
     let done = if is_suite { suite::run(&SuiteArgs::parse()) } else { run(&Args::parse()) };
     match done {

@@ -35,7 +35,7 @@ pub(crate) struct Report {
     pub(crate) db_pages: Option<u64>,
     pub(crate) ssd_used: usize,
     pub(crate) policy_memory_bytes: usize,
-    /// What adapting policies follow, and what each of their settings cost in their simulations.
+    /// The settings that adaptive policies follow, and the simulated cost of each setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pool_choice: Option<Chosen>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub(crate) struct Report {
     pub(crate) bounds: Vec<Beside>,
 }
 
-/// What an adapting policy follows at the end.
+/// The setting that an adaptive policy follows at the end.
 #[derive(Serialize)]
 pub(crate) struct Chosen {
     pub(crate) setting: &'static str,

@@ -35,7 +35,7 @@ pub(crate) struct SuiteArgs {
     /// Replay only workloads whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// The seed of the generators and of their parameters
+    /// The seed of the generators and their parameters
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Number of references of a workload; of a trace, at most twice as many [default: 400000, with --quick

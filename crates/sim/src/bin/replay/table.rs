@@ -93,7 +93,7 @@ fn cells(r: &Report) -> Vec<String> {
     cells
 }
 
-/// Details that a line has no room for.
+/// Prints the details that a line has no room for.
 fn details(out: &mut String, r: &Report) {
     let c = &r.counts;
     let _ = writeln!(
@@ -112,7 +112,7 @@ fn details(out: &mut String, r: &Report) {
             let costs: Vec<String> = costs.iter().map(|(name, cost)| format!("{name} {cost:.3}")).collect();
             let _ = writeln!(
                 out,
-                "  {tier}: follows {setting} after {changes} changes; simulated costs of late: {}",
+                "  {tier}: follows {setting} after {changes} changes; recent simulated costs: {}",
                 costs.join(", ")
             );
         }

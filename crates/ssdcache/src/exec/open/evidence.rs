@@ -1,14 +1,14 @@
-//! Reading what a crash left on the SSD: the evidence of a recovery.
+//! Reads what a crash left on the SSD: the evidence for a recovery.
 
 use super::images::{Content, is_of_a_block, read_images};
 use super::unread::Unread;
 use super::{OpenError, OpenParams, Progress};
-use crate::exec::read::read_one;
+use crate::exec::single::read_one;
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::format::map::{MapBody, MapHeader};
-use crate::protocol::recovery::{Evidence, Image};
+use crate::protocol::recovery::{Evidence, Image, newest_by_page};
 use crate::rules::Rules;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device with more places that cannot be read is taken for failed.
+/// A device with more unreadable places counts as failed.
 const UNREADABLE_MAX: usize = 64;
 
 /// Reads the SSD for a recovery.
@@ -57,22 +57,18 @@ impl<'a> Reader<'a> {
         if !closed {
             self.unread.refuse()?;
         } else if !self.unread.ring.is_empty() {
-            // An older image than the one that cannot be read must not mend a home that rotted. After a close
-            // none is needed.
+            // An image older than the unreadable one must not repair a rotten home. After a close none is
+            // needed.
             ringed.clear();
         }
-        let mut ring = FxHashMap::default();
-        for (_, image) in &ringed {
-            let stamp = ring.entry(image.page).or_insert(image.stamp);
-            *stamp = image.stamp.max(*stamp);
-        }
+        let ring = newest_by_page(ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         self.ringed = ringed;
         let unreadable = self.unread.slots.keys().copied().collect();
         let watermark = header.watermark;
         Ok(self.rules().evidence(Evidence { map, watermark, zone, unreadable, closed, journal, ring }))
     }
 
-    /// The sound blocks of the journal, and why one could not be read.
+    /// The sound blocks of the journal, and the error of one that cannot be read.
     async fn journal(&self) -> Result<(Vec<Block>, Option<DeviceError>), DeviceError> {
         let OpenParams { layout, seed, .. } = *self.params;
         let (mut blocks, mut unread) = (Vec::new(), None);
@@ -85,7 +81,7 @@ impl<'a> Reader<'a> {
             let count = (total - seq).min(most);
             match self.read_sound(layout.journal_at(JournalSeq(seq)), count * BLOCK_BYTES, &sound).await {
                 Ok(bytes) => blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(decoded)),
-                // Block by block from here on.
+                // Continue block by block.
                 Err(error) if is_of_a_block(&error) && count > 1 => {
                     most = 1;
                     continue;
@@ -115,8 +111,8 @@ impl<'a> Reader<'a> {
         Ok((images.into_iter().collect(), unread))
     }
 
-    /// The sound page images at the places of `indices`, which ascend with these, and the places that cannot
-    /// be read; bad contents are neither.
+    /// The sound page images at the places of `indices`, and the unreadable places; bad contents are neither.
+    /// Places must ascend with their indices.
     async fn images(
         &self,
         indices: &[u32],
@@ -147,9 +143,9 @@ impl<'a> Reader<'a> {
         Ok((images, unread))
     }
 
-    /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled
-    /// must not be taken for gone. An older checkpoint, or a journal without a record, would bring old
-    /// versions back.
+    /// Reads twice if necessary: a torn block reads the same again, but one that only the transfer corrupted
+    /// must not count as lost. An older checkpoint, or a journal that lacks a record, would resurrect old
+    /// versions.
     pub(crate) async fn read_sound(
         &self,
         offset: u64,

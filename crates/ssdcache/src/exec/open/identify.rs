@@ -1,13 +1,13 @@
-//! Whose a device is, and which openings it took part in: its superblocks, read and written. They are
-//! written one after the other, each flushed before the next.
+//! Reads and writes the superblocks of a device, which name its store and the openings that it took part in.
+//! The two copies are written one after the other, each flushed before the next.
 
-use crate::exec::read::read_one;
+use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::superblock::{Found, Marks, Superblock};
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp, SharedDevice};
 use std::sync::Arc;
 
-/// What stands at the start of `device`: of two sound superblocks the newer.
+/// What the start of `device` holds; of two sound superblocks, the newer.
 ///
 /// # Errors
 /// When the device cannot be read.
@@ -15,7 +15,7 @@ pub async fn identify(device: &SharedDevice) -> Result<Found, DeviceError> {
     Ok(newest_superblock(device).await?.0)
 }
 
-/// As [`identify`], and which copy it is.
+/// As [`identify`], and the index of the copy.
 pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u64), DeviceError> {
     if device.size() < 2 * BLOCK_BYTES {
         return Ok((Found::Blank, 0));
@@ -36,10 +36,10 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
     Ok(last)
 }
 
-/// Notes on `device`, which has a superblock, the openings that it took part in. Flushes it.
+/// Writes to `device`, which has a superblock, the openings that it took part in, and flushes it.
 ///
 /// # Errors
-/// When it cannot be read, written or flushed.
+/// When the device cannot be read, written or flushed.
 pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
     let (Found::Superblock(found), newest) = newest_superblock(device).await? else {
         let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
@@ -49,15 +49,15 @@ pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError
     write_superblocks(device, &Superblock { marks, ..found }.encode(), newest).await
 }
 
-/// Writes `block` over both copies of a superblock, that is the first two blocks of `device`. `newest` (0 or
-/// 1), the copy that counts, comes second: at every moment one of them is whole. Durable when it returns.
+/// Overwrites both copies of a superblock, which are the first two blocks of `device`, with `block`. The copy
+/// that counts, `newest` (0 or 1), is written second, so one of them is whole at every moment. Durable on
+/// return.
 ///
 /// # Errors
 /// When the device cannot be written or flushed.
 pub async fn write_superblocks(device: &SharedDevice, block: &[u8], newest: u64) -> Result<(), DeviceError> {
     for copy in [1 - newest.min(1), newest.min(1)] {
-        let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
-        device.write(copy * BLOCK_BYTES, bufs, IoClass::Meta).await.result?;
+        write_one(device, copy * BLOCK_BYTES, IoBuf::copy_of(block), IoClass::Meta).await?;
         device.flush(IoClass::Meta).await?;
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Reading many page images: adjacent ones in one read.
+//! Reads many page images, adjacent ones in one read.
 
-use crate::exec::read::read_one;
+use crate::exec::single::read_one;
 use crate::protocol::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -8,28 +8,28 @@ use pagetier_page::{Flags, Header, StoreSeed};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Reads in flight at once.
+/// The number of reads in flight.
 const READS_MAX: usize = 64;
-/// Bytes of one read, if the images that are wanted lie side by side.
+/// The maximum size of a read of adjacent images, in bytes.
 const RUN_BYTES_MAX: usize = 512 << 10;
 
-/// What a place holds.
+/// The contents of a place.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// A sound image, the store's own.
+    /// A sound image of this store.
     Image(Image),
-    /// None: nothing, or something torn or rotten.
+    /// No sound image: nothing, or a torn or rotten one.
     None,
-    /// It cannot be read, while the device answers.
+    /// The place cannot be read, although the device works.
     Unreadable(DeviceError),
 }
 
-/// Whether the error is about a block, not about the device as a whole.
+/// Whether the error concerns a block, not the device as a whole.
 pub(crate) fn is_of_a_block(error: &DeviceError) -> bool {
     matches!(error.kind, DeviceErrorKind::Io(_))
 }
 
-/// Whether a block could be read. It is an error when the device failed.
+/// Whether the block could be read.
 pub(crate) fn readable(result: Result<(), DeviceError>) -> Result<bool, DeviceError> {
     match result {
         Ok(()) => Ok(true),
@@ -38,7 +38,7 @@ pub(crate) fn readable(result: Result<(), DeviceError>) -> Result<bool, DeviceEr
     }
 }
 
-/// Places side by side.
+/// Adjacent places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Span {
     /// The index of the first.
@@ -47,7 +47,7 @@ struct Span {
     offset: u64,
 }
 
-/// Puts ascending `places` of pages together, as many as one read takes.
+/// Groups ascending `places` into runs of adjacent ones, bounded by the size of a read.
 fn runs(places: &[u64], page_bytes: usize) -> Vec<Span> {
     let mut runs: Vec<Span> = Vec::new();
     for (first, &offset) in places.iter().enumerate() {
@@ -64,7 +64,7 @@ fn runs(places: &[u64], page_bytes: usize) -> Vec<Span> {
     runs
 }
 
-/// Where pages are read into: used again by the next read, so that no time goes into clearing memory.
+/// Buffers for pages, reused by later reads to save the time for zeroing memory.
 #[derive(Debug)]
 struct Buffers {
     seed: StoreSeed,
@@ -87,8 +87,8 @@ impl Buffers {
     }
 }
 
-/// What is at `places` (ascending), each with its index. It is an error when the device fails, not when a
-/// block cannot be read.
+/// Reads the contents of `places` (ascending), each with its index. Fails if the device fails, not if a block
+/// cannot be read.
 pub(crate) fn read_images<'a>(
     device: &'a SharedDevice,
     seed: StoreSeed,
@@ -99,7 +99,7 @@ pub(crate) fn read_images<'a>(
     let reads = runs(places, page_bytes).into_iter().map(move |run| {
         let buffers = Arc::clone(&buffers);
         async move {
-            // In tasks of their own, so that checksums are computed on all of the runtime's threads.
+            // Runs in a task, so that checksums are computed on all of the runtime's threads.
             let task = tokio::spawn(read_run(SharedDevice::clone(device), run, Arc::clone(&buffers)));
             match task.await {
                 Ok(images) => images,
@@ -120,8 +120,8 @@ async fn read_run(
     let mut contents = Vec::with_capacity(run.count);
     for (nth, buf) in done.bufs.iter().enumerate() {
         let mut content = image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image);
-        // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be
-        // taken for gone.
+        // An image that a crash tore reads the same again. One that only the transfer corrupted does not, and
+        // must not count as lost.
         let again = matches!(content, Content::None) && !pagetier_page::is_blank(buf.as_slice());
         if again || !readable {
             let offset = run.offset + (nth * buffers.page_bytes) as u64;
@@ -142,7 +142,7 @@ async fn read_alone(device: &SharedDevice, offset: u64, buffers: &Buffers) -> Re
     }
 }
 
-/// The page image in `bytes`, if it is a sound one of any page of the store of `seed`.
+/// The page image in `bytes`, if it is sound and of the store of `seed`.
 pub(crate) fn image_in(seed: StoreSeed, bytes: &[u8]) -> Option<Image> {
     let claimed = Header::peek(bytes).page;
     let header = pagetier_page::verify(seed, bytes, claimed).ok()?;

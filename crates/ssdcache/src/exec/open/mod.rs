@@ -1,9 +1,8 @@
-//! Opening an SSD: recovering what a crash left on it.
+//! Opens an SSD and recovers what a crash left on it.
 //!
-//! Recovery only reads, but for what may be repeated at will: what a failed flush left unproved is written
-//! once more, torn home pages are rewritten from the ring, and a new checkpoint is written at the end, before
-//! which no slot is given out. Both devices are flushed before any home is written: what was read may not be
-//! durable yet (`prove`).
+//! Recovery makes only changes that can be repeated: it rewrites what a failed flush left unproved, repairs
+//! torn homes from ring and slots, and ends with a new checkpoint, before which no slot is given out. It
+//! flushes both devices before it writes any home, since what it has read may not be durable (`prove`).
 
 mod evidence;
 mod format;
@@ -31,7 +30,7 @@ use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
-use crate::rules::{Rules, State};
+use crate::rules::{GuardedProtocol, Rules};
 use evidence::Reader;
 use newest::Newest;
 use pagetier_devio::{DeviceError, SharedDevice};
@@ -53,8 +52,7 @@ pub enum OpenError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as
-    /// it is.
+    /// Neither map checkpoint is sound, so the contents of the SSD are unknown. The SSD is left unchanged.
     #[error(
         "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or \
          open with a blank one in its place and accept the loss"
@@ -63,8 +61,8 @@ pub enum OpenError {
         /// The SSD.
         device: String,
     },
-    /// The map checkpoint that was in force is damaged. The one before does not know of what was written
-    /// since, so it is not used; the SSD is left as it is.
+    /// The map checkpoint that was in force is damaged. The previous one lacks what was written since, so it
+    /// is not used. The SSD is left unchanged.
     #[error(
         "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint \
          before is out of date; bring back a sound copy of the device, or open with a blank one in its place \
@@ -80,8 +78,8 @@ pub enum OpenError {
         /// The checkpoint.
         generation: u64,
     },
-    /// A block cannot be read that may hold the newest version of any page, or tell of it. The devices are
-    /// left as they are.
+    /// A block cannot be read that may hold, or describe, the newest version of any page. The devices are
+    /// left unchanged.
     #[error(
         "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: \
          open again once the device can read it, or open with a blank device in its place (or without an \
@@ -96,7 +94,7 @@ pub enum OpenError {
     },
 }
 
-/// How far a recovery is: what it reads, in pages.
+/// The progress of a recovery, in pages that it reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Pages read so far.
@@ -105,60 +103,60 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What a recovery found.
+/// The findings of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
-    /// The generation of the checkpoint it started from.
+    /// The generation of the checkpoint from which it started.
     pub generation: u64,
-    /// Slots that were read because they are in the zone.
+    /// The number of slots read because they are in the zone.
     pub zone_slots: u64,
     /// Bytes read from the SSD.
     pub bytes_read: u64,
-    /// Pages on the SSD by the checkpoint's word.
+    /// Pages on the SSD according to the checkpoint alone.
     pub trusted: u64,
     /// Pages on the SSD found in the zone.
     pub found: u64,
-    /// Pages whose only copy is damaged, as far as the zone showed: reading them is an error.
+    /// Pages whose only copy in the zone is damaged: reading them is an error.
     pub damaged: u64,
     /// Copies dropped because the HDD has a newer version.
     pub superseded: u64,
-    /// Home pages rewritten from the doublewrite ring, or from the slots that backed them.
+    /// Homes repaired from the doublewrite ring, or from the slots that backed them.
     pub repaired: u64,
-    /// Pages and blocks written once more, as they were, because the flush that should have made them durable
-    /// failed, or may have failed: after any end but a close in order.
+    /// Pages and blocks rewritten unchanged because the flush that should have made them durable failed, or
+    /// may have failed: after any end except a close in order.
     pub rewritten: u64,
 }
 
-/// Everything that opening needs.
+/// The parameters of an opening.
 pub struct OpenParams {
     /// The HDD.
     pub hdd: SharedDevice,
-    /// The SSD, or the file for the ring of a store without one.
+    /// The SSD, or the ring's file in a store without one.
     pub ssd: SharedDevice,
-    /// What the store's checksums start from.
+    /// The seed of the store's checksums.
     pub seed: StoreSeed,
-    /// The division of `ssd`.
+    /// The layout of `ssd`.
     pub layout: Layout,
-    /// Where pages have their home.
+    /// Maps pages to their homes.
     pub homes: Arc<dyn Homes>,
     /// The SSD policy, empty.
     pub policy: Box<dyn SlotPolicy>,
     /// The eviction zone, in per cent of the slots.
     pub zone_percent: f64,
-    /// The number of this opening; larger than any before, and durably noted as used.
+    /// The number of this opening: larger than any before, and durably recorded as used.
     pub epoch: u32,
-    /// Copies of evicted pages on their way to the SSD, at most: each holds a page of memory.
+    /// The maximum number of admissions in flight; each holds a page of memory.
     pub admissions_max: usize,
-    /// What the SSD is used for at first.
+    /// The initial mode of the SSD.
     pub mode: SsdMode,
-    /// The store was closed in order, and nothing was written to `ssd` since: the map alone defines what is
-    /// on it.
+    /// Whether the store was closed in order, and `ssd` was not written since: the map alone then defines its
+    /// contents.
     pub closed: bool,
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
-    /// Called as recovery goes on.
+    /// Called with the progress of the recovery.
     pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
-    /// Test-only: the rule of the protocol that is left out.
+    /// Test-only: the rule of the protocol to leave out.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub mutation: Option<Mutation>,
@@ -179,7 +177,7 @@ impl std::fmt::Debug for OpenParams {
     }
 }
 
-/// Recovers what is on the SSD and makes it ready for use.
+/// Recovers the contents of the SSD and makes it ready for use.
 pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
     let rules = params.rules();
     rules.opening(&mut params);
@@ -187,10 +185,9 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
     let layout = params.layout;
-    let mut report = RecoveryReport::default();
     let Newest { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
-    // Beside the reading that follows, which leaves the processor time.
+    // Runs in parallel with the reads that follow, which leave the processor idle.
     let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
     let evidence = reader.evidence(&header, map).await?;
     if evidence.generation_proved() > header.generation {
@@ -198,12 +195,15 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     }
     let mut verdict = evidence.merge();
     reader.unread.refuse_slot(verdict.unknown)?;
-    report.generation = header.generation;
-    report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
-    report.trusted = verdict.trusted as u64;
-    report.found = verdict.found as u64;
-    report.damaged = verdict.damaged as u64;
-    report.superseded = verdict.superseded as u64;
+    let mut report = RecoveryReport {
+        generation: header.generation,
+        zone_slots: evidence.map.zone.iter().filter(|z| **z).count() as u64,
+        trusted: verdict.trusted as u64,
+        found: verdict.found as u64,
+        damaged: verdict.damaged as u64,
+        superseded: verdict.superseded as u64,
+        ..RecoveryReport::default()
+    };
     let runtime = Handle::current();
     let unflushed = Arc::new(UnflushedHomes::default());
     let noted = params.remember.recall();
@@ -220,7 +220,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     written.add(reader.repair(&evidence, unproved.hdd).await?);
     report.repaired = written.mended;
     report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
-    // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
+    // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
     let ring_from = reader.ring_from().await?;
     report.bytes_read = reader.bytes_read.into_inner();
@@ -244,7 +244,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         cache_device: RwLock::new(cache),
         failures,
         unflushed,
-        state: State::new(Protocol::new(slots, home, params.mode, header.lsn_floor), rules),
+        state: GuardedProtocol::new(Protocol::new(slots, home, params.mode, header.lsn_floor), rules),
         stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
         wake: Wake::default(),
@@ -271,13 +271,13 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     if !noted.is_empty()
         && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd])
     {
-        // The next opening repeats it all.
+        // The next opening repeats the work.
         tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
     }
     Ok((core, report))
 }
 
-/// The flushes of a recovery, whose failures are remembered as any.
+/// The flushes of a recovery. Their failures are remembered like any other.
 pub(crate) struct RecoveryFlushes<'a> {
     hdd: &'a GroupFlush<HddFlush>,
     ssd: &'a GroupFlush<SsdFlush>,
@@ -295,12 +295,12 @@ impl RecoveryFlushes<'_> {
     }
 }
 
-/// What the task computes; its panic is this one's.
+/// The result of `task`; propagates its panic.
 async fn finished<T>(task: JoinHandle<T>) -> T {
     match task.await.map_err(JoinError::try_into_panic) {
         Ok(result) => result,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
-        // Aborted: the runtime is going away, and this task with it.
+        // The task was aborted: the runtime is shutting down, which also ends this task.
         Err(Err(_)) => std::future::pending().await,
     }
 }

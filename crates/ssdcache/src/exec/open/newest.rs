@@ -1,21 +1,20 @@
-//! Which map checkpoint was in force (I10).
+//! Finds the map checkpoint that was in force (I10).
 //!
-//! The newest sound header names it. Headers stand twice, and the mark in the other area proves that a newer
-//! one was in force if both are damaged: then opening fails, since the checkpoint before is out of date.
+//! The newest sound header names it. Each area holds its header twice. If both copies are damaged, the mark
+//! in the other area proves that the checkpoint was in force, and the opening fails, since the previous
+//! checkpoint is out of date.
 
 use crate::exec::open::images::is_of_a_block;
 use crate::exec::open::{OpenError, OpenParams, Reader};
-use crate::format::layout::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
 use crate::format::map::{MapBody, MapHeader, decode_mark};
 use pagetier_devio::{DeviceError, DeviceErrorKind};
-use pagetier_page::{Lsn, Stamp};
 
 /// The map that a recovery starts from.
 pub(crate) struct Newest {
     pub(crate) header: MapHeader,
     pub(crate) body: MapBody,
-    /// Both copies of its header are sound.
+    /// Whether both copies of its header are sound.
     pub(crate) twice: bool,
 }
 
@@ -32,15 +31,7 @@ impl Reader<'_> {
     async fn find_newest(&self) -> Result<Newest, OpenError> {
         let layout = self.params.layout;
         if layout.slots == 0 {
-            let header = MapHeader {
-                generation: 0,
-                watermark: Stamp::ZERO,
-                journal_from: JournalSeq(0),
-                body_crc: 0,
-                slots: 0,
-                lsn_floor: Lsn(0),
-            };
-            return Ok(Newest { header, body: MapBody::empty(0), twice: true });
+            return Ok(Newest { header: MapHeader::default(), body: MapBody::empty(0), twice: true });
         }
         let (mut headers, mut proved) = (Vec::new(), 0);
         for area in 0..2 {
@@ -55,8 +46,8 @@ impl Reader<'_> {
         if proved > newest {
             return Err(self.damaged("header", proved));
         }
-        // A header is written when its body is durable: with a body that does not fit, the newest was
-        // damaged.
+        // A header is written only after its body is durable, so a body that does not match the newest header
+        // is damaged.
         let of_newest = headers.partition_point(|(h, _)| h.generation == newest);
         for (header, area) in self.rules().usable_maps(&headers[..of_newest], &headers) {
             for _ in 0..2 {
@@ -75,8 +66,8 @@ impl Reader<'_> {
         OpenError::DamagedMap { device: self.params.ssd.name().to_owned(), map, part, generation }
     }
 
-    /// The sound headers of `area`, at most two. A copy that cannot be read is an error only if the other one
-    /// does not do.
+    /// The sound headers of `area`, at most two. An unreadable copy is an error only if the other is not
+    /// sound.
     async fn map_headers(&self, area: u8) -> Result<Vec<MapHeader>, DeviceError> {
         let OpenParams { layout, seed, .. } = *self.params;
         let (mut headers, mut failed) = (Vec::new(), None);
@@ -95,13 +86,13 @@ impl Reader<'_> {
         }
     }
 
-    /// The checkpoint of the other area that `area` says is in force.
+    /// The checkpoint of the other area that the mark in `area` names.
     async fn map_mark(&self, area: u8) -> Result<Option<u64>, DeviceError> {
         let OpenParams { layout, seed, .. } = *self.params;
         let decoded = |bytes: &[u8]| pagetier_page::is_blank(bytes) || decode_mark(seed, bytes).is_some();
         match self.read_sound(layout.map_mark_at(area), BLOCK_BYTES, &decoded).await {
             Ok(block) => Ok(decode_mark(seed, block.as_slice())),
-            // The headers say it as well.
+            // The headers hold the same information.
             Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -1,38 +1,38 @@
-//! What a recovery makes durable before it writes anything else (I13, I14).
+//! Makes durable what a recovery relies on, before it writes anything else (I13, I14).
 //!
-//! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may
-//! need it. After a failed flush it may even never become durable, so it is written once more first: the same
-//! bytes to the same places, which a power cut cannot tear into anything that the failed flush could not have
+//! Readable is not durable. After a kill, what recovery reads may not be flushed, and its first write may
+//! depend on it. After a failed flush it may never become durable, so recovery first rewrites it: the same
+//! bytes in the same places, which a power cut cannot tear into anything that the failed flush could not have
 //! left.
 //!
-//! A process can be killed between the failure of a flush and the note of it. So after any end but a close in
-//! order a flush may have failed, noted or not. Recovery rewrites what it relies on and no flush is known to
-//! have covered. A sound header of the map says that a flush has covered its body and the slots that it
-//! vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the zone that were
-//! written since or were being written then.
+//! A process can be killed between the failure of a flush and the note of it. So after any end except a close
+//! in order, a flush may have failed, noted or not. Recovery rewrites everything that it relies on unless a
+//! flush is known to have covered it. A sound map header proves that a flush has covered its body and the
+//! slots that it vouches for. What remains are the headers and marks, the journal, the ring, and the slots of
+//! the zone written since the capture or being written at that moment.
 
 use crate::exec::check;
 use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
-use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
+use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 
-/// Bytes of one rewrite.
+/// The size of one rewrite in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A range is read until two reads in a row agree, so often at most: what only a transfer spoiled must not be
-/// written back.
+/// The maximum number of reads of a range until two consecutive ones agree: data that a transfer corrupted
+/// must not be written back.
 const READS_MAX: usize = 4;
 
 impl OpenParams {
-    /// What may never become durable although it can be read. `noted` of it is what the manifest knows.
+    /// What may never become durable although it can be read. `noted` is the part that the manifest records.
     pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
         let unknown = !self.closed;
         let homes = noted.homes.clone();
@@ -103,8 +103,7 @@ impl Reader<'_> {
         Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
     }
 
-    /// Rewrites those homes of `pages` that nothing on the SSD backs, each with what it reads as, if that is
-    /// sound.
+    /// Rewrites the sound homes of `pages` with their own contents, except those in `done`.
     pub(crate) async fn rewrite_homes(
         &self,
         pages: &[PageId],
@@ -116,24 +115,23 @@ impl Reader<'_> {
             let home = self.params.homes.offset(*page);
             let Some(home) = home.filter(|home| home + bytes as u64 <= hdd.size()) else { continue };
             let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-            // What cannot be read, or is not sound, is an error when it is read, durable or not.
+            // Reading a bad home is an error, durable or not.
             if readable(result)? && check(self.params.seed, image.as_slice(), *page, None).is_ok() {
-                hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+                write_one(hdd, home, image, IoClass::Recovery).await?;
                 rewritten += 1;
             }
         }
         Ok(rewritten)
     }
 
-    /// Leaves no image at `at` of the SSD.
+    /// Wipes the image at offset `at` of the SSD.
     pub(crate) async fn void(&self, at: u64) -> Result<(), DeviceError> {
-        let bytes = self.params.layout.page_size.bytes();
-        let zeroes = IoBufs::from_iter([IoBuf::zeroed(bytes)]);
-        self.params.ssd.write(at, zeroes, IoClass::Recovery).await.result
+        let zeroes = IoBuf::zeroed(self.params.layout.page_size.bytes());
+        write_one(&self.params.ssd, at, zeroes, IoClass::Recovery).await
     }
 }
 
-/// False: it cannot be read.
+/// Rewrites `bytes` at `at` with their own contents; returns false if they cannot be read.
 async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<bool, DeviceError> {
     let (mut image, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
     if !readable(result)? {
@@ -150,13 +148,13 @@ async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<bo
             break;
         }
     }
-    device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result.map(|()| true)
+    write_one(device, at, image, IoClass::Recovery).await.map(|()| true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use pagetier_devio::{Device, Fault, FaultEffect, IoBufs, IoOp, SimDevice, SimPower};
     use std::sync::Arc;
 
     const BYTES: usize = 8192;

@@ -1,19 +1,19 @@
-//! Homes that a crash may have left torn, missing or too old (I22), rewritten from the slots and the ring
-//! that backed them.
+//! Repairs homes that a crash may have left torn, missing or too old (I22), from the slots and the ring that
+//! backed them.
 
 use super::Reader;
 use super::images::{is_of_a_block, readable};
 use crate::exec::check;
-use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
+use crate::exec::single::{read_one, write_one};
 use crate::format::map::Entry;
-use crate::protocol::recovery::{Evidence, Image, Verdict};
+use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
 use futures_util::StreamExt;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
-/// Home pages looked at at once for what the ring has to repair.
+/// The number of homes examined at once for repair from the ring.
 const REPAIRS_MAX: usize = 16;
 
 /// Why a recovery wrote a home.
@@ -21,7 +21,7 @@ const REPAIRS_MAX: usize = 16;
 pub(super) enum Rewrite {
     /// It was torn, missing or too old.
     Mended,
-    /// It reads well, but may not be durable.
+    /// It was sound, but may not have been durable.
     Again,
 }
 
@@ -48,7 +48,7 @@ impl HomesWritten {
 }
 
 impl Reader<'_> {
-    /// The slots that may have to mend their pages' homes, with these, in the homes' order.
+    /// The slots from which homes may have to be repaired, each with the home's offset, in order of offsets.
     fn mending(&self, evidence: &Evidence, verdict: &Verdict, unproved: &Unproved) -> Vec<(u64, usize)> {
         let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
         let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
@@ -64,10 +64,10 @@ impl Reader<'_> {
         mending
     }
 
-    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the
-    /// slots: as long as a slot has the page no request reads its home, but the page may be discarded, or its
-    /// place become another page's. After a failed flush of the HDD all of them, whatever is there. The pages
-    /// that were.
+    /// Rewrites from their slots the homes that a write-back, or a home write backed by the page's own slot,
+    /// left torn. While a slot holds the page, no request reads the home; but the page may be discarded, or
+    /// its home given to another page. After a failed flush of the HDD this rewrites all of these homes,
+    /// sound or not. Returns the homes written.
     pub(super) async fn mend(
         &self,
         evidence: &Evidence,
@@ -79,7 +79,7 @@ impl Reader<'_> {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
             let image = match self.read(at, bytes as u64).await {
-                // Reading the page reports the error: its newest version is in this slot.
+                // Reads of the page will report the error: its newest version is in this slot.
                 Err(error) if is_of_a_block(&error) => continue,
                 read => read?,
             };
@@ -92,13 +92,13 @@ impl Reader<'_> {
                 continue;
             }
             self.grow_to(home)?;
-            self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+            write_one(&self.params.hdd, home, image, IoClass::Recovery).await?;
             written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Mended }));
         }
         Ok(written)
     }
 
-    /// A crash may have undone the growth of the HDD that brought it to `home`.
+    /// Grows the HDD to contain `home`, since a crash may have undone the growth.
     fn grow_to(&self, home: u64) -> Result<(), DeviceError> {
         let (hdd, end) = (&self.params.hdd, home + self.params.layout.page_size.bytes() as u64);
         if hdd.size() < end { hdd.grow(end) } else { Ok(()) }
@@ -108,7 +108,8 @@ impl Reader<'_> {
         check(self.params.seed, image, page, stamp)
     }
 
-    /// Whether a sound image of any page stands there, or nothing. What cannot be read can often be written.
+    /// Whether the home holds a sound image of any page, or nothing. An unreadable home counts as damaged,
+    /// since a block that cannot be read can often be written.
     async fn home_is_sound(&self, page: PageId, home: u64) -> Result<bool, DeviceError> {
         let hdd = &self.params.hdd;
         let bytes = self.params.layout.page_size.bytes();
@@ -123,8 +124,8 @@ impl Reader<'_> {
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
-    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those
-    /// that read well.
+    /// Rewrites homes that are torn, missing or older than their image in the ring; with `all`, also sound
+    /// ones.
     pub(super) async fn repair(&self, evidence: &Evidence, all: bool) -> Result<HomesWritten, DeviceError> {
         let mut homes = HomesWritten::default();
         let floor = evidence.ring_floor();
@@ -132,8 +133,8 @@ impl Reader<'_> {
         let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
         for (index, found) in &self.ringed {
             let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
-            // A slot of that newer version mends the home, or has been given away since the HDD had it
-            // durably.
+            // The slot of that newer version repairs the home, or was given away because the version was
+            // durable on the HDD.
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
             let needed = newest && !superseded && found.stamp >= floor;
             let home = self.params.homes.offset(found.page).filter(|_| needed);
@@ -154,14 +155,10 @@ impl Reader<'_> {
         Ok(homes)
     }
 
-    /// Where the ring goes on: behind its newest image. Voids the images that a newer one of their page makes
-    /// superfluous: they would outlive it, and a later recovery would mend a home with them that rotted.
+    /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
+    /// of the same page: they would outlive those, and a later recovery would repair a rotten home from them.
     pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
-        let mut newest: FxHashMap<PageId, Stamp> = FxHashMap::default();
-        for (_, image) in &self.ringed {
-            let stamp = newest.entry(image.page).or_insert(image.stamp);
-            *stamp = image.stamp.max(*stamp);
-        }
+        let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
         let outdated = outdated.map(|(place, _)| *place).collect();
         let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
@@ -173,8 +170,8 @@ impl Reader<'_> {
         Ok(from)
     }
 
-    /// Mends the home of the page that stands at `index` of the ring, if it has to be; with `always`, it is
-    /// written in any case.
+    /// Repairs the home of the page at `index` of the ring if necessary; with `always`, also rewrites a sound
+    /// home.
     async fn repair_one(
         &self,
         found: Image,
@@ -189,12 +186,12 @@ impl Reader<'_> {
         let newest = |h: Header| h.stamp >= found.stamp;
         if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
             if always {
-                hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
+                write_one(hdd, home, current, IoClass::Recovery).await?;
             }
             return Ok(always.then_some(Rewrite::Again));
         }
         let mut image = current;
-        // Once more, if only the transfer was bad.
+        // A second attempt helps if only the transfer was bad.
         for _ in 0..2 {
             let result;
             (image, result) =
@@ -205,11 +202,11 @@ impl Reader<'_> {
             }
         }
         if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
-            tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn \
-                home stays torn");
+            tracing::error!(page = %found.page, "its image in the ring is damaged: a torn \
+                home remains torn");
             return Ok(None);
         }
-        hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+        write_one(hdd, home, image, IoClass::Recovery).await?;
         Ok(Some(Rewrite::Mended))
     }
 }

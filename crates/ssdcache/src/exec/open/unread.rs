@@ -1,17 +1,17 @@
-//! Blocks that cannot be read while a recovery goes through the SSD: what it can do without.
+//! Blocks of the SSD that a recovery cannot read: which of them it can do without.
 //!
-//! After a close in order the map alone defines what is on the SSD: a slot holds what the map names or
-//! nothing, and journal and ring do not count. After a crash a slot of the zone may have been given to any
-//! page, unless nothing newer of the page that the map names is anywhere
+//! After a close in order, the map alone defines the contents of the SSD: a slot holds what the map names or
+//! nothing, and journal and ring do not count. After a crash, a slot of the zone may have been given to any
+//! page, unless no newer version of the page that the map names exists elsewhere
 //! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any
-//! page, and a block of the journal may void any copy.
+//! page, and a journal block may void any copy.
 
 use crate::exec::open::{OpenError, Reader};
 use crate::protocol::recovery::Verdict;
 use pagetier_devio::DeviceError;
 use rustc_hash::FxHashMap;
 
-/// What a recovery could not read, and why.
+/// The blocks that a recovery could not read, and why.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     /// A block of the journal.
@@ -30,7 +30,7 @@ impl Unread {
         first.map_or(Ok(()), |(part, source)| Err(OpenError::Unreadable { part, source: source.clone() }))
     }
 
-    /// Fails if `slot` could not be read, which may hold any page.
+    /// Fails if there is an unreadable `slot` that may hold any page.
     pub(crate) fn refuse_slot(&self, slot: Option<u32>) -> Result<(), OpenError> {
         let source = slot.and_then(|slot| self.slots.get(&slot));
         source.map_or(Ok(()), |source| Err(OpenError::Unreadable { part: "zone", source: source.clone() }))
@@ -38,16 +38,16 @@ impl Unread {
 }
 
 impl Reader<'_> {
-    /// After a close: writes zeroes to the places that could not be read and are not needed, which often
-    /// makes them readable. The next recovery may be one after a crash, and need them. Copies there of what
-    /// the HDD has are given up.
+    /// After a close: writes zeroes to unreadable places that are not needed, which often makes them
+    /// readable. The next recovery may follow a crash and need them. Clean copies in such places are given
+    /// up.
     pub(crate) async fn heal(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
         if !self.params.closed {
             return Ok(());
         }
         let layout = &self.params.layout;
         if !self.unread.ring.is_empty() {
-            // None of its images may outlive the one that could not be read.
+            // No other image may outlive the one that could not be read.
             let others = (0..layout.ring_pages).filter(|place| !self.unread.ring.contains_key(place));
             for place in others {
                 self.void(layout.ring_at(place)).await?;

@@ -77,7 +77,7 @@ fn a_page_discarded_between_its_failed_home_write_and_the_end_of_its_batch_gets_
     assert_eq!(home.begin_mend().len(), 1);
     assert!(home.mended(page(2), false, HddFlush(2)), "it is of no value");
     home.end_mend(page(2));
-    // The discard of page 1, whose home write went well, says nothing about its next version.
+    // The discard of page 1, whose home write succeeded, does not affect its next version.
     let batch = begin(&mut home, Backing::Ring, versions(1, 20, 1));
     home.end(batch.id, true, vec![page(1)], HddFlush(3));
     assert_eq!(home.begin_mend().len(), 1);

@@ -1,4 +1,4 @@
-//! The map checkpoint of the slots: what is captured, and what its end changes.
+//! The slots' map checkpoint: what it captures, and what its end changes.
 
 use super::Slots;
 use super::slot::{Slot, SlotState, Standing, Version};
@@ -20,8 +20,8 @@ impl Slots {
         Capture { generation: self.generation + 1, body: self.body() }
     }
 
-    /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so
-    /// only slots in both zones stay writable until one succeeds.
+    /// Ends a checkpoint, which is durable (`ok`) or failed. After a failure a crash may find either of the
+    /// two checkpoints, so only slots in both zones stay writable until one succeeds.
     pub fn end_checkpoint(&mut self, ok: bool) {
         debug_assert!(self.capturing);
         for s in &mut self.slots {
@@ -30,7 +30,7 @@ impl Slots {
         }
         self.capturing = false;
         self.zone_is_in_force(ok);
-        // The next one after a failure goes to the same area: the other has the one that is known to be
+        // After a failure the next checkpoint goes to the same area: the other holds the one known to be
         // durable.
         if ok {
             self.in_force = self.generation + 1;
@@ -40,7 +40,7 @@ impl Slots {
         self.zones_changed();
     }
 
-    /// Whether a new zone could be another one than the present.
+    /// Whether a new zone could differ from the present one.
     pub(super) fn is_stale(&self) -> bool {
         self.changes > 0 || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone)
     }
@@ -54,15 +54,15 @@ impl Slots {
     }
 }
 
-/// Whether damage in the slot does not mean that its page is lost: the image is on its way, or it is a copy
-/// of a home write. An HDD flush makes such a copy clean, after which the slot may be given to another page,
-/// and no record of the journal tells so: the home write has an older stamp than its copy.
+/// Whether the slot may later hold something else without its page being lost: the image is on its way, or it
+/// is a copy of a home write. An HDD flush makes such a copy clean, and the slot may then be given to another
+/// page. No journal record tells recovery so, since the home write has an older stamp than its copy.
 fn may_be_gone(slot: &Slot) -> bool {
     let version = named(slot).filter(|version| version.is_dirty());
     version.is_some_and(|version| slot.is_writing() || version.standing == Standing::AwaitsFlush)
 }
 
-/// What a checkpoint says is in the slot, or will be.
+/// The version that a checkpoint names for the slot: the present one or the one on its way.
 fn named(slot: &Slot) -> Option<&Version> {
     match &slot.state {
         SlotState::Live { stored, .. } => Some(&stored.version),

@@ -1,5 +1,4 @@
-//! Queries and changes of the copies when the SSD is drained, checked, failed, proved again or taken out of
-//! use.
+//! Queries and changes of copies for when the SSD is drained, checked, re-admitted or taken out of use.
 
 use super::Slots;
 use super::slot::{SlotState, Stored, Version};
@@ -9,8 +8,8 @@ use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    /// Notes that the dirty version on its way into `slot` lacks no change older than `lsn` on the HDD; a
-    /// dirty copy that it replaces may lack older ones.
+    /// Notes that the HDD has every change older than `lsn` of the dirty version on its way into `slot`,
+    /// except for those in a dirty copy that it replaces.
     pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
         let Some(page) = self.slots[slot.at()].version().map(|version| version.page) else { return };
         let older = self.live(page).map(|stored| stored.version).filter(Version::is_dirty);
@@ -19,13 +18,13 @@ impl Slots {
         }
     }
 
-    /// After a recovery: no copy lacks a change older than `floor` on the HDD.
+    /// Notes, after a recovery, that the HDD has every change older than `floor` of every copy.
     pub fn set_lsn_floor(&mut self, floor: Lsn) {
         self.slots.iter_mut().filter_map(|s| s.version_mut()).for_each(|version| version.lsn = floor);
     }
 
-    /// The oldest log position from which redo would need records if every copy were lost; `None`: the HDD
-    /// has every version.
+    /// The oldest log position that redo would need if every copy were lost; `None`: the HDD has every
+    /// version.
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.slots.iter().filter_map(|s| s.version()).filter(|v| v.is_dirty()).map(|v| v.lsn).min()
@@ -41,7 +40,7 @@ impl Slots {
         self.slots.iter().filter_map(|s| s.live()).map(|s| &s.version).filter(|v| v.is_dirty())
     }
 
-    /// Copies that are newer than the HDD's version.
+    /// The number of copies that are newer than the HDD's version.
     #[must_use]
     pub fn dirty_pages(&self) -> usize {
         self.dirty().count()
@@ -56,8 +55,8 @@ impl Slots {
         pages
     }
 
-    /// Whether the newest version of each of `pages` is on the SSD alone for certain. Of a version that a
-    /// recovery found the HDD may have the same: no checkpoint has recorded its write-back.
+    /// Whether the newest version of each of `pages` is certainly on the SSD alone. The HDD may also have a
+    /// version that a recovery found, since no checkpoint may have recorded its write-back.
     #[must_use]
     pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
         let known = |stored: &Stored| stored.version.is_dirty() && !stored.version.perhaps_home;
@@ -82,31 +81,32 @@ impl Slots {
         self.by_page.keys().filter(|p| p.space == space).map(|p| p.no).max()
     }
 
-    /// From now on reads find nothing here (those of only copies wait), until it is taken back.
+    /// Hides the slots from reads or reveals them. While they are hidden, reads go to the HDD, and those of
+    /// only copies wait.
     pub fn hide(&mut self, hidden: bool) {
         self.hidden = hidden;
     }
 
-    /// Whether reads find nothing here.
+    /// Whether the slots are hidden from reads.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.hidden
     }
 
-    /// Reads and write-backs that hold a slot.
+    /// The number of reads and write-backs that hold a slot.
     #[must_use]
     pub fn readers(&self) -> usize {
         self.slots.iter().map(|s| usize::from(s.readers())).sum()
     }
 
-    /// The slot of the copy of `page`, and whether the HDD has that version too.
+    /// The slot of the copy of `page`, and whether it is clean.
     #[must_use]
     pub fn copy_of(&self, page: PageId) -> Option<(SlotId, bool)> {
         let slot = *self.by_page.get(&page)?;
         self.slots[slot.at()].live().map(|stored| (slot, !stored.version.is_dirty()))
     }
 
-    /// Holds slot `slot` for a check, if a copy is in it. Ends with [`Slots::end_read`].
+    /// Holds `slot` for a check, if it holds a copy, until [`Slots::end_read`].
     pub fn begin_check(&mut self, slot: SlotId) -> Option<Entry> {
         let stored = self.slots.get_mut(slot.at())?.live_mut().filter(|_| !self.hidden)?;
         stored.readers += 1;
@@ -120,15 +120,15 @@ impl Slots {
         self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= Some(completed))
     }
 
-    /// The slots that are not used again before the next opening.
+    /// The number of slots that are not used again before the next opening.
     #[cfg(test)]
     pub fn count_bad(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state == SlotState::Bad).count()
     }
 
-    /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so
-    /// slots that waited for a flush are free, and those that failed a write get another chance. The caller
-    /// writes a checkpoint next.
+    /// Takes the slots back into use after a failure. Every remaining copy was read and is sound and durable,
+    /// so slots that waited for a flush become free, and so do those whose writes failed. The caller writes a
+    /// checkpoint next.
     pub fn proved(&mut self) {
         self.retired.clear();
         self.bad = 0;
@@ -136,17 +136,17 @@ impl Slots {
             let s = &mut self.slots[slot.at()];
             if let Some(stored) = s.stored_mut() {
                 stored.durable_at = None;
-                // What became of a home write that the failure cut short is not known.
+                // The outcome of a home write that the failure cut short is unknown.
                 stored.version.perhaps_home |= stored.version.is_dirty();
             }
-            // One that is still being read is freed by the end of that.
+            // A slot that is still being read is freed when the read ends.
             if s.state == SlotState::Bad || s.is_retired() {
                 self.release(slot);
             }
         }
     }
 
-    /// The clean copy of `page` is given up, whatever is in its slot.
+    /// Gives up the clean copy of `page`, regardless of what its slot holds.
     pub fn drop_clean(&mut self, page: PageId, now: Millis) {
         if let Some(&slot) = self.by_page.get(&page) {
             self.drop_bad_copy(page, slot, now);

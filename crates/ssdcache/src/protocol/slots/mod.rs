@@ -1,9 +1,9 @@
-//! Which slot holds what, and which slot may be written next: the protocol's state machine, without I/O.
+//! What each slot holds, and which slot may be written next: the protocol's state machine, without I/O.
 //!
-//! I1 (the newest survives): a slot is given out for writing only when it is free ([`alloc`]), and it becomes
+//! I1 (newest survives): a slot is given out for writing only when it is free ([`alloc`]), and it becomes
 //! free ([`Slots::release`]) only when its page's newest version is durable elsewhere. I2 (zone): only slots
-//! of the zone of every checkpoint that a crash could find are given out ([`Slot::writable`]). I3 (no
-//! resurrection) is the journal's.
+//! of the zone of every checkpoint that a crash could find are given out ([`Slot::writable`]). The journal is
+//! responsible for I3 (no resurrection).
 //!
 //! [`Slots::validate`] recounts.
 
@@ -38,11 +38,11 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use slot::{Slot, SlotState, Standing, Stored, Version};
 use std::collections::VecDeque;
 
-/// Check whether the zone is nearly spent once per this many rejections.
+/// Check whether the zone is nearly exhausted once per this many rejections.
 const REJECTIONS_PER_LOOK: u64 = 64;
 
-/// Displaced pages remembered for the pool; beyond that the oldest are forgotten, which costs its policy
-/// precision only.
+/// The maximum number of displaced pages queued for the pool. Beyond it the oldest are forgotten, which costs
+/// only precision of the pool's policy.
 const UNREPORTED_MAX: usize = 1024;
 
 /// The slots and the policy that fills them.
@@ -52,43 +52,43 @@ pub struct Slots {
     policy: Box<dyn SlotPolicy>,
     slots: Vec<Slot>,
     by_page: FxHashMap<PageId, SlotId>,
-    /// Images of pages without a copy so far, on their way.
+    /// Slots to which copies are being written for pages without one.
     pending: FxHashMap<PageId, SlotId>,
-    /// Writes in flight for pages without a copy so far, `pending` ones among them.
+    /// Writes in flight for pages without a copy, including those of `pending`.
     arriving: usize,
     bad: usize,
-    /// Retired slots by the flush that frees them, in its order.
+    /// Retired slots, in order of the flush that frees them.
     retired: VecDeque<(SsdFlush, SlotId)>,
     alloc: Alloc,
     generation: u64,
-    /// The newest checkpoint that is durable.
+    /// The newest durable checkpoint.
     in_force: u64,
     capturing: bool,
     /// Slot writes and evictions since the last capture: a checkpoint without any would change nothing.
     changes: u64,
     /// Rejections up to the last checkpoint.
     rejected_before: u64,
-    /// At so many rejections, [`Slots::wants_look`] says yes.
+    /// The number of rejections at which [`Slots::wants_look`] returns true.
     next_look: u64,
     starved: bool,
-    /// Reads go home: the SSD is being taken out of use.
+    /// Reads are sent to the HDD: the SSD is being taken out of use.
     hidden: bool,
     counts: SlotCounts,
-    /// Copies that wait for a flush of the HDD to be clean, by slot and version.
+    /// Copies that become clean with a flush of the HDD, by slot and version.
     waiting_for_home: Vec<(SlotId, Stamp)>,
-    /// By page, the slot that a second chance copies it to.
+    /// By page, the slot to which a second chance copies it.
     moving: FxHashMap<PageId, SlotId>,
-    /// Pages that lost their copies and were not reported to the pool yet.
+    /// Pages that lost their copies and have not been reported to the pool.
     unreported: VecDeque<PageId>,
-    /// The policy writes through.
+    /// Whether the policy writes through.
     through: bool,
-    /// It admits on reading.
+    /// Whether the policy admits pages as they are read.
     on_read: bool,
 }
 
 impl Slots {
-    /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. Nothing may be written
-    /// before a first checkpoint of this opening named a zone.
+    /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. No slot may be written
+    /// before the first checkpoint of this opening has named a zone.
     #[must_use]
     pub fn new(
         params: SlotParams,
@@ -137,7 +137,6 @@ impl Slots {
     }
 
     // ---- reads
-    // ----------------------------------------------------------------------------------------------
 
     /// Finds the newest version of `page` below memory, and holds its slot for a read.
     pub fn begin_read(&mut self, page: PageId) -> Located {
@@ -177,13 +176,13 @@ impl Slots {
         }
     }
 
-    /// A physical read happened.
+    /// Tells the policy of a physical read.
     pub fn note_read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
         self.policy.read(page, from, access, now);
     }
 
-    /// The clean copy of `page` in `slot` turned out to be bad: it is forgotten, the HDD has the page. False
-    /// when the mapping has changed meanwhile.
+    /// Drops the clean copy of `page` in `slot`, which turned out to be bad; the HDD has the page. Returns
+    /// false if the mapping has changed meanwhile.
     pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
         let here = self.by_page.get(&page) == Some(&slot);
         let current = here && self.live(page).is_some_and(|stored| !stored.version.is_only());
@@ -197,9 +196,8 @@ impl Slots {
     }
 
     // ---- writes
-    // ---------------------------------------------------------------------------------------------
 
-    /// Decides where the dirty page `page` goes. A page that is on the SSD stays there, in another slot.
+    /// Decides where the dirty page `page` goes. A page on the SSD stays there, in another slot.
     pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
         match self.place_dirty(page, now) {
             Ok((slot, displaced)) => {
@@ -207,14 +205,14 @@ impl Slots {
                 ticket.backs_home = self.backs_home();
                 Plan::Ssd(ticket)
             }
-            // The ring is there for those that a doublewrite buffer has no room for.
+            // Pages for which a doublewrite buffer has no room go through the ring.
             Err(NoSlot::Soon) if !self.backs_home() => Plan::Wait,
             Err(_) => Plan::Hdd,
         }
     }
 
-    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, the zone has
-    /// no candidate left, or (seen now and then) it has few.
+    /// Whether an eviction that was not admitted is a reason to look for map work: slots ran out, the zone
+    /// has no candidate left, or (checked from time to time) it has few.
     #[must_use]
     pub fn wants_look(&mut self) -> bool {
         let due = self.counts.rejected >= self.next_look;
@@ -230,7 +228,7 @@ impl Slots {
         self.live(page).is_some_and(|stored| stored.version.stamp == stamp)
     }
 
-    /// Ends the write of `ticket`. `durable_at` is the number of the first SSD flush that will cover it.
+    /// Ends the write of `ticket`. SSD flush `durable_at` is the first that covers it.
     pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: SsdFlush, now: Millis) {
         let Ticket { slot, page, arrives, .. } = ticket;
         let SlotState::Writing { version, abandoned, .. } = self.slots[slot.at()].state else {
@@ -258,7 +256,7 @@ impl Slots {
         self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
-            // The old copy was evicted meanwhile, which the policy knows.
+            // The old copy was evicted meanwhile, and the policy was told.
             self.policy.inserted(page, slot, now);
         }
         if let Some(old) = before {
@@ -266,7 +264,7 @@ impl Slots {
         }
     }
 
-    /// The write of a newer version of `page` failed.
+    /// Handles the failed write of a newer version of `page`.
     fn keeps_old_copy(&mut self, page: PageId, now: Millis) {
         match self.by_page.get(&page) {
             Some(&old) => {
@@ -283,7 +281,7 @@ impl Slots {
         }
     }
 
-    /// A newer version of the page in `old` is whole, and flush `durable_at` makes it durable.
+    /// Retires `old`: a newer version of its page is complete, and flush `durable_at` makes it durable.
     fn retire(&mut self, old: SlotId, durable_at: SsdFlush) {
         let o = &mut self.slots[old.at()];
         if let Some(stored) = o.live().copied() {
@@ -292,22 +290,23 @@ impl Slots {
         }
     }
 
-    /// SSD flush number `number` (and all before it) has completed: slots retired before it are free.
+    /// Notes that SSD flush number `number` has completed: the retired slots that wait for it, or for an
+    /// earlier one, are free.
     pub fn flushed(&mut self, number: SsdFlush) {
         while let Some(&(_, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
             self.retired.pop_front();
-            // One that is still being read is freed by the end of that.
+            // A slot that is still being read is freed when the read ends.
             self.release(slot);
         }
     }
 
-    /// The buffered page `page` was changed. True when it had a copy identical to the HDD's, which is now
-    /// invalid (2013 paper, section 5); a newer copy stays.
+    /// Notes a change of the buffered page `page`. Returns true if this invalidated a copy identical to the
+    /// HDD's (2013 paper, section 5); a newer copy stays.
     pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
         let home = self.home(page);
         self.policy.logical(page, logical, home, now);
         if self.through || self.appends() {
-            // The copy is what the HDD has until a newer version is written.
+            // The copy equals the HDD's version until a newer one is written.
             self.cancel_move(page);
             return false;
         }
@@ -327,7 +326,7 @@ impl Slots {
         true
     }
 
-    /// The page has been discarded: drops its copy, written back or not.
+    /// Drops the copy of the discarded page `page`, whether or not it was written back.
     pub fn discard(&mut self, page: PageId) {
         self.give_up_copy(page);
         self.policy.forget(page);
@@ -338,23 +337,23 @@ impl Slots {
         if let Some(slot) = self.unmap(page) {
             let s = &mut self.slots[slot.at()];
             if s.version().is_some_and(Version::is_dirty) {
-                // A checkpoint that names this copy, or an older one of the page, as the newest version may
-                // be what a crash finds. It must find this one then, or take the page for damaged; so the
-                // slot waits for a checkpoint that does not name the page (I15).
+                // A crash may find a checkpoint that names this copy, or an older one of the page, as the
+                // newest version. Recovery would then look for this one, and report the page as damaged
+                // without it. So the slot waits for a checkpoint that does not name the page (I15).
                 (s.in_zone, s.in_next) = (false, false);
             }
             self.release(slot);
         }
     }
 
-    /// Every page for which `gone` says so is discarded.
+    /// Discards every page that `gone` selects.
     pub fn discard_where(&mut self, gone: &mut dyn FnMut(PageId) -> bool) {
         for page in self.copies().into_iter().filter(|page| gone(*page)) {
             self.discard(page);
         }
     }
 
-    /// A newer version of `page` supersedes what is being written to the SSD.
+    /// Cancels what is being written to the SSD for `page`: a newer version supersedes it.
     fn overtake(&mut self, page: PageId) {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
@@ -362,21 +361,21 @@ impl Slots {
         self.cancel_move(page);
     }
 
-    /// What is being written into `slot` will not count.
+    /// Marks the write into `slot` as obsolete.
     fn abandon(&mut self, slot: SlotId) {
         if let SlotState::Writing { abandoned, .. } = &mut self.slots[slot.at()].state {
             *abandoned = true;
         }
     }
 
-    /// Takes the page's copy out of the map, and cancels a copy of it in flight.
+    /// Removes the page's copy from the map, and cancels a second chance in flight.
     fn unmap(&mut self, page: PageId) -> Option<SlotId> {
         let slot = self.by_page.remove(&page)?;
         self.cancel_move(page);
         Some(slot)
     }
 
-    /// Gives up the copy in `victim` for another page. The page that was there.
+    /// Gives up the copy in `victim` for another page. Returns the displaced page.
     fn evict(&mut self, victim: SlotId, now: Millis) -> Option<PageId> {
         let page = self.slots[victim.at()].live()?.version.page;
         self.unmap(page);
@@ -414,7 +413,8 @@ impl Slots {
         Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home, over_only_copy, waits_for_home }
     }
 
-    /// Nothing needs the version in `slot` (I1): the slot is free, or will be when its readers have finished.
+    /// Releases `slot`, whose version nothing needs (I1). It is free at once, or when its readers have
+    /// finished.
     fn release(&mut self, slot: SlotId) {
         let s = &mut self.slots[slot.at()];
         match s.stored().copied().filter(|stored| stored.readers > 0) {
@@ -426,7 +426,7 @@ impl Slots {
         }
     }
 
-    /// Whether a page may have a copy more: the reserve stays without.
+    /// Whether another page may get a copy without using the reserve.
     fn has_room(&self) -> bool {
         let taken = self.by_page.len() + self.arriving + self.bad;
         taken < self.params.slots.saturating_sub(self.params.reserve) as usize
@@ -438,7 +438,6 @@ impl Slots {
     }
 
     // ---- displaced pages to report to the pool
-    // --------------------------------------------------------------------
 
     /// Queues a page that lost its copy when no write could report it to the pool.
     pub(crate) fn note_unreported(&mut self, displaced: Option<PageId>) {
@@ -459,21 +458,20 @@ impl Slots {
     }
 
     // ---- views
-    // ----------------------------------------------------------------------------------------------
 
     /// The policy, for its statistics.
     pub fn policy(&mut self) -> &mut dyn SlotPolicy {
         &mut *self.policy
     }
 
-    /// Slots without a page.
+    /// The slots without a page.
     #[must_use]
     pub fn free_slots(&self) -> FreeSlots {
         let (writable, waiting) = self.count_free();
         FreeSlots { writable, waiting, retired: self.retired.len(), checkpointing: self.capturing }
     }
 
-    /// Pages that have a copy on the SSD.
+    /// The number of pages that have a copy on the SSD.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.by_page.len()
@@ -483,12 +481,6 @@ impl Slots {
     #[must_use]
     pub fn in_force(&self) -> u64 {
         self.in_force
-    }
-
-    /// The sizes it was made with.
-    #[must_use]
-    pub fn params(&self) -> SlotParams {
-        self.params
     }
 
     /// Counters so far.

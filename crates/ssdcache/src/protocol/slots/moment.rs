@@ -1,11 +1,11 @@
-//! The slots at this moment, for the simulator's coverage (feature `mutations`).
+//! The state of the slots, by which the simulator measures its coverage (feature `mutations`).
 
 use super::Slots;
 use super::slot::{Slot, SlotState};
 use crate::moment::Moment;
 
 impl Slots {
-    /// Fills in what the slots know.
+    /// Fills in the fields that describe slots.
     pub(crate) fn moment(&self, moment: &mut Moment) {
         let count = |f: &dyn Fn(&Slot) -> bool| self.slots.iter().filter(|s| f(s)).count();
         moment.capturing = self.capturing;

@@ -1,5 +1,5 @@
-//! The slots after a recovery: first as the checkpoint names them outside the zone, then, once the zone was
-//! read, as they are.
+//! The slots after a recovery: first those outside the zone, as the checkpoint names them; then, once the
+//! zone has been read, all of them.
 
 use super::Slots;
 use super::slot::{SlotState, Standing, Stored, Version};
@@ -8,8 +8,8 @@ use pagetier_page::Lsn;
 use pagetier_policy::SlotId;
 
 impl Slots {
-    /// Makes what a recovery found so far into what it found in the end, `map`: for before the first
-    /// checkpoint only.
+    /// Replaces a recovery's preliminary findings with its final ones, `map`. Only before the first
+    /// checkpoint.
     pub fn apply_recovered(&mut self, map: &[Option<Entry>]) {
         let found = |slot: usize| map.get(slot).copied().flatten();
         for at in 0..self.slots.len() {
@@ -69,7 +69,7 @@ mod tests {
         )
     }
 
-    /// By slot, the page and whether the HDD lacks it.
+    /// By slot, the page and whether its version is dirty.
     fn content(slots: &Slots) -> Vec<Option<(PageId, bool)>> {
         let content = |s: &Stored| (s.version.page, s.version.is_dirty());
         slots.slots.iter().map(|s| s.live().map(content)).collect()
@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn recovered_slots_are_as_if_everything_had_been_known_at_once() {
         let trusted = [holds(0, 1, true), holds(1, 2, true), holds(2, 3, false), None, holds(4, 5, true)];
-        // Page 1 went home since, page 2 is in the zone in a newer version, page 0 was a copy of the HDD's
-        // version after all.
+        // Page 1 was written home since, page 2 has a newer version in the zone, and page 0 turned out to be
+        // dirty.
         let found = [holds(0, 1, false), None, holds(7, 8, true), holds(2, 9, false), holds(4, 5, true)];
         for policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
             let policy = &policy.to_string();

@@ -1,5 +1,5 @@
-//! Second chances: slots are judged in groups some way ahead of the front, and the pages that stay are copied
-//! to the front, into slots that were judged before. A page is never without a durable slot meanwhile.
+//! Second chances: slots are judged in groups some distance ahead of the front, and pages that stay are
+//! copied to the front, into slots judged earlier. Meanwhile each of these pages keeps its durable slot.
 
 use super::slot::{SlotState, Standing};
 use super::{Move, Slots};
@@ -8,9 +8,9 @@ use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    /// Judges the next group, if few judged slots are left. Pages that get a second chance are given slots at
-    /// the front, as far as there are any: they are to be copied there. One slot at least is gained. `busy`:
-    /// pages that must stay where they are; `None`: nothing was due.
+    /// Judges the next group, if few judged slots are left. Pages that get a second chance are assigned slots
+    /// at the front, as far as there are any, to be copied there. At least one slot is gained. `busy` pages
+    /// must stay where they are. `None`: no group was due.
     pub fn take_back(
         &mut self,
         now: Millis,
@@ -38,12 +38,12 @@ impl Slots {
                 None => self.set_moving(slot, false),
             }
         }
-        // No write waits for a slot on behalf of a second chance.
+        // A second chance that found no slot must not make the SSD look starved.
         self.starved = starved;
         Some(moves)
     }
 
-    /// A copy gets a larger stamp than a version that has one already, and must not win over it.
+    /// The copy gets a larger stamp than any version already stamped, which it must not supersede.
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
         let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
         let page = stored.version.page;
@@ -65,15 +65,15 @@ impl Slots {
         if let Some(copy) = self.slots[to.slot.at()].version_mut() {
             (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
         }
-        // The copy is of the same version.
+        // The copy has the same version, so it does not supersede the source.
         self.set_overtaken(from, false);
         self.moving.insert(page, to.slot);
         Some(Move { from: source, to })
     }
 
-    /// Ends a move. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
-    /// has ended that, unless the write was dropped: it may land at any time, so the slot is not used again.
-    /// Otherwise the old slot could not be read, and the new one is as it was.
+    /// Ends a move. With `copied`, the image was sent to its new slot, and [`Slots::end_write`] has ended
+    /// that write unless it was dropped: a dropped write may land at any time, so its slot is not used again.
+    /// Without `copied`, the old slot could not be read and the new one is untouched.
     pub fn end_move(&mut self, done: Move, copied: bool, now: Millis) {
         let Move { from, to } = done;
         let slot = &self.slots[to.slot.at()];
@@ -94,8 +94,8 @@ impl Slots {
         self.end_read(from.slot);
     }
 
-    /// The page was changed, a newer version is about to be written somewhere, or none is wanted any more:
-    /// what is being copied to the front is not to become its copy (I16).
+    /// Cancels the second chance of `page` (I16): the page was changed or discarded, or a newer version is
+    /// about to be written.
     pub(crate) fn cancel_move(&mut self, page: PageId) {
         if let Some(to) = self.moving.remove(&page) {
             self.abandon(to);
@@ -117,7 +117,7 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
-        // All get a second chance that may.
+        // The policy gives every page a second chance.
         let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
             Costs::PAPER,
             48,

@@ -1,20 +1,20 @@
-//! One slot: what it holds, how that stands to the HDD, and which zones it is in.
+//! One slot: what it holds, how that relates to the HDD's version, and which zones it is in.
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
 
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, Stamp};
 
-/// How a version in a slot stands to the HDD.
+/// How a version in a slot relates to the HDD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
     /// The HDD durably has it.
     Clean,
     /// The HDD lacks it.
     Only,
-    /// A copy of a home write that no flush has made durable: the only copy until one has.
+    /// A copy of a home write that is not durable: the only copy until an HDD flush.
     AwaitsFlush,
-    /// The HDD lacks it, and it cannot be read.
+    /// The HDD lacks it, and the slot cannot be read.
     Stuck,
 }
 
@@ -23,30 +23,31 @@ pub(super) struct Version {
     pub(super) page: PageId,
     pub(super) stamp: Stamp,
     pub(super) standing: Standing,
-    /// Unless it is clean: the HDD has every change older than this.
+    /// For dirty versions: the HDD has every change older than this.
     pub(super) lsn: Lsn,
-    /// A recovery or a re-admission found it dirty. It may have been written back before, so the HDD may have
-    /// it.
+    /// A recovery or a re-admission found it dirty. It may have been written back earlier, so the HDD may
+    /// have it.
     pub(super) perhaps_home: bool,
 }
 
 impl Version {
-    /// Newer than what the HDD durably has.
+    /// Whether it is newer than the HDD's durable version.
     pub(super) fn is_dirty(&self) -> bool {
         self.standing != Standing::Clean
     }
 
-    /// Newer than what the HDD can be read as.
+    /// Whether it is newer than the version that reads of the HDD return.
     pub(super) fn is_only(&self) -> bool {
         matches!(self.standing, Standing::Only | Standing::Stuck)
     }
 }
 
-/// A version whose write has completed, until its slot is free.
+/// A version whose write has completed and whose slot is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
     pub(super) version: Version,
-    /// The SSD flush that makes it durable, or once it is retired, its successor; `None`: none is waited for.
+    /// The SSD flush that makes it durable or, once it is retired, its successor; `None`: no flush is
+    /// awaited.
     pub(super) durable_at: Option<SsdFlush>,
     /// Reads, write-backs and second chances that hold the slot.
     pub(super) readers: u16,
@@ -56,44 +57,44 @@ pub(super) struct Stored {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SlotState {
-    /// Nothing that counts.
+    /// It holds nothing of value.
     Free,
     /// A page image is on its way into the slot.
     Writing {
         version: Version,
-        /// The page changed meanwhile: the image will be obsolete.
+        /// The page has changed: the image is obsolete.
         abandoned: bool,
-        /// A copy of what was just written home.
+        /// The image is a copy of a version just written home.
         renews: bool,
     },
     /// The newest version of its page below memory.
     Live {
         stored: Stored,
-        /// A newer version has its stamp and is on its way to another slot.
+        /// A newer version has been stamped and is on its way to another slot.
         overtaken: bool,
     },
-    /// An obsolete version: free once its flush has completed and nothing reads it.
+    /// It holds an obsolete version, and is free once its flush has completed and nothing reads it.
     Retired(Stored),
-    /// A write into it failed: not used again before the next opening.
+    /// A write into it failed: it is not used again before the next opening.
     Bad,
 }
 
-/// The memory that a slot takes is in the budget of `Builder`: `SLOT_BYTES` there.
+/// `Builder` budgets the memory of a slot as `SLOT_BYTES`.
 const _: () = assert!(size_of::<Slot>() <= 72);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) state: SlotState,
-    /// In the zone of the durable checkpoint.
+    /// It is in the zone of the durable checkpoint.
     pub(super) in_zone: bool,
-    /// In the zone of the checkpoint being written.
+    /// It is in the zone of the checkpoint being written.
     pub(super) in_next: bool,
 }
 
 impl Slot {
     pub(super) const FREE: Self = Self { state: SlotState::Free, in_zone: false, in_next: false };
 
-    /// Whether recovery would look into the slot under every checkpoint that a crash could find (I2).
+    /// Whether recovery would read the slot under every checkpoint that a crash could find (I2).
     pub(super) fn writable(&self, capturing: bool) -> bool {
         self.in_zone && (!capturing || self.in_next)
     }
@@ -110,7 +111,7 @@ impl Slot {
         matches!(self.state, SlotState::Retired(_))
     }
 
-    /// What is in the slot, whole.
+    /// The complete version in the slot.
     pub(super) fn stored(&self) -> Option<&Stored> {
         match &self.state {
             SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(stored),
@@ -125,7 +126,7 @@ impl Slot {
         }
     }
 
-    /// Its page's copy.
+    /// The version, if it is its page's current copy.
     pub(super) fn live(&self) -> Option<&Stored> {
         self.stored().filter(|_| matches!(self.state, SlotState::Live { .. }))
     }
@@ -137,7 +138,7 @@ impl Slot {
         }
     }
 
-    /// What is in the slot or on its way there.
+    /// The version in the slot or on its way there.
     pub(super) fn version(&self) -> Option<&Version> {
         match &self.state {
             SlotState::Writing { version, .. } => Some(version),
@@ -157,12 +158,12 @@ impl Slot {
         self.stored().map_or(0, |stored| stored.readers)
     }
 
-    /// A copy that the HDD lacks and nothing reads: it may be written home.
+    /// Whether it holds a dirty copy that nothing reads and that may be written home.
     pub(super) fn is_idle_dirty(&self) -> bool {
         self.live().is_some_and(|s| s.version.is_dirty() && s.readers == 0)
     }
 
-    /// A copy that the HDD has too and nothing reads: it may be given up.
+    /// Whether it holds a clean copy that nothing reads and that may be given up.
     pub(super) fn is_idle_clean(&self) -> bool {
         self.live().is_some_and(|s| !s.version.is_dirty() && s.readers == 0)
     }

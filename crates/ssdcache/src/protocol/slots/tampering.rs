@@ -1,4 +1,4 @@
-//! Slots under a broken protocol (feature `mutations`): their state is changed behind the protocol's back.
+//! Slots under a broken protocol (feature `mutations`): changes their state behind the protocol's back.
 
 use super::alloc::Alloc;
 use super::slot::{SlotState, Standing, Version};
@@ -8,18 +8,19 @@ use crate::mutation::Mutation;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
 
-/// What a broken protocol keeps between two steps.
+/// What a broken protocol remembers between two steps.
 #[derive(Debug, Default)]
 #[doc(hidden)]
 pub struct Tampered {
-    /// The zone of the checkpoint being written, as it was named.
+    /// The zone of the checkpoint being written, as the protocol named it.
     next_zone: Option<Vec<bool>>,
     /// The second chances under way: page, new slot and stamp.
     moves: Vec<(PageId, SlotId, Stamp)>,
 }
 
 impl Slots {
-    /// Called before each step of the protocol: makes the slots what they would be without `rule`.
+    /// Brings the slots into the state that they would have without `rule`. Called before each step of the
+    /// protocol.
     #[doc(hidden)]
     pub fn tamper(&mut self, rule: Mutation, kept: &mut Tampered) {
         match rule {
@@ -62,7 +63,7 @@ impl Slots {
         }
     }
 
-    /// Cancelled second chances count, those for which `which` says so.
+    /// Makes the cancelled second chances count that `which` selects.
     fn revive_moves(&mut self, kept: &mut Tampered, which: &dyn Fn(&Self, PageId, Stamp) -> bool) {
         for (page, slot, stamp) in std::mem::take(&mut kept.moves) {
             let revived = which(self, page, stamp);
@@ -86,12 +87,12 @@ impl Slots {
         writing.filter(|version| version.page == page).all(|version| version.stamp <= stamp)
     }
 
-    /// Of the slots that a checkpoint marks, those stay marked whose images are on their way.
+    /// Removes a checkpoint's marks, except those of slots whose images are on their way.
     pub(crate) fn mark_images_in_flight_alone(&self, body: &mut MapBody) {
         body.in_flight.iter_mut().zip(&self.slots).for_each(|(marked, slot)| *marked &= slot.is_writing());
     }
 
-    /// The slot of `page` is the next to be given out.
+    /// Makes the slot of `page` the next to be given out.
     pub(crate) fn give_up_in_place(&mut self, page: PageId) {
         let Some(&slot) = self.by_page.get(&page).filter(|_| !self.appends()) else { return };
         if self.slots[slot.at()].readers() == 0 && self.is_writable(slot) {
@@ -100,14 +101,14 @@ impl Slots {
         }
     }
 
-    /// Whether a rewrite of `page` finds no free slot, and none will come.
+    /// Whether a rewrite of `page` would find no free slot, and none will become free.
     pub(crate) fn has_no_reserve(&self, page: PageId) -> bool {
         let none = self.count_free() == (0, 0) && self.retired.is_empty();
         none && !self.appends() && self.by_page.contains_key(&page)
     }
 
-    /// [`Slots::plan_dirty`], with the dirty page in the slot at the front passing for clean if none is given
-    /// out otherwise.
+    /// [`Slots::plan_dirty`]; if it gives out no slot, once more with the dirty page at the front treated as
+    /// clean.
     pub(crate) fn plan_dirty_too_soon(
         &mut self,
         page: PageId,
@@ -126,12 +127,12 @@ impl Slots {
         };
         set(self, Standing::Clean);
         let plan = self.plan_dirty(page, now, fresh);
-        // If something else stood in the way, the slot was not given out.
+        // Restore the standing if the slot was not given out for another reason.
         set(self, before.standing);
         plan
     }
 
-    /// The slot at the front, with the dirty page in it, if only that page keeps it from being given out.
+    /// The slot at the front and its dirty version, if only that version keeps it from being given out.
     fn front_is_dirty(&self) -> Option<(SlotId, Version)> {
         let Alloc::Circle(circle) = &self.alloc else { return None };
         let front = circle.front();

@@ -1,4 +1,4 @@
-//! Copies of what the HDD has: admissions of clean pages, and the slots of pages that are written through.
+//! Copies of the HDD's versions: admissions of clean pages, and slots of pages that are written through.
 
 use super::slot::{SlotState, Standing};
 use super::{NoSlot, Slots, Ticket};
@@ -6,26 +6,26 @@ use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Cause, Home, Millis, SlotId};
 
 impl Slots {
-    /// Whether a changed page is written home first, and to its slot only then.
+    /// Whether a changed page is written home first and only then to a slot.
     #[must_use]
     pub fn writes_home_first(&self) -> bool {
         self.through && !self.appends()
     }
 
-    /// Whether a changed page is written to its slot first, which then backs its way home.
+    /// Whether a changed page is first written to a slot, which then backs its home write.
     #[must_use]
     pub fn backs_home(&self) -> bool {
         self.through && self.appends()
     }
 
-    /// Whether the policy is asked about pages that are read from the HDD.
+    /// Whether the policy decides about pages as they are read from the HDD.
     #[must_use]
     pub fn admits_on_read(&self) -> bool {
         self.on_read
     }
 
-    /// Decides whether `page`, whose version in memory the HDD has, gets a copy: it is leaving the pool, or
-    /// was just read from the HDD or written there.
+    /// Decides whether `page` gets a copy. The HDD has its version in memory: the page is leaving the pool,
+    /// or was just read from the HDD or written there.
     pub fn plan_copy(
         &mut self,
         page: PageId,
@@ -47,9 +47,9 @@ impl Slots {
         Some(self.start_copy(slot, page, displaced, now, fresh()))
     }
 
-    /// `page` was written home, and any copy is older now. A page that has one keeps its place on the SSD, in
-    /// another slot; else the policy is asked. With `may` false, or without a slot that can be written now,
-    /// it has none from here on.
+    /// Plans the copy of `page`, which was just written home, so that any copy that it has is outdated. A
+    /// page with a copy gets a new one in another slot; otherwise the policy decides. With `may` false, or
+    /// without a writable slot, the page loses its copy.
     pub fn plan_arrived(
         &mut self,
         page: PageId,
@@ -62,7 +62,7 @@ impl Slots {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
         }
         self.give_up_copy(page);
-        // The slot given out may be the same one: what it holds does not count.
+        // The same slot may be given out again: its contents do not count.
         let Some(slot) = may.then(|| self.take_writable()).flatten() else {
             self.policy.removed(page, false, now);
             self.counts.rejected_no_slot += u64::from(may);
@@ -89,8 +89,8 @@ impl Slots {
         ticket
     }
 
-    /// The copy on its way with `ticket` is of a home write that no flush has made durable, and the HDD may
-    /// lack changes from `lsn` on: it counts as the only copy of its version until [`Slots::homes_flushed`].
+    /// Notes that the copy on its way with `ticket` is of a home write that is not durable; the HDD may lack
+    /// changes from `lsn` on. The copy counts as the only one of its version until [`Slots::homes_flushed`].
     pub(crate) fn wait_for_home(&mut self, ticket: &mut Ticket, lsn: Lsn) {
         if let Some(version) = self.slots[ticket.slot.at()].version_mut() {
             (version.standing, version.lsn) = (Standing::AwaitsFlush, lsn);
@@ -99,7 +99,7 @@ impl Slots {
         self.waiting_for_home.push((ticket.slot, ticket.stamp));
     }
 
-    /// A flush of the HDD has completed: copies are clean whose homes are not `unflushed`.
+    /// Notes that a flush of the HDD has completed: copies whose homes are not `unflushed` become clean.
     pub(crate) fn homes_flushed(&mut self, unflushed: &dyn Fn(PageId) -> bool) {
         for (slot, stamp) in std::mem::take(&mut self.waiting_for_home) {
             let s = &mut self.slots[slot.at()];
@@ -115,12 +115,13 @@ impl Slots {
         }
     }
 
-    /// Whether the copy of `page` waits for a flush of the HDD to be clean.
+    /// Whether the copy of `page` becomes clean with a flush of the HDD.
     pub(crate) fn waits_for_home(&self, page: PageId) -> bool {
         self.live(page).is_some_and(|stored| stored.version.standing == Standing::AwaitsFlush)
     }
 
-    /// Whether a flush of the HDD would make copies clean; those whose homes are `in_flight` not.
+    /// Whether a flush of the HDD would make any copy clean. It does not for pages whose home writes are
+    /// `in_flight`.
     pub(crate) fn wants_home_flush(&self, in_flight: &dyn Fn(PageId) -> bool) -> bool {
         self.waiting_for_home.iter().any(|(slot, stamp)| {
             self.slots[slot.at()].live().map(|stored| &stored.version).is_some_and(|version| {
@@ -130,7 +131,7 @@ impl Slots {
         })
     }
 
-    /// The home write of version `stamp` of `page`, which its slot backed, is durable.
+    /// Notes that the home write of version `stamp` of `page`, which its slot backed, is durable.
     pub(crate) fn backed_home(&mut self, page: PageId, stamp: Stamp) {
         self.counts.doublewritten += 1;
         if let Some((_, stored)) = self.live_mut(page).filter(|(_, stored)| stored.version.stamp == stamp) {

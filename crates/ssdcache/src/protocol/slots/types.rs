@@ -1,4 +1,4 @@
-//! Inputs and outputs of the state machine: plain values.
+//! The inputs and outputs of the state machine: plain values.
 
 use crate::format::map::MapBody;
 use crate::protocol::flushes::SsdFlush;
@@ -8,18 +8,18 @@ use pagetier_policy::SlotId;
 /// Sizes of the moving parts, from the layout and the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotParams {
-    /// Slots in all.
+    /// The total number of slots.
     pub slots: u32,
-    /// Slots of the eviction zone: what recovery has to read.
+    /// Slots of the eviction zone, all of which a recovery reads.
     pub zone: u32,
-    /// Slots that stay without a page, so that a page on the SSD can be rewritten elsewhere.
+    /// Slots kept without a page, so that a page on the SSD can be rewritten elsewhere.
     pub reserve: u32,
-    /// How many of the next victims are kept clean.
+    /// The number of next victims to keep clean.
     pub clean_ahead: u32,
 }
 
 impl SlotParams {
-    /// For `slots` slots and a zone of `zone_percent` per cent.
+    /// The sizes for `slots` slots and a zone of `zone_percent` per cent of them.
     #[must_use]
     pub fn new(slots: u32, zone_percent: f64) -> Self {
         let reserve = (slots / 64).clamp(4, 1 << 16);
@@ -34,31 +34,32 @@ impl SlotParams {
 pub struct Ticket {
     /// The slot to write.
     pub slot: SlotId,
-    /// The page that goes there.
+    /// The page to write there.
     pub page: PageId,
-    /// The stamp that its image carries.
+    /// The stamp of its image.
     pub stamp: Stamp,
     /// Whether the version is newer than the HDD's.
     pub dirty: bool,
-    /// Whether the page had no copy before.
+    /// Whether the page had no copy.
     pub arrives: bool,
     /// The page whose copy was given up for it.
     pub displaced: Option<PageId>,
-    /// The slot is to back the page's way home, which follows at once.
+    /// Whether the slot backs the page's home write, which follows at once.
     pub backs_home: bool,
-    /// The superseded copy is of a version that the HDD lacks.
+    /// Whether the superseded copy is of a version that the HDD lacks.
     pub over_only_copy: bool,
-    /// A copy of a home write that is not durable, and nothing else backs: dirty until it is.
+    /// Whether it is a copy of a home write that is not durable and that nothing else backs; it is dirty
+    /// until the home write is durable.
     pub waits_for_home: bool,
 }
 
-/// A second chance: a page's way from the slot that is taken back to the front of the circle. Held like a
-/// read until [`Slots::end_move`](super::Slots::end_move).
+/// A second chance: the copy of a page from the slot that is taken back to the front of the circle. Held as
+/// by a read until [`Slots::end_move`](super::Slots::end_move).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// Where it is.
+    /// The source.
     pub from: WriteBack,
-    /// Where it goes.
+    /// The target.
     pub to: Ticket,
 }
 
@@ -69,38 +70,38 @@ pub enum Plan {
     Ssd(Ticket),
     /// Write it to its home.
     Hdd,
-    /// No slot may be written before the checkpoint in progress (or the next one) has ended.
+    /// Wait: no slot may be written before the checkpoint in progress (or the next one) has ended.
     Wait,
 }
 
 /// Why a page gets no slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoSlot {
-    /// None may be written for now; one will, after a checkpoint, a flush or a write-back.
+    /// None may be written at present, but one may after a checkpoint, a flush or a write-back.
     Soon,
-    /// The policy does not take it, or waiting leads nowhere.
+    /// The policy rejects the page, or waiting would be futile.
     Never,
 }
 
-/// Where the newest version below memory is.
+/// The location of the newest version below memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Located {
-    /// At home.
+    /// At its home on the HDD.
     Hdd,
     /// In this slot, which is held until [`Slots::end_read`](super::Slots::end_read).
     Slot {
         /// The slot.
         slot: SlotId,
-        /// The version that must be found there.
+        /// The version that it must hold.
         stamp: Stamp,
         /// Whether it is the only copy of that version.
         dirty: bool,
     },
-    /// Being written to the SSD: ask again when that write has ended.
+    /// On its way to the SSD: ask again when that write has ended.
     Pending,
 }
 
-/// A victim-to-be that has to reach the HDD first. Held like a read until
+/// A future victim that must be copied to the HDD first. Held as by a read until
 /// [`Slots::end_write_back`](super::Slots::end_write_back).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteBack {
@@ -110,27 +111,27 @@ pub struct WriteBack {
     pub page: PageId,
     /// Its version.
     pub stamp: Stamp,
-    /// The SSD flush that must be over before the HDD write starts, because the slot backs it.
+    /// The SSD flush that must complete before the HDD write starts, because the slot backs it.
     pub durable_at: Option<SsdFlush>,
 }
 
-/// What is due so that slots can be written.
+/// The work due to make slots writable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapWork {
     /// Write a map checkpoint.
     Checkpoint,
-    /// Flush the SSD, so that retired slots become free.
+    /// Flush the SSD, which frees retired slots.
     Flush,
 }
 
 /// Counters of the SSD cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SlotCounts {
-    /// Pages written into a free slot when there was room.
+    /// Pages admitted to a free slot.
     pub admitted_free: u64,
-    /// Pages that took the place of another.
+    /// Pages admitted in place of another.
     pub admitted_over: u64,
-    /// Pages that the policy rejected.
+    /// Pages rejected by the policy.
     pub rejected: u64,
     /// Pages rejected because no slot could be written at that moment.
     pub rejected_no_slot: u64,
@@ -144,28 +145,28 @@ pub struct SlotCounts {
     pub written_back: u64,
     /// Checkpoints that became durable.
     pub checkpoints: u64,
-    /// Bad clean copies that were read from the HDD instead.
+    /// Clean copies that were bad and were dropped in favour of the HDD's.
     pub healed: u64,
-    /// Pages admitted when they were read from the HDD.
+    /// Pages admitted as they were read from the HDD.
     pub admitted_on_read: u64,
-    /// Copies replaced because their pages had been written home (write-through).
+    /// Copies replaced because their pages were written home (write-through).
     pub renewed: u64,
     /// Pages appended again when their slots were taken back.
     pub second_chances: u64,
-    /// Pages whose slots backed their way home, which is durable (doublewrite).
+    /// Pages whose home writes were backed by their slots and are durable (doublewrite).
     pub doublewritten: u64,
 }
 
-/// Slots without a page, by what they wait for.
+/// The slots without a page, by what they wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FreeSlots {
-    /// May be written now.
+    /// Writable at once.
     pub writable: usize,
-    /// Outside the zone: may be written after the next checkpoint.
+    /// Outside the zone: writable after the next checkpoint.
     pub waiting: usize,
-    /// Obsolete, until a flush of the SSD has completed.
+    /// Obsolete: free after the next flush of the SSD.
     pub retired: usize,
-    /// A checkpoint is being written.
+    /// Whether a checkpoint is being written.
     pub checkpointing: bool,
 }
 
@@ -174,6 +175,6 @@ pub struct FreeSlots {
 pub struct Capture {
     /// The new generation.
     pub generation: u64,
-    /// What goes to disk.
+    /// The body to write.
     pub body: MapBody,
 }

@@ -1,4 +1,5 @@
-//! Copies that go home from their slots: the next victims, and those that are drained or healed.
+//! Copies that are written home from their slots: of the next victims, and of pages that are drained or
+//! healed.
 
 use super::slot::Standing;
 use super::{Slots, WriteBack};
@@ -6,14 +7,7 @@ use pagetier_page::PageId;
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    /// Whether a write-back is due: fewer than half of the next victims could be given up at once. `kept`
-    /// pages are on their way home already.
-    pub fn next_victims_are_dirty(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
-        self.wants_write_back(kept, now)
-    }
-
-    /// The next victims that are dirty and not `kept`, at most `max`; each is held until
-    /// [`Slots::end_write_back`].
+    /// Holds the next dirty victims that are not `kept`, at most `max`, each until [`Slots::end_write_back`].
     pub fn begin_write_back(
         &mut self,
         kept: &dyn Fn(PageId) -> bool,
@@ -34,8 +28,8 @@ impl Slots {
         held
     }
 
-    /// Holds the copy of `page`, if it has one without a reader, so that it is written home as by a
-    /// write-back. Ends with [`Slots::end_write_back`].
+    /// Holds the copy of `page` for a write-back, if it has one without a reader, until
+    /// [`Slots::end_write_back`].
     pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
         let slot = *self.by_page.get(&page)?;
         if self.hidden || self.slots[slot.at()].readers() > 0 {
@@ -44,7 +38,7 @@ impl Slots {
         self.hold(slot)
     }
 
-    /// Holds the copy in `slot` like a read.
+    /// Holds the copy in `slot` as a read does.
     pub(super) fn hold(&mut self, slot: SlotId) -> Option<WriteBack> {
         let stored = self.slots[slot.at()].live_mut()?;
         stored.readers += 1;
@@ -52,8 +46,8 @@ impl Slots {
         Some(WriteBack { slot, page: version.page, stamp: version.stamp, durable_at })
     }
 
-    /// Ends a write-back. With `ok`, the HDD was flushed after it, and the slot is clean if it still holds
-    /// that version (I5).
+    /// Ends a write-back. With `ok`, an HDD flush followed it, and the slot is clean if it still holds that
+    /// version (I5).
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         let live = self.slots[done.slot.at()].live_mut();
         if let Some(stored) = live.filter(|stored| ok && stored.version.stamp == done.stamp) {

@@ -1,30 +1,30 @@
 //! The slots of a policy that appends: given out strictly in circular order, so that all writes to the SSD
 //! are sequential.
 //!
-//! The *front* is the slot that is given out next, the one written longest ago. A void version keeps its slot
-//! until the front reaches it. A clean one is then evicted; a dirty one holds the front until it is home.
-//! Slots that are bad, being read, or kept by a discarded page are passed over. The zone of a checkpoint is
-//! the next slots from the front on, whatever is in them, so only the front's position decides what may be
-//! written.
+//! The *front* is the slot given out next, the one written longest ago. An obsolete version keeps its slot
+//! until the front reaches it. A clean version is then evicted; a dirty one stops the front until it has been
+//! written home. The front skips slots that are bad, being read, or kept for a discarded page. A checkpoint's
+//! zone consists of the next slots from the front on, regardless of their contents, so only the front's
+//! position decides what may be written.
 //!
-//! Where pages get second chances, the front does not go beyond the slots that were judged (`second_chance`).
+//! Where pages get second chances, the front does not pass the slots that were judged (`second_chance`).
 
-use super::{Alloc, Place};
+use super::{Alloc, Grant};
 use crate::protocol::slots::slot::{SlotState, Standing};
 use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
 use crate::protocol::slots::{Slots, Stored};
 use pagetier_page::PageId;
 use pagetier_policy::{Cause, Home, Millis, SlotId, Verdict};
 
-/// A group is at most this share of a zone: the pages that stay need slots that were judged before them.
+/// A group is at most the zone divided by this: pages that stay need slots that were judged before theirs.
 const GROUPS_PER_ZONE: usize = 4;
 
-/// A checkpoint is due when no more than this share of the zone is left, so that writers do not run dry while
-/// it is written.
+/// A checkpoint is due when at most the zone divided by this is left, so that writers do not run out of slots
+/// while it is written.
 const ZONE_LEFT: u32 = 2;
 
-/// Where the next slot is, and how far it may go.
-#[derive(Debug)]
+/// The position of the front, and how far it may advance.
+#[derive(Debug, Default)]
 pub(in crate::protocol::slots) struct Circle {
     front: u32,
     slots: u32,
@@ -32,48 +32,38 @@ pub(in crate::protocol::slots) struct Circle {
     left: u32,
     /// Slots from the front on that are in the zone of the checkpoint being written.
     left_next: u32,
-    /// Slots from the front on that were judged, where there are second chances.
+    /// With second chances: slots from the front on that were judged.
     judged: u32,
-    /// Slots judged at a time; 1: no slot gets a second chance.
+    /// Slots judged at a time; 1: there are no second chances.
     group: u32,
-    /// Whether a slot of the present zone was given out.
+    /// Whether a slot of the current zone was given out.
     gave: bool,
-    /// Write-backs fail.
+    /// Whether write-backs fail.
     pub(super) home_fails: bool,
-    /// How often the front came round.
+    /// The number of times that the front has wrapped around.
     #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "for the simulator's coverage"))]
     pub(super) laps: u64,
 }
 
-/// What the front does with a slot.
+/// The decision about the slot at the front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
     Give,
-    /// It may be otherwise next time.
+    /// Skip it; the next decision about it may differ.
     Pass,
-    /// Its page can neither be read nor given up.
+    /// Skip it for good: it is bad, or holds an only copy that cannot be read.
     PassForGood,
     Wait,
 }
 
 impl Circle {
-    /// Empty slots, of which `group` are judged at a time.
+    /// A circle of empty slots, of which `group` are judged at a time.
     pub(super) fn new(group: usize, zone: u32, slots: u32) -> Self {
         let group = group.min(zone as usize / GROUPS_PER_ZONE).max(1) as u32;
-        Self {
-            front: 0,
-            slots,
-            left: 0,
-            left_next: 0,
-            judged: 0,
-            group,
-            gave: false,
-            home_fails: false,
-            laps: 0,
-        }
+        Self { slots, group, ..Self::default() }
     }
 
-    /// `newest` is the slot that was written last.
+    /// Continues after a recovery behind `newest`, the slot written last.
     pub(super) fn go_on_after(&mut self, newest: Option<SlotId>) {
         self.front = newest.map_or(0, |newest| (newest.0 + 1) % self.slots);
     }
@@ -104,7 +94,8 @@ impl Circle {
         self.group > 1
     }
 
-    /// The slots of the next group, which count as judged from here on; `None`: enough are.
+    /// Takes the slots of the next group, which count as judged from here on; `None`: enough slots are
+    /// judged.
     pub(in crate::protocol::slots) fn judge(&mut self) -> Option<Vec<SlotId>> {
         if !self.has_chances() || self.judged > self.group {
             return None;
@@ -128,8 +119,8 @@ impl Slots {
         if let Alloc::Circle(circle) = &mut self.alloc { Some(circle) } else { None }
     }
 
-    /// The slot that is next, with the page that had to go for it. `None`: not now.
-    pub(in crate::protocol::slots) fn take_front(&mut self, now: Millis) -> Option<Place> {
+    /// Takes the slot at the front, with the page displaced for it. `None`: not possible at present.
+    pub(in crate::protocol::slots) fn take_front(&mut self, now: Millis) -> Option<Grant> {
         loop {
             let circle = self.circle()?;
             let slot = circle.at(0);
@@ -139,9 +130,9 @@ impl Slots {
                 self.starved = true;
                 return None;
             }
-            // Free, or with a page that the HDD has, too.
+            // The slot is free or holds a clean copy.
             let gone = (turn == Turn::Give).then(|| self.evict(slot, now));
-            // What is only passed over now may be given out after another checkpoint.
+            // A slot that is only skipped may be given out after another checkpoint.
             self.changes += u64::from(turn != Turn::PassForGood);
             let circle = self.circle_mut()?;
             circle.advance();
@@ -181,9 +172,9 @@ impl Slots {
         }
     }
 
-    /// Whether `page` goes to the SSD, and if so, the next slot.
-    pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
-        // An only copy keeps its place regardless of the policy: without a ring nothing would back its home
+    /// The slot at the front for `page`, if the policy admits the page.
+    pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
+        // A page with an only copy stays regardless of the policy: without a ring nothing would back its home
         // write.
         let admitted = self.is_only_copy(page)
             || self.policy.consider(page, cause, 1, &mut |_| false, now) == Verdict::AdmitFree;
@@ -193,7 +184,8 @@ impl Slots {
         }
         let before = self.home(page);
         let Some((slot, displaced)) = self.take_front(now) else {
-            // While nothing gets home, and when a whole zone could not be used, waiting leads nowhere.
+            // Waiting is futile while home writes fail, and after a zone none of whose slots could be given
+            // out.
             let circle = self.circle();
             let useless = self.zone_left() == 0 && circle.is_some_and(|c| !c.gave) && self.changes == 0;
             let fails = circle.is_some_and(|c| c.home_fails);
@@ -204,15 +196,13 @@ impl Slots {
             (Some(_), _) => self.counts.admitted_over += 1,
             (None, _) => self.counts.admitted_free += 1,
         }
-        // A page whose own old copy was in the slot has not lost its place.
+        // A page whose own old copy was in the slot is not displaced.
         Ok((slot, displaced.filter(|gone| *gone != page)))
     }
 
     // ---- keeping the front free
-    // -----------------------------------------------------------------------------
 
-    /// The slots that are to be free next: twice as many as of a zone's victims, since batches want
-    /// neighbours.
+    /// The slots to free next: twice as many as a zone's victims, since batches need adjacent slots.
     fn window(&self) -> impl Iterator<Item = SlotId> + '_ {
         let ahead = |c: &Circle| match c.has_chances() {
             true => c.judged,
@@ -243,13 +233,14 @@ impl Slots {
         self.front_is_blocked() && self.window().any(|slot| self.must_go_home(slot, kept))
     }
 
-    /// Whether slots wait at the front for a flush of the HDD only: those of `backed` pages.
+    /// Whether slots at the front, those of `backed` pages, wait only for a flush of the HDD.
     pub(crate) fn front_wants_hdd_flush(&self, backed: &dyn Fn(PageId) -> bool) -> bool {
         let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| backed(s.version.page));
         self.front_is_blocked() && self.window().any(waits)
     }
 
-    /// A checkpoint before the zone is used up; a flush when the front reaches a slot that waits for one.
+    /// The work due: a checkpoint before the zone is used up, or a flush when the front has reached a slot
+    /// that waits for one.
     pub(super) fn front_map_work(&mut self, journal_high: bool) -> Option<MapWork> {
         let spent = self.zone_left() <= self.params.zone / ZONE_LEFT && self.changes > 0;
         if !self.capturing && self.params.slots > 0 && (journal_high || spent) {
@@ -263,7 +254,7 @@ impl Slots {
         None
     }
 
-    /// What is being written, and the slots from the front on.
+    /// Names the zone: the slots being written, and the slots from the front on.
     pub(super) fn name_front_zone(&mut self) {
         let zone = self.params.zone;
         for s in &mut self.slots {
@@ -284,7 +275,7 @@ impl Slots {
         circle.gave = false;
     }
 
-    /// The only copy in `slot` cannot be read: the front must not wait for it.
+    /// Notes that the only copy in the slot cannot be read: the front must not wait for it.
     pub(crate) fn cannot_be_read(&mut self, copy: WriteBack) {
         let live = self.slots[copy.slot.at()].live_mut();
         if let Some(stored) = live.filter(|s| s.version.stamp == copy.stamp && s.version.is_only()) {

@@ -1,7 +1,7 @@
-//! Which slot is given out next, and which pages go home ahead of that: free slots of the zone and those of
-//! its pages of lowest benefit, or (under a policy that appends) strict circular order.
+//! Which slot is given out next, and which pages are written home in advance: either free slots of the zone
+//! and those of its pages of lowest benefit, or (under a policy that appends) slots in strict circular order.
 //!
-//! The rest of the protocol does not ask which of the two it is; it goes through the methods here.
+//! Only the methods here distinguish the two.
 
 mod circle;
 mod zone;
@@ -13,8 +13,8 @@ use pagetier_page::PageId;
 use pagetier_policy::{Cause, Millis, SlotId};
 use zone::FreeLists;
 
-/// A free slot to be written, and the page that had to go for it.
-pub(super) type Place = (SlotId, Option<PageId>);
+/// A free slot to be written, and the page displaced for it.
+pub(super) type Grant = (SlotId, Option<PageId>);
 
 #[derive(Debug)]
 pub(super) enum Alloc {
@@ -23,7 +23,7 @@ pub(super) enum Alloc {
 }
 
 impl Alloc {
-    /// `group`: how many slots a policy that appends judges at a time.
+    /// `group`: the number of slots that a policy that appends judges at a time.
     pub(super) fn new(group: Option<usize>, params: &SlotParams) -> Self {
         match group.filter(|_| params.slots > 0) {
             Some(group) => Self::Circle(Circle::new(group, params.zone, params.slots)),
@@ -40,7 +40,7 @@ impl Slots {
     }
 
     /// A place for a changed page.
-    pub(super) fn place_dirty(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn place_dirty(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         match self.alloc {
             Alloc::Zone(_) => self.rewrite_or_admit(page, now),
             Alloc::Circle(_) => self.append(page, Cause::Cleaned, now),
@@ -48,14 +48,14 @@ impl Slots {
     }
 
     /// A place for a copy of a page that has none.
-    pub(super) fn place_copy(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn place_copy(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
         match self.alloc {
             Alloc::Zone(_) => self.admit(page, cause, now),
             Alloc::Circle(_) => self.append(page, cause, now),
         }
     }
 
-    /// `slot` is free.
+    /// Lists the free `slot`.
     pub(super) fn list_free(&mut self, slot: SlotId) {
         let writable = self.is_writable(slot);
         if let Alloc::Zone(lists) = &mut self.alloc {
@@ -63,7 +63,7 @@ impl Slots {
         }
     }
 
-    /// Free slots that may be written now, and those that may not.
+    /// The number of free slots that may be written at present, and of those that may not.
     pub(super) fn count_free(&self) -> (usize, usize) {
         match &self.alloc {
             Alloc::Zone(lists) => lists.count(),
@@ -75,7 +75,7 @@ impl Slots {
         }
     }
 
-    /// The dirty copies that are to go home next. A circle leaves out `kept` pages.
+    /// The dirty copies to be written home next. A circle leaves out `kept` pages.
     pub(super) fn next_to_go_home(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> Vec<SlotId> {
         match self.alloc {
             Alloc::Zone(_) => self.dirty_victims(now),
@@ -83,17 +83,18 @@ impl Slots {
         }
     }
 
-    /// Whether a write-back is due: fewer than half of the next slots could be given up at once.
-    pub(super) fn wants_write_back(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
+    /// Whether a write-back is due: fewer than half of the next slots could be given up at once. `kept` pages
+    /// are already on their way home.
+    pub fn next_victims_are_dirty(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
         match self.alloc {
             Alloc::Zone(_) => self.victims_are_dirty(now),
             Alloc::Circle(_) => self.front_wants_write_back(kept),
         }
     }
 
-    /// Whether the next write-back is urgent: always for a circle, which cannot advance before it. For a
-    /// zone, if a dirty page went to the disk since the last call because its victim was still dirty: that
-    /// cost the disk as much as an earlier write-back would have.
+    /// Whether the next write-back is urgent. It always is for a circle, which cannot advance without it. For
+    /// a zone it is urgent if, since the last call, a dirty page went to the disk because its victim was
+    /// still dirty, which cost the disk as much as an earlier write-back would have.
     pub fn take_urgency(&mut self) -> bool {
         match &mut self.alloc {
             Alloc::Zone(lists) => lists.take_urgency(),
@@ -101,7 +102,7 @@ impl Slots {
         }
     }
 
-    /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
+    /// The most urgent work that is due. `journal_high`: a checkpoint is needed to make room in the journal.
     pub fn map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
         match self.alloc {
             Alloc::Zone(_) => self.zone_map_work(journal_high, now),
@@ -109,12 +110,12 @@ impl Slots {
         }
     }
 
-    /// The policy rejected a page when the zone had no candidate left.
+    /// Whether the policy rejected a page because the zone had no candidate left.
     pub(super) fn zone_is_spent(&self) -> bool {
         matches!(&self.alloc, Alloc::Zone(lists) if lists.is_spent())
     }
 
-    /// Names the zone of the checkpoint that is captured.
+    /// Names the zone of the checkpoint being captured.
     pub(super) fn name_next_zone(&mut self, now: Millis) {
         match self.alloc {
             Alloc::Zone(_) => self.name_zone(now),
@@ -122,7 +123,7 @@ impl Slots {
         }
     }
 
-    /// The zones have changed: free slots may or may not be written.
+    /// Sorts the free slots anew after a change of the zones.
     pub(super) fn zones_changed(&mut self) {
         let (slots, capturing) = (&self.slots, self.capturing);
         let writable = |slot: SlotId| slots[slot.at()].writable(capturing);
@@ -131,15 +132,15 @@ impl Slots {
         }
     }
 
-    /// The checkpoint that named the next zone is durable (`ok`), or failed.
+    /// Notes that the checkpoint that named the next zone is durable (`ok`) or failed.
     pub(super) fn zone_is_in_force(&mut self, ok: bool) {
         if let Alloc::Circle(circle) = &mut self.alloc {
             circle.end_checkpoint(ok);
         }
     }
 
-    /// After a recovery, before any write: `free` slots may not be written before a checkpoint, and `newest`
-    /// was written last.
+    /// Starts after a recovery: the `free` slots may not be written before a checkpoint, and `newest` was
+    /// written last.
     pub(super) fn start_after_recovery(&mut self, free: Vec<SlotId>, newest: Option<SlotId>) {
         match &mut self.alloc {
             Alloc::Zone(lists) => lists.start_with(free),
@@ -147,8 +148,8 @@ impl Slots {
         }
     }
 
-    /// Whether the HDD takes writes: as long as it does not, no write waits for slots whose pages have to go
-    /// there first.
+    /// Notes whether the HDD accepts writes. While it does not, no write waits for slots whose pages must be
+    /// written home first.
     pub(crate) fn note_home(&mut self, ok: bool) {
         if let Alloc::Circle(circle) = &mut self.alloc {
             circle.home_fails = !ok;

@@ -1,6 +1,6 @@
-//! Slots by zone: those that are free and may be written, and those of the pages of lowest benefit.
+//! Slots given out by zone: free slots that may be written, and those of the pages of lowest benefit.
 
-use super::{Alloc, Place};
+use super::{Alloc, Grant};
 use crate::protocol::slots::Slots;
 use crate::protocol::slots::types::{MapWork, NoSlot};
 use pagetier_page::PageId;
@@ -10,12 +10,12 @@ use pagetier_policy::{Cause, Millis, SlotId, Verdict};
 #[derive(Debug, Default)]
 pub(in crate::protocol::slots) struct FreeLists {
     writable: Vec<SlotId>,
-    /// Outside a zone, until the next checkpoint.
+    /// Outside the zone until the next checkpoint.
     waiting: Vec<SlotId>,
-    /// The policy rejected a page when its zone had no candidate left.
+    /// Whether the policy rejected a page because its zone had no candidate left.
     spent: bool,
-    /// Since the last write-back a dirty page went home that would have replaced a victim, had that not been
-    /// dirty still.
+    /// Whether, since the last write-back, a dirty page was written home only because the victim that it
+    /// would have replaced was still dirty.
     held_up: bool,
 }
 
@@ -59,14 +59,14 @@ impl Slots {
         if let Alloc::Zone(lists) = &mut self.alloc { Some(lists) } else { None }
     }
 
-    /// A free slot that may be written.
+    /// Takes a free slot that may be written.
     pub(in crate::protocol::slots) fn take_writable(&mut self) -> Option<SlotId> {
         let slot = self.lists().and_then(|lists| lists.writable.pop());
         self.starved |= slot.is_none();
         slot
     }
 
-    pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         if !self.by_page.contains_key(&page) {
             return self.admit(page, Cause::Cleaned, now);
         }
@@ -80,9 +80,9 @@ impl Slots {
         self.rewrite_without_reserve(page, now)
     }
 
-    /// Every slot holds a page, as a recovery may leave them, and none will be free by itself: `page` takes
-    /// the place of a clean copy, or goes home.
-    fn rewrite_without_reserve(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+    /// A recovery may leave a page in every slot, and then none becomes free by itself: `page` takes the
+    /// place of a clean copy, or is written home.
+    fn rewrite_without_reserve(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         let mut next = Vec::new();
         self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
         next.extend((0..self.params.slots).map(SlotId));
@@ -98,7 +98,7 @@ impl Slots {
     }
 
     /// Asks the policy whether `page` gets a place on the SSD.
-    pub(super) fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
         let (has_room, writable) = (self.has_room(), self.count_free().0);
         if has_room && writable == 0 {
             self.starved = true;
@@ -106,7 +106,7 @@ impl Slots {
         }
         let room = if has_room { writable } else { 0 };
         let (slots, capturing) = (&self.slots, self.capturing);
-        // A policy may name any slot, also one that does not exist.
+        // A policy may name any slot, even one that does not exist.
         let usable =
             |slot: SlotId| slots.get(slot.at()).is_some_and(|s| s.is_idle_clean() && s.writable(capturing));
         let (mut refused_dirty, mut has_candidates) = (false, false);
@@ -140,7 +140,6 @@ impl Slots {
     }
 
     // ---- keeping slots writable
-    // -----------------------------------------------------------------------------
 
     pub(super) fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
         let mut next = self.victims(self.params.clean_ahead as usize, now);
@@ -148,7 +147,7 @@ impl Slots {
         next
     }
 
-    /// The policy's next victims, at most `n`, as far as they are slots.
+    /// The policy's next victims, at most `n`, without slots that do not exist.
     fn victims(&mut self, n: usize, now: Millis) -> Vec<SlotId> {
         let mut next = Vec::new();
         self.policy.next_victims(n, now, &mut next);
@@ -168,7 +167,7 @@ impl Slots {
     }
 
     pub(super) fn zone_map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
-        // Early enough that writers do not run dry while the checkpoint is written.
+        // Early enough that writers do not run out of slots while the checkpoint is written.
         let low = self.params.reserve as usize / 2 + 1;
         let (writable, waiting) = self.count_free();
         let short = writable < low || self.starved;
@@ -194,8 +193,8 @@ impl Slots {
         self.victims(few, now).len() < few
     }
 
-    /// Everything being written, retired or free, as far as the zone's size goes, and the pages of lowest
-    /// benefit.
+    /// Names the zone: all slots being written or retired, then, up to the zone's size, free slots and those
+    /// of the pages of lowest benefit.
     pub(super) fn name_zone(&mut self, now: Millis) {
         let mut left = self.params.zone as usize;
         for s in &mut self.slots {
@@ -214,7 +213,7 @@ impl Slots {
         let slots = &self.slots;
         let mut eligible = |slot: SlotId| slots[slot.at()].live().is_some();
         self.policy.start_zone(left, &mut eligible, now, &mut candidates);
-        // A zone of other slots, or of more, would make a recovery read more than was asked for.
+        // A larger zone, or one with other slots, would make a recovery read more than configured.
         for slot in candidates {
             let chosen = self.slots.get_mut(slot.at()).filter(|s| s.live().is_some() && !s.in_next);
             if let Some(s) = chosen.filter(|_| left > 0) {

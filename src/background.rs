@@ -1,0 +1,23 @@
+//! Blocking file work on the runtime's threads for it.
+
+use std::io::{Error, Result};
+use std::path::PathBuf;
+
+/// Runs `work`, to its end even if the future is dropped.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(Error::other("the runtime is shutting down")))
+}
+
+/// Writes the file `path` whole, and renames it into place. Not flushed.
+pub(crate) async fn put_file(path: PathBuf, contents: Vec<u8>) -> Result<()> {
+    let write = move || {
+        let mut beside = path.clone().into_os_string();
+        beside.push(format!(".{}", std::process::id()));
+        std::fs::write(&beside, contents)?;
+        std::fs::rename(&beside, &path)
+    };
+    blocking(write).await
+}
