@@ -129,7 +129,8 @@ impl<const N: usize> Chooser<N> {
         self.short.add(costs_ms);
     }
 
-    /// Starts with the setting that was clearly the cheapest in the noted stretches, if any, and forgets them.
+    /// Starts with the setting that was clearly the cheapest in the noted stretches, if any, and forgets
+    /// them.
     pub(crate) fn start(&mut self) {
         let terms = [LONG, SHORT].map(|terms| Terms { gain_min: SHORT.gain_min, ..terms });
         let noted = [self.long, self.short].into_iter().zip(terms);
