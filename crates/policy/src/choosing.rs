@@ -5,6 +5,9 @@
 //! mean difference exceeds its standard error, that the gain is large enough as a share of the cost, and that
 //! the sum saved over the remembered stretches exceeds the cost of the change. There are two memories of past
 //! stretches: a short one for large gains, a long one for small gains that last.
+//!
+//! Stretches before the first decision are only noted. They choose the setting to start with, if it gained as
+//! much as the short memory asks for, and are forgotten then.
 
 /// How fast a memory forgets, and which gains it accepts.
 #[derive(Clone, Copy, Debug)]
@@ -113,13 +116,34 @@ impl<const N: usize> Chooser<N> {
         costs_ms: [f64; N],
         change_ms: &mut dyn FnMut(usize) -> f64,
     ) -> Option<usize> {
-        self.long.add(&costs_ms);
-        self.short.add(&costs_ms);
+        self.note(&costs_ms);
         let long = self.long.better_than(self.chosen, change_ms);
         let other = long.or_else(|| self.short.better_than(self.chosen, change_ms))?;
+        self.change_to(other);
+        Some(other)
+    }
+
+    /// Records the cost of each setting in a stretch before the first decision.
+    pub(crate) fn note(&mut self, costs_ms: &[f64; N]) {
+        self.long.add(costs_ms);
+        self.short.add(costs_ms);
+    }
+
+    /// Starts with the setting that was clearly the cheapest in the noted stretches, if any, and forgets
+    /// them.
+    pub(crate) fn start(&mut self) {
+        let terms = [LONG, SHORT].map(|terms| Terms { gain_min: SHORT.gain_min, ..terms });
+        let noted = [self.long, self.short].into_iter().zip(terms);
+        let clear = noted.map(|(past, terms)| Past { terms, ..past }.better_than(self.chosen, &mut |_| 0.0));
+        if let Some(other) = clear.flatten().next() {
+            self.change_to(other);
+        }
+        (self.long, self.short) = (Past::new(LONG), Past::new(SHORT));
+    }
+
+    fn change_to(&mut self, other: usize) {
         self.before = Some(std::mem::replace(&mut self.chosen, other));
         self.changes += 1;
-        Some(other)
     }
 
     pub(crate) const fn changes(&self) -> u64 {
@@ -167,6 +191,23 @@ mod tests {
         assert!(steps(0.0) < steps(20.0) && steps(20.0) < steps(40.0), "{:?}", steps(20.0));
         // The weights of the long memory sum to 33 stretches.
         assert_eq!(steps(70.0), None);
+    }
+
+    #[test]
+    fn noted_stretches_choose_the_start_and_are_forgotten() {
+        let started = |other: f64| {
+            let mut chooser = Chooser::new(0);
+            (0..20).for_each(|_| chooser.note(&[10.0, other]));
+            assert_eq!((chooser.chosen, chooser.changes), (0, 0));
+            chooser.start();
+            chooser
+        };
+        assert_eq!((started(9.9).chosen, started(9.7).chosen), (0, 1));
+        // Nothing but the choice remains: the way back is as long as that of a new chooser.
+        let steps = |mut chooser: Chooser<2>, costs: [f64; 2]| {
+            (1..100).find(|_| chooser.compare(costs, &mut free).is_some())
+        };
+        assert_eq!(steps(started(2.0), [9.0, 10.0]), steps(Chooser::new(0), [10.0, 9.0]));
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub(crate) struct Tracked<T> {
     index: PageIndex,
     /// The record of the page in each slot.
     by_slot: Vec<u32>,
+    /// Pages on the SSD.
+    on_ssd: usize,
     oldest: u32,
     newest: u32,
     queued: usize,
@@ -92,6 +94,7 @@ impl<T: Kept> Tracked<T> {
             free: NIL,
             index: PageIndex::with_capacity(most),
             by_slot: vec![NIL; slots],
+            on_ssd: 0,
             oldest: NIL,
             newest: NIL,
             queued: 0,
@@ -154,6 +157,11 @@ impl<T: Kept> Tracked<T> {
         self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
 
+    /// The number of pages on the SSD.
+    pub(crate) const fn on_ssd(&self) -> usize {
+        self.on_ssd
+    }
+
     /// Records whether the page is in the pool.
     pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) {
         self.get_mut(id).set(BUFFERED, buffered);
@@ -163,9 +171,8 @@ impl<T: Kept> Tracked<T> {
     /// Records that the page is in `slot`, or not on the SSD.
     pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) {
         self.unqueue(id);
-        if let Some(before) = self.get(id).slot() {
-            self.by_slot[before.at()] = NIL;
-        }
+        self.vacate(id);
+        self.on_ssd += usize::from(slot.is_some());
         let record = self.get_mut(id);
         record.set(ON_SSD, slot.is_some());
         record.slot_or_older = slot.map_or(NIL, |slot| slot.0);
@@ -192,10 +199,8 @@ impl<T: Kept> Tracked<T> {
     /// Removes the record.
     pub(crate) fn forget(&mut self, id: RecordId) -> Record<T> {
         self.unqueue(id);
+        self.vacate(id);
         let record = *self.get(id);
-        if let Some(slot) = record.slot() {
-            self.by_slot[slot.at()] = NIL;
-        }
         let records = &self.records;
         self.index.remove(record.page, |at| records[at as usize].page);
         let freed = &mut self.records[id.0 as usize];
@@ -203,6 +208,14 @@ impl<T: Kept> Tracked<T> {
         freed.slot_or_older = self.free;
         self.free = id.0;
         record
+    }
+
+    /// Empties the page's slot, if it has one. The record is not changed.
+    fn vacate(&mut self, id: RecordId) {
+        if let Some(slot) = self.get(id).slot() {
+            self.by_slot[slot.at()] = NIL;
+            self.on_ssd -= 1;
+        }
     }
 
     /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out
@@ -286,7 +299,8 @@ impl<T: Kept> Tracked<T> {
                 }
             }
         }
-        if live != self.index.len() || in_slots != self.by_slot.iter().filter(|&&at| at != NIL).count() {
+        let occupied = self.by_slot.iter().filter(|&&at| at != NIL).count();
+        if live != self.index.len() || in_slots != occupied || in_slots != self.on_ssd {
             return Err(format!("{live} records, {} in the index, {in_slots} in slots", self.index.len()));
         }
         let (mut walked, mut at) = (0, self.oldest);

@@ -4,10 +4,15 @@
 //! The accesses of an SSD are the pool's misses and writes. They do not depend on which pages the SSD holds,
 //! and neither does a page's worth. So the ghosts share the records of the policy that they advise: a ghost
 //! is a few bits in each sampled record, and a list of eviction candidates.
+//!
+//! While the SSD fills, it admits every page, and ghosts of its size would have nothing to compare. So they
+//! simulate a smaller SSD until then: of half as many slots as hold a page. When the SSD is full, the ghosts
+//! take over its size and its contents.
 
 use super::held::{GHOSTS_MAX, Held};
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
+use crate::collections::dirty_slots::DirtySlots;
 use crate::collections::page_index::mixed;
 use crate::ssd::tracked::{Record, RecordId, Tracked};
 use crate::{Cause, Costs, PageId};
@@ -29,6 +34,12 @@ const SLOTS_ALWAYS: usize = 128;
 /// A ghost's eviction zone has its slots divided by this.
 const ZONE: usize = 10;
 
+/// The slots of a ghost while the SSD fills, per sampled page on the SSD.
+const FILLING: f64 = 0.5;
+
+/// The minimum number of accesses in a stretch.
+const STRETCH_MIN: usize = 8;
+
 /// The cost of a change, in reads from the HDD per page that the new setting would hold and the SSD does not.
 const REFILLED: f64 = 0.2;
 
@@ -49,7 +60,14 @@ struct Ghost {
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     ghosts: Vec<Ghost>,
+    /// The slots of a ghost of the SSD's size.
     slots: usize,
+    /// The slots of a ghost at present.
+    capacity: usize,
+    /// Whether the SSD has not been full yet.
+    filling: bool,
+    /// The share of the pages that are sampled.
+    rate: f64,
     /// The sample: pages whose hash is not above this.
     below: u64,
     costs: Costs,
@@ -69,6 +87,9 @@ impl Ghosts {
         Self {
             ghosts: (0..SETTINGS.len()).map(ghost).collect(),
             slots: sampled,
+            capacity: 1,
+            filling: true,
+            rate,
             below: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
             costs,
             accesses: 0,
@@ -85,6 +106,42 @@ impl Ghosts {
     /// Whether `page` belongs to the sample.
     pub(crate) fn take(&self, page: PageId) -> bool {
         mixed(page).wrapping_mul(0xD6E8_FEB8_6659_FD93) <= self.below
+    }
+
+    /// Whether the SSD has not been full yet.
+    pub(crate) const fn are_filling(&self) -> bool {
+        self.filling
+    }
+
+    /// Records that `pages_on_ssd` slots hold a page.
+    pub(crate) fn grew(&mut self, pages_on_ssd: usize) {
+        if self.filling {
+            let slots = FILLING * self.rate * pages_on_ssd as f64;
+            self.capacity = self.capacity.max(slots as usize).min(self.slots);
+        }
+    }
+
+    /// Gives every ghost the contents of the SSD, which is full for the first time, and its size: `slots`.
+    #[cold]
+    pub(crate) fn fill(&mut self, pages: &mut Tracked<Seen>, dirty: &DirtySlots, slots: usize) {
+        self.filling = false;
+        self.full = true;
+        let mut used = 0;
+        for record in pages.live_mut() {
+            let slot = record.slot().filter(|_| self.take(record.page));
+            let newer = slot.is_some_and(|slot| dirty.contains(slot));
+            used += usize::from(slot.is_some());
+            let held = &mut record.kept.ghosts;
+            (0..SETTINGS.len()).for_each(|ghost| held.set(ghost, slot.is_some(), newer));
+            held.set_again_in_ghost(slot.is_some() && held.again_on_ssd());
+        }
+        // The SSD's size in terms of the pages that were sampled, which may be a little more or less than
+        // their share.
+        self.capacity = (used * slots / pages.on_ssd().max(1)).max(1);
+        for ghost in &mut self.ghosts {
+            ghost.used = used;
+            ghost.zone.clear();
+        }
     }
 
     pub(crate) fn set_costs(&mut self, costs: Costs) {
@@ -128,7 +185,7 @@ impl Ghosts {
     fn consider(&mut self, at: usize, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
         let setting = &SETTINGS[self.ghosts[at].setting];
         let newer = cause == Cause::Cleaned;
-        if self.ghosts[at].used >= self.slots {
+        if self.ghosts[at].used >= self.capacity {
             self.full = true;
             let key = scale.key_of_candidate(setting, &pages.get(id).kept, cause);
             let Some(victim) = self.victim(at, pages, key, scale) else {
@@ -198,7 +255,7 @@ impl Ghosts {
             let seen = &record.kept;
             (id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, ghost.setting)))
         }));
-        let keep = (self.slots / ZONE).max(1).min(all.len());
+        let keep = (self.capacity / ZONE).max(1).min(all.len());
         if keep == 0 {
             return;
         }
@@ -220,7 +277,7 @@ impl Ghosts {
     /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Discards
     /// stretches before a ghost is full: they do not distinguish the settings.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
-        if self.accesses < (self.slots / 2).max(1) {
+        if self.accesses < (self.capacity / 2).max(STRETCH_MIN) {
             return None;
         }
         self.accesses = 0;
@@ -253,7 +310,7 @@ impl Ghosts {
     pub(crate) fn validate(&self, pages: &Tracked<Seen>) -> Result<(), String> {
         for ghost in &self.ghosts {
             let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting)).count();
-            if held != ghost.used || held > self.slots {
+            if held != ghost.used || held > self.capacity {
                 return Err(format!("ghost {}: {held} pages, {} counted", ghost.setting, ghost.used));
             }
         }

@@ -34,6 +34,9 @@ use setting::{FIRST, Facts, SETTINGS, Scale};
 /// The maximum number of outqueue records examined per page that enters it.
 const ROUNDS_MAX: usize = 4;
 
+/// Accesses per slot after which an SSD without free slots is full, however few of its slots hold a page.
+const PATIENCE: u64 = 4;
+
 /// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
 /// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `segmented-lru`.
 ///
@@ -141,9 +144,19 @@ impl Adaptive {
         !self.pinned && self.ghosts.take(page)
     }
 
+    /// Whether the SSD, which has no free slot, is full: most slots hold a page, and the others are not just
+    /// waiting for a checkpoint.
+    fn is_full(&self) -> bool {
+        let on_ssd = self.pages.on_ssd() as u64;
+        4 * on_ssd >= 3 * self.slots || (on_ssd > 0 && self.accesses >= PATIENCE * self.slots)
+    }
+
     /// Compares the settings if a stretch of the ghosts has ended.
     fn choose(&mut self) {
         let Some(costs) = self.ghosts.stretch() else { return };
+        if self.ghosts.are_filling() {
+            return self.chooser.note(&costs);
+        }
         let Self { ghosts, pages, .. } = self;
         if self.chooser.compare(costs, &mut |setting| ghosts.change_ms(pages, setting)).is_some() {
             // The zone is sorted by the previous setting.
@@ -217,6 +230,10 @@ impl SlotPolicy for Adaptive {
         if free_slots > 0 {
             return Verdict::AdmitFree;
         }
+        if self.ghosts.are_filling() && !self.pinned && self.is_full() {
+            self.ghosts.fill(&mut self.pages, &self.dirty, self.slots as usize);
+            self.chooser.start();
+        }
         let Some(id) = self.pages.find(page) else { return Verdict::Reject };
         let key =
             self.scale().key_of_candidate(&SETTINGS[self.chooser.chosen], &self.pages.get(id).kept, cause);
@@ -250,6 +267,7 @@ impl SlotPolicy for Adaptive {
         self.zone.remove(slot);
         self.dirty.set(slot, false);
         self.pages.set_slot(id, Some(slot));
+        self.ghosts.grew(self.pages.on_ssd());
         self.trim();
     }
 
