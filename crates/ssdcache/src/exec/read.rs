@@ -114,7 +114,7 @@ impl Core {
     }
 
     async fn read_home(self: &Arc<Self>, page: PageId, access: Access, buf: IoBuf) -> Fetched {
-        let Some(offset) = self.homes.offset(page) else {
+        let Some(offset) = self.homes.source(page) else {
             return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
         };
         let (buf, result) = read_one(&self.hdd, offset, buf, class_of(access)).await;
@@ -140,8 +140,8 @@ impl Core {
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
-    /// Reads version `written` of `page` from the ring. It was written to the home at `offset`, but `home`, as
-    /// read from there, lacks it. If the ring does not have it either, this is an error: never an older
+    /// Reads version `written` of `page` from the ring. It was written to the home at `offset`, but `home`,
+    /// as read from there, lacks it. If the ring does not have it either, this is an error: never an older
     /// version.
     pub(crate) async fn read_from_ring(
         &self,
@@ -218,7 +218,7 @@ impl Core {
         let mut stretches: Vec<Stretch> = Vec::new();
         for (index, (page, buf)) in pages.zip(bufs).enumerate() {
             let on_ssd = self.has_slots() && self.state.lock().slots.home(page) == Home::Ssd;
-            match self.homes.offset(page).filter(|_| !on_ssd) {
+            match self.homes.source(page).filter(|_| !on_ssd) {
                 Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
                     Some(stretch) => {
                         stretch.pages.push((index, page));
