@@ -219,7 +219,7 @@ mod tests {
             free(&[(4 * EXTENT_PAGES, 1)]),
             reuse(&[(3, 1)]),
         ] {
-            assert!(with(&[wrong.clone()]).is_err(), "{wrong:?}");
+            assert!(with(std::slice::from_ref(&wrong)).is_err(), "{wrong:?}");
         }
     }
 

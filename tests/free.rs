@@ -48,7 +48,6 @@ async fn a_freed_page_does_not_exist_until_its_number_is_used_again() {
     while let Some(page) = scan.next().await {
         seen.push(page.unwrap().id().no);
     }
-    drop(scan);
     assert_eq!(seen, [0, 1, 4, 5, 6, 7, 8, 10, 11]);
     for expected in [2, 3, 9, 280, 281] {
         let page = store.allocate(SPACE).await.unwrap();
