@@ -122,6 +122,8 @@ impl PageStore {
         create(page: PageId) -> PageMut<'_>;
         recreate(page: PageId) -> PageMut<'_>;
         discard(page: PageId) -> ();
+        free(page: PageId) -> ();
+        free_pages(pages: &[PageId]) -> u32;
         sync() -> ();
         flush_to(lsn: Lsn) -> ();
         redo_from(log_end: Lsn, loss: Loss) -> Lsn;
@@ -152,6 +154,22 @@ impl Spaces<'_> {
     /// As there.
     pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
         self.0.store.spaces().pages(space)
+    }
+
+    /// See [`crate::Spaces::free`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn free(self, space: SpaceId, range: Range<u32>) -> Result<u32, Error> {
+        self.0.block_on(self.0.store.spaces().free(space, range))
+    }
+
+    /// See [`crate::Spaces::shrink`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shrink(self, space: SpaceId) -> Result<u64, Error> {
+        self.0.block_on(self.0.store.spaces().shrink(space))
     }
 
     /// See [`crate::Spaces::create`].

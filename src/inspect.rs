@@ -4,8 +4,9 @@
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
 use crate::id::id_text;
+use crate::manifest::EXTENT_PAGES;
 use crate::manifest::{Manifest, ManifestStore};
-use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
+use crate::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice, open_file};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{

@@ -1,18 +1,25 @@
-//! The manifest: the store's identity, its spaces, and where on the HDD they lie. Always replaced atomically
-//! as a whole.
+//! The manifest: the store's identity, its spaces, and where on the HDD they lie. Small changes are appended
+//! as records ([`crate::tail`]); everything else, and a tail without room, replaces it atomically as a whole.
 
+use crate::changes::{Change, Record, reserved};
 use crate::error::OpenError;
 use crate::memory_manifest::MemoryManifest;
+use crate::page_runs::PageRuns;
+use crate::placement::HOLE;
 use crate::replace::{ManifestFile, Slack};
 use crate::runs::{OnlyCopies, UnprovedRecord};
-use pagetier_page::{PageSize, Stamp};
+use crate::tail;
+use pagetier_page::{PageSize, SpaceId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The manifest format that this version writes.
-const MANIFEST_FORMAT: u32 = 2;
+const MANIFEST_FORMAT: u32 = 3;
+
+/// The oldest format that it reads: without a tail, and without free pages.
+const MANIFEST_FORMAT_MIN: u32 = 2;
 
 /// Pages per extent.
 pub(crate) const EXTENT_PAGES: u32 = 64;
@@ -93,8 +100,26 @@ impl Manifest {
 
     /// Adds a space without pages.
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {
-        let space = SpaceRecord { id, name: name.to_owned(), pages: 0, runs: Vec::new(), dropping: false };
+        let space = SpaceRecord {
+            id,
+            name: name.to_owned(),
+            pages: 0,
+            runs: Vec::new(),
+            free: PageRuns::default(),
+            dropping: false,
+        };
         self.spaces.push(space);
+    }
+
+    /// Removes pages that exist again from the lists of free ones.
+    pub(crate) fn list_reused(&mut self, reused: &[(SpaceId, PageRuns)]) {
+        for space in &mut self.spaces {
+            for (_, pages) in reused.iter().filter(|(id, _)| id.0 == space.id) {
+                for (first, count) in pages.iter() {
+                    let _ = space.free.remove(first, count);
+                }
+            }
+        }
     }
 
     /// No opening has completed, so the store is empty.
@@ -134,13 +159,24 @@ impl Manifest {
             if space.id >= self.next_space || !ids.insert(space.id) || named_twice {
                 return Err("its spaces have a duplicate id or name, or an id not yet assigned");
             }
-            let reserved: u64 = space.runs.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
-            if u64::from(space.pages) > reserved.saturating_mul(u64::from(EXTENT_PAGES)) {
+            if u64::from(space.pages) > reserved(&space.runs) {
                 return Err("a space has more pages than its extents hold");
             }
+            if space.free.end() > space.pages {
+                return Err("a free page is beyond the end of its space");
+            }
+            let mut at = 0_u64;
+            for (first, count) in &space.runs {
+                let pages =
+                    (at.saturating_mul(EXTENT_PAGES.into()), count.saturating_mul(EXTENT_PAGES.into()));
+                if *first == HOLE && !space.free.has_run(pages.0, pages.1) {
+                    return Err("a page without room is not free");
+                }
+                at = at.saturating_add(*count);
+            }
         }
-        let mut runs: Vec<(u64, u64)> =
-            self.spaces.iter().flat_map(|s| &s.runs).chain(&self.extents_free).copied().collect();
+        let placed = self.spaces.iter().flat_map(|s| &s.runs).filter(|(first, _)| *first != HOLE);
+        let mut runs: Vec<(u64, u64)> = placed.chain(&self.extents_free).copied().collect();
         runs.sort_unstable();
         let mut end = 0;
         for (first, count) in runs {
@@ -165,6 +201,9 @@ pub(crate) struct SpaceRecord {
     pub(crate) pages: u32,
     /// Its extents in page order, as runs: first, count.
     pub(crate) runs: Vec<(u64, u64)>,
+    /// Its pages that do not exist: they were freed.
+    #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
+    pub(crate) free: PageRuns,
     /// The space is being dropped; the next opening completes that.
     #[serde(default)]
     pub(crate) dropping: bool,
@@ -241,6 +280,19 @@ impl ManifestStore {
         self.replace(&Manifest { unproved, ..manifest.clone() }, slack)
     }
 
+    /// Appends `change`, with which the manifest has this generation; durable when it returns true. False,
+    /// without effect: there is no room, so the manifest must be replaced. After an error the change may be
+    /// found later or not, and the next change must replace the manifest.
+    pub(crate) fn append(&self, generation: u64, change: &Change, slack: Slack) -> std::io::Result<bool> {
+        // No replacement of the manifest meanwhile.
+        let _noted = self.unproved.lock();
+        let json = |n| serde_json::to_vec(&Record { n, generation, change: change.clone() });
+        match &self.place {
+            Place::Memory(cell) => cell.append(json),
+            Place::Directory { file, .. } => file.append(json, slack),
+        }
+    }
+
     /// What failed flushes left unproved.
     pub(crate) fn unproved(&self) -> Option<UnprovedRecord> {
         self.noted(&self.unproved.lock())
@@ -292,26 +344,34 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
 }
 
 /// Encodes the manifest as one line of JSON and a line with its CRC32C.
-fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
-    let mut bytes = serde_json::to_vec(manifest)?;
-    let sum = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(format!("\ncrc32c {sum:08x}\n").as_bytes());
-    Ok(bytes)
+pub(crate) fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
+    Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
 }
 
-fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
+/// The manifest with the changes that its tail records.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     let bad = |why: &str| OpenError::BadManifest { why: why.to_owned() };
-    let text = std::str::from_utf8(bytes).map_err(|_| bad("it is not text"))?;
-    let (json, rest) = text.split_once('\n').ok_or_else(|| bad("it is truncated"))?;
-    let sum = rest.trim_end().strip_prefix("crc32c ").and_then(|s| u32::from_str_radix(s, 16).ok());
-    if sum != Some(crc32c::crc32c(json.as_bytes())) {
-        return Err(bad("its checksum does not match"));
+    let file = tail::parse(bytes).map_err(bad)?;
+    let mut manifest: Manifest = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
+    let found = manifest.format;
+    if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) {
+        let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");
+        return Err(bad(&format!("it has format {found}, this version reads {reads}")));
     }
-    let manifest: Manifest = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
-    if manifest.format != MANIFEST_FORMAT {
-        return Err(bad(&format!("it has format {}, this version reads {MANIFEST_FORMAT}", manifest.format)));
-    }
+    manifest.format = MANIFEST_FORMAT;
     manifest.check().map_err(bad)?;
+    manifest.spaces.sort_by_key(|space| space.id);
+    for (n, json) in (0..).zip(&file.records) {
+        let record: Record = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
+        if record.n != n || record.generation <= manifest.generation {
+            return Err(bad("a record in its tail is damaged"));
+        }
+        manifest.apply(&record.change).map_err(bad)?;
+        manifest.generation = record.generation;
+    }
+    if !file.records.is_empty() {
+        manifest.check().map_err(bad)?;
+    }
     Ok(manifest)
 }
 
@@ -344,6 +404,7 @@ mod tests {
                 name: "stock".into(),
                 pages: 9,
                 runs: vec![(0, 1), (2, 3)],
+                free: PageRuns::from_iter([2, 3, 7]),
                 dropping: false,
             }],
         };
@@ -355,6 +416,26 @@ mod tests {
             assert!(decode(&bad).is_err());
         }
         assert!(decode(&bytes[..10]).is_err());
+    }
+
+    #[test]
+    fn a_manifest_without_a_tail_or_free_pages_still_reads() {
+        let json = concat!(
+            r#"{"format":2,"store":"s","page_bytes":4096,"generation":7,"epoch":2,"opened":2,"closed":1,"#,
+            r#""ssd":null,"ssd_pages":null,"loss":null,"costs_ms":null,"next_space":2,"extents_used":2,"#,
+            r#""leftovers_to":0,"extents_free":[],"#,
+            r#""spaces":[{"id":1,"name":"a","pages":70,"runs":[[0,2]],"dropping":false}]}"#,
+        );
+        let mut bytes = format!("{json}\ncrc32c 01234567\n").into_bytes();
+        assert!(decode(&bytes).is_err());
+        bytes = tail::sealed(json.as_bytes(), 0);
+        bytes.resize(64 << 10, b'\n');
+        let mut expected = Manifest::new("s".into(), PageSize::MIN);
+        (expected.generation, expected.epoch, expected.opened, expected.closed) = (7, 2, 2, 1);
+        (expected.next_space, expected.extents_used) = (2, 2);
+        expected.add_space(1, "a");
+        (expected.spaces[0].pages, expected.spaces[0].runs) = (70, vec![(0, 2)]);
+        assert_eq!(decode(&bytes).unwrap(), expected);
     }
 
     /// A store that was opened as often as possible, with a space of 64 pages in extents 0 and 2; extent 1 is
@@ -374,8 +455,8 @@ mod tests {
     #[test]
     fn impossible_numbers_are_refused_and_the_largest_valid_ones_are_not() {
         assert_eq!(at_its_limits().check(), Ok(()));
-        type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 12] = [
+        type Edit = fn(&mut Manifest);
+        let changes: [(&str, Edit); 13] = [
             ("no epoch is left", |m| m.epoch += 1),
             ("opened before its epoch", |m| m.opened += 1),
             ("closed before it was opened", |m| m.closed += 1),
@@ -387,6 +468,7 @@ mod tests {
                 m.add_space(2, "a");
             }),
             ("a page without room", |m| m.spaces[0].pages += 1),
+            ("a free page beyond the end", |m| m.spaces[0].free = PageRuns::from_iter([2 * EXTENT_PAGES])),
             ("an extent beyond the volume", |m| m.spaces[0].runs[1].0 = 3),
             ("a free extent beyond the volume", |m| m.extents_free = vec![(3, 1)]),
             ("an extent used twice", |m| m.extents_free = vec![(2, 1)]),

@@ -1,5 +1,7 @@
 //! A manifest in memory, for stores on emulated or simulated devices.
 
+use crate::manifest::{decode, encode};
+use crate::tail;
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 
@@ -12,6 +14,7 @@ struct Cell {
     bytes: Option<Vec<u8>>,
     saves: u64,
     failing: Option<Failing>,
+    written_bytes: u64,
 }
 
 /// Which saves fail, by number, and whether they take effect nevertheless.
@@ -41,6 +44,21 @@ impl MemoryManifest {
         self.bytes()
     }
 
+    /// Test-only: a copy whose contents are one line and its checksum, without a tail.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compacted(&self) -> Self {
+        let compact = |bytes: Vec<u8>| decode(&bytes).ok().and_then(|manifest| encode(&manifest).ok());
+        Self(Mutex::new(Cell { bytes: self.bytes().and_then(compact), ..Cell::default() }))
+    }
+
+    /// Test-only: the number of bytes written by all saves.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.0.lock().written_bytes
+    }
+
     /// Test-only: the number of attempted saves.
     #[doc(hidden)]
     #[must_use]
@@ -64,19 +82,49 @@ impl MemoryManifest {
     /// As [`MemoryManifest::fail_saves`] requests.
     pub(crate) fn put(&self, bytes: Vec<u8>) -> Result<()> {
         let mut cell = self.0.lock();
-        let number = cell.saves;
-        cell.saves += 1;
-        match cell.failing.filter(|f| number.checked_sub(f.from).is_some_and(|after| after < f.count)) {
-            Some(failing) => {
-                if failing.replaced {
-                    cell.bytes = Some(bytes);
-                }
-                Err(Error::from(ErrorKind::StorageFull))
-            }
-            None => {
-                cell.bytes = Some(bytes);
-                Ok(())
-            }
+        cell.written_bytes += bytes.len() as u64;
+        let failing = cell.next_save();
+        if failing.is_none_or(|failing| failing.replaced) {
+            cell.bytes = Some(bytes);
         }
+        failing.map_or(Ok(()), |_| Err(Error::from(ErrorKind::StorageFull)))
+    }
+
+    /// Appends a record, which `json` makes of its number; false when the tail has no room for it.
+    ///
+    /// # Errors
+    /// As [`MemoryManifest::fail_saves`] requests. A save that does not take effect leaves a part of the
+    /// record.
+    pub(crate) fn append(&self, json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>) -> Result<bool> {
+        let mut cell = self.0.lock();
+        let bytes = cell.bytes.clone().unwrap_or_default();
+        let file = tail::parse(&bytes).map_err(Error::other)?;
+        let Some(record) = file.end.place(&json(file.end.records)?) else { return Ok(false) };
+        let contents = file.contents.len();
+        let end = record.end.file_end();
+        if end > file.end.start() + tail::room(contents) {
+            return Ok(false);
+        }
+        let mut after = bytes;
+        after.resize(after.len().max(end), b'\n');
+        let failing = cell.next_save();
+        for offset in record.offsets {
+            // What a failed save leaves of a record that is not in force: all but its last sector.
+            let torn = failing.is_some_and(|failing| !failing.replaced);
+            let landed = record.bytes.len() - if torn { tail::SECTOR } else { 0 };
+            after[offset..offset + landed].copy_from_slice(&record.bytes[..landed]);
+            cell.written_bytes += landed as u64;
+        }
+        cell.bytes = Some(after);
+        failing.map_or(Ok(true), |_| Err(Error::from(ErrorKind::StorageFull)))
+    }
+}
+
+impl Cell {
+    /// Counts a save; how it fails, if it does.
+    fn next_save(&mut self) -> Option<Failing> {
+        let number = self.saves;
+        self.saves += 1;
+        self.failing.filter(|f| number.checked_sub(f.from).is_some_and(|after| after < f.count))
     }
 }

@@ -1,7 +1,9 @@
 //! The manifest in memory, and how it is saved.
 
+use crate::changes::Change;
 use crate::error::Error;
 use crate::manifest::{Manifest, ManifestStore};
+use crate::replace::Slack;
 use crate::rules::Rules;
 use crate::volume::Volume;
 use pagetier_devio::Fence;
@@ -21,9 +23,11 @@ pub(crate) struct Meta {
     /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
     /// is durable only after a flush.
     pub(crate) hdd_bytes_durable: u64,
-    /// A failed save may have taken effect and would remove a space: `sync` promises nothing until a save
-    /// succeeds.
+    /// A failed save may have taken effect and would remove a space, or free a page: `sync` promises nothing
+    /// until a save succeeds.
     pub(crate) doubtful: Arc<AtomicBool>,
+    /// The file may differ from `manifest`: the next save replaces it.
+    differs: bool,
     rules: Rules,
 }
 
@@ -31,10 +35,58 @@ impl Meta {
     pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, fence: Fence, rules: Rules) -> Self {
         let durable_generation = manifest.generation;
         let doubtful = Arc::default();
-        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful, rules }
+        let (differs, hdd_bytes_durable) = (true, 0);
+        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable, doubtful, differs, rules }
     }
 
-    /// Saves the manifest with the volume's table as it is in memory.
+    /// Appends `change` to the file; replaces the file if that cannot be. The caller makes the same change of
+    /// the volume after that. On failure nothing has changed in memory; the change may be found on disk or
+    /// not.
+    pub(crate) fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
+        let appended = self.rules.appends(self.differs) && self.append_record(change)?;
+        if appended {
+            // What has been appended is what the next opening applies to the same manifest.
+            return self.manifest.apply(change).map_err(|why| failed(std::io::Error::other(why)));
+        }
+        let mut applied = Ok(());
+        self.replace_with(self.slack_for(change), |manifest| {
+            volume.record(manifest);
+            applied = manifest.apply(change);
+        })?;
+        applied.map_err(|why| failed(std::io::Error::other(why)))
+    }
+
+    fn slack_for(&self, change: &Change) -> Slack {
+        if change.names_more() { self.rules.slack(Slack::Keep) } else { Slack::Half }
+    }
+
+    fn append_record(&mut self, change: &Change) -> Result<bool, Error> {
+        let slack = self.slack_for(change);
+        let generation = self.manifest.generation + 1;
+        let append = || self.manifests.append(generation, change, slack);
+        let appended = self.fence.while_open(append).unwrap_or_else(closed);
+        self.differs = appended.is_err();
+        if !matches!(appended, Ok(false)) {
+            self.manifest.generation = generation;
+        }
+        if matches!(appended, Ok(true)) {
+            self.durable_generation = generation;
+        }
+        appended.map_err(failed)
+    }
+
+    /// Makes the file what `manifest` is, if it may differ.
+    pub(crate) fn settle(&mut self, volume: &Volume) -> Result<(), Error> {
+        if self.differs { self.save(volume) } else { Ok(()) }
+    }
+
+    /// Changes the manifest in memory: the next save replaces the file.
+    pub(crate) fn change_in_memory(&mut self, edit: impl FnOnce(&mut Manifest)) {
+        edit(&mut self.manifest);
+        self.differs = true;
+    }
+
+    /// Saves the manifest with the volume's page counts as they are in memory.
     pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
         self.change(volume, |_| ())
     }
@@ -50,17 +102,33 @@ impl Meta {
 
     /// Like [`Meta::change`], but without a volume, which does not exist early in an opening.
     pub(crate) fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        self.replace_with(Slack::Use, edit)
+    }
+
+    fn replace_with(&mut self, least: Slack, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         let mut next = self.manifest.clone();
         edit(&mut next);
         next.generation = self.manifest.generation + 1;
         self.manifest.generation = next.generation;
-        let closed = || Err(std::io::Error::other("the store was closed or dropped"));
-        let slack = self.rules.slack(next.slack_after(&self.manifest));
+        let slack = match next.slack_after(&self.manifest) {
+            Slack::Use => least,
+            other => self.rules.slack(other),
+        };
+        self.differs = true;
         let saved = self.fence.while_open(|| self.manifests.save(&next, slack)).unwrap_or_else(closed);
-        saved.map_err(|source| Error::Manifest { source: Arc::new(source) })?;
+        saved.map_err(failed)?;
+        self.differs = false;
         self.durable_generation = next.generation;
         self.manifest = next;
         self.doubtful.store(false, Ordering::Release);
         Ok(())
     }
+}
+
+fn closed<T>() -> std::io::Result<T> {
+    Err(std::io::Error::other("the store was closed or dropped"))
+}
+
+fn failed(source: std::io::Error) -> Error {
+    Error::Manifest { source: Arc::new(source) }
 }

@@ -1,4 +1,5 @@
-//! Replaces the manifest's file atomically and durably, even on a file system without a free byte.
+//! Replaces the manifest's file atomically and durably, even on a file system without a free byte, and
+//! appends records to its tail ([`crate::tail`]).
 //!
 //! The directory holds two files of the same rounded size. The new contents overwrite the spare, which is
 //! flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: this adds neither a block nor a
@@ -16,13 +17,19 @@
 //!
 //! A save that names more than before succeeds only when both files have room for it and the slack: otherwise
 //! the next save would need room that a full disk does not have.
+//!
+//! A record is written into room that the file has, where it has line ends. It is appended only to a file
+//! that this process wrote and whose name is durable; after a failure none is appended before the next
+//! replacement, which goes to another file.
 
+use crate::tail::{self, End};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "manifest.json";
@@ -52,20 +59,51 @@ enum Spare {
 pub(crate) enum Slack {
     /// Preserve it: the contents name more than before.
     Keep,
+    /// Use half of it: pages are freed, which a full disk must allow, but not without end.
+    Half,
     /// Use it: the contents name nothing new, or must be recorded whatever room is left.
     Use,
+}
+
+impl Slack {
+    /// The room that the save must leave, in bytes.
+    fn left(self) -> usize {
+        match self {
+            Self::Keep => SLACK_BYTES,
+            Self::Half => SLACK_BYTES / 2,
+            Self::Use => 0,
+        }
+    }
+}
+
+/// The file that records can be appended to.
+#[derive(Clone, Copy, Debug)]
+struct Appendable {
+    end: End,
+    /// The size of the file in bytes.
+    has: usize,
+    /// The most bytes that the contents need when they are written anew with all records.
+    anew: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    spare: Spare,
+    /// `None`: the next save must replace the manifest.
+    tail: Option<Appendable>,
 }
 
 /// The manifest's file. See the module.
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
     directory: PathBuf,
-    spare: Mutex<Spare>,
+    state: Mutex<State>,
 }
 
 impl ManifestFile {
     pub(crate) fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), spare: Mutex::new(Spare::Unproved) }
+        let state = Mutex::new(State { spare: Spare::Unproved, tail: None });
+        Self { directory: directory.to_owned(), state }
     }
 
     /// Reads the contents; `None`: the file does not exist.
@@ -79,39 +117,83 @@ impl ManifestFile {
 
     /// Replaces the contents. Durable when it returns `Ok`; after an error either version may be found later.
     pub(crate) fn replace(&self, bytes: &[u8], slack: Slack) -> Result<()> {
-        let mut spare = self.spare.lock();
+        let mut state = self.state.lock();
+        let State { spare, tail } = &mut *state;
+        *tail = None;
         let known = *spare;
         let replaced = match known {
-            Spare::Ready => self.over_spare(bytes, slack, &mut spare),
-            Spare::Unproved | Spare::Exchanged => self.by_new_file(bytes, slack, &mut spare),
+            Spare::Ready => self.over_spare(bytes, slack, spare),
+            Spare::Unproved | Spare::Exchanged => self.by_new_file(bytes, slack, spare),
         };
-        match (replaced, known) {
+        let has = match (replaced, known) {
             (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
                 self.sync_directory()?;
-                self.over_spare(bytes, slack, &mut spare)
+                self.over_spare(bytes, slack, spare)
             }
             (Err(e), Spare::Exchanged) if e.kind() == ErrorKind::StorageFull => {
                 self.restate_names().map_err(|_| e)?;
                 *spare = Spare::Ready;
-                self.over_spare(bytes, slack, &mut spare)
+                self.over_spare(bytes, slack, spare)
             }
             (Err(e), Spare::Ready) if e.kind() == ErrorKind::NotFound => {
-                self.by_new_file(bytes, slack, &mut spare)
+                self.by_new_file(bytes, slack, spare)
             }
             (other, _) => other,
-        }
+        }?;
+        // Contents that are not a manifest's have no tail.
+        *tail = End::after(bytes).ok().map(|end| Appendable { end, has, anew: bytes.len() });
+        Ok(())
     }
 
-    fn over_spare(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<()> {
+    /// Appends a record, which `json` makes of its number. Durable when it returns true. False, without
+    /// effect: the manifest must be replaced. After an error the record may be found later or not, and the
+    /// next save must replace the manifest.
+    pub(crate) fn append(
+        &self,
+        json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
+        slack: Slack,
+    ) -> Result<bool> {
+        let mut state = self.state.lock();
+        let Some(Appendable { end, has, anew }) = state.tail else { return Ok(false) };
+        let json = json(end.records)?;
+        let Some(record) = end.place(&json) else { return Ok(false) };
+        let anew = anew + json.len();
+        // The next replacement must not need room that a full disk does not have.
+        if record.end.file_end().max(anew) + slack.left() > has || anew + slack.left() > self.spare_bytes() {
+            return Ok(false);
+        }
+        // Until the record is durable nothing may follow it.
+        state.tail = None;
+        let file = open(&self.directory.join(FILE), OFlags::WRONLY)?;
+        for offset in record.offsets {
+            file.write_all_at(&record.bytes, offset as u64).map_err(full)?;
+        }
+        file.sync_data().map_err(full)?;
+        state.tail = Some(Appendable { end: record.end, has, anew });
+        Ok(true)
+    }
+
+    /// The size of the spare file.
+    fn spare_bytes(&self) -> usize {
+        let bytes = std::fs::metadata(self.directory.join(SPARE)).map_or(0, |m| m.len());
+        usize::try_from(bytes).unwrap_or(0)
+    }
+
+    /// Returns the size of the file, as the other ways to replace it.
+    fn over_spare(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<usize> {
         let path = self.directory.join(SPARE);
         let has = usize::try_from(std::fs::metadata(&path)?.len()).unwrap_or(0);
         let fits = bytes.len() + SLACK_BYTES <= has;
-        if slack == Slack::Keep && !fits && *spare == Spare::Ready {
-            return self.by_new_file(bytes, slack, spare);
+        if slack == Slack::Keep && has < padded(bytes.len()) && *spare == Spare::Ready {
+            match self.by_new_file(bytes, slack, spare) {
+                // Without room for a longer tail, it is soon used up again.
+                Err(error) if fits && error.kind() == ErrorKind::StorageFull => {}
+                other => return other,
+            }
         }
         // On a full disk a file cannot grow: a save that may use the slack keeps the current size.
-        let stays = fits || (slack == Slack::Use && bytes.len() <= has);
-        write_padded(open(&path, OFlags::WRONLY)?, bytes, if stays { has } else { 0 })?;
+        let stays = fits || (slack != Slack::Keep && bytes.len() + slack.left() <= has);
+        let has = write_padded(open(&path, OFlags::WRONLY)?, bytes, if stays { has } else { 0 })?;
         *spare = Spare::Exchanged;
         match self.exchange() {
             // The file system does not support the exchange.
@@ -120,7 +202,8 @@ impl ManifestFile {
             }
             exchanged => exchanged?,
         }
-        self.settle(bytes.len(), spare)
+        self.settle(bytes.len(), spare)?;
+        Ok(has)
     }
 
     /// Exchanges the names of the manifest and the spare.
@@ -137,22 +220,22 @@ impl ManifestFile {
         self.sync_directory()
     }
 
-    fn by_new_file(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<()> {
+    fn by_new_file(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<usize> {
         let path = self.directory.join(FRESH);
         let written = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
             .and_then(|file| write_padded(file, bytes, 0))
-            .and_then(|()| match (*spare, slack) {
-                (Spare::Ready, Slack::Keep) => self.reserve(padded(bytes.len())),
-                _ => Ok(()),
+            .and_then(|has| match (*spare, slack) {
+                (Spare::Ready, Slack::Keep) => self.reserve(padded(bytes.len())).map(|()| has),
+                _ => Ok(has),
             });
-        if let Err(error) = written {
+        let has = written.inspect_err(|_| {
             // Free the room that it took.
             let _ = std::fs::remove_file(&path);
-            return Err(error);
-        }
+        })?;
         // The spare is unaffected, whether or not the rename becomes durable.
         std::fs::rename(&path, self.directory.join(FILE))?;
-        self.settle(bytes.len(), spare)
+        self.settle(bytes.len(), spare)?;
+        Ok(has)
     }
 
     /// Makes the names durable, and prepares the spare for contents of `len` bytes.
@@ -173,7 +256,7 @@ impl ManifestFile {
         if has >= bytes as u64 {
             return Ok(());
         }
-        write_padded(open(&path, OFlags::WRONLY | OFlags::CREATE)?, b"", bytes)?;
+        let _ = write_padded(open(&path, OFlags::WRONLY | OFlags::CREATE)?, b"", bytes)?;
         self.sync_directory()
     }
 
@@ -189,18 +272,19 @@ fn open(path: &Path, flags: OFlags) -> Result<File> {
 
 /// The size of a file with `len` bytes of contents.
 fn padded(len: usize) -> usize {
-    (len + SLACK_BYTES).next_multiple_of(ROUND_BYTES)
+    (len + SLACK_BYTES + tail::room(len)).next_multiple_of(ROUND_BYTES)
 }
 
 /// Writes `bytes` and pads with newlines to `least` bytes, or to the regular size of a file with these
-/// contents if `least` is too small. Durable when it returns.
-fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<()> {
+/// contents if `least` is too small. Durable when it returns the size.
+fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<usize> {
     let size = if bytes.len() <= least { least } else { padded(bytes.len()) };
     let mut all = Vec::with_capacity(size);
     all.extend_from_slice(bytes);
     all.resize(size, b'\n');
     file.write_all(&all).map_err(full)?;
-    file.sync_all().map_err(full)
+    file.sync_all().map_err(full)?;
+    Ok(size)
 }
 
 /// Treats an exhausted quota as a full disk.
@@ -232,6 +316,77 @@ mod tests {
         std::os::unix::fs::symlink("/dev/full", directory.path().join(FRESH)).unwrap();
     }
 
+    fn record(n: u64) -> serde_json::Result<Vec<u8>> {
+        Ok(format!("{{\"n\":{n}}}").into_bytes())
+    }
+
+    fn records(file: &ManifestFile) -> usize {
+        tail::parse(&file.read().unwrap().unwrap()).unwrap().records.len()
+    }
+
+    #[test]
+    fn records_are_appended_until_the_room_is_used_up() {
+        let (directory, file) = file();
+        let contents = tail::sealed(b"{}", 0);
+        assert!(!file.append(record, Slack::Keep).unwrap(), "there is no file");
+        file.replace(&contents, Slack::Keep).unwrap();
+        for turn in 0..3 {
+            let before = inode(&directory, FILE);
+            let mut appended = 0;
+            while file.append(record, Slack::Keep).unwrap() {
+                appended += 1;
+                assert_eq!(records(&file), appended);
+            }
+            assert!(appended >= 32, "{appended}");
+            let more = (0..).take_while(|_| file.append(record, Slack::Use).unwrap()).count();
+            assert_eq!((records(&file), more), (appended + more, 16), "the slack holds two pairs of blocks");
+            assert_eq!(inode(&directory, FILE), before, "turn {turn}");
+            file.replace(&contents, Slack::Use).unwrap();
+            assert_eq!(records(&file), 0);
+        }
+    }
+
+    /// Nothing is appended to a file whose name may not be durable, or that may have lost a record.
+    #[test]
+    fn after_a_failure_nothing_is_appended_before_the_next_replacement() {
+        let (directory, file) = file();
+        let contents = tail::sealed(b"{}", 0);
+        file.replace(&contents, Slack::Keep).unwrap();
+        assert!(file.append(record, Slack::Keep).unwrap());
+        let json = |_| Err(serde::ser::Error::custom("no record"));
+        assert!(file.append(json, Slack::Keep).is_err());
+        assert!(file.append(record, Slack::Keep).unwrap(), "nothing was written");
+        // The append itself fails.
+        let aside = directory.path().join("aside");
+        std::fs::rename(directory.path().join(FILE), &aside).unwrap();
+        assert!(file.append(record, Slack::Keep).is_err());
+        std::fs::rename(&aside, directory.path().join(FILE)).unwrap();
+        assert!(!file.append(record, Slack::Keep).unwrap());
+        file.replace(&contents, Slack::Use).unwrap();
+        assert!(file.append(record, Slack::Keep).unwrap());
+        disk_full(&directory);
+        file.state.lock().spare = Spare::Exchanged;
+        std::fs::remove_file(directory.path().join(SPARE)).unwrap();
+        assert!(file.replace(&contents, Slack::Use).is_err());
+        assert!(!file.append(record, Slack::Keep).unwrap(), "the replacement may have taken effect");
+    }
+
+    #[test]
+    fn records_keep_room_for_their_contents_in_both_files() {
+        let (directory, file) = file();
+        let long = |n: u64| Ok(format!("{{\"n\":{n},\"x\":\"{}\"}}", "x".repeat(3000)).into_bytes());
+        let contents = tail::sealed(format!("\"{}\"", "x".repeat(10_000)).as_bytes(), 0);
+        file.replace(&contents, Slack::Keep).unwrap();
+        while file.append(long, Slack::Keep).unwrap() {}
+        let bytes = tail::parse(&file.read().unwrap().unwrap()).unwrap().records.concat().len();
+        let has = directory.path().join(SPARE).metadata().unwrap().len() as usize;
+        assert!(contents.len() + bytes + SLACK_BYTES <= has);
+        std::fs::remove_file(directory.path().join(SPARE)).unwrap();
+        file.replace(&contents, Slack::Use).unwrap();
+        std::fs::remove_file(directory.path().join(SPARE)).unwrap();
+        assert!(!file.append(long, Slack::Use).unwrap(), "without a spare");
+    }
+
     fn contents(file: &ManifestFile) -> String {
         String::from_utf8(file.read().unwrap().unwrap()).unwrap().trim_end().to_owned()
     }
@@ -259,7 +414,7 @@ mod tests {
         file.replace(b"one", Slack::Keep).unwrap();
         file.replace(b"two", Slack::Keep).unwrap();
         // The state after an exchange that was not made durable.
-        *file.spare.lock() = Spare::Exchanged;
+        file.state.lock().spare = Spare::Exchanged;
         let before = [inode(&directory, FILE), inode(&directory, SPARE)];
         file.replace(b"three", Slack::Keep).unwrap();
         assert_eq!(contents(&file), "three");
@@ -274,14 +429,14 @@ mod tests {
         file.replace(b"two", Slack::Keep).unwrap();
         for (turn, text) in ["three", "four", "five"].into_iter().enumerate() {
             if turn < 2 {
-                *file.spare.lock() = Spare::Exchanged;
+                file.state.lock().spare = Spare::Exchanged;
             }
             disk_full(&directory);
             let before = [inode(&directory, FILE), inode(&directory, SPARE)];
             file.replace(text.as_bytes(), Slack::Use).unwrap();
             assert_eq!(contents(&file), text);
             assert_eq!([inode(&directory, SPARE), inode(&directory, FILE)], before, "the same two files");
-            assert_eq!(*file.spare.lock(), Spare::Ready);
+            assert_eq!(file.state.lock().spare, Spare::Ready);
         }
     }
 
@@ -289,7 +444,7 @@ mod tests {
     fn a_doubtful_spare_that_is_gone_leaves_a_full_disk_full() {
         let (directory, file) = file();
         file.replace(b"one", Slack::Keep).unwrap();
-        *file.spare.lock() = Spare::Exchanged;
+        file.state.lock().spare = Spare::Exchanged;
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
         disk_full(&directory);
         assert_eq!(file.replace(b"two", Slack::Use).unwrap_err().kind(), ErrorKind::StorageFull);

@@ -49,7 +49,7 @@ impl Shared {
     pub(crate) fn room(&self) -> Room {
         let builder = &self.builder;
         let pages: u64 = self.volume.list().iter().map(|space| u64::from(space.pages)).sum();
-        let taken = pages * self.page_size().bytes() as u64 + crate::volume::DATA_AT;
+        let taken = pages * self.page_size().bytes() as u64 + crate::superblock::DATA_AT;
         let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd_place(), |(place, _)| place);
         let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
         let cache_file = builder.file_of(&cache.0, cache.1);

@@ -88,6 +88,24 @@ impl Rules {
         if self.lack(Mutation::SlackGivenAway) { Slack::Use } else { slack }
     }
 
+    /// Whether a change is appended to the manifest, if the file may differ from what is in memory.
+    pub(crate) fn appends(self, differs: bool) -> bool {
+        !differs || self.lack(Mutation::AppendedInDoubt)
+    }
+
+    /// Whether a freed page's copies are dropped before the manifest lists it as free.
+    pub(crate) fn drops_before_record(self) -> bool {
+        self.lack(Mutation::FreedBeforeRecord)
+    }
+
+    /// The pages to record as in use again; `reused` returns them, on request also unwritten ones.
+    pub(crate) fn reused<T>(self, reused: impl FnOnce(bool) -> Vec<T>) -> Vec<T> {
+        if self.lack(Mutation::ReuseUnrecorded) {
+            return Vec::new();
+        }
+        reused(self.lack(Mutation::ReuseRecordedEarly))
+    }
+
     /// Why no SSD may be attached.
     pub(crate) fn refuses_attach(self, cause: Option<Arc<str>>) -> Option<Arc<str>> {
         cause.filter(|_| !self.lack(Mutation::AttachInDoubt))

@@ -4,15 +4,18 @@
 //! table that pages are allocated from. Removals are marked in the manifest first; the extents are free once
 //! the manifest does not name the space.
 
+use crate::changes::Change;
 use crate::error::Error;
+use crate::manifest::Manifest;
 use crate::meta::Meta;
 use crate::rules::{GrowthStep, Rules};
 use crate::runs::{OnlyCopies, RUNS_MAX, RUNS_MIN};
 use crate::shared::Shared;
 use crate::store::PageStore;
-use crate::volume::{HddSuperblock, SpaceInfo};
+use crate::superblock::HddSuperblock;
+use crate::volume::SpaceInfo;
 use pagetier_devio::{DeviceError, SharedDevice};
-use pagetier_page::SpaceId;
+use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Marks;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -42,7 +45,7 @@ const BLANK_BYTES: u64 = 1 << 20;
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Spaces<'a>(&'a PageStore);
+pub struct Spaces<'a>(pub(crate) &'a PageStore);
 
 impl PageStore {
     /// The spaces: named sequences of pages.
@@ -65,7 +68,8 @@ impl Spaces<'_> {
         self.0.shared.volume.list()
     }
 
-    /// The number of pages of `space`, which is also the number of the next page allocated.
+    /// The number of pages of `space`, free ones included: when none is free, it is also the number of the
+    /// next page allocated.
     ///
     /// # Errors
     /// The space does not exist.
@@ -106,10 +110,7 @@ impl Spaces<'_> {
         if id < free_from || id.0 == u32::MAX {
             return Err(Error::SpaceIdUsed { space: id, free_from });
         }
-        meta.change(&shared.volume, |manifest| {
-            manifest.next_space = id.0 + 1;
-            manifest.add_space(id.0, name);
-        })?;
+        meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() })?;
         shared.volume.add(id, name);
         Ok(id)
     }
@@ -161,13 +162,15 @@ impl PageStore {
         }
         let _operation = self.shared.ending.enter()?;
         let mut meta = Arc::clone(&self.shared.meta).lock_owned().await;
-        if u64::from(no) < self.shared.volume.reserved(space) {
+        let page = PageId::new(space, no);
+        if self.shared.volume.has_room(page) {
             return Ok(());
         }
         let leftovers_to = meta.manifest.leftovers_to;
         let growth =
-            self.shared.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
+            self.shared.volume.plan_growth(page, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
         let (end, used_before) = (growth.end, growth.used_before.then(|| growth.bytes.clone()));
+        let change = growth.change();
         let mut growth = Some(growth);
         for step in self.shared.builder.rules().growth() {
             match step {
@@ -178,11 +181,7 @@ impl PageStore {
                         self.shared.tier.flush_home().await?;
                     }
                 }
-                GrowthStep::Manifest => {
-                    meta.change(&self.shared.volume, |manifest| {
-                        growth.iter().for_each(|g| g.record(manifest))
-                    })?;
-                }
+                GrowthStep::Manifest => meta.append(&self.shared.volume, &change)?,
                 GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.shared.volume.grow(g)),
             }
         }
@@ -224,8 +223,8 @@ impl PageStore {
         task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
     }
 
-    /// Saves the manifest again after a failed save that may have marked a space as dropped: writes to that
-    /// space would otherwise be lost with it.
+    /// Saves the manifest again after a failed save that may have marked a space as dropped, or freed pages:
+    /// writes to these would otherwise be lost with them.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
         if !self.shared.doubtful.load(Ordering::Acquire) {
             return Ok(());
@@ -246,11 +245,14 @@ impl Shared {
         HddSuperblock::mark(&self.hdd, marks).await?;
         let only = self.tier.only_copies();
         let exact = self.tier.are_only_copies(&only);
+        // Every page has been written.
+        let reused = self.volume.reused(u64::MAX, false);
         let closed = |runs_max| {
-            let list = OnlyCopies::of(&only, exact, runs_max);
-            |manifest: &mut crate::manifest::Manifest| {
+            let (list, reused) = (OnlyCopies::of(&only, exact, runs_max), &reused);
+            move |manifest: &mut Manifest| {
                 manifest.closed = epoch;
                 manifest.ssd_pages = Some(list);
+                manifest.list_reused(reused);
             }
         };
         match meta.change(&self.volume, closed(RUNS_MAX)) {

@@ -7,6 +7,7 @@ use crate::guards::{PageMut, PageRef, Scan};
 use crate::lock::Leave;
 use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::volume::{Claimed, Taken};
 use pagetier_bufpool::{Pool, PoolError, Tier, TierError};
 use pagetier_ghost::Stream;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
@@ -103,7 +104,8 @@ impl PageStore {
 
     // ---- pages ----
 
-    /// Allocates a page at the end of `space`: all zeroes and latched exclusively. It is permanently part of
+    /// Allocates a page of `space`, all zeroes and latched exclusively: one that was freed
+    /// ([`PageStore::free`]), the lowest with room first, or else one at the end. It is permanently part of
     /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
     /// Cancel-safe; cancelling may leave a page number unused, and so may a crash. An engine with a log
     /// counts its pages itself, in a page, and creates them by number: [`PageStore::create`].
@@ -124,8 +126,8 @@ impl PageStore {
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
             match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
-                Some(no) => return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?)),
-                None => self.grow(space, self.spaces().pages(space)?).await?,
+                Taken::Page(no) => return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?)),
+                Taken::NoRoom(no) => self.grow(space, no).await?,
             }
         }
     }
@@ -259,17 +261,24 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::allocate`].
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        if page.no >= self.spaces().pages(page.space)? {
+        if self.shared.volume.offset(page).is_none() {
             self.extend_to(page).await?;
         }
         Ok(PageMut(self.pool.create(page).await?))
     }
 
+    /// Makes `page` exist.
     pub(crate) async fn extend_to(&self, page: PageId) -> Result<(), Error> {
-        while !self.shared.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
-            self.grow(page.space, page.no).await?;
+        loop {
+            let left = self.shared.volume.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
+                Claimed::Yes => return Ok(()),
+                Claimed::NoRoom => self.grow(page.space, page.no).await?,
+                Claimed::Leaving => self.shared.ending.unless_ended(left).await.ok_or(Error::Closed)?,
+            }
         }
-        Ok(())
     }
 
     /// Reads the pages `range` of `space` in order, ahead in large requests, without displacing the hot pages
@@ -339,9 +348,10 @@ impl PageStore {
         self.overwrite(page).await
     }
 
-    /// Discards the page's contents: drops it from memory and the SSD without writing it. A later `get`
-    /// returns an earlier version or fails. Waits for all guards of the page: the caller must hold none.
-    /// Cancel-safe.
+    /// Discards the page's contents: drops it from memory and the SSD without writing it. The page goes on to
+    /// exist, other than with [`PageStore::free`]. A later `get` returns an earlier version, perhaps from
+    /// before the page was freed and used again, or fails. Waits for all guards of the page: the caller must
+    /// hold none. Cancel-safe.
     ///
     /// ```
     /// # use pagetier::*;
@@ -383,7 +393,8 @@ impl PageStore {
     pub async fn sync(&self) -> Result<(), Error> {
         let _operation = self.shared.ending.enter()?;
         self.settle_manifest().await?;
-        Ok(self.pool.flush_all().await?)
+        self.pool.flush_all().await?;
+        self.shared.record_reused().await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn` and makes it durable: redo may start after `lsn`
@@ -404,7 +415,8 @@ impl PageStore {
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
         let _operation = self.shared.ending.enter()?;
         self.settle_manifest().await?;
-        Ok(self.pool.flush_to(lsn).await?)
+        self.pool.flush_to(lsn).await?;
+        self.shared.record_reused().await
     }
 
     /// Makes durable what has been written so far, by evictions or for the redo bound, say; writes no page
@@ -415,7 +427,8 @@ impl PageStore {
     pub async fn flush(&self) -> Result<(), Error> {
         let _operation = self.shared.ending.enter()?;
         self.settle_manifest().await?;
-        Ok(self.shared.tier.flush().await?)
+        self.shared.tier.flush().await?;
+        self.shared.record_reused().await
     }
 
     /// The position from which redo would need the embedder's log after `loss`: all log before it may be

@@ -1,161 +1,90 @@
-//! The HDD as a volume: a superblock, then extents, each of which belongs to one space.
+//! The HDD as a volume: a superblock ([`crate::superblock`]), then extents, each of which belongs to one
+//! space.
 //!
 //! All spaces share one device. Offsets are the disk's own, so that sorting and merging of writes follows the
 //! arm, and a block device serves as well as a file. The table (runs of extents) is small and in memory;
 //! changes reach the manifest before they are used.
+//!
+//! A page that was freed does not exist until its number is used again. The manifest lists it as free until
+//! the page's first version since then is durable ([`crate::free`]): what a crash leaves of it before that is
+//! of a page that does not exist.
 
+use crate::changes::{Change, merged, next_extents, take_extents};
 pub(crate) use crate::manifest::EXTENT_PAGES;
-use crate::manifest::{Manifest, SpaceRecord};
+use crate::manifest::Manifest;
+use crate::page_runs::PageRuns;
+use crate::placement::{HOLE, Placement, places};
+use crate::superblock::DATA_AT;
 use dashmap::DashMap;
 use dashmap::mapref::one::{Ref, RefMut};
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use pagetier_page::{PageId, PageSize, SpaceId};
-use pagetier_ssdcache::{Homes, Marks, write_superblocks};
+use pagetier_ssdcache::Homes;
 use parking_lot::Mutex;
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tokio::sync::Notify;
 
-/// Byte offset of the first extent; the megabyte before it holds the superblock.
-pub(crate) const DATA_AT: u64 = 1 << 20;
+/// In [`SpaceEntry::reused`]: the page has not been written.
+const UNWRITTEN: u64 = 0;
 
 /// The maximum number of pages by which a space grows at once; bounds what crash recovery must search.
 const GROWTH_PAGES_MAX: u32 = 256;
 
-const MAGIC: [u8; 8] = *b"PGTIERHD";
-const FORMAT: u32 = 2;
-/// Bytes of each copy of the volume's superblock.
-pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
-
-/// The volume's superblock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HddSuperblock {
-    /// The store's id.
-    pub(crate) store: String,
-    pub(crate) page_bytes: u64,
-    /// The openings that the HDD took part in.
-    pub(crate) marks: Marks,
-}
-
-/// What the first block of an HDD contains.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FoundHdd {
-    Volume(HddSuperblock),
-    Blank,
-    Format(u32),
-    Foreign,
-}
-
-impl HddSuperblock {
-    /// Encodes it as a block: magic, CRC32C, format, page size, store id (as text), marks.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut b = vec![0; SUPERBLOCK_BYTES];
-        b[..8].copy_from_slice(&MAGIC);
-        b[12..16].copy_from_slice(&FORMAT.to_le_bytes());
-        b[16..24].copy_from_slice(&self.page_bytes.to_le_bytes());
-        let id = &self.store.as_bytes()[..self.store.len().min(64)];
-        b[24] = id.len() as u8;
-        b[25..25 + id.len()].copy_from_slice(id);
-        b[96..100].copy_from_slice(&self.marks.opened.to_le_bytes());
-        b[100..104].copy_from_slice(&self.marks.closed.to_le_bytes());
-        b[104..112].copy_from_slice(&self.marks.manifest.to_le_bytes());
-        let sum = crc32c::crc32c(&b[12..]);
-        b[8..12].copy_from_slice(&sum.to_le_bytes());
-        b
-    }
-
-    pub(crate) fn decode(b: &[u8]) -> FoundHdd {
-        if b.len() < SUPERBLOCK_BYTES || pagetier_page::is_blank(b) {
-            return FoundHdd::Blank;
-        }
-        let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        if b[..8] != MAGIC || word(8) != crc32c::crc32c(&b[12..SUPERBLOCK_BYTES]) {
-            return FoundHdd::Foreign;
-        }
-        if word(12) != FORMAT {
-            return FoundHdd::Format(word(12));
-        }
-        let id = b.get(25..25 + usize::from(b[24]).min(64)).unwrap_or_default();
-        let marks = Marks { opened: word(96), closed: word(100), manifest: long(104) };
-        FoundHdd::Volume(Self {
-            store: String::from_utf8_lossy(id).into_owned(),
-            page_bytes: long(16),
-            marks,
-        })
-    }
-}
-
-impl HddSuperblock {
-    /// Writes both copies to `hdd` and flushes. `newest`: the copy that is in effect.
-    pub(crate) async fn write(&self, hdd: &SharedDevice, newest: u64) -> Result<(), DeviceError> {
-        write_superblocks(hdd, &self.encode(), newest).await
-    }
-
-    /// Formats `hdd` as the volume of this store, without extents.
-    pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
-        hdd.grow(DATA_AT)?;
-        // This store's superblock stays in place until the new one replaces it: if a crash came between, the
-        // data behind it would look like another program's.
-        let (found, newest) = identify_hdd(hdd).await?;
-        if matches!(found, FoundHdd::Volume(found) if found.store == self.store) {
-            return self.write(hdd, newest).await;
-        }
-        // Of two different superblocks, the new one need not carry the newer marks.
-        let blank = IoBufs::from_iter([IoBuf::zeroed(2 * SUPERBLOCK_BYTES)]);
-        hdd.write(0, blank, IoClass::Meta).await.result?;
-        hdd.flush(IoClass::Meta).await?;
-        self.write(hdd, 1).await
-    }
-
-    /// Records in the superblock of `hdd` the openings that it took part in, and flushes.
-    pub(crate) async fn mark(hdd: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
-        let (FoundHdd::Volume(found), newest) = identify_hdd(hdd).await? else {
-            let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
-            let (device, len) = (Arc::from(hdd.name()), SUPERBLOCK_BYTES as u64);
-            return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
-        };
-        Self { marks, ..found }.write(hdd, newest).await
-    }
-}
-
-/// Identifies the start of `hdd`: the newer of two sound superblocks, and which copy that is.
-pub(crate) async fn identify_hdd(hdd: &SharedDevice) -> Result<(FoundHdd, u64), DeviceError> {
-    let mut last = (FoundHdd::Blank, 0);
-    for copy in 0..2 {
-        let at = copy * SUPERBLOCK_BYTES as u64;
-        if hdd.size() < at + SUPERBLOCK_BYTES as u64 {
-            break;
-        }
-        let buf = IoBufs::from_iter([IoBuf::zeroed(SUPERBLOCK_BYTES)]);
-        let done = hdd.read(at, buf, IoClass::Recovery).await;
-        done.result?;
-        let this = done.bufs.first().map_or(FoundHdd::Blank, |b| HddSuperblock::decode(b.as_slice()));
-        let newer = match (&this, &last.0) {
-            (FoundHdd::Volume(this), FoundHdd::Volume(other)) => this.marks > other.marks,
-            (FoundHdd::Blank, _) | (_, FoundHdd::Volume(_)) => false,
-            _ => true,
-        };
-        if newer {
-            last = (this, copy);
-        }
-    }
-    Ok(last)
-}
-
 #[derive(Clone, Debug)]
 struct SpaceEntry {
     name: String,
-    /// Pages allocated.
+    /// Pages allocated, free ones included.
     pages: u32,
-    runs: Vec<(u64, u64)>,
+    placement: Placement,
+    /// The pages that do not exist.
+    free: PageRuns,
+    /// Those of `free` whose numbers cannot be used again yet: something of them may be in memory or in
+    /// flight.
+    leaving: PageRuns,
+    /// Those of `free` whose numbers can be used again and have room on the HDD.
+    usable: PageRuns,
+    /// Pages that exist again and that the manifest lists as free, each with the number of its first write
+    /// since then.
+    reused: FxHashMap<u32, u64>,
     /// The space is being dropped: lookups do not find it, but its extents are not free yet.
     dropping: bool,
 }
 
 impl SpaceEntry {
-    fn reserved(&self) -> u64 {
-        self.runs.iter().map(|(_, count)| count).sum::<u64>() * u64::from(EXTENT_PAGES)
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            pages: 0,
+            placement: Placement::default(),
+            free: PageRuns::default(),
+            leaving: PageRuns::default(),
+            usable: PageRuns::default(),
+            reused: FxHashMap::default(),
+            dropping: false,
+        }
+    }
+
+    fn has(&self, no: u32) -> bool {
+        no < self.pages && !self.free.contains(no)
+    }
+
+    /// The lowest free number without room.
+    fn roomless(&self) -> Option<u32> {
+        if self.leaving.is_empty() {
+            return self.free.first();
+        }
+        self.free.numbers().find(|no| !self.leaving.contains(*no))
+    }
+
+    /// Those of the numbers that can be used again from now on are free, not leaving, and have room.
+    fn note_usable(&mut self, pages: impl Iterator<Item = u32>) {
+        for no in pages {
+            let free = self.free.contains(no) && !self.leaving.contains(no);
+            if free && self.placement.extent(u64::from(no / EXTENT_PAGES)).is_some() {
+                let _ = self.usable.insert(no, 1);
+            }
+        }
     }
 }
 
@@ -167,8 +96,11 @@ pub struct SpaceInfo {
     pub id: SpaceId,
     /// Its name.
     pub name: String,
-    /// Its number of pages; the next page allocated gets this number.
+    /// Its number of pages, free ones included.
     pub pages: u32,
+    /// Its free pages: numbers below `pages` that [`PageStore::allocate`](crate::PageStore::allocate) uses
+    /// again.
+    pub free: u32,
 }
 
 /// The spaces and their extents.
@@ -177,6 +109,31 @@ pub(crate) struct Volume {
     page_size: PageSize,
     spaces: DashMap<SpaceId, SpaceEntry, FxBuildHasher>,
     extents: Mutex<Extents>,
+    /// The number of pages in [`SpaceEntry::reused`], for all spaces.
+    reused: AtomicUsize,
+    first_writes: AtomicU64,
+    /// Freed pages have left memory.
+    pub(crate) left: Notify,
+}
+
+/// A page number for a new page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// The page exists.
+    Page(u32),
+    /// The space has to grow for this page.
+    NoRoom(u32),
+}
+
+/// Whether a page number can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claimed {
+    /// The page exists.
+    Yes,
+    /// Its space has no extent for it.
+    NoRoom,
+    /// It was freed, and is still leaving memory.
+    Leaving,
 }
 
 #[derive(Clone, Debug)]
@@ -191,10 +148,10 @@ struct Extents {
 pub(crate) struct Growth {
     space: SpaceId,
     run: (u64, u64),
+    /// The extent of the space from which on it fills a hole; `None`: at the space's end.
+    at: Option<u64>,
     /// The run may hold data: it belonged to another space, or the HDD was used before the store existed.
     pub(crate) used_before: bool,
-    /// The extents after the growth.
-    extents: Extents,
     /// The run's byte range.
     pub(crate) bytes: Range<u64>,
     /// The end of the volume in bytes after the growth, which the HDD must reach.
@@ -202,20 +159,9 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Adds the growth to `manifest`, which records the volume before it.
-    pub(crate) fn record(&self, manifest: &mut Manifest) {
-        manifest.extents_used = self.extents.used;
-        manifest.extents_free.clone_from(&self.extents.free);
-        if let Some(space) = manifest.spaces.iter_mut().find(|s| s.id == self.space.0) {
-            append(&mut space.runs, self.run);
-        }
-    }
-}
-
-fn append(runs: &mut Vec<(u64, u64)>, run: (u64, u64)) {
-    match runs.last_mut().filter(|(first, count)| first + count == run.0) {
-        Some(last) => last.1 += run.1,
-        None => runs.push(run),
+    /// The growth as the manifest records it.
+    pub(crate) fn change(&self) -> Change {
+        Change::Grow { space: self.space.0, run: self.run, at: self.at }
     }
 }
 
@@ -223,39 +169,57 @@ impl Volume {
     pub(crate) fn new(manifest: &Manifest, page_size: PageSize) -> Self {
         let spaces = DashMap::with_hasher(FxBuildHasher);
         for s in &manifest.spaces {
-            let (name, runs) = (s.name.clone(), s.runs.clone());
-            spaces.insert(SpaceId(s.id), SpaceEntry { name, pages: s.pages, runs, dropping: s.dropping });
+            let (placement, free) = (Placement::new(&s.runs), s.free.clone());
+            let (pages, dropping) = (s.pages, s.dropping);
+            let mut entry = SpaceEntry { pages, placement, free, dropping, ..SpaceEntry::new(&s.name) };
+            if s.runs.iter().all(|(first, _)| *first != HOLE) {
+                entry.usable = s.free.clone();
+            } else {
+                entry.note_usable(s.free.numbers());
+            }
+            spaces.insert(SpaceId(s.id), entry);
         }
         let extents = Extents { used: manifest.extents_used, free: manifest.extents_free.clone() };
-        Self { page_size, spaces, extents: Mutex::new(extents) }
+        Self { spaces, extents: Mutex::new(extents), ..Self::empty(page_size) }
     }
 
-    /// Copies the table into the manifest.
+    fn empty(page_size: PageSize) -> Self {
+        Self {
+            page_size,
+            spaces: DashMap::default(),
+            extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
+            reused: AtomicUsize::new(0),
+            first_writes: AtomicU64::new(0),
+            left: Notify::new(),
+        }
+    }
+
+    /// Updates the page counts in the manifest, the only part of the table that changes without it.
     pub(crate) fn record(&self, manifest: &mut Manifest) {
-        let extents = self.extents.lock();
-        manifest.extents_used = extents.used;
-        manifest.extents_free.clone_from(&extents.free);
-        drop(extents);
-        manifest.spaces = self
-            .spaces
-            .iter()
-            .map(|s| SpaceRecord {
-                id: s.key().0,
-                name: s.name.clone(),
-                pages: s.pages,
-                runs: s.runs.clone(),
-                dropping: s.dropping,
-            })
-            .collect();
-        manifest.spaces.sort_by_key(|s| s.id);
+        for space in &mut manifest.spaces {
+            if let Some(s) = self.spaces.get(&SpaceId(space.id)) {
+                space.pages = s.pages;
+            }
+        }
     }
 
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
-        let info = |id: SpaceId, s: &SpaceEntry| SpaceInfo { id, name: s.name.clone(), pages: s.pages };
+        let info = |id: SpaceId, s: &SpaceEntry| {
+            let free = s.free.pages();
+            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free }
+        };
         let mut all: Vec<SpaceInfo> =
             self.spaces.iter().filter(|s| !s.dropping).map(|s| info(*s.key(), &s)).collect();
         all.sort_by_key(|s| s.id);
         all
+    }
+
+    /// The free pages of all spaces as runs: space, first, count.
+    pub(crate) fn free_pages(&self) -> Vec<(u32, u32, u32)> {
+        let of = |id: SpaceId, s: &SpaceEntry| -> Vec<(u32, u32, u32)> {
+            s.free.iter().map(|(first, count)| (id.0, first, count)).collect()
+        };
+        self.spaces.iter().filter(|s| !s.dropping).flat_map(|s| of(*s.key(), &s)).collect()
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<SpaceId> {
@@ -263,8 +227,7 @@ impl Volume {
     }
 
     pub(crate) fn add(&self, id: SpaceId, name: &str) {
-        let entry = SpaceEntry { name: name.to_owned(), pages: 0, runs: Vec::new(), dropping: false };
-        let _ = self.spaces.insert(id, entry);
+        let _ = self.spaces.insert(id, SpaceEntry::new(name));
     }
 
     /// The space, unless it is being dropped.
@@ -295,38 +258,164 @@ impl Volume {
 
     /// Removes the space from `manifest`, which records the volume as it is, and frees its extents there.
     pub(crate) fn record_dropped(&self, id: SpaceId, manifest: &mut Manifest) {
-        let Some(runs) = self.spaces.get(&id).map(|s| s.runs.clone()) else { return };
+        let Some(runs) = self.spaces.get(&id).map(|s| s.placement.runs().to_vec()) else { return };
         manifest.spaces.retain(|s| s.id != id.0);
-        manifest.extents_free = merged(manifest.extents_free.iter().copied().chain(runs).collect());
+        let placed = runs.into_iter().filter(|(first, _)| *first != HOLE);
+        manifest.extents_free = merged(manifest.extents_free.iter().copied().chain(placed).collect());
     }
 
     /// Removes the space and frees its extents; no write to them may be in flight.
     pub(crate) fn end_drop(&self, id: SpaceId) {
         let Some((_, s)) = self.spaces.remove(&id) else { return };
+        self.reused.fetch_sub(s.reused.len(), Ordering::Relaxed);
+        let placed = s.placement.runs().iter().copied().filter(|(first, _)| *first != HOLE);
         let mut extents = self.extents.lock();
-        extents.free = merged(extents.free.iter().copied().chain(s.runs).collect());
+        extents.free = merged(extents.free.iter().copied().chain(placed).collect());
     }
 
-    /// Takes the next page of `space`; `Some(None)` if its extents do not reach that far, `None` if there is
-    /// no such space.
-    pub(crate) fn take_page(&self, space: SpaceId) -> Option<Option<u32>> {
+    /// Takes a free page of `space`, or else the next one; `None` if there is no such space.
+    pub(crate) fn take_page(&self, space: SpaceId) -> Option<Taken> {
         let mut s = self.live_mut(space)?;
-        let no = s.pages;
-        if u64::from(no) >= s.reserved() || no == u32::MAX {
-            return Some(None);
+        if let Some(no) = s.usable.first() {
+            self.reuse(&mut s, no);
+            return Some(Taken::Page(no));
+        }
+        let no = s.roomless().unwrap_or(s.pages);
+        if no < s.pages || u64::from(no) >= s.placement.pages() || no == u32::MAX {
+            return Some(Taken::NoRoom(no));
         }
         s.pages += 1;
-        Some(Some(no))
+        Some(Taken::Page(no))
     }
 
-    /// Whether the extents of the page's space reach it; if so, the page exists from then on.
-    pub(crate) fn extend_to(&self, page: PageId) -> Option<bool> {
+    /// Makes the page exist, if its space has room for it; `None` if there is no such space.
+    pub(crate) fn claim(&self, page: PageId) -> Option<Claimed> {
         let mut s = self.live_mut(page.space)?;
-        if u64::from(page.no) >= s.reserved() {
-            return Some(false);
+        if s.leaving.contains(page.no) {
+            return Some(Claimed::Leaving);
+        }
+        if s.placement.extent(u64::from(page.no / EXTENT_PAGES)).is_none() {
+            return Some(Claimed::NoRoom);
         }
         s.pages = s.pages.max(page.no + 1);
-        Some(true)
+        if s.free.contains(page.no) {
+            self.reuse(&mut s, page.no);
+        }
+        Some(Claimed::Yes)
+    }
+
+    fn reuse(&self, s: &mut SpaceEntry, no: u32) {
+        let _ = (s.free.remove(no, 1), s.usable.remove(no, 1));
+        if s.reused.insert(no, UNWRITTEN).is_none() {
+            self.reused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The pages of `range` that exist, as runs; and of these, those that the manifest does not list as free.
+    /// `None` if there is no such space.
+    pub(crate) fn existing(&self, space: SpaceId, range: Range<u32>) -> Option<(PageRuns, PageRuns)> {
+        let s = self.live(space)?;
+        let all: PageRuns = (range.start..range.end.min(s.pages)).filter(|no| s.has(*no)).collect();
+        let unlisted = all.numbers().filter(|no| !s.reused.contains_key(no)).collect();
+        Some((all, unlisted))
+    }
+
+    /// The pages, which exist, do not from now on; their numbers cannot be used again before
+    /// [`Volume::end_free`].
+    pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
+        let Some(mut s) = self.spaces.get_mut(&space) else { return };
+        for (first, count) in pages.iter() {
+            let _ = s.free.insert(first, count);
+            let _ = s.leaving.insert(first, count);
+        }
+        drop(s);
+        self.settle_reused(space, pages);
+    }
+
+    /// Nothing of the pages is in memory or in flight.
+    pub(crate) fn end_free(&self, space: SpaceId, pages: &PageRuns) {
+        if let Some(mut s) = self.spaces.get_mut(&space) {
+            for (first, count) in pages.iter() {
+                let _ = s.leaving.remove(first, count);
+            }
+            s.note_usable(pages.numbers());
+        }
+        self.left.notify_waiters();
+    }
+
+    /// The extents of `space` (first in the space, count) that have room and whose pages are all free. Their
+    /// numbers cannot be used again before [`Volume::give_back`] or [`Volume::end_free`]. `None` if there is
+    /// no such space.
+    pub(crate) fn withhold_extents(&self, space: SpaceId) -> Option<Vec<(u64, u64)>> {
+        let mut s = self.live_mut(space)?;
+        let of = u64::from(EXTENT_PAGES);
+        let whole = |(first, count): (u32, u32)| {
+            let at = u64::from(first).div_ceil(of);
+            (at, ((u64::from(first) + u64::from(count)) / of).saturating_sub(at))
+        };
+        let extents: Vec<(u64, u64)> = s.usable.iter().map(whole).filter(|(_, count)| *count > 0).collect();
+        for (first, count) in extents.iter().copied().filter_map(pages_of) {
+            let _ = (s.usable.remove(first, count), s.leaving.insert(first, count));
+        }
+        Some(extents)
+    }
+
+    /// Gives extents of `space` to the volume, as [`Change::GiveBack`] does. Returns their byte ranges.
+    pub(crate) fn give_back(&self, space: SpaceId, extents: (u64, u64)) -> Vec<Range<u64>> {
+        let Some(mut s) = self.spaces.get_mut(&space) else { return Vec::new() };
+        let given = places(s.placement.runs(), extents.0..extents.0 + extents.1);
+        s.placement.replace(extents.0, (HOLE, extents.1));
+        let mut all = self.extents.lock();
+        all.free = merged(all.free.iter().chain(&given).copied().collect());
+        let at = |extent| DATA_AT + extent * self.extent_bytes();
+        given.into_iter().map(|(first, count)| at(first)..at(first + count)).collect()
+    }
+
+    /// Whether the page has a place on the HDD; also when it does not exist.
+    pub(crate) fn has_room(&self, page: PageId) -> bool {
+        self.place(page).is_some()
+    }
+
+    /// How many pages have been written for the first time since their numbers were used again.
+    pub(crate) fn first_writes(&self) -> u64 {
+        self.first_writes.load(Ordering::Acquire)
+    }
+
+    /// By space, the pages that exist again and are listed as free in the manifest, and of which a version
+    /// was written by the `upto`-th first write; with `unwritten`, also those of which none was.
+    pub(crate) fn reused(&self, upto: u64, unwritten: bool) -> Vec<(SpaceId, PageRuns)> {
+        if self.reused.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let least = if unwritten { UNWRITTEN } else { UNWRITTEN + 1 };
+        let of = |s: &SpaceEntry| -> PageRuns {
+            let pages = s.reused.iter().filter(|(_, first)| (least..=upto).contains(first));
+            let mut pages: Vec<u32> = pages.map(|(no, _)| *no).collect();
+            pages.sort_unstable();
+            pages.into_iter().collect()
+        };
+        let all = self.spaces.iter().filter(|s| !s.dropping).map(|s| (*s.key(), of(&s)));
+        all.filter(|(_, pages)| !pages.is_empty()).collect()
+    }
+
+    /// The pages are not both in use and listed as free in the manifest.
+    pub(crate) fn settle_reused(&self, space: SpaceId, pages: &PageRuns) {
+        let Some(mut s) = self.spaces.get_mut(&space) else { return };
+        let before = s.reused.len();
+        for no in pages.numbers() {
+            let _ = s.reused.remove(&no);
+        }
+        self.reused.fetch_sub(before - s.reused.len(), Ordering::Relaxed);
+    }
+
+    /// Changes what is noted of the first write of a page whose number was used again.
+    fn note_first_write(&self, page: PageId, note: impl FnOnce(&mut u64)) {
+        if self.reused.load(Ordering::Relaxed) > 0
+            && let Some(mut s) = self.spaces.get_mut(&page.space)
+            && let Some(first) = s.reused.get_mut(&page.no)
+        {
+            note(first);
+        }
     }
 
     pub(crate) fn pages(&self, space: SpaceId) -> Option<u32> {
@@ -335,7 +424,7 @@ impl Volume {
 
     /// The number of pages for which `space` has room on the HDD.
     pub(crate) fn reserved(&self, space: SpaceId) -> u64 {
-        self.live(space).map_or(0, |s| s.reserved())
+        self.live(space).map_or(0, |s| s.placement.pages())
     }
 
     pub(crate) fn set_pages(&self, space: SpaceId, pages: u32) {
@@ -344,26 +433,39 @@ impl Volume {
         }
     }
 
-    /// Plans more extents for `space`, without changing anything: see [`Volume::grow`]. The caller holds the
-    /// manifest's lock until the growth has taken effect. Below byte `leftovers_to` the HDD may hold earlier
-    /// data.
-    pub(crate) fn plan_growth(&self, space: SpaceId, leftovers_to: u64) -> Option<Growth> {
-        let s = self.live(space)?;
-        let wanted = (s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES;
-        let mut extents = self.extents.lock().clone();
-        let used = extents.used;
-        let run = extents.take(u64::from(wanted));
-        let at = |extent| DATA_AT + extent * self.extent_bytes();
-        let (bytes, end) = (at(run.0)..at(run.0 + run.1), at(extents.used));
-        let used_before = run.0 < used || bytes.start < leftovers_to;
-        Some(Growth { space, run, used_before, extents, bytes, end })
+    /// Plans more extents for the space of `page`, which has no room: in the hole that it lies in, or at the
+    /// end. Changes nothing: see [`Volume::grow`]. The caller holds the manifest's lock until the growth has
+    /// taken effect. Below byte `leftovers_to` the HDD may hold earlier data.
+    pub(crate) fn plan_growth(&self, page: PageId, leftovers_to: u64) -> Option<Growth> {
+        let s = self.live(page.space)?;
+        let wanted = u64::from((s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES);
+        let nth = u64::from(page.no / EXTENT_PAGES);
+        let hole = s.placement.hole(nth);
+        let wanted = hole.as_ref().map_or(wanted, |hole| wanted.min(hole.end - nth));
+        let (space, at) = (page.space, hole.map(|_| nth));
+        let extents = self.extents.lock();
+        let run = next_extents(extents.used, &extents.free, wanted);
+        let offset = |extent| DATA_AT + extent * self.extent_bytes();
+        let (bytes, end) = (offset(run.0)..offset(run.0 + run.1), offset(extents.used.max(run.0 + run.1)));
+        let used_before = run.0 < extents.used || bytes.start < leftovers_to;
+        Some(Growth { space, run, at, used_before, bytes, end })
     }
 
     /// Gives the space the planned extents.
     pub(crate) fn grow(&self, growth: Growth) {
         let Some(mut s) = self.spaces.get_mut(&growth.space) else { return };
-        *self.extents.lock() = growth.extents;
-        append(&mut s.runs, growth.run);
+        let Extents { used, free } = &mut *self.extents.lock();
+        if !take_extents(used, free, growth.run) {
+            return;
+        }
+        match growth.at {
+            None => s.placement.append(growth.run),
+            Some(at) => {
+                s.placement.replace(at, growth.run);
+                let pages = pages_of((at, growth.run.1));
+                s.note_usable(pages.into_iter().flat_map(|(first, count)| first..first + count));
+            }
+        }
     }
 
     fn extent_bytes(&self) -> u64 {
@@ -373,47 +475,50 @@ impl Volume {
     /// The offset of a page whether or not it is allocated; for recovery.
     pub(crate) fn place(&self, page: PageId) -> Option<u64> {
         let s = self.live(page.space)?;
-        let mut extent = u64::from(page.no / EXTENT_PAGES);
+        let extent = s.placement.extent(u64::from(page.no / EXTENT_PAGES))?;
         let within = u64::from(page.no % EXTENT_PAGES) * self.page_size.bytes() as u64;
-        for (first, count) in &s.runs {
-            if extent < *count {
-                return Some(DATA_AT + (first + extent) * self.extent_bytes() + within);
-            }
-            extent -= count;
-        }
-        None
+        Some(DATA_AT + extent * self.extent_bytes() + within)
     }
 }
 
-/// Sorts the runs and joins those that touch.
-fn merged(mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    runs.sort_unstable();
-    let mut all = Vec::with_capacity(runs.len());
-    runs.into_iter().for_each(|run| append(&mut all, run));
-    all
-}
-
-impl Extents {
-    fn take(&mut self, wanted: u64) -> (u64, u64) {
-        if let Some((first, count)) = self.free.pop() {
-            let taken = count.min(wanted);
-            if taken < count {
-                self.free.push((first + taken, count - taken));
-            }
-            return (first, taken);
-        }
-        let first = self.used;
-        self.used += wanted;
-        (first, wanted)
-    }
+/// The pages (first, count) of a space's extents (first, count).
+pub(crate) fn pages_of((first, count): (u64, u64)) -> Option<(u32, u32)> {
+    let pages =
+        |extents: u64| extents.checked_mul(u64::from(EXTENT_PAGES)).and_then(|n| u32::try_from(n).ok());
+    pages(first).zip(pages(count))
 }
 
 impl Homes for Volume {
     fn offset(&self, page: PageId) -> Option<u64> {
-        if page.no >= self.pages(page.space)? {
+        if !self.live(page.space)?.has(page.no) {
             return None;
         }
         self.place(page)
+    }
+
+    fn source(&self, page: PageId) -> Option<u64> {
+        if self.reused.load(Ordering::Relaxed) > 0
+            && self.live(page.space)?.reused.get(&page.no) == Some(&UNWRITTEN)
+        {
+            return None;
+        }
+        self.offset(page)
+    }
+
+    fn place(&self, page: PageId) -> Option<u64> {
+        Self::place(self, page)
+    }
+
+    fn written(&self, page: PageId) {
+        self.note_first_write(page, |first| {
+            if *first == UNWRITTEN {
+                *first = self.first_writes.fetch_add(1, Ordering::AcqRel) + 1;
+            }
+        });
+    }
+
+    fn discarded(&self, page: PageId) {
+        self.note_first_write(page, |first| *first = UNWRITTEN);
     }
 }
 
@@ -437,9 +542,9 @@ mod tests {
             for space in [SpaceId(1), SpaceId(2)] {
                 let no = loop {
                     match volume.take_page(space).unwrap() {
-                        Some(no) => break no,
-                        None => {
-                            volume.grow(volume.plan_growth(space, 0).unwrap());
+                        Taken::Page(no) => break no,
+                        Taken::NoRoom(no) => {
+                            volume.grow(volume.plan_growth(PageId::new(space, no), 0).unwrap());
                         }
                     }
                 };
@@ -452,22 +557,12 @@ mod tests {
     }
 
     #[test]
-    fn the_superblock_reads_back_and_foreign_data_is_recognised() {
-        let marks = Marks { opened: 3, closed: 2, manifest: 1 << 40 };
-        let superblock = HddSuperblock { store: "abc".into(), page_bytes: 16384, marks };
-        let mut block = superblock.encode();
-        assert_eq!(HddSuperblock::decode(&block), FoundHdd::Volume(superblock));
-        block[30] ^= 1;
-        assert_eq!(HddSuperblock::decode(&block), FoundHdd::Foreign);
-        assert_eq!(HddSuperblock::decode(&[0; 4096]), FoundHdd::Blank);
-    }
-
-    #[test]
     fn a_planned_growth_changes_nothing_and_a_dropped_space_keeps_its_extents_to_the_end() {
         let volume = volume();
-        let run = |space| volume.plan_growth(space, 0).unwrap().run;
+        let plan = |space| volume.plan_growth(PageId::new(space, 0), 0).unwrap();
+        let run = |space| plan(space).run;
         assert_eq!((run(SpaceId(1)), run(SpaceId(2))), ((0, 1), (0, 1)));
-        volume.grow(volume.plan_growth(SpaceId(1), 0).unwrap());
+        volume.grow(plan(SpaceId(1)));
         volume.begin_drop(SpaceId(1));
         assert_eq!((volume.pages(SpaceId(1)), volume.by_name("a")), (None, None));
         assert_eq!((run(SpaceId(2)), volume.dropping()), ((1, 1), vec![SpaceId(1)]));

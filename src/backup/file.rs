@@ -2,6 +2,7 @@
 //! is incomplete. `docs/format.md` has the byte tables.
 
 use super::BackupError;
+use crate::page_runs::PageRuns;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -51,6 +52,17 @@ pub(super) struct Tail {
     pub(super) next_space: u32,
     /// The spaces: id, name, pages.
     pub(super) spaces: Vec<(u32, String, u32)>,
+    /// Pages that do not exist, as runs, which may overlap: space, first, count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) free: Vec<(u32, u32, u32)>,
+}
+
+impl Tail {
+    /// The pages of `space`, which has so many, that do not exist.
+    pub(super) fn free_in(&self, space: u32, pages: u32) -> PageRuns {
+        let of_space = self.free.iter().filter(|(of, ..)| *of == space);
+        of_space.flat_map(|(_, first, count)| *first..first.saturating_add(*count).min(pages)).collect()
+    }
 }
 
 /// A page as read from a file.

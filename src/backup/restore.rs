@@ -9,6 +9,7 @@ use crate::builder::Builder;
 use crate::error::Error;
 use crate::store::PageStore;
 use pagetier_page::{PageId, PageSize, SpaceId};
+use pagetier_ssdcache::Homes;
 use std::path::{Path, PathBuf};
 
 /// The number of pages read from a file at a time.
@@ -87,11 +88,7 @@ impl Builder {
                     blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open))))
                         .await?;
                 for copied in batch {
-                    let kept = tail
-                        .spaces
-                        .iter()
-                        .any(|(id, _, end)| *id == copied.page.space.0 && copied.page.no < *end);
-                    if kept {
+                    if store.shared.volume.offset(copied.page).is_some() {
                         let mut page = store.overwrite(copied.page).await?;
                         page.copy_from_slice(&copied.payload);
                         page.set_lsn(copied.lsn);
@@ -116,7 +113,7 @@ impl Builder {
 }
 
 impl PageStore {
-    /// Creates the backup's spaces under their original ids, with all their pages.
+    /// Creates the backup's spaces under their original ids, with the pages that exist.
     async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
         let mut meta = self.shared.meta.lock().await;
         meta.change(&self.shared.volume, |manifest| {
@@ -128,6 +125,11 @@ impl PageStore {
         for (id, _, pages) in &tail.spaces {
             if let Some(last) = pages.checked_sub(1) {
                 self.extend_to(PageId::new(SpaceId(*id), last)).await?;
+            }
+            let free = tail.free_in(*id, *pages);
+            if !free.is_empty() {
+                let ranges = free.iter().map(|(first, count)| first..first + count).collect();
+                self.free_ranges(SpaceId(*id), ranges).await?;
             }
         }
         Ok(())

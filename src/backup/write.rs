@@ -145,12 +145,15 @@ impl PageStore {
         let id = id_text(new_id());
         let head = Head { id, store, ssd, page_bytes, number: base.number, after, since, upto: upto.bits() };
         let mut draft = Draft::create(dir, base.number).await?;
+        // A page that is free now is, in this backup, even if its number is used again meanwhile.
+        let free_before = self.shared.volume.free_pages();
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages) = self.copy_since(Stamp::from_bits(since), &mut draft, &options).await?;
         self.sync().await?;
         let next_space = self.shared.meta.lock().await.manifest.next_space;
         let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
-        draft.put(&text(encode_tail(&Tail { pages, next_space, spaces }), dir)?).await?;
+        let free = [free_before, self.shared.volume.free_pages()].concat();
+        draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
         let (path, bytes) = draft.finish().await?;
         if let Err(error) = self.list_backup(head.id).await {
             tracing::warn!(%error, "the backup is complete, but the manifest could not record it: the next one will be full");
@@ -239,7 +242,8 @@ impl PageStore {
     ) -> Result<Option<IoBuf>, BackupError> {
         match read {
             Ok(image) => Ok(image),
-            // Its space was dropped in the meantime.
+            // It was freed, or its space was dropped in the meantime.
+            Err(TierError::NoSuchPage { .. }) => Ok(None),
             Err(_) if self.shared.volume.pages(page.space).is_none() => Ok(None),
             Err(source) => Err(BackupError::Page { page, source: Error::Pool(PoolError::Tier(source)) }),
         }

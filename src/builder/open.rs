@@ -69,21 +69,19 @@ impl Builder {
         let lost = self.what_is_lost(&manifest, &prepared);
         let params = self.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
-        let meta =
+        let mut meta =
             self.commit(&manifests, leave.fence(), manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
-        let manifest = &meta.manifest;
-
-        let volume = Arc::new(Volume::new(manifest, page_size));
+        let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {
             count_all_reserved(&volume, &counted);
         }
-        let costs = self.options.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
+        let costs = self.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = self.slot_params(prepared.layout.slots, costs, params.frames);
         // `check_options` has checked the names.
         let (pool_policy, ssd_policy) = self.policies()?;
         let admissions_max = (params.frames / 64).clamp(2, 64);
-        let seed = self.seed(&manifest.store);
+        let seed = self.seed(&meta.manifest.store);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
@@ -92,7 +90,7 @@ impl Builder {
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
             policy: ssd_policy.build(&ssd_params),
             zone_percent: self.options.zone_percent,
-            epoch: manifest.epoch,
+            epoch: meta.manifest.epoch,
             admissions_max,
             mode: self.options.ssd_mode,
             closed: was_clean,
@@ -107,7 +105,10 @@ impl Builder {
             tier.set_write_budget(self.options.ssd_write_budget, costs);
         }
         // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
-        volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
+        for space in volume.dropping() {
+            meta.change_in_memory(|manifest| volume.record_dropped(space, manifest));
+            volume.end_drop(space);
+        }
         if !was_clean {
             self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }

@@ -37,8 +37,10 @@ impl Builder {
             let mut first = reserved;
             while first > pages {
                 let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
-                let Some(at) = volume.place(from) else { break };
-                if let Some(last) = homes.last_written(from, at).await? {
+                // Pages without a place are free.
+                if let Some(at) = volume.place(from)
+                    && let Some(last) = homes.last_written(from, at).await?
+                {
                     pages = pages.max(last + 1);
                     break;
                 }

@@ -500,7 +500,13 @@ impl Tier for SsdTier {
     }
 
     async fn write(&self, batch: Vec<DirtyPage>, class: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
-        self.core.write_dirty(batch, class, done).await;
+        let noted = |written: WrittenPage| {
+            if written.result.is_ok() {
+                self.core.homes.written(written.page);
+            }
+            done(written);
+        };
+        self.core.write_dirty(batch, class, &noted).await;
     }
 
     fn goes_home(&self, page: PageId) -> bool {
@@ -556,6 +562,7 @@ impl Tier for SsdTier {
         if free {
             state.slots.discard(page);
             state.home.discard(page);
+            self.core.homes.discarded(page);
         }
         free
     }

@@ -222,7 +222,7 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     let (hdd, ssd) = (Kept::of(hdd), Kept::of(ssd));
     let shared: SharedDevice = Arc::new(ssd.device.fork(0, &SimPower::new()));
     let Found::Superblock(superblock) = identify(&shared).await? else { return Err("no superblock".into()) };
-    let manifest = manifest.to_bytes().ok_or("no manifest")?;
+    let manifest = manifest.compacted().to_bytes().ok_or("no manifest")?;
     Ok(Specimen { hdd, ssd, manifest, seed: superblock.seed(), layout: superblock.layout, truth })
 }
 

@@ -53,6 +53,24 @@ use unflushed::UnflushedHomes;
 pub trait Homes: Send + Sync + 'static {
     /// The byte offset of `page`, or `None` when its space or the page does not exist.
     fn offset(&self, page: PageId) -> Option<u64>;
+
+    /// The byte offset to read `page` from, or `None` when nothing there is of it: the page does not exist,
+    /// or it was freed, exists again, and has not been written since. Default: [`Homes::offset`].
+    fn source(&self, page: PageId) -> Option<u64> {
+        self.offset(page)
+    }
+
+    /// The byte offset of the home of `page`, also if it was freed and does not exist: a recovery mends it
+    /// all the same, so that it is not torn when its number is used again. Default: [`Homes::offset`].
+    fn place(&self, page: PageId) -> Option<u64> {
+        self.offset(page)
+    }
+
+    /// A version of `page` has been written, to the SSD or home. Default: nothing.
+    fn written(&self, _page: PageId) {}
+
+    /// The newest version of `page` has been discarded. Default: nothing.
+    fn discarded(&self, _page: PageId) {}
 }
 
 /// The reason why writes are refused, if they are, and whether the SSD caused it.

@@ -114,7 +114,7 @@ impl Core {
     }
 
     async fn read_home(self: &Arc<Self>, page: PageId, access: Access, buf: IoBuf) -> Fetched {
-        let Some(offset) = self.homes.offset(page) else {
+        let Some(offset) = self.homes.source(page) else {
             return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
         };
         let (buf, result) = read_one(&self.hdd, offset, buf, class_of(access)).await;
@@ -218,7 +218,7 @@ impl Core {
         let mut stretches: Vec<Stretch> = Vec::new();
         for (index, (page, buf)) in pages.zip(bufs).enumerate() {
             let on_ssd = self.has_slots() && self.state.lock().slots.home(page) == Home::Ssd;
-            match self.homes.offset(page).filter(|_| !on_ssd) {
+            match self.homes.source(page).filter(|_| !on_ssd) {
                 Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
                     Some(stretch) => {
                         stretch.pages.push((index, page));

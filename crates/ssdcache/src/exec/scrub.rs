@@ -99,7 +99,7 @@ impl Core {
         let mut found = None;
         for _ in 0..READS_MAX {
             self.when(|state| !state.home.is_writing(page)).await;
-            let offset = self.homes.offset(page)?;
+            let offset = self.homes.source(page)?;
             let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
             let one = match result {
                 Ok(()) => match self.check(buf.as_slice(), page, None) {

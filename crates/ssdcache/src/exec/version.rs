@@ -42,7 +42,7 @@ impl Core {
     }
 
     async fn read_home_version(&self, page: PageId) -> Result<Option<IoBuf>, TierError> {
-        let Some(offset) = self.homes.offset(page) else { return Err(TierError::NoSuchPage { page }) };
+        let Some(offset) = self.homes.source(page) else { return Err(TierError::NoSuchPage { page }) };
         let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
         match result {
             Ok(()) => {}

@@ -112,7 +112,7 @@ impl Reader<'_> {
         let (hdd, bytes) = (&self.params.hdd, self.params.layout.page_size.bytes());
         let mut rewritten = 0;
         for page in pages.iter().filter(|page| !done.contains(page)) {
-            let home = self.params.homes.offset(*page);
+            let home = self.params.homes.place(*page);
             let Some(home) = home.filter(|home| home + bytes as u64 <= hdd.size()) else { continue };
             let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
             // Reading a bad home is an error, durable or not.

@@ -59,7 +59,7 @@ impl Reader<'_> {
             last.contains(&e.page) || (!e.clean && backs)
         });
         let mut mending: Vec<(u64, usize)> =
-            may.filter_map(|(slot, e)| Some((self.params.homes.offset(e.page)?, slot))).collect();
+            may.filter_map(|(slot, e)| Some((self.params.homes.place(e.page)?, slot))).collect();
         mending.sort_unstable();
         mending
     }
@@ -137,7 +137,7 @@ impl Reader<'_> {
             // durable on the HDD.
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
             let needed = newest && !superseded && found.stamp >= floor;
-            let home = self.params.homes.offset(found.page).filter(|_| needed);
+            let home = self.params.homes.place(found.page).filter(|_| needed);
             wanted.extend(home.map(|home| (home, *index, *found)));
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);

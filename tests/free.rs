@@ -1,0 +1,539 @@
+//! Pages that are freed, and whose numbers are used again: no crash brings back what was freed, and none
+//! loses what was synced.
+
+use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
+use pagetier::{BackupOptions, Error, Lsn, PageId, PageStore, SpaceId, SsdPolicy};
+use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const SPACE: SpaceId = SpaceId(1);
+
+fn at(no: u32) -> PageId {
+    PageId::new(SPACE, no)
+}
+
+async fn is_absent(store: &PageStore, no: u32) -> bool {
+    matches!(store.get(at(no)).await, Err(Error::NoSuchPage { .. }))
+}
+
+/// A store whose pages are in version 1 and durable, on the SSD and the HDD.
+async fn written(fixture: &Fixture) -> PageStore {
+    let store = fixture.open().await;
+    assert_eq!(grown(&store).await, SPACE);
+    store.sync().await.unwrap();
+    store
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_freed_page_does_not_exist_until_its_number_is_used_again() {
+    let fixture = Fixture::new();
+    let store = written(&fixture).await;
+    store.free(at(3)).await.unwrap();
+    assert!(is_absent(&store, 3).await);
+    for again in [store.free(at(3)).await, store.discard(at(3)).await] {
+        assert!(matches!(again, Err(Error::NoSuchPage { .. })), "{again:?}");
+    }
+    assert_eq!(store.free_pages(&[at(2), at(3), at(9), at(2)]).await.unwrap(), 2);
+    assert_eq!(store.spaces().free(SPACE, 280..10_000).await.unwrap(), 20);
+    let info = store.spaces().list().remove(0);
+    assert_eq!((info.pages, info.free), (PAGES, 23));
+    assert_eq!(store.spaces().pages(SPACE).unwrap(), PAGES);
+    let mut scan = store.scan(SPACE, 0..12);
+    let mut seen = Vec::new();
+    while let Some(page) = scan.next().await {
+        seen.push(page.unwrap().id().no);
+    }
+    assert_eq!(seen, [0, 1, 4, 5, 6, 7, 8, 10, 11]);
+    for expected in [2, 3, 9, 280, 281] {
+        let page = store.allocate(SPACE).await.unwrap();
+        assert_eq!(page.id().no, expected);
+        assert!(page.iter().all(|byte| *byte == 0));
+    }
+    // By number, in each of the ways of redo.
+    fill(&mut store.create(at(290)).await.unwrap(), 290, 7);
+    fill(&mut store.overwrite(at(291)).await.unwrap(), 291, 7);
+    fill(&mut store.recreate(at(292)).await.unwrap(), 292, 7);
+    store.sync().await.unwrap();
+    for store in [fixture.after_power_cut(1).open().await, store] {
+        for no in [290, 291, 292] {
+            assert_eq!(read(&store, SPACE, no).await.unwrap(), 7);
+        }
+        for no in (282..290).chain(293..300) {
+            assert!(is_absent(&store, no).await, "page {no}");
+        }
+        assert_eq!(store.spaces().list()[0].free, 15);
+        assert_eq!(store.validate(), Ok(()));
+        store.close().await.unwrap();
+    }
+}
+
+/// The numbers that are free after a close, and after a crash, are used again, and every other page is there.
+#[tokio::test(start_paused = true)]
+async fn the_free_pages_outlive_a_close_and_a_crash() {
+    for crash in [false, true] {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        store.spaces().free(SPACE, 10..40).await.unwrap();
+        // Used again, and not synced.
+        for no in 10..14 {
+            fill(&mut store.allocate(SPACE).await.unwrap(), no, 2);
+        }
+        let left = store.left();
+        let fixture = if crash {
+            drop(store);
+            left.await;
+            fixture.after_power_cut(5)
+        } else {
+            store.close().await.unwrap();
+            fixture
+        };
+        let store = fixture.open().await;
+        let first = if crash { 10 } else { 14 };
+        for no in 0..PAGES {
+            match no {
+                10..14 if !crash => assert_eq!(read(&store, SPACE, no).await.unwrap(), 2),
+                10..40 => assert!(is_absent(&store, no).await, "page {no}"),
+                _ => assert_eq!(read(&store, SPACE, no).await.unwrap(), 1),
+            }
+        }
+        for no in (first..40).chain([PAGES]) {
+            assert_eq!(store.allocate(SPACE).await.unwrap().id().no, no, "crash: {crash}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_page_from_before_it_was_freed_is_read_again() {
+    let fixture = Fixture::new();
+    let store = written(&fixture).await;
+    store.free_pages(&[at(5), at(6), at(7)]).await.unwrap();
+    drop(store.create(at(5)).await.unwrap());
+    fill(&mut store.create(at(6)).await.unwrap(), 6, 2);
+    store.discard(at(6)).await.unwrap();
+    assert!(is_absent(&store, 6).await);
+    let store = {
+        drop(store);
+        fixture.after_power_cut(9).open().await
+    };
+    for no in 5..8 {
+        assert!(is_absent(&store, no).await, "page {no}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn freeing_waits_for_guards_and_completes_when_its_future_is_dropped() {
+    let fixture = Fixture::new();
+    let store = Arc::new(written(&fixture).await);
+    let guard = store.get(at(4)).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(50), store.free(at(4))).await.is_err());
+    assert_eq!(version_of(&guard, 4), 1);
+    // Its number is not used again while a guard is alive.
+    assert_eq!(store.allocate(SPACE).await.unwrap().id().no, PAGES);
+    let again = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { fill(&mut store.create(at(4)).await.unwrap(), 4, 9) }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!again.is_finished());
+    drop(guard);
+    again.await.unwrap();
+    assert_eq!(read(&store, SPACE, 4).await.unwrap(), 9);
+    for polls in 0..12 {
+        let no = 20 + polls as u32;
+        let _ = polled(polls, store.free(at(no))).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let free: Vec<u32> = (20..32).collect();
+    for no in &free[1..] {
+        assert!(is_absent(&store, *no).await, "page {no}");
+    }
+    let mut reused = Vec::new();
+    for _ in 1..free.len() {
+        reused.push(store.allocate(SPACE).await.unwrap().id().no);
+    }
+    assert_eq!(reused, free[1..]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_freeing_could_not_be_recorded_is_there() {
+    for replaced in [false, true] {
+        for seed in 0..4 {
+            let fixture = Fixture::new();
+            let store = written(&fixture).await;
+            write_all(&store, SPACE, 2).await;
+            store.sync().await.unwrap();
+            fixture.manifest.fail_saves(0, 1, replaced);
+            let freed = store.free(at(8)).await;
+            assert!(matches!(freed, Err(Error::Manifest { .. })), "{freed:?}");
+            assert_eq!(read(&store, SPACE, 8).await.unwrap(), 2);
+            let crashed = fixture.after_power_cut(seed).open().await;
+            match read(&crashed, SPACE, 8).await {
+                Ok(version) => assert_eq!((version, replaced), (2, false)),
+                Err(error) => assert!(replaced && matches!(error, Error::NoSuchPage { .. }), "{error}"),
+            }
+            // A sync settles it.
+            write(&store, SPACE, 8, 3).await.unwrap();
+            store.sync().await.unwrap();
+            assert_eq!(read(&fixture.after_power_cut(seed).open().await, SPACE, 8).await.unwrap(), 3);
+            store.free(at(8)).await.unwrap();
+            assert!(is_absent(&fixture.after_power_cut(seed).open().await, 8).await);
+        }
+    }
+}
+
+/// A reuse whose record failed may be in force: freeing the page again must be recorded all the same.
+#[tokio::test(start_paused = true)]
+async fn a_page_freed_after_its_reuse_was_recorded_in_doubt_stays_free() {
+    for replaced in [false, true] {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        store.free(at(8)).await.unwrap();
+        fill(&mut store.create(at(8)).await.unwrap(), 8, 2);
+        fixture.manifest.fail_saves(0, 1, replaced);
+        assert!(store.sync().await.is_err());
+        store.free(at(8)).await.unwrap();
+        assert!(is_absent(&fixture.after_power_cut(3).open().await, 8).await);
+        fill(&mut store.create(at(8)).await.unwrap(), 8, 3);
+        store.sync().await.unwrap();
+        assert_eq!(read(&fixture.after_power_cut(4).open().await, SPACE, 8).await.unwrap(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_by_lsn_covers_pages_that_exist_again() {
+    let fixture = Fixture::new();
+    let store = written(&fixture).await;
+    store.spaces().free(SPACE, 0..6).await.unwrap();
+    for no in 0..6 {
+        let mut page = store.allocate(SPACE).await.unwrap();
+        fill(&mut page, no, 2);
+        page.set_lsn(Lsn(1_000_000 + u64::from(no)));
+    }
+    store.flush_to(Lsn(1_000_003)).await.unwrap();
+    let after = fixture.after_power_cut(1).open().await;
+    for no in 0..4 {
+        assert_eq!(read(&after, SPACE, no).await.unwrap(), 2);
+    }
+    // A page that redo still covers is new or does not exist.
+    for no in 4..6 {
+        match read(&after, SPACE, no).await {
+            Ok(version) => assert_eq!(version, 2),
+            Err(error) => assert!(matches!(error, Error::NoSuchPage { .. }), "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn free_pages_are_absent_from_a_read_only_opening_and_from_backups() {
+    let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+    let store = written(&fixture).await;
+    let folder = tempfile::tempdir().unwrap();
+    let chain = folder.path().join("chain");
+    store.backup(&chain, BackupOptions::new()).await.unwrap();
+    store.spaces().free(SPACE, 100..120).await.unwrap();
+    for no in 100..105 {
+        fill(&mut store.allocate(SPACE).await.unwrap(), no, 2);
+    }
+    let report = store.backup(&chain, BackupOptions::new()).await.unwrap();
+    assert_eq!(report.full_because, None);
+    let restored = || pagetier::PageStore::builder().directory(folder.path().join("restored")).ssd_bytes(0);
+    restored().pool_bytes(3 << 20).restore(&chain, None, |_| ()).await.unwrap();
+    let restored = restored().pool_bytes(3 << 20).open().await.unwrap();
+    let crashed = fixture.after_power_cut(2);
+    let read_only = crashed.builder().open_read_only().await.unwrap();
+    for (name, store) in [("restored", restored), ("read-only", read_only)] {
+        for no in 0..PAGES {
+            match no {
+                100..105 => assert_eq!(read(&store, SPACE, no).await.unwrap(), 2, "{name}: page {no}"),
+                105..120 => assert!(is_absent(&store, no).await, "{name}: page {no}"),
+                _ => assert_eq!(read(&store, SPACE, no).await.unwrap(), 1, "{name}: page {no}"),
+            }
+        }
+    }
+}
+
+/// Extents whose pages are all free serve other spaces; the pages stay free, and come back with room of their
+/// own.
+#[tokio::test(start_paused = true)]
+async fn a_space_that_shrinks_gives_its_room_to_others() {
+    for crash in [None, Some(1), Some(2)] {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
+        store.spaces().free(SPACE, 30..256).await.unwrap();
+        assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 3 * 64 * fixture::PAGE);
+        assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
+        let size = fixture.hdd.size();
+        let other = store.spaces().create("u").await.unwrap();
+        for no in 0..3 * 64 {
+            fill(&mut store.allocate(other).await.unwrap(), no, 4);
+        }
+        assert_eq!(fixture.hdd.size(), size, "the other space has the room of the first");
+        // First the numbers with room, then those without.
+        for no in 30..100 {
+            assert_eq!(store.allocate(SPACE).await.unwrap().id().no, no);
+        }
+        fill(&mut store.create(at(200)).await.unwrap(), 200, 5);
+        store.sync().await.unwrap();
+        let (fixture, store) = match crash {
+            None => {
+                store.close().await.unwrap();
+                let store = fixture.open().await;
+                (fixture, store)
+            }
+            Some(seed) => {
+                let crashed = fixture.after_power_cut(seed);
+                let store = crashed.open().await;
+                (crashed, store)
+            }
+        };
+        for no in 0..PAGES {
+            match no {
+                30..100 => assert!(store.get(at(no)).await.unwrap().iter().all(|byte| *byte == 0)),
+                200 => assert_eq!(read(&store, SPACE, no).await.unwrap(), 5),
+                100..256 => assert!(is_absent(&store, no).await, "page {no}"),
+                _ => assert_eq!(read(&store, SPACE, no).await.unwrap(), 1),
+            }
+        }
+        for no in 0..3 * 64 {
+            assert_eq!(read(&store, other, no).await.unwrap(), 4);
+        }
+        store.spaces().free(SPACE, 0..PAGES).await.unwrap();
+        assert!(store.spaces().shrink(SPACE).await.unwrap() > 0);
+        store.close().await.unwrap();
+        let store = fixture.open().await;
+        // The last extent has numbers that no page had, so it stays.
+        for no in (256..PAGES).chain([0, 1]) {
+            assert_eq!(store.allocate(SPACE).await.unwrap().id().no, no);
+        }
+        assert_eq!(store.validate(), Ok(()));
+    }
+}
+
+// ---- under load
+
+/// What a page was, in order: a version, or nothing.
+type History = Vec<Option<u32>>;
+
+/// A second space, which takes the extents that the first gives back.
+const OTHER: SpaceId = SpaceId(2);
+
+/// The states that the contract allows: those since the last one that is durable.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    pages: BTreeMap<PageId, (usize, History)>,
+    next: u32,
+}
+
+impl Model {
+    fn put(&mut self, page: PageId, state: Option<u32>) {
+        self.pages.entry(page).or_insert_with(|| (0, vec![None])).1.push(state);
+    }
+
+    fn now(&self, page: PageId) -> Option<u32> {
+        self.pages.get(&page).and_then(|(_, history)| history.last().copied().flatten())
+    }
+
+    /// The lengths of the histories, for [`Model::durable`].
+    fn moment(&self) -> BTreeMap<PageId, usize> {
+        self.pages.iter().map(|(page, (_, history))| (*page, history.len() - 1)).collect()
+    }
+
+    /// What was at that moment, or since, is durable.
+    fn durable(&mut self, moment: &BTreeMap<PageId, usize>) {
+        for (page, at) in moment {
+            if let Some((durable, _)) = self.pages.get_mut(page) {
+                *durable = (*durable).max(*at);
+            }
+        }
+    }
+
+    fn version(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Checks a store that was recovered, and takes what it has as what is durable.
+    async fn check(&mut self, store: &PageStore, what: &str) -> Result<(), String> {
+        for (page, (durable, history)) in &mut self.pages {
+            let allowed = &history[*durable..];
+            let found = match store.get(*page).await {
+                Ok(page) if page.iter().all(|byte| *byte == 0) => Some(0),
+                Ok(found) => Some(version_of(&found, mark(*page))),
+                Err(Error::NoSuchPage { .. }) => None,
+                Err(error) => return Err(format!("{what}: page {page}: {error}")),
+            };
+            if !allowed.contains(&found) {
+                return Err(format!("{what}: page {page} is {found:?}, not one of {allowed:?}"));
+            }
+            (*durable, *history) = (0, vec![found]);
+        }
+        store.validate()
+    }
+}
+
+/// What the contents of a page say that they are of.
+fn mark(page: PageId) -> u32 {
+    page.space.0 << 16 | page.no
+}
+
+/// Changes, frees and allocates pages until told to stop.
+async fn work(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<AtomicBool>, seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    while !stop.load(Ordering::Relaxed) {
+        let space = if rng.random_bool(0.6) { SPACE } else { OTHER };
+        let page = PageId::new(space, rng.random_range(0..PAGES));
+        let now = model.lock().unwrap().now(page);
+        match (rng.random_range(0..20), now) {
+            (0..8, Some(_)) => {
+                let mut guard = store.get_mut(page).await.unwrap();
+                let mut model = model.lock().unwrap();
+                let version = model.version();
+                fill(&mut guard, mark(page), version);
+                model.put(page, Some(version));
+            }
+            (8..11, _) => {
+                let count = [1, 1, 3, 20, 150][rng.random_range(0..5)];
+                free(&store, &model, space, page.no..(page.no + count).min(PAGES)).await;
+            }
+            (11, _) => drop(store.spaces().shrink(space).await),
+            (12..19, _) => {
+                let info = store.spaces().list().into_iter().find(|info| info.id == space).unwrap();
+                // By number, or as the store says.
+                let made = if now.is_none() && rng.random_bool(0.5) {
+                    store.create(page).await
+                } else if info.free > 0 || info.pages < PAGES {
+                    store.allocate(space).await
+                } else {
+                    continue;
+                };
+                let Ok(mut guard) = made else { continue };
+                let page = guard.id();
+                let mut model = model.lock().unwrap();
+                assert_eq!(model.now(page), None, "page {page} was in use");
+                model.put(page, Some(0));
+                if rng.random_bool(0.8) {
+                    let version = model.version();
+                    fill(&mut guard, mark(page), version);
+                    model.put(page, Some(version));
+                }
+            }
+            _ => tokio::time::sleep(Duration::from_millis(rng.random_range(0..20))).await,
+        }
+    }
+}
+
+async fn free(store: &PageStore, model: &Mutex<Model>, space: SpaceId, range: std::ops::Range<u32>) {
+    let pages: Vec<PageId> = range.clone().map(|no| PageId::new(space, no)).collect();
+    let (before, moment) = {
+        let mut model = model.lock().unwrap();
+        let before: Vec<(PageId, Option<u32>)> = pages.iter().map(|page| (*page, model.now(*page))).collect();
+        pages.iter().for_each(|page| model.put(*page, None));
+        let mut moment = model.moment();
+        moment.retain(|page, _| pages.contains(page));
+        (before, moment)
+    };
+    let freed = store.spaces().free(space, range).await;
+    let mut model = model.lock().unwrap();
+    match freed {
+        Ok(_) => model.durable(&moment),
+        // It may have happened on disk; in memory it has not.
+        Err(_) => before.into_iter().for_each(|(page, state)| model.put(page, state)),
+    }
+}
+
+async fn syncs(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<AtomicBool>, seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(5..120))).await;
+        let moment = model.lock().unwrap().moment();
+        if store.sync().await.is_ok() {
+            model.lock().unwrap().durable(&moment);
+        }
+    }
+}
+
+/// Three lives of a store under load, each ended by a power cut or a close.
+async fn lives(seed: u64, builder: impl Fn(&Fixture) -> pagetier::Builder) -> Result<(), String> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut fixture = Fixture::new();
+    let store = builder(&fixture).open().await.unwrap();
+    let mut model = Model { next: 1, ..Model::default() };
+    for (name, space) in [("a", SPACE), ("b", OTHER)] {
+        assert_eq!(store.spaces().create(name).await.unwrap(), space);
+    }
+    for no in 0..PAGES {
+        let mut page = store.allocate(SPACE).await.unwrap();
+        fill(&mut page, mark(at(no)), 1);
+        model.pages.insert(at(no), (0, vec![Some(1)]));
+    }
+    store.close().await.unwrap();
+    for life in 0..3 {
+        let store =
+            Arc::new(builder(&fixture).open().await.map_err(|error| format!("life {life}: {error}"))?);
+        model.check(&store, &format!("life {life}")).await?;
+        let (shared, stop) = (Arc::new(Mutex::new(model)), Arc::new(AtomicBool::new(false)));
+        if rng.random_bool(0.4) {
+            let skip = rng.random_range(0..12);
+            fixture.manifest.fail_saves(skip, [1, 2, 5][rng.random_range(0..3)], rng.random_bool(0.5));
+        }
+        if rng.random_bool(0.3) {
+            let slow = Fault::new(FaultEffect::Slow(Duration::from_millis(60))).on(IoOp::Write).times(40);
+            fixture.hdd.inject(slow.from_op(fixture.hdd.ops() + rng.random_range(0..400)));
+        }
+        let task = || (Arc::clone(&store), Arc::clone(&shared), Arc::clone(&stop));
+        let ((a, b, c), (d, e, f)) = (task(), task());
+        let worker = tokio::spawn(work(a, b, c, rng.random()));
+        let syncer = tokio::spawn(syncs(d, e, f, rng.random()));
+        tokio::time::sleep(Duration::from_micros(rng.random_range(200_000..1_500_000))).await;
+        let closes = rng.random_bool(0.25);
+        let crashed =
+            (!closes).then(|| (shared.lock().unwrap().clone(), fixture.after_power_cut(rng.random())));
+        stop.store(true, Ordering::Relaxed);
+        worker.await.map_err(|error| format!("seed {seed}, life {life}: {error}"))?;
+        syncer.await.map_err(|error| error.to_string())?;
+        if let Some(crashed) = crashed {
+            (model, fixture) = crashed;
+            continue;
+        }
+        fixture.manifest.fail_saves(0, 0, false);
+        let moment = shared.lock().unwrap().moment();
+        store.shutdown().await.map_err(|error| format!("life {life}: {error}"))?;
+        model = shared.lock().unwrap().clone();
+        model.durable(&moment);
+    }
+    let store = builder(&fixture).open().await.map_err(|error| error.to_string())?;
+    model.check(&store, "in the end").await
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_freed_and_used_again_under_load_survive_power_cuts_and_failing_saves() {
+    for seed in 0..40 {
+        let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
+        let policy = || policies[seed as usize % policies.len()].parse::<SsdPolicy>().unwrap();
+        let lived = lives(seed, |fixture| fixture.builder().ssd_policy(policy())).await;
+        assert_eq!(lived, Ok(()), "seed {seed}");
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn each_broken_order_of_freeing_and_reusing_is_noticed() {
+    use pagetier_ssdcache::Mutation::{FreedBeforeRecord, ReuseRecordedEarly, ReuseUnrecorded};
+    for rule in [FreedBeforeRecord, ReuseRecordedEarly, ReuseUnrecorded] {
+        let mut noticed = false;
+        for seed in 0..60 {
+            noticed |= lives(seed, |fixture| fixture.builder().mutation(Some(rule))).await.is_err();
+            if noticed {
+                assert_eq!(lives(seed, Fixture::builder).await, Ok(()), "with every rule, seed {seed}");
+                break;
+            }
+        }
+        assert!(noticed, "{rule:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Growth, new spaces and freed pages as records that are appended to the manifest.
+
+use crate::fixture::{Fixture, fill, version_of};
+use pagetier::{MemoryManifest, OpenError, PageId, PageStore, SpaceId};
+use std::sync::Arc;
+
+/// Appends a page in version 1; returns whether the space could grow.
+async fn append(store: &PageStore, space: SpaceId) -> bool {
+    let Ok(mut page) = store.allocate(space).await else { return false };
+    let no = page.id().no;
+    fill(&mut page, no, 1);
+    true
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_growth_writes_as_little_with_many_extents_as_with_few() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let spaces = [store.spaces().create("a").await.unwrap(), store.spaces().create("b").await.unwrap()];
+    let mut before = (fixture.manifest.written_bytes(), fixture.manifest.saves());
+    let mut each = Vec::new();
+    for step in 0..8 {
+        // By turns, so that no two runs of extents are neighbours.
+        for turn in 100 * step..100 * (step + 1) {
+            let no = if turn < 64 { 64 * turn } else { 256 * (turn - 48) };
+            for space in spaces {
+                drop(store.create(PageId::new(space, no)).await.unwrap());
+            }
+        }
+        let now = (fixture.manifest.written_bytes(), fixture.manifest.saves());
+        assert!(now.1 - before.1 >= 150, "growths are recorded");
+        each.push((now.0 - before.0) / (now.1 - before.1));
+        before = now;
+    }
+    // Two copies of a sector, and its share of the next replacement.
+    assert!(each.iter().all(|bytes| *bytes < 2500), "{each:?} bytes per growth");
+    store.sync().await.unwrap();
+    let store = fixture.after_power_cut(1).open().await;
+    for space in spaces {
+        assert!(store.spaces().pages(space).unwrap() > 256 * 751);
+    }
+}
+
+/// A store with records of every kind in its manifest's tail, and what it must have after a crash.
+async fn with_a_tail(fixture: &Fixture) -> SpaceId {
+    let store = fixture.open().await;
+    let space = store.spaces().create("a").await.unwrap();
+    let other = store.spaces().create("b").await.unwrap();
+    for _ in 0..200 {
+        assert!(append(&store, space).await && append(&store, other).await);
+    }
+    store.sync().await.unwrap();
+    store.spaces().free(space, 10..20).await.unwrap();
+    for _ in 0..4 {
+        assert!(append(&store, space).await);
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    space
+}
+
+async fn check(store: &PageStore, space: SpaceId) {
+    for no in 0..200 {
+        match store.get(PageId::new(space, no)).await {
+            Ok(page) => assert!(version_of(&page, no) == 1 && !(14..20).contains(&no), "page {no}"),
+            Err(error) => assert!((14..20).contains(&no), "page {no}: {error}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rot_of_the_manifest_costs_no_record_or_is_an_error() {
+    let fixture = Fixture::new();
+    let space = with_a_tail(&fixture).await;
+    let bytes = fixture.manifest.to_bytes().unwrap();
+    assert!(bytes.len() >= 3 * 4096, "a tail");
+    let (mut opened, mut refused) = (0, 0);
+    for at in (0..bytes.len()).step_by(512) {
+        let mut rotten = bytes.clone();
+        rotten[at..at + 512].fill(0x5a);
+        let mut crashed = fixture.after_power_cut(4);
+        crashed.manifest = Arc::new(MemoryManifest::from_bytes(rotten));
+        match crashed.try_open().await {
+            Ok(store) => check(&store, space).await,
+            Err(OpenError::BadManifest { .. }) => refused += 1,
+            Err(other) => panic!("{at}: {other}"),
+        }
+        opened += 1;
+    }
+    assert!(refused >= 1 && opened > 2 * refused, "{opened} in all, {refused} refused");
+}
+
+/// The manifest of a store that was written before there were records.
+#[tokio::test(start_paused = true)]
+async fn a_manifest_of_the_format_before_opens_and_is_written_in_this_one() {
+    let fixture = Fixture::new();
+    let space = with_a_tail(&fixture).await;
+    fixture.open().await.close().await.unwrap();
+    let format = |manifest: &MemoryManifest| {
+        let bytes = manifest.to_bytes().unwrap();
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap().to_vec();
+        let fields: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        (fields["format"].as_u64().unwrap(), fields)
+    };
+    let (now, mut fields) = format(&fixture.manifest);
+    assert_eq!(now, 3);
+    fields["format"] = 2.into();
+    let spaces = fields["spaces"].as_array_mut().unwrap();
+    spaces.iter_mut().for_each(|space| drop(space.as_object_mut().unwrap().remove("free")));
+    let json = serde_json::to_vec(&fields).unwrap();
+    let sum = crc32c::crc32c(&json);
+    let bytes = [&json[..], format!("\ncrc32c {sum:08x}\n").as_bytes()].concat();
+    let mut old = fixture.after_power_cut(1);
+    old.manifest = Arc::new(MemoryManifest::from_bytes(bytes));
+    let store = old.open().await;
+    assert_eq!(store.spaces().list()[0].free, 0);
+    assert!(append(&store, space).await);
+    store.close().await.unwrap();
+    assert_eq!(format(&old.manifest).0, 3);
+}
+
+/// A growth that is told as failed, and is in force; then one of another space. Returns how the next opening
+/// ends.
+async fn growth_in_doubt(broken: bool) -> Result<(), OpenError> {
+    let fixture = Fixture::new();
+    let builder = fixture.builder();
+    #[cfg(feature = "mutations")]
+    let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::AppendedInDoubt));
+    let _ = broken;
+    let store = builder.open().await.unwrap();
+    let spaces = [store.spaces().create("a").await.unwrap(), store.spaces().create("b").await.unwrap()];
+    fixture.manifest.fail_saves(0, 1, true);
+    assert!(!append(&store, spaces[0]).await);
+    assert!(append(&store, spaces[1]).await);
+    store.sync().await.unwrap();
+    let store = fixture.after_power_cut(1).try_open().await?;
+    assert_eq!(version_of(&store.get(PageId::new(spaces[1], 0)).await.unwrap(), 0), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_growth_after_one_in_doubt_replaces_the_manifest() {
+    growth_in_doubt(false).await.unwrap();
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_record_appended_in_doubt_gives_an_extent_twice() {
+    let opened = growth_in_doubt(true).await;
+    assert!(matches!(opened, Err(OpenError::BadManifest { .. })), "{opened:?}");
+}
