@@ -140,8 +140,8 @@ impl Core {
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
-    /// Reads version `written` of `page` from the ring. It was written to the home at `offset`, but `home`, as
-    /// read from there, lacks it. If the ring does not have it either, this is an error: never an older
+    /// Reads version `written` of `page` from the ring. It was written to the home at `offset`, but `home`,
+    /// as read from there, lacks it. If the ring does not have it either, this is an error: never an older
     /// version.
     pub(crate) async fn read_from_ring(
         &self,
