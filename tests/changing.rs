@@ -316,11 +316,11 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
     assert!(with_old >= 2 && with_new >= 2, "{with_old} with the old SSD, {with_new} with the new one");
 }
 
-/// A store with the SSD policy `from`, under load; the task that loads it ends when told to stop.
-async fn loaded(
-    fixture: &Fixture,
-    from: SsdPolicy,
-) -> (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task::JoinHandle<()>) {
+/// A store under load, and the task that loads it until told to stop.
+type Loaded = (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task::JoinHandle<()>);
+
+/// A store with the SSD policy `from`, under load.
+async fn loaded(fixture: &Fixture, from: SsdPolicy) -> Loaded {
     let store = Arc::new(fixture.builder().ssd_policy(from).open().await.unwrap());
     let space = grown(&store).await;
     store.sync().await.unwrap();

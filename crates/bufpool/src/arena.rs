@@ -14,6 +14,10 @@ pub(crate) struct Arena {
     watched: Box<[loom::cell::UnsafeCell<()>]>,
 }
 
+// SAFETY: the cells stand for the frames' bytes, to which the latches govern all access: the model checks it.
+#[cfg(loom)]
+unsafe impl Sync for Arena {}
+
 impl Arena {
     /// No memory yet, and room for `max` frames.
     pub(crate) fn new(max: usize, page_bytes: usize) -> std::io::Result<Self> {
