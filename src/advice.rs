@@ -56,7 +56,9 @@ impl Error {
             | Self::SpaceIdUsed { .. }
             | Self::NoSuchPage { .. }
             | Self::SpaceFull { .. } => Advice::Bug,
-            Self::BadCosts { .. } => Advice::FixConfiguration,
+            Self::BadCosts { .. } | Self::PoolTooSmall { .. } | Self::UnknownPolicy(_) => {
+                Advice::FixConfiguration
+            }
             Self::Manifest { source } => of_io(source, Advice::FixDevice),
             Self::Device(error) => of_device(error),
             Self::SsdOnlyCopies { .. } => Advice::FixDevice,
@@ -150,7 +152,7 @@ fn of_tier(error: &TierError) -> Advice {
 fn of_pool(error: &PoolError) -> Advice {
     match error {
         PoolError::Tier(error) => of_tier(error),
-        PoolError::Exhausted { why, .. } => match &**why {
+        PoolError::Exhausted { why, .. } | PoolError::Shrink { why, .. } => match &**why {
             Exhausted::Storage { source, .. } => of_tier(source),
             Exhausted::NotDriven { .. } => Advice::Bug,
             _ => Advice::Retry,

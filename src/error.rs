@@ -276,6 +276,17 @@ pub enum Error {
         /// The costs given.
         costs: Costs,
     },
+    /// The memory budget is too small.
+    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
+    PoolTooSmall {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The smallest budget that works, in bytes.
+        needed: u64,
+    },
+    /// There is no policy of that name.
+    #[error(transparent)]
+    UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
     /// The SSD was not readmitted.
     #[error(transparent)]
     Readmit(#[from] pagetier_ssdcache::ReadmitError),

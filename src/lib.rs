@@ -36,6 +36,8 @@ mod policies;
 mod read_only;
 mod replace;
 mod replace_ssd;
+mod resize;
+mod room;
 mod rules;
 mod runs;
 mod scrub;
@@ -90,14 +92,16 @@ pub use pagetier_policy::{
     Choice, Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
 };
 pub use pagetier_ssdcache::{
-    DrainProgress, DrainReport, FreeSlots, Marks, OpenError as SsdOpenError, Progress, ReadmitError,
-    ReadmitReport, RecoveryReport, SlotCounts, SsdEvent, SsdMode, SsdState, TierStats, TooSmall,
+    BudgetStats, DrainProgress, DrainReport, FreeSlots, Marks, OpenError as SsdOpenError, Progress,
+    ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent, SsdMode, SsdState, TierStats,
+    TooSmall,
 };
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
 pub use policies::Policies;
 pub use replace_ssd::NewSsd;
+pub use room::Room;
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
 pub use spaces::Spaces;

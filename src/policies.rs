@@ -5,7 +5,8 @@ use crate::store::PageStore;
 use pagetier_page::PageId;
 use pagetier_policy::{Costs, GroupStats, PageCounts};
 
-/// The policies of pool and SSD. See [`PageStore::policies`].
+/// The policies of pool and SSD: which they are, what they count, and the costs that they use. See
+/// [`PageStore::policies`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -21,10 +22,10 @@ use pagetier_policy::{Costs, GroupStats, PageCounts};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Policies<'a>(&'a PageStore);
+pub struct Policies<'a>(pub(crate) &'a PageStore);
 
 impl PageStore {
-    /// The policies of pool and SSD: costs and counts.
+    /// The policies of pool and SSD: another one for the SSD, costs and counts.
     #[must_use]
     pub fn policies(&self) -> Policies<'_> {
         Policies(self)

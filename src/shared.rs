@@ -5,6 +5,7 @@ use crate::ending::Ending;
 use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
+use crate::room::RoomAlarm;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) room_alarm: RoomAlarm,
 }
 
 impl Shared {
@@ -66,7 +68,9 @@ impl Shared {
             ssd_change: Arc::default(),
             ending: Ending::default(),
             gate,
+            room_alarm: RoomAlarm::default(),
         });
+        shared.watch_room();
         shared.watch();
         if let Some(points) = cost_points {
             shared.follow_costs(points.max(1));
@@ -85,6 +89,11 @@ impl Shared {
         *in_use = costs;
         self.pool.set_costs(costs);
         self.tier.set_costs(costs);
+    }
+
+    /// The number of frames in the pool.
+    pub(crate) fn frames(&self) -> usize {
+        self.pool.params().frames
     }
 
     /// The size of a page, its header included.

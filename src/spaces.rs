@@ -186,6 +186,7 @@ impl PageStore {
                 GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.shared.volume.grow(g)),
             }
         }
+        self.shared.watch_room();
         Ok(())
     }
 

@@ -107,6 +107,24 @@ impl Ssd<'_> {
         }
     }
 
+    /// Sets how many bytes may be written to the SSD per day, all that the store writes there counted;
+    /// `None`: any number. An hour's worth is saved up at most, and at the start.
+    ///
+    /// While the budget is overdrawn, a write to the SSD is priced at a multiple of its cost, the larger the
+    /// more is overdrawn. Policies that weigh costs (`auto`, `cac`, `cc`) value pages by that price, so that
+    /// pages that are often written lose their places. A copy of a page that the HDD has is written only if
+    /// its benefit exceeds the price; policies that estimate no benefit admit no such copy. What has to be
+    /// written is written in any case: changed pages, which go through the doublewrite ring even on their way
+    /// home, the journal and the map. So a budget below that is overdrawn for good, and says so:
+    /// [`TierStats::write_budget`](crate::TierStats) has the rate and the factor.
+    ///
+    /// The budget starts anew at each opening
+    /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
+    pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
+        let shared = &self.0.shared;
+        shared.tier.set_write_budget(bytes_per_day, shared.costs());
+    }
+
     /// Writes every page home whose newest version is on the SSD alone. Once it completes, the SSD holds no
     /// only copy and everything written home is durable. Pages stay readable throughout, and the SSD's copies
     /// stay in use. During the drain changed pages go to the HDD; after it the mode decides again, so set

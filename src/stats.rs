@@ -1,5 +1,6 @@
 //! A snapshot of all counters.
 
+use crate::room::Room;
 use crate::shared::Shared;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
@@ -23,6 +24,8 @@ pub struct Stats {
     pub ssd_device: DeviceStats,
     /// The number of frames in the pool.
     pub frames: u64,
+    /// The room that the store has for growth, and what of it is low.
+    pub room: Room,
     /// The setting that the pool's policy follows, and the simulated cost of each setting; `None` if the
     /// policy does not adapt.
     pub pool_choice: Option<Choice>,
@@ -40,6 +43,7 @@ impl Stats {
             hdd_device: shared.tier.hdd_device().stats(),
             ssd_device: shared.tier.ssd_device().stats(),
             frames: shared.pool.params().frames as u64,
+            room: shared.room(),
             pool_choice: shared.pool.choice(),
             ssd_choice: shared.tier.choice(),
         }

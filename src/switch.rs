@@ -1,8 +1,10 @@
-//! Another pool policy while the store is in use.
+//! Another policy while the store is in use.
 
-use crate::error::OpenError;
+use crate::error::{Error, OpenError};
+use crate::policies::Policies;
+use crate::shared::Shared;
 use crate::store::PageStore;
-use pagetier_policy::{FramePolicyParams, PoolPolicy, UnknownPolicy};
+use pagetier_policy::{FramePolicyParams, PoolPolicy, SsdPolicy, UnknownPolicy};
 
 impl PageStore {
     /// Replaces the pool's policy, given as [`PoolPolicy::Lru`] or by name, while the store is in use. The
@@ -45,5 +47,63 @@ impl PageStore {
     pub fn pool_policy(&self) -> PoolPolicy {
         let switched = *self.shared.builder.switched_pool_policy.lock();
         switched.unwrap_or(self.shared.builder.options.pool_policy)
+    }
+}
+
+impl Policies<'_> {
+    /// Replaces the SSD's policy, given as [`SsdPolicy::Lru2`] or by name, while the store is in use. Any
+    /// policy may follow any other. The SSD stays warm: its copies keep their slots, also under a policy that
+    /// gives slots out in another order, and nothing is drained or formatted. What the policy before had
+    /// counted of the pages is lost. Copies that are newer than the HDD's versions stay so under a policy
+    /// that writes through, until they are written again or drained ([`crate::Ssd::drain`]).
+    ///
+    /// Flushes the HDD and writes a map checkpoint, during which reads go on and writes wait. On a store
+    /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the
+    /// builder's policy. Cancel-safe: a switch that has begun completes.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use pagetier::SsdPolicy;
+    ///
+    /// let store = builder.ssd_policy("cac").open().await?;
+    /// store.policies().set_ssd("mv-fifo").await?;
+    /// assert_eq!(store.policies().ssd(), SsdPolicy::MvFifo { second_chances: false });
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownPolicy`]; or the HDD cannot be flushed, or the store refuses writes. The policy in use
+    /// is kept.
+    pub async fn set_ssd(
+        self,
+        policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>,
+    ) -> Result<(), Error> {
+        let policy: SsdPolicy = policy.try_into().map_err(Into::into)?;
+        let shared = &self.0.shared;
+        drop(shared.ending.enter()?);
+        shared.alone(move |shared| async move { shared.switch_ssd_policy(policy).await }).await
+    }
+
+    /// The SSD's policy.
+    #[must_use]
+    pub fn ssd(self) -> SsdPolicy {
+        // The opening has checked the names.
+        self.0.shared.builder.ssd_policy_in_use().unwrap_or_default()
+    }
+}
+
+impl Shared {
+    async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
+        let built = policy.build(&self.builder.slot_params(self.tier.slots(), self.costs(), self.frames()));
+        self.tier.set_policy(built, || self.pool.resident()).await?;
+        *self.builder.switched_ssd_policy.lock() = Some(policy);
+        // They may have been measured anew while the switch waited.
+        self.tier.set_costs(self.costs());
+        tracing::info!(%policy, "the SSD's policy");
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Changes to a store in use: another SSD, another pool policy.
+//! Changes to a store in use: another SSD, another policy.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
@@ -10,18 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-fn blank_ssd(name: &str, seed: u64) -> Arc<SimDevice> {
+pub(crate) fn blank_ssd(name: &str, seed: u64) -> Arc<SimDevice> {
     Arc::new(SimDevice::new(name, 0, seed, &SimPower::new()).with_latency(Duration::from_micros(400)))
 }
 
 /// The versions of all pages, written and synced.
-struct Known {
-    written: Vec<AtomicU32>,
-    synced: Vec<AtomicU32>,
+pub(crate) struct Known {
+    pub(crate) written: Vec<AtomicU32>,
+    pub(crate) synced: Vec<AtomicU32>,
+}
+
+impl Known {
+    /// The versions at this moment.
+    pub(crate) fn copy(&self) -> Self {
+        let of = |all: &[AtomicU32]| all.iter().map(|v| v.load(Ordering::Relaxed).into()).collect();
+        Self { written: of(&self.written), synced: of(&self.synced) }
+    }
 }
 
 /// Writes and syncs until told to stop.
-async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
+pub(crate) async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
     let mut at = 1_u32;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..20 {
@@ -44,7 +52,7 @@ async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Ar
     }
 }
 
-async fn check(store: &PageStore, space: SpaceId, known: &Known, what: &str) {
+pub(crate) async fn check(store: &PageStore, space: SpaceId, known: &Known, what: &str) {
     for no in 0..PAGES {
         let version = read(store, space, no).await.unwrap_or_else(|e| panic!("{what}: page {no}: {e}"));
         let (least, most) = (
@@ -55,7 +63,7 @@ async fn check(store: &PageStore, space: SpaceId, known: &Known, what: &str) {
     }
 }
 
-fn known() -> Arc<Known> {
+pub(crate) fn known() -> Arc<Known> {
     let all = || (0..PAGES).map(|_| AtomicU32::new(1)).collect();
     Arc::new(Known { written: all(), synced: all() })
 }
@@ -306,4 +314,117 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
         opened.validate().unwrap();
     }
     assert!(with_old >= 2 && with_new >= 2, "{with_old} with the old SSD, {with_new} with the new one");
+}
+
+/// A store with the SSD policy `from`, under load; the task that loads it ends when told to stop.
+async fn loaded(
+    fixture: &Fixture,
+    from: SsdPolicy,
+) -> (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task::JoinHandle<()>) {
+    let store = Arc::new(fixture.builder().ssd_policy(from).open().await.unwrap());
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
+    let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    (store, space, known, stop, task)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stays_warm() {
+    for &from in SsdPolicy::ALL {
+        let fixture = Fixture::new();
+        let (store, space, known, stop, task) = loaded(&fixture, from).await;
+        for &to in SsdPolicy::ALL {
+            store.policies().set_ssd(from).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            store.policies().set_ssd(to).await.unwrap();
+            assert_eq!(store.policies().ssd(), to);
+            store.validate().unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            store.validate().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        task.await.unwrap();
+        store.sync().await.unwrap();
+        // Without load, a switch changes nothing that is on the SSD.
+        let before = store.stats().ssd;
+        for &to in SsdPolicy::ALL {
+            store.policies().set_ssd(to).await.unwrap();
+            let after = store.stats().ssd;
+            assert_eq!(after.pages, before.pages, "{from}, then {to}");
+            assert!(after.dirty_pages <= before.dirty_pages, "{from}, then {to}");
+        }
+        assert!(before.pages > 0 && store.ssd().state() == pagetier::SsdState::Active);
+        check(&store, space, &known, &from.to_string()).await;
+        store.validate().unwrap();
+    }
+}
+
+/// The power fails at some moment of a switch under load, or soon after it. Whatever policy the store opens
+/// with, it has every synced version.
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_synced() {
+    let all = SsdPolicy::ALL;
+    for seed in 0..all.len() * all.len() {
+        let (from, to) = (all[seed % all.len()], all[seed / all.len()]);
+        let what = format!("{from} to {to}");
+        let fixture = Fixture::new();
+        let (store, space, known, stop, task) = loaded(&fixture, from).await;
+        let switching = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.policies().set_ssd(to).await }
+        });
+        // A switch takes some milliseconds: half of the cuts come after it.
+        tokio::time::sleep(Duration::from_micros(seed as u64 * 7_193 % 30_000)).await;
+        let later = fixture.after_power_cut(seed as u64);
+        stop.store(true, Ordering::Relaxed);
+        task.abort();
+        switching.abort();
+        let _ended = (task.await, switching.await);
+        drop(store);
+        let opened = later.builder().ssd_policy(if seed % 2 == 0 { from } else { to }).open().await.unwrap();
+        check(&opened, space, &known, &what).await;
+        let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+        assert!(report.findings.is_empty(), "{what}: {report:?}");
+        opened.validate().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_of_the_ssds_policy_that_cannot_be_made_keeps_the_one_in_use() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    let unknown = store.policies().set_ssd("no such").await;
+    assert!(matches!(unknown, Err(Error::UnknownPolicy(_))), "{unknown:?}");
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush));
+    assert!(store.policies().set_ssd("mv-fifo").await.is_err());
+    assert_eq!(store.policies().ssd(), SsdPolicy::Lru2);
+    expect_all(&store, space, 2).await;
+    store.shutdown().await.unwrap_err();
+    assert!(matches!(store.policies().set_ssd("cac").await, Err(Error::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
+    let space = grown(&store).await;
+    // Switched while there is no SSD, it applies to the one that comes.
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    store.policies().set_ssd("tac").await.unwrap();
+    store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+    for no in 0..PAGES {
+        read(&store, space, no).await.unwrap();
+    }
+    assert!(store.stats().ssd.counts.admitted_on_read > 0, "only TAC admits pages as they are read");
+    let new = blank_ssd("new", 5) as SharedDevice;
+    store.replace_ssd(NewSsd::device(new).bytes(200 * PAGE)).await.unwrap();
+    assert_eq!(store.policies().ssd(), SsdPolicy::Tac);
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    assert_eq!(store.stats().ssd.dirty_pages, 0, "TAC writes through");
+    expect_all(&store, space, 2).await;
 }

@@ -2,7 +2,7 @@
 //! the call is cancelled: what `sync` promised survives a crash, and no room is lost.
 
 use crate::fixture::{self, Fixture, PAGE, fill, grown, polled, version_of};
-use pagetier::{Drain, Error, OpenError, PageId, PageStore, SpaceId};
+use pagetier::{Drain, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -486,4 +486,34 @@ async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
             Err(other) => panic!("seed {seed}: {other}"),
         }
     }
+}
+
+/// Free room is that of the file systems, and the alarm is raised by the threshold of the options.
+#[tokio::test]
+async fn low_room_is_reported_by_what_lacks_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let builder = || PageStore::builder().directory(dir.path()).page_size(PageSize::MIN).ssd_bytes(2 << 20);
+    let free = rustix::fs::statvfs(dir.path()).unwrap();
+    let free = free.f_bavail * free.f_frsize;
+    let store = builder().low_room(free / 2).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    drop(store.allocate(space).await.unwrap());
+    let room = store.stats().room;
+    assert!(room.low.is_empty(), "{room:?}");
+    assert!(room.unallocated_bytes > 0);
+    for bytes in [room.hdd_free_bytes, room.directory_free_bytes, room.ssd_free_bytes] {
+        assert!(bytes.is_some_and(|bytes| bytes > free / 2), "{room:?}");
+    }
+    let before = room.unallocated_bytes;
+    drop(store.allocate(space).await.unwrap());
+    assert_eq!(store.stats().room.unallocated_bytes, before - 4096);
+    store.close().await.unwrap();
+    // As if the file systems were almost full.
+    let store = builder().low_room(u64::MAX).open().await.unwrap();
+    let room = store.stats().room;
+    assert_eq!(room.low, ["pages", "directory"], "{room:?}");
+    assert!(store.stats().to_string().contains("LOW: pages, directory"));
+    store.close().await.unwrap();
+    let store = builder().low_room(0).open().await.unwrap();
+    assert!(store.stats().room.low.is_empty());
 }

@@ -97,7 +97,7 @@ async fn sync(store: &PageStore, world: &mut World) -> Result<(), String> {
 /// A random event in the SSD's life.
 async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
     let ssd = &world.devices[1];
-    match rng.random_range(0..8) {
+    match rng.random_range(0..10) {
         0 => drop(store.ssd().set_mode(SsdMode::Off).await),
         1 => drop(store.ssd().set_mode(SsdMode::WriteBack).await),
         2 => drop(store.ssd().set_mode(SsdMode::WriteThrough).await),
@@ -109,7 +109,11 @@ async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
             let op = [IoOp::Write, IoOp::Flush, IoOp::Read][rng.random_range(0..3)];
             ssd.inject(Fault::new(FaultEffect::Eio).on(op).times(1));
         }
-        6 => drop(store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await),
+        6 | 7 => {
+            let policy = SsdPolicy::ALL[rng.random_range(0..SsdPolicy::ALL.len())];
+            drop(store.policies().set_ssd(policy).await);
+        }
+        8 => drop(store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await),
         _ => drop(store.ssd().readmit().await),
     }
 }

@@ -71,8 +71,7 @@ impl Builder {
         self.may_overwrite(&device, store).await?;
         let superblock = blank_superblock(layout, &meta.manifest);
         format(&device, &superblock, self.seed(store)).await?;
-        let (_, ssd_policy) = self.policies()?;
-        let policy = ssd_policy.build(&self.ssd_params(costs, &layout, frames));
+        let policy = self.ssd_policy_in_use()?.build(&self.slot_params(layout.slots, costs, frames));
         let new = NewCacheDevice { device, layout, policy, zone_percent: self.options.zone_percent };
         Ok((new, id_text(superblock.ssd)))
     }

@@ -109,6 +109,8 @@ pub struct Builder {
     served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
+    /// The SSD's policy if it was replaced since the opening.
+    pub(crate) switched_ssd_policy: parking_lot::Mutex<Option<SsdPolicy>>,
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
     /// The locks of a read-only opening.
@@ -281,6 +283,12 @@ impl Builder {
 
     pub(crate) fn ring_place(&self) -> Place {
         Place::of(self.ring_device.as_ref(), None)
+    }
+
+    /// The SSD's policy: the one that it was switched to, or that of the options.
+    pub(crate) fn ssd_policy_in_use(&self) -> Result<SsdPolicy, UnknownPolicy> {
+        let switched = *self.switched_ssd_policy.lock();
+        switched.map_or_else(|| Ok(self.policies()?.1), Ok)
     }
 }
 

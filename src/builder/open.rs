@@ -79,7 +79,7 @@ impl Builder {
             count_all_reserved(&volume, &counted);
         }
         let costs = self.options.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
-        let ssd_params = self.ssd_params(costs, &prepared.layout, params.frames);
+        let ssd_params = self.slot_params(prepared.layout.slots, costs, params.frames);
         // `check_options` has checked the names.
         let (pool_policy, ssd_policy) = self.policies()?;
         let admissions_max = (params.frames / 64).clamp(2, 64);
@@ -103,6 +103,9 @@ impl Builder {
         })
         .await?;
         let tier = Arc::new(tier);
+        if self.options.ssd_write_budget.is_some() {
+            tier.set_write_budget(self.options.ssd_write_budget, costs);
+        }
         // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
         volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
         if !was_clean {
@@ -282,16 +285,22 @@ impl Builder {
         Ok(Layout::for_bytes(bytes, page_size, ring)?)
     }
 
-    pub(super) fn ssd_params(&self, costs: Costs, layout: &Layout, frames: usize) -> SlotPolicyParams {
-        let mut params = SlotPolicyParams::new(costs, layout.slots as usize, frames);
-        params.outqueue_entries = self.options.outqueue.unwrap_or(layout.slots as usize);
+    /// The entries of the outqueue for an SSD of `slots`.
+    pub(crate) fn outqueue_entries(&self, slots: u64) -> u64 {
+        self.options.outqueue.map_or(slots, |entries| entries as u64)
+    }
+
+    /// The parameters of a policy for an SSD of `slots` below a pool of `frames`.
+    pub(crate) fn slot_params(&self, slots: u32, costs: Costs, frames: usize) -> SlotPolicyParams {
+        let mut params = SlotPolicyParams::new(costs, slots as usize, frames);
+        params.outqueue_entries = self.outqueue_entries(u64::from(slots)) as usize;
         params.group_width_per_min = self.options.group_width_per_min;
         params
     }
 
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
-        let outqueue = self.options.outqueue.unwrap_or(layout.slots as usize) as u64;
-        let tables = tables_bytes(u64::from(layout.slots), outqueue);
+        let slots = u64::from(layout.slots);
+        let tables = tables_bytes(slots, self.outqueue_entries(slots));
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
         let mut params = PoolParams::for_budget(
             self.options.pool_bytes.saturating_sub(tables),

@@ -122,6 +122,13 @@ options! {
     /// The maximum span of log, in LSN units, that redo may have to process; the store writes out older
     /// changes. Default: unbounded.
     redo_span_max(u64): Option<u64> = None;
+    /// How many bytes may be written to the SSD per day: see
+    /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Default: any number.
+    ssd_write_budget(u64): Option<u64> = None;
+    /// Room is low, and an alarm, when a file system with a file of the store has fewer bytes free than this;
+    /// for new pages the free part of the HDD counts too. The log tells when room becomes low at an opening
+    /// or a growth, and [`Stats::room`](crate::Stats::room) at any time. 0: no alarms. Default: 256 MiB.
+    low_room(u64): u64 = 256 << 20;
     /// How long a request waits for a frame when all are pinned or dirty before it fails, in milliseconds.
     /// Default: 10,000.
     exhausted_after_ms: u64 = 10_000;

@@ -2,6 +2,7 @@
 //! receives them once per interval.
 
 use super::summary::{DeviceSummary, DirSummary, StatsSummary};
+use crate::room::Room;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::PageStore;
@@ -61,6 +62,9 @@ fn describe() {
     describe_counter!("pagetier_device_busy_ms_total", "Time with an operation in flight, in milliseconds");
     describe_counter!("pagetier_device_errors_total", "Operations that failed for good");
     describe_counter!("pagetier_device_retries_total", "Repeated attempts");
+    describe_gauge!("pagetier_unallocated_bytes", "What new pages can take before the HDD grows");
+    describe_gauge!("pagetier_free_bytes", "What the file systems with the store's files have free");
+    describe_gauge!("pagetier_low_room", "How many of them are below the threshold");
     describe_gauge!("pagetier_device_latency_us", "Quantiles of the latency since the opening");
 }
 
@@ -94,9 +98,26 @@ fn publish(store: &str, s: &StatsSummary) {
     for (part, bytes) in memory {
         gauge!("pagetier_memory_bytes", "store" => store.clone(), "part" => part).set(bytes as f64);
     }
+    publish_room(&store, &s.room);
     publish_ssd(&store, s);
     publish_device(&store, "hdd", &s.hdd_device);
     publish_device(&store, "ssd", &s.ssd_device);
+}
+
+fn publish_room(store: &str, room: &Room) {
+    let store = store.to_owned();
+    gauge!("pagetier_unallocated_bytes", "store" => store.clone()).set(room.unallocated_bytes as f64);
+    let free = [
+        ("hdd", room.hdd_free_bytes),
+        ("directory", room.directory_free_bytes),
+        ("ssd", room.ssd_free_bytes),
+    ];
+    for (what, bytes) in free {
+        if let Some(bytes) = bytes {
+            gauge!("pagetier_free_bytes", "store" => store.clone(), "of" => what).set(bytes as f64);
+        }
+    }
+    gauge!("pagetier_low_room", "store" => store).set(room.low.len() as f64);
 }
 
 fn publish_ssd(store: &str, s: &StatsSummary) {

@@ -1,6 +1,7 @@
 //! The summary as text: at most a screen of 100 columns.
 
 use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdSummary, StatsSummary};
+use crate::room::Room;
 use crate::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
@@ -28,6 +29,7 @@ impl Display for StatsSummary {
             bytes(m.ssd_tables)
         )?;
         ssd(f, &self.ssd)?;
+        room(f, &self.room)?;
         writeln!(
             f,
             "{:<24}{:>10}{:>11}{:>10}{:>10}{:>10}{:>10}{:>10}",
@@ -84,6 +86,14 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
     )?;
     let oldest = s.oldest_lsn.map_or_else(|| "none".to_owned(), |lsn| lsn.to_string());
     writeln!(f, "        {} checkpoints; oldest LSN on the SSD alone: {oldest}", c.checkpoints)?;
+    if let (Some(budget), Some(written), Some(factor)) = (s.budget_per_day, s.written_per_day, s.write_factor)
+    {
+        let (budget, written) = (bytes(budget), bytes(written));
+        writeln!(
+            f,
+            "        write budget {budget} a day, lately {written}; a write costs {factor:.2} times"
+        )?;
+    }
     if let Some(error) = &s.error {
         writeln!(f, "        takes no new pages: {error}")?;
     }
@@ -91,6 +101,17 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
         writeln!(f, "        THE STORE REFUSES WRITES: {cause}")?;
     }
     choice(f, s.choice.as_ref())
+}
+
+fn room(f: &mut Formatter<'_>, r: &Room) -> Result {
+    write!(f, "room    {} before the HDD grows", bytes(r.unallocated_bytes))?;
+    let files = [("HDD", r.hdd_free_bytes), ("directory", r.directory_free_bytes), ("SSD", r.ssd_free_bytes)];
+    for (what, free) in files {
+        if let Some(free) = free {
+            write!(f, "; {what}: {} free", bytes(free))?;
+        }
+    }
+    if r.low.is_empty() { writeln!(f) } else { writeln!(f, "; LOW: {}", r.low.join(", ")) }
 }
 
 fn choice(f: &mut Formatter<'_>, choice: Option<&ChoiceSummary>) -> Result {

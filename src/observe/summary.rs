@@ -1,6 +1,7 @@
 //! [`Stats`] reduced to what fits on a screen and into a line of JSON: histograms become quantiles, and
 //! classes of I/O without operations are left out.
 
+use crate::room::Room;
 use crate::stats::Stats;
 use pagetier_bufpool::PoolStats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
@@ -19,6 +20,9 @@ pub struct StatsSummary {
     pub memory: MemorySummary,
     /// The SSD cache.
     pub ssd: SsdSummary,
+    /// The room for growth.
+    #[serde(default)]
+    pub room: Room,
     /// The HDD.
     pub hdd_device: DeviceSummary,
     /// The SSD, or the ring's file of a store without one.
@@ -78,6 +82,15 @@ pub struct SsdSummary {
     pub journal_used: u64,
     /// The oldest log position that redo would need if the SSD were lost; `None`: it holds no only copy.
     pub oldest_lsn: Option<u64>,
+    /// The write budget in bytes per day, if there is one.
+    #[serde(default)]
+    pub budget_per_day: Option<u64>,
+    /// With a budget: the bytes written lately, per day.
+    #[serde(default)]
+    pub written_per_day: Option<u64>,
+    /// With a budget: what the cost of a write is multiplied by; 1 within the budget.
+    #[serde(default)]
+    pub write_factor: Option<f64>,
     /// The counters.
     #[serde(flatten)]
     pub counts: SlotCounts,
@@ -171,6 +184,7 @@ impl Stats {
                 total: self.memory_bytes(),
             },
             ssd: ssd_of(self),
+            room: self.room.clone(),
             hdd_device: device_of(&self.hdd_device),
             ssd_device: device_of(&self.ssd_device),
         }
@@ -206,6 +220,9 @@ fn ssd_of(stats: &Stats) -> SsdSummary {
         free_retired: ssd.free.retired as u64,
         journal_used: ssd.journal_used,
         oldest_lsn: ssd.oldest_lsn.map(|lsn| lsn.0),
+        budget_per_day: ssd.write_budget.map(|budget| budget.bytes_per_day),
+        written_per_day: ssd.write_budget.map(|budget| budget.written_per_day),
+        write_factor: ssd.write_budget.map(|budget| budget.factor),
         counts: ssd.counts,
         error: ssd.ssd_error.as_deref().map(str::to_owned),
         refusing: ssd.refusing.as_deref().map(str::to_owned),

@@ -69,7 +69,7 @@ impl<'a, T: Tier> Scan<'a, T> {
     }
 
     fn look_ahead(&mut self) {
-        let window = self.pool.inner.params.read_ahead_pages as u32;
+        let window = self.pool.inner.params().read_ahead_pages as u32;
         self.ahead = self.ahead.max(self.next);
         if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
             let count = window.min(self.end - self.ahead);
@@ -119,7 +119,7 @@ impl<T: Tier> Inner<T> {
     }
 
     fn lease_ahead(&self, page: PageId) -> Option<(FrameId, IoBuf)> {
-        let room = self.params.frames / 8;
+        let room = self.params().frames / 8;
         if self.frames.table.find(&self.frames.all, page).is_some()
             || self.ahead_in_flight.load(Ordering::Relaxed) >= room
         {

@@ -1,48 +1,44 @@
-//! The frames' memory: one aligned mapping, with huge pages where the kernel has them.
+//! The frames' memory: aligned, with huge pages where the kernel has them.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use crate::memory::Space;
+use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Memory for `frames` pages of `page_bytes`, 4 KiB aligned.
+/// Memory for pages of `page_bytes`, 4 KiB aligned.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    base: NonNull<u8>,
-    bytes: usize,
+    space: Space,
     page_bytes: usize,
     /// For each frame a cell that represents its bytes: two unordered accesses fail the model.
     #[cfg(loom)]
     watched: Box<[loom::cell::UnsafeCell<()>]>,
 }
 
-// SAFETY: the arena is plain memory; the latches govern all access to its parts.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
-
 impl Arena {
-    pub(crate) fn new(frames: usize, page_bytes: usize) -> std::io::Result<Self> {
-        let bytes = frames * page_bytes;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps nothing that
-        // exists.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        }?;
-        // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
-        // fails without huge pages.
-        let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) };
-        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    /// No memory yet, and room for `max` frames.
+    pub(crate) fn new(max: usize, page_bytes: usize) -> std::io::Result<Self> {
         Ok(Self {
-            base,
-            bytes,
+            space: Space::reserve(max * page_bytes, true)?,
             page_bytes,
             #[cfg(loom)]
-            watched: (0..frames).map(|_| loom::cell::UnsafeCell::new(())).collect(),
+            watched: (0..max).map(|_| loom::cell::UnsafeCell::new(())).collect(),
         })
+    }
+
+    /// Provides memory for `frames` frames.
+    pub(crate) fn grow(&self, frames: usize) -> std::io::Result<()> {
+        self.space.grow(frames * self.page_bytes)
+    }
+
+    /// Gives the memory of `frames` back to the system, until they are used again.
+    ///
+    /// # Safety
+    /// No other task can reach these frames.
+    pub(crate) unsafe fn give_back(&self, frames: Range<usize>) {
+        #[cfg(loom)]
+        frames.clone().for_each(|frame| self.watched[frame].with_mut(|_| ()));
+        // SAFETY: every reference to a frame's bytes belongs to a task that can reach the frame.
+        unsafe { self.space.give_back(frames.start * self.page_bytes, frames.len() * self.page_bytes) };
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -58,10 +54,7 @@ impl Arena {
 
     /// The address of frame `index`.
     fn frame(&self, index: usize) -> NonNull<u8> {
-        let at = index * self.page_bytes;
-        assert!(at < self.bytes, "frame {index} is beyond the arena");
-        // SAFETY: `at` is inside the mapping.
-        unsafe { self.base.add(at) }
+        self.space.at(index * self.page_bytes)
     }
 
     /// The bytes of frame `index`.
@@ -82,13 +75,5 @@ impl Arena {
     pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
         // SAFETY: in bounds; the caller guarantees that no other task reads or writes.
         unsafe { std::slice::from_raw_parts_mut(self.frame_mut(index).as_ptr(), self.page_bytes) }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: this arena owns the mapping; leases and guards keep the arena alive through their `Arc` or
-        // borrow.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -61,7 +61,7 @@ impl<T: Tier> Write<T> {
 impl<T: Tier> Drop for Write<T> {
     fn drop(&mut self) {
         if !self.ended {
-            self.finish(Err(()), IoBuf::zeroed(self.pool.params.page_size.bytes()));
+            self.finish(Err(()), IoBuf::zeroed(self.pool.opened.page_size.bytes()));
         }
     }
 }
@@ -77,7 +77,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
             while writes.join_next().await.is_some() {}
             return;
         }
-        let staged = if writes.len() < inner.params.clean_batches { inner.next_batch() } else { None };
+        let staged = if writes.len() < inner.params().clean_batches { inner.next_batch() } else { None };
         if let Some(batch) = staged {
             let task = Arc::clone(&inner);
             writes.spawn_on(async move { task.write_batch(batch).await.is_ok() }, &inner.runtime);
@@ -110,7 +110,7 @@ impl<T: Tier> Inner<T> {
     /// Wakes the cleaner, even from the pause after a failed write.
     pub(crate) fn need_cleaner(&self) {
         #[cfg(feature = "mutations")]
-        if self.params.cleaner_sleeps {
+        if self.opened.cleaner_sleeps {
             return;
         }
         self.needed.notify_one();
@@ -125,11 +125,12 @@ impl<T: Tier> Inner<T> {
         let starved = self.starved.swap(false, Ordering::Relaxed);
         // Limit the pages bound for the disk: otherwise they would soon occupy all staging buffers and leave
         // none for the SSD, which is a hundred times as fast.
-        let home_max = (self.params.staging / 2).max(1);
+        let params = self.params();
+        let home_max = (params.staging / 2).max(1);
         let mut home_room = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
         // While the disk is busy, a deep search finds little and delays every other task.
         let any = starved && home_room > 0;
-        let depth = if any { frames.all.len() } else { self.params.clean_depth };
+        let depth = if any { frames.all.len() } else { params.clean_depth };
         let mut state = |f: FrameId| {
             let Some(frame) = frames.all.get(f.at()) else { return FrameState::Busy };
             if !frame.word.is_cleanable() {
@@ -142,7 +143,7 @@ impl<T: Tier> Inner<T> {
             FrameState::Dirty
         };
         let mut set = Vec::new();
-        self.policy.lock().clean_set(depth, self.params.clean_batch, &mut state, &mut set);
+        self.policy.lock().clean_set(depth, params.clean_batch, &mut state, &mut set);
         let known = set.into_iter().filter(|frame| frame.at() < frames.all.len());
         let mut batch = self.stage_all(known, CleanReason::Replacement);
         if batch.is_empty() && any {
@@ -163,7 +164,7 @@ impl<T: Tier> Inner<T> {
         reason: CleanReason,
     ) -> Vec<Staged<T>> {
         let mut batch = Vec::new();
-        for frame in frames.take(self.params.clean_batch) {
+        for frame in frames.take(self.params().clean_batch) {
             let Some(buf) = self.staging.pop() else { break };
             match self.try_stage(frame, buf, reason) {
                 Ok(staged) => batch.push(staged),
@@ -175,7 +176,7 @@ impl<T: Tier> Inner<T> {
 
     /// The dirty frames whose oldest change is beyond the redo bound, oldest first.
     fn too_old(&self) -> Vec<FrameId> {
-        let Some(span) = self.params.redo_span_max else { return Vec::new() };
+        let Some(span) = self.opened.redo_span_max else { return Vec::new() };
         let newest = self.lsn_max.load(Ordering::Relaxed);
         if newest - self.lsn_checked.load(Ordering::Relaxed).min(newest) <= span / 8 {
             return Vec::new();
@@ -187,7 +188,7 @@ impl<T: Tier> Inner<T> {
             .map(|i| (self.frames.at(i).recovery_lsn.load(Ordering::Acquire), i))
             .filter(|(lsn, i)| *lsn < bound && self.frames.at(*i).word.is_cleanable())
             .collect();
-        if old.len() <= self.params.clean_batch {
+        if old.len() <= self.params().clean_batch {
             self.lsn_checked.store(newest, Ordering::Relaxed);
         }
         old.sort_unstable();
@@ -235,8 +236,17 @@ impl<T: Tier> Inner<T> {
     }
 
     pub(crate) fn unstage(&self, buf: IoBuf) {
-        let _ = self.staging.push(buf);
+        if !self.drop_staging_buffer() {
+            let _ = self.staging.push(buf);
+        }
         self.staged.notify_one();
+    }
+
+    /// Whether there are more staging buffers than the pool's size needs; if so, counts one less.
+    pub(crate) fn drop_staging_buffer(&self) -> bool {
+        let needed = self.params().staging.max(1);
+        let less = |made: usize| (made > needed).then(|| made - 1);
+        self.staging_made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Makes the log durable, then writes the batch. Every page ends up clean or dirty.
@@ -280,7 +290,7 @@ impl<T: Tier> Inner<T> {
         };
         // With this many staging buffers in use, frames wait for a device, and requests will soon wait for
         // frames.
-        let staging = self.params.staging;
+        let staging = self.params().staging;
         let writing_home = self.writing_home.load(Ordering::Relaxed);
         let urgent = writing_home * 4 >= staging || self.staging.len() * 2 <= staging;
         let class = if urgent { IoClass::UrgentClean } else { IoClass::Clean };

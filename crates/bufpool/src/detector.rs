@@ -3,6 +3,7 @@
 use pagetier_page::{PageId, SpaceId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of consecutive misses, each on the page after the previous one, that counts as sequential
 /// access: half an extent, as cautious as InnoDB (56 of 64 by default). With 4, TPC-C's deliveries, which
@@ -22,19 +23,25 @@ struct Line {
 /// Detects sequential access per space, from misses alone: hits cost nothing.
 #[derive(Debug)]
 pub(crate) struct Detector {
-    window: u32,
+    window: AtomicU32,
     lines: Mutex<FxHashMap<SpaceId, Line>>,
 }
 
 impl Detector {
     pub(crate) fn new(window: usize) -> Self {
-        Self { window: window as u32, lines: Mutex::new(FxHashMap::default()) }
+        Self { window: AtomicU32::new(window as u32), lines: Mutex::new(FxHashMap::default()) }
+    }
+
+    /// Reads ahead `window` pages at a time from now on.
+    pub(crate) fn set_window(&self, window: usize) {
+        self.window.store(window as u32, Ordering::Relaxed);
     }
 
     /// Records a demand miss. Returns the first page and the number of pages to read ahead if it continues a
     /// run.
     pub(crate) fn missed(&self, page: PageId) -> Option<(PageId, u32)> {
-        if self.window == 0 {
+        let window = self.window.load(Ordering::Relaxed);
+        if window == 0 {
             return None;
         }
         let mut lines = self.lines.lock();
@@ -49,7 +56,7 @@ impl Detector {
         }
         // Pages read ahead will not miss: the run continues after them.
         let from = PageId::new(page.space, line.next);
-        line.next = line.next.saturating_add(self.window);
-        Some((from, self.window))
+        line.next = line.next.saturating_add(window);
+        Some((from, window))
     }
 }

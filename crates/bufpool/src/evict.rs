@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
-const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 /// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
 
@@ -62,11 +62,11 @@ impl<T: Tier> Inner<T> {
         };
         let exhausted = |_| PoolError::Exhausted {
             page,
-            frames: self.params.frames,
+            frames: self.params().frames,
             waited: since.elapsed(),
             why: Box::new(self.why_exhausted(rounds)),
         };
-        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(exhausted)?
+        tokio::time::timeout(self.opened.exhausted_after, wait).await.map_err(exhausted)?
     }
 
     /// Takes the frame of the page that the policy values least.
@@ -86,7 +86,7 @@ impl<T: Tier> Inner<T> {
 
     /// Takes any evictable frame: the policy returned none although there may be one.
     #[cold]
-    fn evict_any(&self) -> Option<FrameId> {
+    pub(crate) fn evict_any(&self) -> Option<FrameId> {
         let mut policy = self.policy.lock();
         self.frames
             .ids()
@@ -122,14 +122,14 @@ impl<T: Tier> Inner<T> {
     }
 
     fn wake_cleaner(&self) {
-        let every = (self.params.clean_depth as u64 / 4).max(1);
+        let every = (self.params().clean_depth as u64 / 4).max(1);
         if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
             self.clean.notify_one();
         }
     }
 
     /// Diagnoses a wait for a frame that began when the cleaner had done `rounds` rounds.
-    fn why_exhausted(&self, rounds: u64) -> Exhausted {
+    pub(crate) fn why_exhausted(&self, rounds: u64) -> Exhausted {
         let frames = &self.frames;
         let (mut dirty, mut writing, mut pages) = (0, 0, Vec::new());
         let mut pinned = 0;
@@ -141,7 +141,7 @@ impl<T: Tier> Inner<T> {
                 pages.extend(frame.page().filter(|_| pages.len() < PAGES_MAX));
             }
         }
-        if pinned * 2 > frames.all.len() || dirty + writing == 0 {
+        if pinned * 2 > frames.count() || dirty + writing == 0 {
             return Exhausted::Pinned { pinned, pages };
         }
         match self.last_failure.lock().clone() {

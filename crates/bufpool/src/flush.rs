@@ -61,7 +61,7 @@ impl<T: Tier> Pool<T> {
         while pages.peek().is_some() {
             let mut batch = Vec::new();
             while let Some(page) =
-                pages.peek().copied().filter(|_| batch.len() < self.inner.params.clean_batch)
+                pages.peek().copied().filter(|_| batch.len() < self.inner.params().clean_batch)
             {
                 // While it holds latches and staging buffers, a batch must not wait for resources of another
                 // batch.
@@ -76,7 +76,7 @@ impl<T: Tier> Pool<T> {
                 let inner = Arc::clone(&self.inner);
                 tasks.0.spawn_on(async move { inner.write_batch(batch).await }, &self.inner.runtime);
             }
-            while tasks.0.len() >= self.inner.params.clean_batches {
+            while tasks.0.len() >= self.inner.params().clean_batches {
                 result = result.and(joined(tasks.0.join_next().await));
             }
         }

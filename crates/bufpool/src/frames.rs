@@ -4,44 +4,100 @@
 
 use crate::arena::Arena;
 use crate::frame::{Frame, NO_LSN};
-use crate::sync::ArrayQueue;
+use crate::memory::Growable;
+use crate::sync::SegQueue;
 use crate::table::Table;
 use crate::waiters::Waiters;
 use crate::word::{Mode, Released};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
-use std::sync::atomic::Ordering;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 /// The frames. Leases of frames under I/O keep them alive.
 #[derive(Debug)]
 pub(crate) struct Frames {
     pub(crate) arena: Arena,
-    pub(crate) all: Box<[Frame]>,
+    /// Every frame that the pool ever had.
+    pub(crate) all: Growable<Frame>,
     pub(crate) table: Table,
     pub(crate) waiters: Waiters,
-    pub(crate) free: ArrayQueue<FrameId>,
+    pub(crate) free: SegQueue<FrameId>,
+    /// The frames that the pool has given up: neither free nor in use, and without memory.
+    given_up: Mutex<Vec<FrameId>>,
+    /// The number of the others.
+    count: AtomicUsize,
     /// A frame became free or evictable, or a write ended.
     pub(crate) freed: Notify,
 }
 
 impl Frames {
-    pub(crate) fn new(count: usize, page_bytes: usize) -> std::io::Result<Self> {
-        let free = ArrayQueue::new(count.max(1));
-        for index in 0..count as u32 {
-            let _ = free.push(FrameId(index));
-        }
-        Ok(Self {
-            arena: Arena::new(count, page_bytes)?,
-            all: (0..count).map(|_| Frame::new(crate::table::NONE)).collect(),
-            table: Table::new(count),
-            waiters: Waiters::new(),
-            free,
-            freed: Notify::new(),
-        })
+    /// `count` free frames, and address space for `max`; without it, no room to grow.
+    pub(crate) fn new(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
+        Self::with_room(count, max.max(count), page_bytes)
+            .or_else(|_| Self::with_room(count, count, page_bytes))
     }
 
-    /// Every frame's id.
+    fn with_room(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
+        let this = Self {
+            arena: Arena::new(max, page_bytes)?,
+            all: Growable::new(max, || Frame::new(crate::table::NONE))?,
+            table: Table::new(count, max)?,
+            waiters: Waiters::new(),
+            free: SegQueue::new(),
+            given_up: Mutex::new(Vec::new()),
+            count: AtomicUsize::new(0),
+            freed: Notify::new(),
+        };
+        this.add(count)?;
+        Ok(this)
+    }
+
+    /// The number of frames that are free or in use.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Adds `more` free frames: those that were given up, then new ones. On an error, none. One caller at a
+    /// time.
+    pub(crate) fn add(&self, more: usize) -> std::io::Result<()> {
+        let again = self.given_up.lock().len().min(more);
+        let (from, to) = (self.all.len(), self.all.len() + more - again);
+        self.arena.grow(to)?;
+        self.table.grow(&self.all, to)?;
+        self.all.grow(to)?;
+        let mut added = {
+            let mut given_up = self.given_up.lock();
+            let left = given_up.len() - again;
+            given_up.split_off(left)
+        };
+        added.extend((from as u32..to as u32).map(FrameId));
+        self.count.fetch_add(more, Ordering::AcqRel);
+        added.into_iter().for_each(|frame| self.free.push(frame));
+        self.freed.notify_waiters();
+        Ok(())
+    }
+
+    /// Gives up `frames`, which are without pages, and which no other task can reach: their memory returns to
+    /// the system. They count as given up already.
+    pub(crate) fn release_memory(&self, mut frames: Vec<FrameId>) {
+        frames.sort_unstable();
+        for run in frames.chunk_by(|a, b| a.0 + 1 == b.0) {
+            if let Some(first) = run.first() {
+                // SAFETY: the caller owns these frames.
+                unsafe { self.arena.give_back(first.at()..first.at() + run.len()) };
+            }
+        }
+        self.given_up.lock().append(&mut frames);
+    }
+
+    /// Counts one frame less; the caller has taken it.
+    pub(crate) fn count_given_up(&self) {
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The ids of all frames, those given up included.
     pub(crate) fn ids(&self) -> impl Iterator<Item = FrameId> + use<> {
         (0..self.all.len() as u32).map(FrameId)
     }
@@ -84,7 +140,7 @@ impl Frames {
 
     /// Returns a frame without a page to the free list.
     pub(crate) fn give_back(&self, frame: FrameId) {
-        let _ = self.free.push(frame);
+        self.free.push(frame);
         self.freed.notify_one();
     }
 

@@ -3,7 +3,7 @@
 use crate::detector::Detector;
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
-use crate::params::{Counters, PoolError, PoolParams};
+use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
 use crate::record::Recorder;
 use crate::sampler::Sampler;
 use crate::stalls::Stalls;
@@ -25,7 +25,11 @@ pub(crate) fn bump(counter: &AtomicU64) {
 
 /// The state that a pool shares with its tasks and guards. Other crates cannot name it.
 pub struct Inner<T: Tier> {
-    pub(crate) params: PoolParams,
+    /// The parameters that it was opened with; the sizes may have changed since: see [`Inner::params`].
+    pub(crate) opened: PoolParams,
+    pub(crate) sized: parking_lot::RwLock<PoolParams>,
+    /// Held while the pool changes its size.
+    pub(crate) resizing: tokio::sync::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
     pub(crate) policy: Mutex<Box<dyn FramePolicy>>,
@@ -38,6 +42,8 @@ pub struct Inner<T: Tier> {
     /// The number of staging buffers whose page is likely to wait for the HDD.
     pub(crate) writing_home: AtomicUsize,
     pub(crate) staging: ArrayQueue<IoBuf>,
+    /// The number of staging buffers, those in use included.
+    pub(crate) staging_made: AtomicUsize,
     pub(crate) staged: Notify,
     /// Wakes the cleaner to look for work.
     pub(crate) clean: Arc<Notify>,
@@ -81,6 +87,11 @@ impl<T: Tier> Inner<T> {
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
+    /// The parameters for the pool's present size.
+    pub(crate) fn params(&self) -> PoolParams {
+        *self.sized.read()
+    }
+
     /// A pool with all frames free and no running cleaner.
     pub(crate) fn new(
         params: PoolParams,
@@ -90,13 +101,17 @@ impl<T: Tier> Inner<T> {
         runtime: tokio::runtime::Handle,
     ) -> Result<Self, PoolError> {
         let page_bytes = params.page_size.bytes();
-        let frames = Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
-        let staging = ArrayQueue::new(params.staging.max(1));
+        let frames = Frames::new(params.frames, params.frames_max, page_bytes);
+        let frames = frames.map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        let staging = ArrayQueue::new(params.staging.max(STAGING_MAX));
         for _ in 0..params.staging.max(1) {
             let _ = staging.push(IoBuf::zeroed(page_bytes));
         }
         Ok(Self {
-            params,
+            opened: params,
+            sized: parking_lot::RwLock::new(params),
+            resizing: tokio::sync::Mutex::new(()),
+            staging_made: AtomicUsize::new(params.staging.max(1)),
             frames: Arc::new(frames),
             tier,
             policy: Mutex::new(policy),
@@ -158,7 +173,7 @@ impl<T: Tier> Inner<T> {
     }
 
     pub(crate) fn note_lsn(&self, lsn: Lsn) {
-        let Some(span) = self.params.redo_span_max else { return };
+        let Some(span) = self.opened.redo_span_max else { return };
         let newest = self.lsn_max.fetch_max(lsn.0, Ordering::Relaxed).max(lsn.0);
         if newest - self.lsn_checked.load(Ordering::Relaxed).min(newest) > span / 8 {
             self.clean.notify_one();

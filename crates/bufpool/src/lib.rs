@@ -19,10 +19,12 @@ mod load;
 mod look;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod memory;
 mod mend;
 mod params;
 mod pool;
 mod record;
+mod resize;
 mod retire;
 mod sample_channel;
 mod sampler;

@@ -1,6 +1,6 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
-use crate::frame::NO_LSN;
+use crate::frame::{Frame, NO_LSN};
 use crate::guard::PageRef;
 use crate::inner::PolicyGuard;
 use crate::pool::Pool;
@@ -65,7 +65,7 @@ impl<T: Tier> Pool<T> {
     pub async fn warm(&self, pages: &[PageId]) -> u64 {
         let mut warm = 0;
         // As many as read-ahead takes at once.
-        let most = (self.inner.params.frames / 8).clamp(1, WARM_PAGES);
+        let most = (self.inner.params().frames / 8).clamp(1, WARM_PAGES);
         for some in pages.chunks(most) {
             self.prefetch(some);
             for page in some {
@@ -83,6 +83,8 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         // Hold the lock to the end, so that neither policy misses an event.
         let mut policy = inner.policy.lock();
+        // The pool's size may have changed since it was built.
+        new.set_frames(inner.params().frames);
         for frame in eviction_order(&mut policy) {
             // Do not track a frame that has just lost its page: the notification of its removal, still to
             // come, then has no effect.
@@ -98,10 +100,11 @@ impl<T: Tier> Pool<T> {
         *policy = new;
     }
 
-    /// The pages in memory, in no order. A page that enters or leaves memory during the call may be missing.
+    /// The pages in memory, in no order, except those whose eviction has begun. Takes no lock. A page that
+    /// enters or leaves memory during the call may be missing.
     #[must_use]
     pub fn resident(&self) -> Vec<PageId> {
-        self.inner.frames.all.iter().filter_map(crate::frame::Frame::page).collect()
+        self.inner.frames.all.iter().filter(|f| !f.word.is_gone()).filter_map(Frame::page).collect()
     }
 }
 

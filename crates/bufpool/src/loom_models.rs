@@ -26,6 +26,8 @@
 //! | `name` without a look at `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
 //! | a page that retires without its latch | `a_change_is_written_before_its_page_retires_or_refused` |
 //! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
+//! | the table rehashed without its locks; a bucket chosen before its lock is held | `a_page_in_memory_is_found_while_the_pool_grows` |
+//! | memory of a frame given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
 
 use crate::frame::NO_LSN;
 use crate::frames::Frames;
@@ -33,6 +35,7 @@ use crate::hits::{BATCH, HitBuffers};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolParams};
 use crate::pool::Pool;
+use crate::resize::Shrinking;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
@@ -129,6 +132,7 @@ fn pool(frames: usize) -> Pool<Numbers> {
     let mut params = PoolParams::new(frames, PageSize::MIN);
     params.staging = 2;
     params.read_ahead_pages = 0;
+    params.frames_max = frames + 2;
     let policy = PoolPolicy::Lru.build(&FramePolicyParams::new(frames, Costs::PAPER));
     let inner = Inner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
     match inner {
@@ -171,7 +175,7 @@ fn at_rest(pool: &Pool<Numbers>) {
     let frames = &pool.inner.frames;
     assert!(frames.all.iter().all(|f| f.word.pins() == 0), "a pin was left: {:?}", frames.all);
     let held = frames.all.iter().filter(|f| f.page().is_some()).count();
-    assert_eq!(held + frames.free.len(), frames.all.len(), "a frame was lost");
+    assert_eq!(held + frames.free.len(), frames.count(), "a frame was lost");
     assert_eq!(pool.validate(), Ok(()));
 }
 
@@ -496,6 +500,39 @@ fn no_page_enters_a_pool_that_has_retired() {
         join(vec![retires]);
         assert!(pool.inner.frames.all.iter().all(|frame| frame.page().is_none()));
         assert!(pool.try_get(B).is_none());
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_page_in_memory_is_found_while_the_pool_grows() {
+    model(2, || {
+        let pool = pool_with_a(2);
+        let grows = with(&pool, |pool| assert!(pool.inner.grow(2).is_ok()));
+        read(&pool, A);
+        read(&pool, B);
+        join(vec![grows]);
+        read(&pool, A);
+        assert_eq!(pool.inner.tier.loads.load(Ordering::Relaxed), 2, "each page once");
+        assert_eq!(pool.inner.frames.count(), 4);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_shrinking_pool_gives_up_only_frames_that_no_task_uses() {
+    model(2, || {
+        let pool = pool_with_a(2);
+        read(&pool, B);
+        let shrinks = with(&pool, |pool| {
+            let mut shrinking = Shrinking { pool: &pool.inner, taken: Vec::new() };
+            shrinking.take();
+        });
+        write(&pool, A);
+        join(vec![shrinks]);
+        assert_eq!(writes_of(&pool, A), 1);
+        at_rest(&pool);
+        assert!(pool.inner.grow(1).is_ok());
         at_rest(&pool);
     });
 }

@@ -13,6 +13,9 @@ use std::time::Duration;
 pub struct PoolParams {
     /// The number of frames.
     pub frames: usize,
+    /// The number of frames up to which [`Pool::resize`](crate::Pool::resize) can grow the pool: it reserves
+    /// address space for them, but no memory. Default: as many as the machine's memory has room for.
+    pub frames_max: usize,
     /// The size of a page.
     pub page_size: PageSize,
     /// The maximum number of staged copies of dirty pages: each takes a page of memory.
@@ -48,6 +51,7 @@ impl PoolParams {
     pub fn new(frames: usize, page_size: PageSize) -> Self {
         Self {
             frames,
+            frames_max: frames.max(machine_frames(page_size)),
             page_size,
             staging: staging_for(frames),
             clean_depth: (frames / 64).clamp(4, 256),
@@ -74,6 +78,25 @@ impl PoolParams {
         Self::new(frames, page_size)
     }
 
+    /// These parameters for a pool of another number of frames: what follows the default for the present
+    /// number follows it for the other one.
+    #[must_use]
+    pub(crate) fn resized(&self, frames: usize) -> Self {
+        let (before, after) = (Self::new(self.frames, self.page_size), Self::new(frames, self.page_size));
+        let follow = |size: fn(&Self) -> usize| {
+            if size(self) == size(&before) { size(&after) } else { size(self) }
+        };
+        Self {
+            frames,
+            staging: follow(|p| p.staging),
+            clean_depth: follow(|p| p.clean_depth),
+            clean_batch: follow(|p| p.clean_batch),
+            clean_batches: follow(|p| p.clean_batches),
+            read_ahead_pages: follow(|p| p.read_ahead_pages),
+            ..*self
+        }
+    }
+
     /// The memory of a pool of `frames` frames, in bytes.
     #[must_use]
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {
@@ -88,8 +111,21 @@ impl PoolParams {
     }
 }
 
+/// The maximum of [`PoolParams::staging`] by default.
+pub(crate) const STAGING_MAX: usize = 256;
+
+/// The maximum number of frames: their ids leave a bit for a mark.
+const FRAMES_MAX: usize = 1 << 30;
+
 fn staging_for(frames: usize) -> usize {
-    (frames / 32).clamp(4, 256)
+    (frames / 32).clamp(4, STAGING_MAX)
+}
+
+/// The number of frames that the machine's memory has room for.
+fn machine_frames(page_size: PageSize) -> usize {
+    let system = rustix::system::sysinfo();
+    let bytes = (system.totalram as usize).saturating_mul(system.mem_unit as usize);
+    (bytes / page_size.bytes()).min(FRAMES_MAX)
 }
 
 /// Why a pool operation failed.
@@ -126,6 +162,19 @@ pub enum PoolError {
         /// The gate's error.
         #[source]
         source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// The pool could not shrink further: the other frames stayed pinned or dirty for the allowed time. It
+    /// keeps the size that it has reached.
+    #[error("the pool has {frames} frames, not {wanted}, and none more became free in {waited:.1?}: {why}")]
+    Shrink {
+        /// The number of frames that it has.
+        frames: usize,
+        /// The number that it was to have.
+        wanted: usize,
+        /// How long it waited for the next one.
+        waited: Duration,
+        /// What keeps the frames.
+        why: Box<Exhausted>,
     },
     /// The pool was shut down.
     #[error("the pool is closed")]
@@ -194,7 +243,7 @@ counters! {
 pub struct PoolMemory {
     /// The pages.
     pub frames: u64,
-    /// Metadata, page table and hit buffers.
+    /// Metadata, page table and hit buffers: of the largest size that the pool ever had.
     pub metadata: u64,
     /// The maximum memory for staged copies.
     pub staging: u64,
@@ -203,6 +252,15 @@ pub struct PoolMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_follow_the_number_of_frames_unless_they_were_set() {
+        let params = PoolParams { clean_batch: 9, read_ahead_pages: 0, ..PoolParams::new(64, PageSize::MIN) };
+        let large = params.resized(64_000);
+        let default = PoolParams::new(64_000, PageSize::MIN);
+        assert_eq!(large, PoolParams { clean_batch: 9, read_ahead_pages: 0, ..default });
+        assert_eq!(large.resized(64), params);
+    }
 
     #[test]
     fn every_part_of_a_frame_counts() {

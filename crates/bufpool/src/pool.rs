@@ -270,22 +270,22 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn memory(&self) -> PoolMemory {
         let inner = &self.inner;
-        let frames = inner.params.frames;
-        let page = inner.params.page_size.bytes();
-        let metadata = frames * (size_of::<crate::frame::Frame>() + 4)
+        let params = inner.params();
+        let page = params.page_size.bytes();
+        let metadata = inner.frames.all.len() * (size_of::<crate::frame::Frame>() + 4)
             + inner.frames.table.memory_bytes()
             + inner.hits.memory_bytes();
         PoolMemory {
-            frames: (frames * page) as u64,
+            frames: (inner.frames.count() * page) as u64,
             metadata: metadata as u64,
-            staging: (inner.params.staging * page) as u64,
+            staging: (params.staging * page) as u64,
         }
     }
 
-    /// The pool's parameters.
+    /// The pool's parameters, for its present size.
     #[must_use]
-    pub fn params(&self) -> &PoolParams {
-        &self.inner.params
+    pub fn params(&self) -> PoolParams {
+        self.inner.params()
     }
 
     /// The setting that the policy follows, if it adapts.
@@ -326,7 +326,7 @@ impl<T: Tier> Pool<T> {
         let adds_up = || {
             let held = frames.all.iter().filter(|f| f.page().is_some()).count();
             let pinned = frames.all.iter().filter(|f| f.word.pins() > 0).count();
-            held + frames.free.len() <= frames.all.len() + pinned
+            held + frames.free.len() <= frames.count() + pinned
         };
         if !(0..100).any(|_| adds_up()) {
             return Err(format!("{held} pages and {} free frames", frames.free.len()));
@@ -337,6 +337,6 @@ impl<T: Tier> Pool<T> {
 
 impl<T: Tier> std::fmt::Debug for Pool<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("params", &self.inner.params).finish_non_exhaustive()
+        f.debug_struct("Pool").field("params", &self.inner.params()).finish_non_exhaustive()
     }
 }

@@ -1,11 +1,14 @@
-//! The page table: which frame holds a page. Built for a fixed number of frames: bucket heads, and chains
-//! through the frames themselves.
+//! The page table: which frame holds a page. Bucket heads, and chains through the frames themselves.
 //!
 //! Lookups take no lock. A lookup concurrent with a change of the chain may miss a page that is present, or
 //! find a frame whose page has just changed. Callers therefore pin the frame and check its page again, and
 //! confirm a page's absence under the bucket's lock. Changes hold that lock.
+//!
+//! The table grows in place with the pool, under all locks. A lookup during that is one of the above: it may
+//! follow a chain of either table, or of both.
 
 use crate::frame::Frame;
+use crate::memory::Growable;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -24,24 +27,75 @@ const HOPS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Table {
-    heads: Box<[AtomicU32]>,
-    shift: u32,
+    heads: Growable<AtomicU32>,
+    /// How many bits of a hash do not number its bucket.
+    shift: std::sync::atomic::AtomicU32,
+    /// Each for a run of buckets.
     locks: Box<[Mutex<()>]>,
+    /// How many bits of a hash do not number its lock: the same for all sizes of the table.
+    lock_shift: u32,
+}
+
+/// The buckets of a table for `frames`.
+fn buckets_for(frames: usize) -> usize {
+    (frames * 2).next_power_of_two().max(BUCKETS_MIN)
+}
+
+/// Whose highest bits number buckets and locks.
+fn hash(page: PageId) -> u64 {
+    let mixed = page.to_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The shift that leaves the highest bits, those that number one of `count`, a power of two.
+fn shift_for(count: usize) -> u32 {
+    64 - count.trailing_zeros()
 }
 
 impl Table {
-    pub(crate) fn new(frames: usize) -> Self {
-        let buckets = (frames * 2).next_power_of_two().max(BUCKETS_MIN);
-        Self {
-            heads: (0..buckets).map(|_| AtomicU32::new(NONE)).collect(),
-            shift: 64 - buckets.trailing_zeros(),
-            locks: (0..(buckets / 16).clamp(LOCKS_MIN, 1024)).map(|_| Mutex::new(())).collect(),
-        }
+    /// For `frames` frames, with room to grow for `max`.
+    pub(crate) fn new(frames: usize, max: usize) -> std::io::Result<Self> {
+        let buckets = buckets_for(frames);
+        let locks = (buckets / 16).clamp(LOCKS_MIN, 1024);
+        let heads = Growable::new(buckets_for(max), || AtomicU32::new(NONE))?;
+        heads.grow(buckets)?;
+        Ok(Self {
+            heads,
+            shift: shift_for(buckets).into(),
+            locks: (0..locks).map(|_| Mutex::new(())).collect(),
+            lock_shift: shift_for(locks),
+        })
     }
 
+    /// Grows the table for `count` frames. Nothing enters or leaves it meanwhile.
+    pub(crate) fn grow(&self, frames: &[Frame], count: usize) -> std::io::Result<()> {
+        let buckets = buckets_for(count);
+        if buckets <= self.heads.len() {
+            return Ok(());
+        }
+        let _locked: Vec<_> = self.locks.iter().map(Mutex::lock).collect();
+        self.heads.grow(buckets)?;
+        self.heads.iter().for_each(|head| head.store(NONE, Ordering::Release));
+        self.shift.store(shift_for(buckets), Ordering::Release);
+        // Under the locks, a frame has a page if and only if it is in a chain.
+        for (index, frame) in frames.iter().enumerate() {
+            if let Some(page) = frame.page() {
+                self.link(self.bucket(page), frames, FrameId(index as u32));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn bucket(&self, page: PageId) -> usize {
-        let mixed = page.to_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        (hash(page) >> self.shift.load(Ordering::Relaxed)) as usize
+    }
+
+    /// Puts `frame` at the head of the chain.
+    fn link(&self, bucket: usize, frames: &[Frame], frame: FrameId) {
+        let head = &self.heads[bucket];
+        frames[frame.at()].next.store(head.load(Ordering::Relaxed), Ordering::Release);
+        head.store(frame.0, Ordering::Release);
     }
 
     /// A frame that held `page` at some moment during the call.
@@ -51,7 +105,8 @@ impl Table {
 
     fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<FrameId> {
         let wanted = page.to_u64();
-        let mut at = self.heads[bucket].load(Ordering::Acquire);
+        // The table may just have grown: beyond the heads that this thread sees, every page is missed.
+        let mut at = self.heads.get(bucket)?.load(Ordering::Acquire);
         for _ in 0..hops_max {
             let frame = frames.get(at as usize)?;
             if frame.page.load(Ordering::Acquire) == wanted {
@@ -64,9 +119,10 @@ impl Table {
 
     /// Locks the bucket of `page`.
     pub(crate) fn lock(&self, page: PageId) -> Bucket<'_> {
-        let bucket = self.bucket(page);
-        let guard = self.locks[bucket % self.locks.len()].lock();
-        Bucket { table: self, bucket, page, _guard: guard }
+        let lock = hash(page).checked_shr(self.lock_shift).unwrap_or(0) as usize;
+        let guard = self.locks[lock].lock();
+        // Under the lock the table does not grow.
+        Bucket { table: self, bucket: self.bucket(page), page, _guard: guard }
     }
 
     /// Takes every bucket's lock once: whatever was done under one of them before is visible afterwards.
@@ -95,11 +151,8 @@ impl Bucket<'_> {
 
     /// Inserts `frame` at the head of the chain and sets its page.
     pub(crate) fn insert(&self, frames: &[Frame], frame: FrameId) {
-        let head = &self.table.heads[self.bucket];
-        let f = &frames[frame.at()];
-        f.page.store(self.page.to_u64(), Ordering::Release);
-        f.next.store(head.load(Ordering::Relaxed), Ordering::Release);
-        head.store(frame.0, Ordering::Release);
+        frames[frame.at()].page.store(self.page.to_u64(), Ordering::Release);
+        self.table.link(self.bucket, frames, frame);
     }
 
     /// Removes `frame` from the chain and clears its page.

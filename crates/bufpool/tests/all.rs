@@ -3,3 +3,4 @@
 mod mending;
 mod notifications;
 mod pool;
+mod resize;

@@ -19,18 +19,18 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const SPACE: SpaceId = SpaceId(1);
 
-fn page(no: u32) -> PageId {
+pub(crate) fn page(no: u32) -> PageId {
     PageId::new(SPACE, no)
 }
 
 /// Pages in a map; reads and writes take some of tokio's time.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     pages: Mutex<HashMap<PageId, Vec<u8>>>,
     fetches: AtomicU64,
     writes: AtomicU64,
     fail_reads: AtomicBool,
-    fail_writes: AtomicBool,
+    pub(crate) fail_writes: AtomicBool,
     log_durable: AtomicU64,
     /// Pages that became dirty, with the logical reads reported at that moment.
     dirtied: Mutex<Vec<(PageId, u32)>>,
@@ -42,7 +42,7 @@ fn eio(op: IoOp) -> DeviceError {
 }
 
 impl Memory {
-    fn with_pages(count: u32) -> Arc<Self> {
+    pub(crate) fn with_pages(count: u32) -> Arc<Self> {
         let memory = Self::default();
         for no in 0..count {
             let mut image = vec![0; PAGE];
@@ -53,7 +53,7 @@ impl Memory {
         Arc::new(memory)
     }
 
-    fn version(&self, no: u32) -> u32 {
+    pub(crate) fn version(&self, no: u32) -> u32 {
         let pages = self.pages.lock().unwrap();
         u32::from_le_bytes(pages[&page(no)][36..40].try_into().unwrap())
     }
@@ -141,7 +141,7 @@ impl LogGate for Gate {
     }
 }
 
-fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Memory> {
+pub(crate) fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Memory> {
     pool_ahead(memory, policy, frames, 0)
 }
 

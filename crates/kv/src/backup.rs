@@ -13,9 +13,8 @@ use crate::error::KvError;
 use crate::kv::Kv;
 use crate::open::SPACE;
 use crate::options::Options;
-use crate::tree::META_PAGE;
-use crate::tree::node::Meta;
 use pagetier::{Lsn, PageId, PageStore};
+use pagetier_btree::Tree;
 use pagetier_wal::{FileMedia, Media, WalError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,17 +92,15 @@ impl Kv {
         options: &Options,
         progress: &mut (impl FnMut(BackupProgress) + Send),
     ) -> Result<u64, KvError> {
-        let source = &self.tree;
+        let source = self.tree.store();
         let builder = PageStore::builder().directory(options.pages_dir()).ssd_bytes(0);
-        let builder = builder.pool_bytes(COPY_POOL_BYTES).page_size(source.store.page_size());
+        let builder = builder.pool_bytes(COPY_POOL_BYTES).page_size(source.page_size());
         let copy = builder.open().await?;
         // Log records name pages by the number of their space.
-        let space = source.space;
+        let space = self.tree.space();
         copy.spaces().create_as(space, SPACE).await?;
-        let meta = source.store.get(PageId::new(source.space, META_PAGE)).await?;
-        let end = Meta::read(&meta).map_or(0, |meta| meta.end);
-        drop(meta);
-        let mut scan = source.store.scan(source.space, 0..end);
+        let end = Tree::meta(source, space).await?.map_or(0, |meta| meta.end);
+        let mut scan = source.scan(space, 0..end);
         let mut pages = 0_u64;
         while let Some(page) = scan.next().await {
             let page = page?;

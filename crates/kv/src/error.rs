@@ -1,6 +1,7 @@
 //! Errors of the key-value store.
 
 use pagetier::PageId;
+use pagetier_btree::TreeError;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
 use std::path::PathBuf;
 
@@ -94,6 +95,15 @@ pub enum KvError {
         /// The first problem.
         problem: String,
     },
+}
+
+impl From<TreeError> for KvError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Store(error) => Self::Store(error),
+            TreeError::Damaged { page, what } => Self::Damaged { page, what },
+        }
+    }
 }
 
 impl KvError {

@@ -1,11 +1,11 @@
 //! An open store: changes, reads, checkpoints, closing.
 
 use crate::error::KvError;
-use crate::tree::{Scan, Tree};
 use pagetier::{Lsn, PageStore};
+use pagetier_btree::{CheckReport, Scan, Tree};
 use pagetier_wal::{Keep, Wal, checkpoint};
 use parking_lot::Mutex;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -34,6 +34,7 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Kv {
     pub(crate) tree: Arc<Tree>,
+    wal: Wal,
     stall_max: Duration,
     keep: Keep,
     recovered: Recovered,
@@ -54,16 +55,12 @@ impl Drop for Checkpoints {
 }
 
 impl Kv {
-    pub(crate) fn new(tree: Tree, keep: Keep, stall_max: Duration, recovered: Recovered) -> Self {
+    pub(crate) fn new(tree: Tree, wal: Wal, keep: Keep, stall_max: Duration, recovered: Recovered) -> Self {
         let tree = Arc::new(tree);
         let failure = Arc::default();
-        let task = tokio::spawn(keep_log_short(
-            Arc::downgrade(&tree),
-            tree.wal.growth(),
-            keep,
-            Arc::clone(&failure),
-        ));
-        Self { tree, stall_max, keep, recovered, checkpoints: Checkpoints { task, failure } }
+        let task =
+            tokio::spawn(keep_log_short(Arc::downgrade(&tree), wal.growth(), keep, Arc::clone(&failure)));
+        Self { tree, wal, stall_max, keep, recovered, checkpoints: Checkpoints { task, failure } }
     }
 
     /// Returns the value of `key`.
@@ -71,7 +68,7 @@ impl Kv {
     /// # Errors
     /// A page cannot be read.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        self.tree.get(key).await
+        Ok(self.tree.get(key, <[u8]>::to_vec).await?)
     }
 
     /// Inserts `key`, or replaces its value. Durable when it returns; concurrent calls share a sync of the
@@ -97,7 +94,7 @@ impl Kv {
             return Err(KvError::ValueTooLong { bytes: value.len(), max });
         }
         self.admit_change().await?;
-        self.tree.put(key, value).await
+        Ok(self.tree.put(key, value).await?)
     }
 
     /// Removes `key`; returns false if there is no such key. Otherwise like [`Kv::put`].
@@ -117,7 +114,7 @@ impl Kv {
     pub async fn delete_unsynced(&self, key: &[u8]) -> Result<Option<Lsn>, KvError> {
         self.check_key(key)?;
         self.admit_change().await?;
-        self.tree.delete(key).await
+        Ok(self.tree.delete(key).await?)
     }
 
     /// Makes every change made before this call durable.
@@ -132,20 +129,27 @@ impl Kv {
     /// snapshot: it sees an entry that changes meanwhile before or after the change.
     #[must_use]
     pub fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
-        let owned = |bound: Bound<&&[u8]>| bound.map(|key| key.to_vec());
-        Scan::new(&self.tree, owned(range.start_bound()), owned(range.end_bound()))
+        self.tree.scan(range)
+    }
+
+    /// Reads every page of the store and verifies the tree: see [`Tree::check`].
+    ///
+    /// # Errors
+    /// The meta page cannot be read. Other pages that cannot be read are problems of the report.
+    pub async fn check(&self, progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport, KvError> {
+        Ok(self.tree.check(progress).await?)
     }
 
     /// The page store, for its statistics and its SSD. Do not change its pages: that damages the tree.
     #[must_use]
     pub fn store(&self) -> &PageStore {
-        &self.tree.store
+        self.tree.store()
     }
 
     /// The log.
     #[must_use]
     pub fn wal(&self) -> &Wal {
-        &self.tree.wal
+        &self.wal
     }
 
     /// What the opening did to recover.
@@ -171,14 +175,14 @@ impl Kv {
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.
     pub async fn close(self) -> Result<(), KvError> {
-        let Self { tree, keep, checkpoints, .. } = self;
+        let Self { tree, wal, keep, checkpoints, .. } = self;
         checkpoints.task.abort();
         // Wait until the task has dropped the tree, however it ends.
         while !checkpoints.task.is_finished() {
             tokio::task::yield_now().await;
         }
         drop(checkpoints);
-        let Tree { store, wal, .. } = &*tree;
+        let store = tree.store();
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         store.sync().await?;
         let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
@@ -222,7 +226,8 @@ async fn keep_log_short(
         growth.notified().await;
         loop {
             let Some(tree) = tree.upgrade() else { return };
-            let done = checkpoint(&tree.store, &tree.wal, keep).await;
+            let Some(wal) = tree.wal() else { return };
+            let done = checkpoint(tree.store(), wal, keep).await;
             drop(tree);
             *failure.lock() = done.as_ref().err().map(ToString::to_string);
             let Err(error) = done else { break };

@@ -6,14 +6,10 @@
 //!
 //! | question | file |
 //! | --- | --- |
-//! | How is a page laid out, and how is it changed? | `tree/node.rs`, `tree/edit.rs` |
-//! | How are pages allocated and freed? | `tree/pages.rs` |
-//! | What do readers and writers lock? | `tree/mod.rs` |
-//! | How does the tree grow and shrink? | `tree/grow.rs`, `tree/shrink.rs` |
+//! | Where is the tree, and when is it sound? | the crate `pagetier-btree`, shared with `tpcc_lite` |
 //! | In which order does an opening recover? | `open.rs` |
 //! | How is a running store copied? | `backup.rs` |
-//! | When is a store sound? | `check.rs` |
-//! | Where is the log? | the crate `pagetier-wal`, which `tpcc_lite` shares |
+//! | Where is the log? | the crate `pagetier-wal`, shared with `tpcc_lite` |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -36,17 +32,14 @@
 #![forbid(unsafe_code)]
 
 mod backup;
-mod check;
 mod durable;
 mod error;
 mod kv;
 mod open;
 mod options;
-mod tree;
 
 pub use backup::{BackupProgress, BackupReport};
-pub use check::CheckReport;
 pub use error::KvError;
 pub use kv::{Kv, Recovered};
 pub use options::Options;
-pub use tree::{Entry, Scan};
+pub use pagetier_btree::{CheckReport, Entry, Scan, TreeError};

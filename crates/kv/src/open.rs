@@ -12,12 +12,11 @@ use crate::durable;
 use crate::error::KvError;
 use crate::kv::{Kv, Recovered};
 use crate::options::Options;
-use crate::tree::node::Meta;
-use crate::tree::{META_PAGE, ROOT, Tree, edit};
-use pagetier::{Builder, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
-use pagetier_wal::{Keep, MiniTx, Redone, Wal, WalLimits, redo};
+use pagetier::{Builder, OpenError, PageSize, PageStore};
+use pagetier_btree::Tree;
+use pagetier_wal::{Keep, Redone, Wal, WalLimits, redo};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::RwLock;
 
 pub(crate) const SPACE: &str = "kv";
 /// The minimum size of the log, in pages: room for the records of a few of the longest values.
@@ -72,39 +71,34 @@ impl Kv {
         keep: Keep,
         stall_max: Duration,
     ) -> Result<Self, KvError> {
-        let store = builder.log_gate(wal.gate()).open().await?;
+        let store = Arc::new(builder.log_gate(wal.gate()).open().await?);
         let space = match store.spaces().find(SPACE) {
             Some(space) => space,
             None => store.spaces().create(SPACE).await?,
         };
-        let found = read_meta(&store, space).await?;
-        if let Some(meta) = found
-            && meta.log_id != wal.id()
+        if let Some(meta) = Tree::meta(&store, space).await?
+            && meta.tag != wal.id()
         {
-            return Err(KvError::OtherLog { log: wal.id(), pages: meta.log_id });
+            return Err(KvError::OtherLog { log: wal.id(), pages: meta.tag });
         }
         let lost_pages = check_loss(&store, &wal, keep)?;
         let Redone { records, applied, .. } = redo(&store, &wal).await?;
-        match read_meta(&store, space).await? {
-            Some(_) => {}
-            None if wal.is_new() => create(&store, &wal, space).await?,
+        let (opened, logged) = (Arc::clone(&store), Some(wal.clone()));
+        let tree = match Tree::meta(&store, space).await? {
+            Some(_) => Tree::open(opened, logged, space),
+            None if wal.is_new() => {
+                let tree = Tree::create(opened, logged, space, wal.id()).await?;
+                // The log's identity is on disk from here on, whatever becomes of the first life.
+                store.sync().await?;
+                tree
+            }
             None => return Err(KvError::NoMeta),
-        }
+        };
         if store.ssd().loss().is_some() {
             store.sync().await?;
             store.ssd().acknowledge_loss().await?;
         }
-        let tree = Tree { store, wal, space, structure: RwLock::new(()) };
-        Ok(Self::new(tree, keep, stall_max, Recovered { records, applied, lost_pages }))
-    }
-}
-
-/// Reads the meta page; `None` if it was never written, or if it needs redo.
-async fn read_meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, KvError> {
-    match store.get(PageId::new(space, META_PAGE)).await {
-        Ok(page) => Ok(Meta::read(&page)),
-        Err(Error::NoSuchPage { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+        Ok(Self::new(tree, wal, keep, stall_max, Recovered { records, applied, lost_pages }))
     }
 }
 
@@ -118,16 +112,4 @@ fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> 
     } else {
         Err(KvError::SsdLost { pages })
     }
-}
-
-/// Writes the first two pages, durably.
-async fn create(store: &PageStore, wal: &Wal, space: SpaceId) -> Result<(), KvError> {
-    let meta = store.create(PageId::new(space, META_PAGE)).await?;
-    let root = store.create(PageId::new(space, ROOT)).await?;
-    let mut m = MiniTx::new(Some(wal));
-    let [meta, root] = [meta, root].map(|page| m.add(page));
-    edit::build_first(&mut m, meta, root, wal.id());
-    let lsn = m.commit();
-    wal.flush(lsn).await?;
-    Ok(())
 }

@@ -14,6 +14,7 @@ mod placement;
 pub mod pool;
 pub mod ssd;
 mod types;
+mod write_budget;
 
 pub use choice::UnknownPolicy;
 pub use choosing::Choice;
@@ -26,3 +27,4 @@ pub use pool::{
 };
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
+pub use write_budget::WriteBudget;

@@ -43,6 +43,8 @@ enum Event {
     SsdEvicted(u32),
     SsdInvalidated(u32),
     Costs(u32, u32),
+    /// Resizes the pool; frames of larger numbers may stay.
+    Frames(u32),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -62,6 +64,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => frame().prop_map(Event::SsdEvicted),
         2 => frame().prop_map(Event::SsdInvalidated),
         1 => (1..100u32, 1..100u32).prop_map(|(r, w)| Event::Costs(r, w)),
+        1 => (1..2 * FRAMES).prop_map(Event::Frames),
     ]
 }
 
@@ -101,6 +104,7 @@ impl Shell {
                 hdd_write_ms: f64::from(write),
                 ..Costs::PAPER
             }),
+            Event::Frames(frames) => policy.set_frames(frames as usize),
         }
         Ok(())
     }

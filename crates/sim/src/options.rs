@@ -1,11 +1,15 @@
-//! The options that `replay` and `whatif` share: the source of the references, and the tiers.
+//! What the programs share: the options of `replay` and `whatif` (the source of the references, and the
+//! tiers), progress bars, exit codes.
 
 use crate::{Source, Tpcc, Trace, Zipf};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use indicatif::{ProgressBar, ProgressStyle};
 use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, Costs, PoolPolicy, SsdPolicy};
 use pagetier_tpcc::args;
+use std::error::Error;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// The maximum number of pages of a tier, of the outqueue, or of a generator: 1 TiB of 16 KiB each. Larger
 /// tables would not fit in memory.
@@ -155,4 +159,23 @@ impl<'a> Input<'a> {
         }
         Ok((pool_pages, ssd_pages))
     }
+}
+
+/// A progress bar of this style.
+#[must_use]
+pub fn progress_bar(len: u64, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template);
+    ProgressBar::new(len).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// The exit code of a program that ended so; prints its error.
+#[must_use]
+pub fn exit_code(program: &str, ended: Result<(), Box<dyn Error>>) -> ExitCode {
+    ended.map_or_else(
+        |error| {
+            eprintln!("{program}: {error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
 }

@@ -2,7 +2,6 @@
 
 use pagetier_ghost::{Reference, Source, Use};
 use pagetier_page::{TRACE_RECORD_BYTES, TraceRecord};
-use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -10,36 +9,26 @@ use std::path::Path;
 pub const RECORD_BYTES: usize = TRACE_RECORD_BYTES;
 
 /// Why a trace could not be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be read.
+    #[error("{0}")]
     Io(io::Error),
     /// The file ends within a record; holds its length in bytes.
+    #[error("{0} bytes are not a multiple of the record size, {RECORD_BYTES}")]
     Torn(u64),
     /// A record is invalid; holds its number and its bytes.
+    #[error("record {0} (counting from 0) is invalid: {defect}: {1:02x?}", defect = defect(.1))]
     Record(u64, [u8; RECORD_BYTES]),
 }
 
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => write!(f, "{error}"),
-            Self::Torn(bytes) => {
-                write!(f, "{bytes} bytes are not a multiple of the record size, {RECORD_BYTES}")
-            }
-            Self::Record(at, bytes) => {
-                let why = match bytes {
-                    [.., 0 | 1, 0 | 1, _, _] => "its page number takes more than 48 bits",
-                    [.., 0 | 1, _, _, _] => "its flag is neither 0 nor 1",
-                    _ => "its operation is neither 0 (read) nor 1 (write)",
-                };
-                write!(f, "record {at} (counting from 0) is invalid: {why}: {bytes:02x?}")
-            }
-        }
+fn defect(record: &[u8; RECORD_BYTES]) -> &'static str {
+    match record {
+        [.., 0 | 1, 0 | 1, _, _] => "its page number takes more than 48 bits",
+        [.., 0 | 1, _, _, _] => "its flag is neither 0 nor 1",
+        _ => "its operation is neither 0 (read) nor 1 (write)",
     }
 }
-
-impl std::error::Error for TraceError {}
 
 /// The reference that a record encodes.
 #[must_use]

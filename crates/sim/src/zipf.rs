@@ -9,11 +9,37 @@ use rand::{Rng, SeedableRng};
 /// References per batch.
 const BATCH: u32 = 64;
 
+/// Draws ranks with probabilities proportional to (rank + 1)^-skew.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    /// Cumulative probabilities by rank.
+    cumulative: Vec<f64>,
+}
+
+impl Ranks {
+    /// `n` ranks, at least one.
+    pub(crate) fn new(n: u32, skew: f64) -> Self {
+        let mut sum = 0.0;
+        let mut cumulative: Vec<f64> = (1..=n.max(1))
+            .map(|rank| {
+                sum += f64::from(rank).powf(-skew);
+                sum
+            })
+            .collect();
+        cumulative.iter_mut().for_each(|c| *c /= sum);
+        Self { cumulative }
+    }
+
+    pub(crate) fn draw(&self, rng: &mut SmallRng) -> u32 {
+        let at = rng.random::<f64>();
+        self.cumulative.partition_point(|&c| c < at).min(self.cumulative.len() - 1) as u32
+    }
+}
+
 /// Independent references: the page of rank r has a probability proportional to r^-skew.
 #[derive(Debug)]
 pub struct Zipf {
-    /// Cumulative probabilities by rank.
-    cumulative: Vec<f64>,
+    ranks: Ranks,
     /// The page of each rank.
     page_of: Vec<u32>,
     write_share: f64,
@@ -32,20 +58,12 @@ impl Zipf {
     pub fn new(pages: u32, skew: f64, write_share: f64, seed: u64) -> Self {
         let pages = pages.max(1);
         let mut rng = SmallRng::seed_from_u64(seed);
-        let mut sum = 0.0;
-        let mut cumulative: Vec<f64> = (1..=pages)
-            .map(|rank| {
-                sum += f64::from(rank).powf(-skew);
-                sum
-            })
-            .collect();
-        cumulative.iter_mut().for_each(|c| *c /= sum);
         let mut page_of: Vec<u32> = (0..pages).collect();
         for at in (1..page_of.len()).rev() {
             page_of.swap(at, rng.random_range(0..=at));
         }
         Self {
-            cumulative,
+            ranks: Ranks::new(pages, skew),
             page_of,
             write_share,
             churn: 0.0,
@@ -98,9 +116,8 @@ impl Source for Zipf {
                 out.push(Reference::read(PageId::new(SpaceId(1), self.scanned_page())));
                 continue;
             }
-            let at = self.rng.random::<f64>();
-            let rank = self.cumulative.partition_point(|&c| c < at).min(self.page_of.len() - 1);
-            let page = PageId::new(SpaceId(1), self.page_of[rank]);
+            let rank = self.ranks.draw(&mut self.rng);
+            let page = PageId::new(SpaceId(1), self.page_of[rank as usize]);
             let write = self.rng.random_bool(self.write_share);
             out.push(if write { Reference::write(page) } else { Reference::read(page) });
         }

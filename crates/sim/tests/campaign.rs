@@ -69,7 +69,7 @@ fn directed_lives_meet_their_hazards_and_show_nothing_either() {
     }
     let (hazard, seed) = ONCE_ENDLESS;
     expect_none(run_seed(&Plan { lives: 1, images: 2, ..Plan::directed(seed, hazard) }, &GO, &mut totals));
-    for hazard in Hazard::HAZARDS {
+    for &hazard in Hazard::all() {
         expect_none(run_seed(&reduced(Plan::directed(7, hazard)), &GO, &mut totals));
     }
     let hazard = "stale SSD copy that only the journal voids";

@@ -22,6 +22,7 @@ mod rules;
 mod tier;
 
 pub use exec::Homes;
+pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
     OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark, write_superblocks,

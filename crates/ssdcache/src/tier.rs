@@ -1,6 +1,7 @@
 //! [`SsdTier`]: one handle for the storage below the pool.
 
 use crate::exec::Core;
+use crate::exec::budget::BudgetStats;
 use crate::exec::drain::{DrainProgress, DrainReport};
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, mark, open};
 use crate::exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
@@ -15,7 +16,7 @@ use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId};
+use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,6 +55,8 @@ pub struct TierStats {
     pub mode: SsdMode,
     /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
     pub oldest_lsn: Option<Lsn>,
+    /// The write budget, if there is one.
+    pub write_budget: Option<BudgetStats>,
     /// Why the SSD takes no new pages; `None`: it takes them.
     pub ssd_error: Option<Arc<str>>,
     /// Why writes are refused; `None`: they are accepted.
@@ -94,6 +97,7 @@ impl SsdTier {
             journal_used: home.journal_held(),
             counts: slots.counts(),
             memory_bytes: slots.memory_bytes() as u64,
+            write_budget: self.core.budget_stats(),
             ssd_error: ssd_error.clone(),
             refusing: self.core.refusing.cause(),
         }
@@ -137,7 +141,15 @@ impl SsdTier {
 
     /// Gives the policy new device costs.
     pub fn set_costs(&self, costs: Costs) {
-        self.core.state.lock().slots.policy().set_costs(costs);
+        self.core.set_costs(costs);
+    }
+
+    /// Sets how many bytes may be written to the SSD per day; `None`: any number. While the budget is
+    /// overdrawn, a write to the SSD costs more: see [`pagetier_policy::WriteBudget`]. A copy of a page that
+    /// the HDD has is then written only if its benefit exceeds that cost.
+    /// `costs`: those of the policy.
+    pub fn set_write_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
+        self.core.set_budget(bytes_per_day, costs);
     }
 
     /// Forgets every page of `space`, which is being dropped and has no page in the pool. Afterwards no home
@@ -330,6 +342,42 @@ impl SsdTier {
             self.core.ssd_failed(&error);
         }
         Ok(exchanged)
+    }
+
+    /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
+    /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
+    /// under way, and names the zone in which the policy works by a checkpoint; reads go on, writes wait.
+    /// `buffered`: the pages in memory. Must be driven to completion.
+    ///
+    /// # Errors
+    /// The HDD cannot be flushed, or writes are refused; the policy in use is kept.
+    pub async fn set_policy(
+        &self,
+        policy: Box<dyn SlotPolicy>,
+        buffered: impl FnOnce() -> Vec<PageId>,
+    ) -> Result<(), TierError> {
+        let _quiet = self.core.quiesce().await;
+        if let Some(refusal) = self.core.refusal() {
+            return Err(refusal);
+        }
+        // What slots back (doublewrite), and copies that wait for their homes: clean from here on.
+        self.core.flush_hdd().await?;
+        let now = self.core.now();
+        let usable = {
+            let mut state = self.core.state.lock();
+            // Under the lock: a page that leaves memory after this is reported to the new policy.
+            state.slots.switch_policy(policy, &buffered(), now);
+            self.core.choice_changes.store(0, Ordering::Relaxed);
+            self.core.budget_starts_anew();
+            state.ssd_error.is_none()
+        };
+        if usable
+            && self.core.has_slots()
+            && let Err(error) = self.core.checkpoint().await
+        {
+            self.core.ssd_failed(&error);
+        }
+        Ok(())
     }
 
     /// Why writes are refused for a cause that does not lie with the SSD; no exchange of the SSD succeeds

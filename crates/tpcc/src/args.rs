@@ -132,21 +132,25 @@ impl FromStr for PolicyPair {
 
 /// Pairs separated by commas, such as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy
 /// starts a pair, unless it starts with an option; any other part is an option of the policy before it.
-///
-/// # Errors
-/// What was expected.
-pub fn policy_pairs(list: &str) -> Result<Vec<PolicyPair>, String> {
-    let mut pairs: Vec<String> = Vec::new();
-    for part in list.split(',') {
-        let head = part.split(['+', ':']).next().unwrap_or_default().trim().to_ascii_lowercase();
-        let option = PoolPolicy::PARTS.contains(&head.as_str());
-        let begins = !option && (part.contains('+') || head.parse::<PoolPolicy>().is_ok());
-        match pairs.last_mut().filter(|_| !begins && !part.trim().is_empty()) {
-            Some(pair) => *pair = format!("{pair},{part}"),
-            None => pairs.push(part.to_owned()),
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyPairs(pub Vec<PolicyPair>);
+
+impl FromStr for PolicyPairs {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut pairs: Vec<String> = Vec::new();
+        for part in list.split(',') {
+            let head = part.split(['+', ':']).next().unwrap_or_default().trim().to_ascii_lowercase();
+            let option = PoolPolicy::PARTS.contains(&head.as_str());
+            let begins = !option && (part.contains('+') || head.parse::<PoolPolicy>().is_ok());
+            match pairs.last_mut().filter(|_| !begins && !part.trim().is_empty()) {
+                Some(pair) => *pair = format!("{pair},{part}"),
+                None => pairs.push(part.to_owned()),
+            }
         }
+        pairs.iter().map(|pair| pair.parse()).collect::<Result<_, _>>().map(Self)
     }
-    pairs.iter().map(|pair| pair.parse()).collect()
 }
 
 #[cfg(test)]
@@ -195,7 +199,7 @@ mod tests {
     #[test]
     fn a_list_of_pairs_distinguishes_options_from_policies() {
         let names = |list: &str| {
-            policy_pairs(list).map(|pairs| pairs.iter().map(ToString::to_string).collect::<Vec<_>>())
+            list.parse().map(|PolicyPairs(pairs)| pairs.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(names("CFDC-75+Tac"), Ok(vec!["cfdc-75+tac".to_owned()]));
         let list = "lru+cc,gd2l:frequency,write-back+cac:ageing,sketch,gd2l+cac";

@@ -1,14 +1,13 @@
 //! The catalog: one page in its own space that describes the database, written when the load is complete.
 
-use crate::btree::RowLens;
 use crate::error::DbError;
 use crate::random::Constants;
-use crate::schema::Table;
 use pagetier::{PageId, PageStore};
+use pagetier_btree::ENTRY_BYTES;
 
 const SPACE: &str = "tpcc_catalog";
 const MAGIC: &[u8; 8] = b"TPCCLITE";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The size of the population. Clause 1.2.1 allows only [`Scale::full`]; tests use smaller ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +18,7 @@ pub(crate) struct Scale {
     pub(crate) items: u32,
     /// Customers per district, which is also its number of initial orders.
     pub(crate) customers: u32,
-    /// Bytes that each row takes in addition to its columns.
+    /// Bytes that each row takes in addition to its columns; at least [`ENTRY_BYTES`].
     pub(crate) row_overhead: u16,
 }
 
@@ -29,10 +28,16 @@ impl Scale {
         Self { warehouses, items: 100_000, customers: 3_000, row_overhead }
     }
 
-    /// The lengths of the rows of `table`.
-    pub(crate) fn row(self, table: Table) -> RowLens {
-        let (key, val) = table.lens();
-        RowLens { key, val, overhead: self.row_overhead.into() }
+    /// The overhead of a row that the tree does not have by itself, which its value has at its end.
+    pub(crate) fn unused_bytes(self) -> usize {
+        usize::from(self.row_overhead).saturating_sub(ENTRY_BYTES)
+    }
+
+    /// The value that a tree stores for a row.
+    pub(crate) fn stored(self, row: &[u8]) -> Vec<u8> {
+        let mut stored = row.to_vec();
+        stored.resize(row.len() + self.unused_bytes(), 0);
+        stored
     }
 
     /// The number of different last names.

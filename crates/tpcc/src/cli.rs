@@ -1,8 +1,8 @@
 //! The command line and its defaults.
 
-use crate::args;
+use crate::args::{self, PolicyPairs};
 use crate::compare::CompareArgs;
-use crate::policies::{Policies, PolicyList};
+use crate::policies::Policies;
 use clap::{Parser, ValueEnum};
 use pagetier::{COST_POINTS, Costs, PageSize, PoolPolicy, SsdPolicy};
 use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
@@ -38,8 +38,9 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) warehouses: Option<u16>,
     /// Bytes that a new database's rows take in addition to their columns: the paper's InnoDB keeps a record
-    /// header (5), a transaction id (6) and a pointer to the undo log (7) with each; here they stay unused
-    #[arg(long, value_name = "B", default_value_t = 18, value_parser = clap::value_parser!(u16).range(..=256))]
+    /// header (5), a transaction id (6) and a pointer to the undo log (7) with each; here the tree takes 8,
+    /// and the others stay unused
+    #[arg(long, value_name = "B", default_value_t = 18, value_parser = clap::value_parser!(u16).range(8..=256))]
     pub(crate) row_overhead: u16,
     /// Size of the SSD cache, such as 100MiB; 0 for none [default: a third of the database]
     #[arg(long, value_name = "B", value_parser = size)]
@@ -64,8 +65,8 @@ pub(crate) struct Cli {
     pub(crate) ssd_policy: SsdPolicy,
     /// Run several policy pairs POOL+SSD from one load, a row each (in memory only), such as
     /// LRU+CC,CFDC-75+CAC. With --compare: pairs in addition to those of the figures
-    #[arg(long, value_name = "LIST", value_parser = policy_list, conflicts_with_all = ["pool_policy", "ssd_policy"])]
-    pub(crate) policies: Option<PolicyList>,
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["pool_policy", "ssd_policy"])]
+    pub(crate) policies: Option<PolicyPairs>,
     /// Pages per cluster, for the pool policies that write in clusters (ref: per block)
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub(crate) cluster_pages: u32,
@@ -208,10 +209,6 @@ fn pages(bytes: f64, page: PageSize) -> u64 {
     (bytes as u64).div_ceil(page.bytes() as u64)
 }
 
-fn policy_list(list: &str) -> Result<PolicyList, String> {
-    Ok(PolicyList(args::policy_pairs(list)?.iter().map(Policies::from).collect()))
-}
-
 impl Cli {
     /// Checks for contradictions between options; clap has checked each option.
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -220,27 +217,25 @@ impl Cli {
         if let (true, Some((name, _))) = (self.emulated(), file) {
             return Err(format!("{name} names a file, but the devices are emulated in memory"));
         }
-        if self.time == Time::Virtual && self.devices == Some(Devices::Files) {
-            return Err("--time virtual needs --devices emulated".into());
-        }
-        if self.policies.is_some() && !self.emulated() {
-            return Err("--policies compares in memory: add --devices emulated or --time virtual".into());
-        }
-        if self.emulated() && self.ssd_bytes == Some(0) {
-            return Err("without files, omit the SSD with --ssd-policy none".into());
-        }
-        if self.emulated() && self.hdd_model == HddModel::None {
-            return Err("--hdd-model none needs --devices files".into());
-        }
         for (name, seconds) in [("--warmup", self.warmup), ("--seconds", self.seconds)] {
             if seconds.is_some_and(|s| !(0.0..=1e8).contains(&s)) {
                 return Err(format!("{name} must be a number of seconds of at least 0"));
             }
         }
-        if self.seconds == Some(0.0) {
-            return Err("--seconds must be above 0".into());
-        }
-        Ok(())
+        let why = if self.time == Time::Virtual && self.devices == Some(Devices::Files) {
+            "--time virtual needs --devices emulated"
+        } else if self.policies.is_some() && !self.emulated() {
+            "--policies compares in memory: add --devices emulated or --time virtual"
+        } else if self.emulated() && self.ssd_bytes == Some(0) {
+            "without files, omit the SSD with --ssd-policy none"
+        } else if self.emulated() && self.hdd_model == HddModel::None {
+            "--hdd-model none needs --devices files"
+        } else if self.seconds == Some(0.0) {
+            "--seconds must be above 0"
+        } else {
+            return Ok(());
+        };
+        Err(why.into())
     }
 
     /// Whether the devices are in memory.
@@ -265,11 +260,7 @@ impl Cli {
 
     /// The length of the warm-up.
     pub(crate) fn warmup(&self) -> Duration {
-        Duration::from_secs_f64(self.warmup.unwrap_or(if self.time == Time::Virtual {
-            1_800.0
-        } else {
-            10.0
-        }))
+        self.length(self.warmup, 10.0)
     }
 
     /// How long to calibrate each device, if at all.
@@ -279,17 +270,19 @@ impl Cli {
 
     /// The length of the measurement.
     pub(crate) fn seconds(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(if self.time == Time::Virtual {
-            1_800.0
-        } else {
-            30.0
-        }))
+        self.length(self.seconds, 30.0)
+    }
+
+    /// The given length, or the default; `real` is that of real time.
+    fn length(&self, given: Option<f64>, real: f64) -> Duration {
+        let usual = if self.time == Time::Virtual { 1_800.0 } else { real };
+        Duration::from_secs_f64(given.unwrap_or(usual))
     }
 
     /// The policies to run, in order.
     pub(crate) fn runs(&self) -> Vec<Policies> {
         match &self.policies {
-            Some(list) => list.0.clone(),
+            Some(pairs) => pairs.0.iter().map(Policies::from).collect(),
             None => vec![Policies { pool: self.pool_policy.to_string(), ssd: self.ssd_policy.to_string() }],
         }
     }

@@ -29,7 +29,7 @@ pub(crate) async fn check(database: &Database) -> Result<Result<(), String>, DbE
     let mut warehouses = Vec::new();
     database
         .tree(Table::Warehouse)
-        .scan(&schema::warehouse_key(1), |_, row| {
+        .visit(&schema::warehouse_key(1), |_, row| {
             warehouses.push(warehouse::YTD.int(row));
             ControlFlow::Continue(())
         })
@@ -81,7 +81,7 @@ async fn scan(
         see(&mut districts[at], order, row);
         ControlFlow::Continue(())
     };
-    Ok(database.tree(table).scan(&first[..table.lens().0], see).await?)
+    Ok(database.tree(table).visit(&first[..table.lens().0], see).await?)
 }
 
 fn judge(warehouses: &[i64], districts: &[District]) -> Result<(), String> {

@@ -3,14 +3,14 @@
 //! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them
 //! durable, then they are applied to the trees. The log's module explains what this means for recovery.
 
-use crate::btree::Tree;
 use crate::catalog::Catalog;
 use crate::error::DbError;
 use crate::locks::{LockTable, RowKey, RowLock};
 use crate::operations::{Operation, Operations};
 use crate::schema::Table;
 use pagetier::PageStore;
-use pagetier_wal::{CheckpointError, Keep, Redone, Wal, checkpoint, redo};
+use pagetier_btree::Tree;
+use pagetier_wal::{Keep, Redone, Wal, checkpoint, redo};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -54,8 +54,7 @@ impl Database {
         for table in Table::ALL {
             let space =
                 store.spaces().find(table.name()).ok_or_else(|| DbError::NotOurs(table.name().into()))?;
-            let row = catalog.scale.row(table);
-            trees.push(Tree::open(Arc::clone(&store), Some(wal.clone()), space, row));
+            trees.push(Tree::open(Arc::clone(&store), Some(wal.clone()), space));
         }
         let database = Self {
             store,
@@ -70,8 +69,8 @@ impl Database {
             epoch_ms,
         };
         let recovered = database.repeat_commits(&redone).await?;
-        let last = database.tree(Table::History).last_key().await?;
-        let last = last.and_then(|key| <[u8; 4]>::try_from(key).ok()).map_or(0, u32::from_be_bytes);
+        let last = database.tree(Table::History).scan(..).backward().next().await?;
+        let last = last.and_then(|(key, _)| <[u8; 4]>::try_from(key).ok()).map_or(0, u32::from_be_bytes);
         database.next_history.store(last + 1, Ordering::Relaxed);
         Ok((database, recovered))
     }
@@ -113,7 +112,9 @@ impl Database {
     async fn apply(&self, operations: &[u8]) -> Result<(), DbError> {
         for operation in Operations::read(operations) {
             match operation.ok_or(DbError::BadCommit)? {
-                Operation::Put { table, key, val } => self.tree(table).put(key, val).await?,
+                Operation::Put { table, key, val } => {
+                    self.tree(table).put(key, &self.catalog.scale.stored(val)).await?;
+                }
                 Operation::Patch { table, key, at, bytes } => {
                     if !self.tree(table).patch(key, at, bytes).await? {
                         return Err(DbError::MissingRow { table, key: key.to_vec() });
@@ -139,12 +140,7 @@ impl Database {
 
     /// One step of a fuzzy checkpoint.
     pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
-        match checkpoint(&self.store, &self.wal, Keep::ForCrash).await {
-            Ok(()) => Ok(()),
-            Err(CheckpointError::Store(error)) => Err(error.into()),
-            Err(CheckpointError::Log(error)) => Err(error.into()),
-            Err(other) => Err(DbError::Checkpoint(other)),
-        }
+        Ok(checkpoint(&self.store, &self.wal, Keep::ForCrash).await?)
     }
 
     /// Stops the database: no transaction begins, locks another row, or waits for room in the log.
@@ -210,7 +206,8 @@ impl Tx<'_> {
     /// Reads a row, including this transaction's own changes; false when it does not exist. For locked rows,
     /// and for columns that never change.
     pub(crate) async fn find(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<bool, DbError> {
-        let found = self.database.tree(table).get(key, |val| row.copy_from_slice(val)).await?.is_some();
+        let see = |stored: &[u8]| row.copy_from_slice(&stored[..row.len()]);
+        let found = self.database.tree(table).get(key, see).await?.is_some();
         Ok(self.operations.overlay(table, key, row, found))
     }
 
@@ -230,7 +227,7 @@ impl Tx<'_> {
         from: &[u8],
         see: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), DbError> {
-        Ok(self.database.tree(table).scan(from, see).await?)
+        Ok(self.database.tree(table).visit(from, see).await?)
     }
 
     /// Inserts or replaces a row.

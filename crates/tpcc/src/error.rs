@@ -1,7 +1,7 @@
 //! The errors of the database.
 
-use crate::btree::TreeError;
 use crate::schema::Table;
+use pagetier_btree::TreeError;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
 
 /// An error of the database.
@@ -21,7 +21,7 @@ pub(crate) enum DbError {
     Redo(#[from] RedoError),
     /// A checkpoint failed.
     #[error(transparent)]
-    Checkpoint(CheckpointError),
+    Checkpoint(#[from] CheckpointError),
     /// A row that must exist does not.
     #[error("{table:?} has no row {key:02x?}")]
     MissingRow {

@@ -1,11 +1,10 @@
 //! TPC-C on Pagetier: a small database engine on a page store, and the storage cost of each New-Order.
 //!
-//! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, `btree`, the log
-//! (`pagetier_wal`), `database`, `tx`, then `run`, `report`, `location`, `session`. [`references`] generates
-//! only TPC-C's page references, for the replay. [`args`] parses command lines.
+//! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, the trees (`pagetier_btree`),
+//! the log (`pagetier_wal`), `database`, `tx`, then `run`, `report`, `location`, `session`. [`references`]
+//! generates only TPC-C's page references, for the replay. [`args`] parses command lines.
 
 pub mod args;
-mod btree;
 mod catalog;
 mod cli;
 mod compare;

@@ -1,12 +1,12 @@
 //! The initial population of TPC-C clause 4.3.3: loaded through the store, in key order, without the log.
 
-use crate::btree::{Appender, Tree};
 use crate::catalog::{Catalog, Scale};
 use crate::error::DbError;
 use crate::random::{Random, last_name};
 use crate::schema::{self, NEW_ORDER_ROW, Table};
 use crate::schema::{customer, district, history, item, order_line, orders, stock, warehouse};
 use pagetier::{PageSize, PageStore};
+use pagetier_btree::{Appender, Tree, full_pages};
 use std::sync::Arc;
 
 /// Districts per warehouse.
@@ -31,7 +31,8 @@ pub(crate) fn estimate_bytes(scale: Scale, page_size: PageSize) -> u64 {
             Table::Stock => u64::from(scale.warehouses) * u64::from(scale.items),
             _ => customers,
         };
-        Tree::full_pages(rows, scale.row(table), page_size)
+        let (key, val) = table.lens();
+        full_pages(rows, key, val + scale.unused_bytes(), page_size)
     });
     (pages.iter().sum::<u64>() + 1) * page_size.bytes() as u64
 }
@@ -50,7 +51,7 @@ pub(crate) async fn load(
     let mut trees = Vec::new();
     for table in Table::ALL {
         let space = store.spaces().create(table.name()).await?;
-        trees.push(Tree::create(Arc::clone(store), None, space, scale.row(table)).await?);
+        trees.push(Tree::create(Arc::clone(store), None, space, 0).await?);
     }
     let mut random = Random::new(seed, 0);
     let catalog = Catalog { scale, seed, constants: random.load_constants() };
@@ -86,7 +87,7 @@ struct Loader<'t> {
 
 impl Loader<'_> {
     async fn push(&mut self, table: Table, key: &[u8], row: &[u8]) -> Result<(), DbError> {
-        Ok(self.appenders[table as usize].push(key, row).await?)
+        Ok(self.appenders[table as usize].push(key, &self.scale.stored(row)).await?)
     }
 
     async fn items(&mut self) -> Result<(), DbError> {

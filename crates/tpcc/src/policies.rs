@@ -2,10 +2,6 @@
 
 use crate::args::PolicyPair;
 
-/// A list of policy pairs.
-#[derive(Clone, Debug)]
-pub(crate) struct PolicyList(pub(crate) Vec<Policies>);
-
 /// A pool policy and an SSD policy, by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Policies {

@@ -39,57 +39,43 @@ pub(crate) struct Test {
     pub(crate) reached: BTreeSet<u32>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Bench {
-    pub(crate) judges: Vec<Judge>,
-}
-
-impl Bench {
-    /// Builds the judges and runs each test once without a mutant, which it must pass.
-    pub(crate) fn new(dir: &Path, args: &RunArgs) -> Result<Self> {
-        let mut judges = build(dir, args)?;
-        let known = if args.measure { Vec::new() } else { recorded(dir)? };
-        for judge in &mut judges {
-            judge.tests = listed(judge)?;
-            let same = known.iter().find(|k| Judge { tests: Vec::new(), ..(*k).clone() } == bare(judge));
-            for test in &mut judge.tests {
-                let measured = same.and_then(|k| k.tests.iter().find(|t| t.name == test.name));
-                *test = measured.cloned().unwrap_or_else(|| std::mem::take(test));
-            }
+/// Builds the judges and runs each test once without a mutant, which it must pass.
+pub(crate) fn judges(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
+    let mut judges = build(dir, args)?;
+    let known = if args.measure { Vec::new() } else { recorded(dir)? };
+    for judge in &mut judges {
+        judge.tests = listed(judge)?;
+        let same = known.iter().find(|k| bare(k) == bare(judge));
+        for test in &mut judge.tests {
+            let measured = same.and_then(|k| k.tests.iter().find(|t| t.name == test.name));
+            *test = measured.cloned().unwrap_or_else(|| std::mem::take(test));
         }
-        let bar = ProgressBar::new(judges.iter().map(|j| j.tests.len() as u64).sum()).with_style(
-            ProgressStyle::with_template(
-                "{bar:30} {pos}/{len} tests without a mutant, {elapsed} elapsed {msg}",
-            )?,
-        );
-        for at in 0..judges.len() {
-            for test in 0..judges[at].tests.len() {
-                if judges[at].tests[test].seconds == 0.0 {
-                    judges[at].tests[test] = measured(dir, &judges[at], &judges[at].tests[test].name)?;
-                }
-                bar.inc(1);
-            }
-            std::fs::write(dir.join(RECORD), serde_json::to_string(&[&judges[..=at], &known].concat())?)?;
-        }
-        bar.finish_and_clear();
-        for judge in &mut judges {
-            for test in judge.tests.extract_if(.., |t| t.seconds > args.seconds_max) {
-                eprintln!("{} {} takes {:.1} s: it does not judge", judge.name, test.name, test.seconds);
-            }
-        }
-        for judge in &judges {
-            let seconds: f64 = judge.tests.iter().map(|t| t.seconds).sum();
-            eprintln!(
-                "{:7.1} s  {:4} tests  {} {}",
-                seconds,
-                judge.tests.len(),
-                judge.name,
-                judge.args.join(" ")
-            );
-        }
-        eprintln!("they reach {} mutants", reached(&judges).len());
-        Ok(Self { judges })
     }
+    let bar = ProgressBar::new(judges.iter().map(|j| j.tests.len() as u64).sum()).with_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} tests without a mutant, {elapsed} elapsed {msg}")?,
+    );
+    for at in 0..judges.len() {
+        for test in 0..judges[at].tests.len() {
+            if judges[at].tests[test].seconds == 0.0 {
+                judges[at].tests[test] = measured(dir, &judges[at], &judges[at].tests[test].name)?;
+            }
+            bar.inc(1);
+        }
+        std::fs::write(dir.join(RECORD), serde_json::to_string(&[&judges[..=at], &known].concat())?)?;
+    }
+    bar.finish_and_clear();
+    for judge in &mut judges {
+        for test in judge.tests.extract_if(.., |t| t.seconds > args.seconds_max) {
+            eprintln!("{} {} takes {:.1} s: it does not judge", judge.name, test.name, test.seconds);
+        }
+    }
+    for judge in &judges {
+        let seconds: f64 = judge.tests.iter().map(|t| t.seconds).sum();
+        let (tests, args) = (judge.tests.len(), judge.args.join(" "));
+        eprintln!("{seconds:7.1} s  {tests:4} tests  {} {args}", judge.name);
+    }
+    eprintln!("they reach {} mutants", reached(&judges).len());
+    Ok(judges)
 }
 
 fn bare(judge: &Judge) -> Judge {
@@ -131,11 +117,8 @@ fn measured(dir: &Path, judge: &Judge, name: &str) -> Result<Test> {
     }
     let seconds = begun.elapsed().as_secs_f64();
     let text = std::fs::read_to_string(&list).unwrap_or_default();
-    Ok(Test {
-        name: name.to_owned(),
-        seconds,
-        reached: text.lines().filter_map(|l| l.parse().ok()).collect(),
-    })
+    let reached = text.lines().filter_map(|l| l.parse().ok()).collect();
+    Ok(Test { name: name.to_owned(), seconds, reached })
 }
 
 fn build(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
@@ -151,12 +134,9 @@ fn build(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
     judges.extend(built(dir, &of_root)?);
     for campaign in built(dir, &["build", "--release", "-p", "pagetier-sim", "--bin", "campaign"])? {
         for (at, run) in args.campaign.iter().enumerate() {
+            let number = if at == 0 { String::new() } else { format!(" {}", at + 1) };
             judges.push(Judge {
-                name: format!(
-                    "{}{}",
-                    campaign.name,
-                    if at == 0 { String::new() } else { format!(" {}", at + 1) }
-                ),
+                name: format!("{}{number}", campaign.name),
                 args: run.split_whitespace().map(str::to_owned).collect(),
                 folder: dir.to_owned(),
                 by_name: false,

@@ -132,12 +132,8 @@ pub(crate) fn instrument(repo: &Path, out: &Path) -> Result<()> {
         let errors = check(out)?;
         if errors.is_empty() {
             std::fs::write(out.join(LIST), serde_json::to_string_pretty(&mutants)?)?;
-            println!(
-                "{} viable mutants in {} files, {} did not compile",
-                mutants.len(),
-                files.len(),
-                dropped.len()
-            );
+            let (viable, files, others) = (mutants.len(), files.len(), dropped.len());
+            println!("{viable} viable mutants in {files} files, {others} did not compile");
             return Ok(());
         }
         let before = dropped.len();

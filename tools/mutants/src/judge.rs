@@ -1,7 +1,7 @@
 //! Judges mutants: runs the tests and campaigns that reach a mutant, fastest first, until one of them fails.
 
 use crate::Mutant;
-use crate::bench::{Bench, Judge};
+use crate::bench::{Judge, judges};
 use crate::instrument::load;
 use crate::process::{Ended, Job};
 use crate::verdicts::{Verdict, Verdicts, line};
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let dir = dir.canonicalize().with_context(|| format!("{}: no such folder", dir.display()))?;
     let (mutants, _) = args.sample.mutants()?;
     let verdicts = Verdicts::open(&dir.join(&args.sample.verdicts))?;
-    let bench = Bench::new(&dir, args)?;
+    let judges = judges(&dir, args)?;
     let bar = ProgressBar::new(mutants.len() as u64).with_style(ProgressStyle::with_template(
         "{bar:30} {pos}/{len} mutants, {elapsed} elapsed, {eta} left {msg}",
     )?);
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         let worker = || -> Result<()> {
             loop {
                 let Some(mutant) = queue.lock().expect("no worker panics").next() else { return Ok(()) };
-                let verdict = judged(&bench, &mutant, args.threads)?;
+                let verdict = judged(&judges, &mutant, args.threads)?;
                 let shown = line(&mutant, &verdict);
                 bar.println(&shown);
                 if bar.is_hidden() {
@@ -120,10 +120,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 
 /// Runs the judges that reach the mutant: those of its own package first, then the others, in both cases the
 /// fastest first.
-fn judged(bench: &Bench, mutant: &Mutant, threads: usize) -> Result<Verdict> {
+fn judged(judges: &[Judge], mutant: &Mutant, threads: usize) -> Result<Verdict> {
     let begun = Instant::now();
-    let mut turns: Vec<(&Judge, Vec<&str>, Duration)> = bench
-        .judges
+    let mut turns: Vec<(&Judge, Vec<&str>, Duration)> = judges
         .iter()
         .map(|judge| {
             let tests: Vec<_> = judge.tests.iter().filter(|t| t.reached.contains(&mutant.id)).collect();

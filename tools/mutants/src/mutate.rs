@@ -102,22 +102,20 @@ impl Finder<'_> {
     }
 
     fn compare(&mut self, e: &syn::ExprBinary, name: &str, what: &str) {
-        if let Some(id) = self.mutant(e.op.span(), what) {
-            let (l, r) = (e.left.span().byte_range(), e.right.span().byte_range());
-            let pm = self.pm.clone();
-            self.wrap(l.start..r.end, format!("{pm}::{name}({id}, &("), "))");
-            let between = l.end..r.start;
-            self.edits.push(Edit { at: l.end, rank: 0, text: "), &(".into(), skip: between.len() });
-        }
+        self.operator(e, name, what, ["&(", "), &(", "))"]);
     }
 
     fn arithmetic(&mut self, e: &syn::ExprBinary, name: &str, what: &str) {
+        self.operator(e, name, what, ["", ", ", ")"]);
+    }
+
+    /// Replaces an operator by a call, with these texts around and between its operands.
+    fn operator(&mut self, e: &syn::ExprBinary, name: &str, what: &str, [first, between, last]: [&str; 3]) {
         if let Some(id) = self.mutant(e.op.span(), what) {
             let (l, r) = (e.left.span().byte_range(), e.right.span().byte_range());
             let pm = self.pm.clone();
-            self.wrap(l.start..r.end, format!("{pm}::{name}({id}, "), ")");
-            let between = l.end..r.start;
-            self.edits.push(Edit { at: l.end, rank: 0, text: ", ".into(), skip: between.len() });
+            self.wrap(l.start..r.end, format!("{pm}::{name}({id}, {first}"), last);
+            self.edits.push(Edit { at: l.end, rank: 0, text: between.into(), skip: r.start - l.end });
         }
     }
 

@@ -67,10 +67,8 @@ impl Verdicts {
             }
         }
         for (name, (count, hung)) in by {
-            println!(
-                "  {count:4} by {name}{}",
-                if hung > 0 { format!(", {hung} of them hang") } else { String::new() }
-            );
+            let hangs = if hung > 0 { format!(", {hung} of them hang") } else { String::new() };
+            println!("  {count:4} by {name}{hangs}");
         }
     }
 }

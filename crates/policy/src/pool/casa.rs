@@ -132,6 +132,13 @@ impl FramePolicy for Casa {
         }
     }
 
+    /// τ keeps its share of the pool.
+    fn set_frames(&mut self, frames: usize) {
+        let share = self.tau / self.frames.max(1) as f64;
+        self.tau = (share * frames as f64).clamp(0.0, frames as f64);
+        self.frames = frames;
+    }
+
     fn len(&self) -> usize {
         self.queues.len()
     }

@@ -245,6 +245,13 @@ impl FramePolicy for Cfdc {
         }
     }
 
+    fn set_frames(&mut self, frames: usize) {
+        self.working.set_frames(frames);
+        while self.working.has_too_many(&self.queues) {
+            self.demote();
+        }
+    }
+
     fn len(&self) -> usize {
         self.queues.len() + self.dirty.len()
     }

@@ -46,13 +46,18 @@ impl Cflru {
     }
 
     fn promote(&mut self, frame: u32) {
-        if self.queues.queue_of(frame) != Some(WORKING)
-            && let Some(demoted) = self.working.demote(&mut self.queues)
-        {
+        if self.queues.queue_of(frame) != Some(WORKING) {
+            self.demote();
+        }
+        self.queues.put_mru(WORKING, frame);
+    }
+
+    /// Makes room in the working region.
+    fn demote(&mut self) {
+        if let Some(demoted) = self.working.demote(&mut self.queues) {
             let queue = if self.queues.value(demoted) { DIRTY } else { CLEAN };
             self.queues.put_mru(queue, demoted);
         }
-        self.queues.put_mru(WORKING, frame);
     }
 }
 
@@ -90,6 +95,13 @@ impl FramePolicy for Cflru {
         self.queues.set_value(frame.0, false);
         if queue == DIRTY {
             self.queues.put_cleaned(CLEAN, frame.0, reason);
+        }
+    }
+
+    fn set_frames(&mut self, frames: usize) {
+        self.working.set_frames(frames);
+        while self.working.has_too_many(&self.queues) {
+            self.demote();
         }
     }
 

@@ -151,6 +151,10 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// Sets new costs, from calibration or online measurement. Policies that do not use costs ignore it.
     fn set_costs(&mut self, _costs: Costs) {}
 
+    /// The pool has `frames` frames from now on. Tracked frames may have larger numbers, because a pool that
+    /// shrinks gives up frames wherever they are. Policies without shares of the pool ignore it.
+    fn set_frames(&mut self, _frames: usize) {}
+
     /// The number of changes of setting so far; a shell polls it to notice a change. O(1).
     fn choice_changes(&self) -> u64 {
         0

@@ -108,11 +108,16 @@ impl Ref {
     fn promote(&mut self, frame: FrameId) {
         if !self.works(frame) {
             self.take_out(frame);
-            if let Some(demoted) = self.working.demote(&mut self.queues) {
-                self.enter_window(demoted);
-            }
+            self.demote();
         }
         self.queues.put_mru(WORKING, frame.0);
+    }
+
+    /// Makes room in the working region.
+    fn demote(&mut self) {
+        if let Some(demoted) = self.working.demote(&mut self.queues) {
+            self.enter_window(demoted);
+        }
     }
 
     /// Handles the choice of a page of the window: if there are no victim blocks, chooses them.
@@ -177,6 +182,13 @@ impl FramePolicy for Ref {
     fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
         if reason == CleanReason::Replacement {
             self.searched(frame);
+        }
+    }
+
+    fn set_frames(&mut self, frames: usize) {
+        self.working.set_frames(frames);
+        while self.working.has_too_many(&self.queues) {
+            self.demote();
         }
     }
 

@@ -152,6 +152,10 @@ impl FramePolicy for Sawc {
         self.casa.set_costs(costs);
     }
 
+    fn set_frames(&mut self, frames: usize) {
+        self.casa.set_frames(frames);
+    }
+
     fn len(&self) -> usize {
         self.casa.len()
     }

@@ -41,13 +41,24 @@ impl WindowPercent {
 #[derive(Debug)]
 pub(crate) struct WorkingRegion {
     queue: QueueNo,
+    window: WindowPercent,
     pages: usize,
 }
 
 impl WorkingRegion {
     /// The working region of a pool of `frames` frames with the given `window`.
     pub(crate) const fn new(queue: QueueNo, frames: usize, window: WindowPercent) -> Self {
-        Self { queue, pages: window.working_pages(frames) }
+        Self { queue, window, pages: window.working_pages(frames) }
+    }
+
+    /// The pool has `frames` frames. The caller demotes pages while the region has too many.
+    pub(crate) const fn set_frames(&mut self, frames: usize) {
+        self.pages = self.window.working_pages(frames);
+    }
+
+    /// Whether the region holds more pages than it should.
+    pub(crate) fn has_too_many<V: Copy + Default, const N: usize>(&self, queues: &Queues<V, N>) -> bool {
+        queues.len_of(self.queue) > self.pages
     }
 
     /// Makes room for a page: if the region is full, takes its LRU page out and returns it for the window.

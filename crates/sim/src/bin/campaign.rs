@@ -5,10 +5,12 @@
 //! arguments; 1: otherwise.
 
 use clap::{Parser, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 use pagetier::Mutation;
 use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
+use pagetier_sim::options::progress_bar;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +21,9 @@ const CRASHES_FOR_COVERAGE: u64 = 100_000;
 
 /// The maximum number of seeds per disabled rule.
 const SEEDS_PER_MUTATION: u64 = 400;
+
+/// The command that runs this program.
+const CAMPAIGN: &str = "cargo run --release -p pagetier-sim --bin campaign --";
 
 /// The maximum number of scenarios tried to shrink a failing one.
 const SHRINK_TRIES: u32 = 150;
@@ -102,7 +107,13 @@ struct Failure {
     replay: String,
 }
 
-#[derive(Serialize)]
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VIOLATION: {}\n  at {}\n  replay: {}", self.what, self.place, self.replay)
+    }
+}
+
+#[derive(Default, Serialize)]
 struct Caught {
     mutation: String,
     /// Seeds run until it was caught; `None`: it was not caught.
@@ -227,46 +238,64 @@ impl Campaign {
         let alone = self.args.seed.is_some() && self.args.seeds.is_none() && self.args.crashes.is_none();
         let seeds = if alone { Some(1) } else { self.args.seeds };
         let crashes = self.args.crashes.unwrap_or(25_000);
-        let bar = bar("random lives", seeds.unwrap_or(crashes));
         let next = AtomicU64::new(first);
-        self.threads(|| {
-            loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                let done = self.with(|r| r.totals.crashes);
-                let enough = seeds.map_or(done >= crashes, |n| seed - first >= n);
-                if enough || self.over() {
-                    return;
-                }
-                let plan = self.plan(seed, self.args.mutation);
-                let mut totals = Totals::default();
-                let ended = run_seed(&plan, self.stop, &mut totals);
-                bar.inc(if seeds.is_some() { 1 } else { totals.crashes });
-                self.with(|r| r.totals.add(&totals));
-                if let Err(violation) = ended {
-                    self.violation(violation);
-                }
+        let next_seed = || {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let wanted = seeds.map_or(self.with(|r| r.totals.crashes) < crashes, |n| seed - first < n);
+            wanted.then_some(seed)
+        };
+        self.parallel("random lives", seeds.unwrap_or(crashes), next_seed, |seed| {
+            let mut totals = Totals::default();
+            let ended = run_seed(&self.plan(seed, self.args.mutation), self.stop, &mut totals);
+            self.with(|r| r.totals.add(&totals));
+            if let Err(violation) = ended {
+                self.violation(violation);
             }
+            if seeds.is_some() { 1 } else { totals.crashes }
         });
-        bar.finish_and_clear();
     }
 
     fn violation(&self, found: Violation) {
         let found = if self.args.no_shrink { found } else { shrink(found, SHRINK_TRIES, self.stop) };
-        let mut replay = format!(
-            "cargo run --release -p pagetier-sim --bin campaign -- --mode random --seed {}",
-            found.plan.seed
-        );
+        let mut replay = format!("{CAMPAIGN} --mode random --seed {}", found.plan.seed);
         for part in found.plan.overrides() {
             replay += &format!(" --with {part}");
         }
         if let Some(mutation) = found.plan.mutation {
             replay += &format!(" --mutation {mutation:?}");
         }
-        let failure =
-            Failure { what: found.what, place: format!("seed {}, {}", found.plan.seed, found.place), replay };
-        eprintln!("VIOLATION: {}\n  at {}\n  replay: {}", failure.what, failure.place, failure.replay);
+        let place = format!("seed {}, {}", found.plan.seed, found.place);
+        self.report(Failure { what: found.what, place, replay });
         eprintln!("  plan: {:?}", found.plan);
+    }
+
+    fn report(&self, failure: Failure) {
+        eprintln!("{failure}");
         self.with(|r| r.violations.push(failure));
+    }
+
+    /// Runs `run` for every number that `next` yields, over all threads, until the campaign is over.
+    fn parallel(
+        &self,
+        what: &'static str,
+        len: u64,
+        next: impl Fn() -> Option<u64> + Sync,
+        run: impl Fn(u64) -> u64 + Sync,
+    ) {
+        let template = "{msg:20} {wide_bar} {human_pos}/{human_len} {elapsed} (left: {eta})";
+        let bar = progress_bar(len, template).with_message(what);
+        std::thread::scope(|scope| {
+            for _ in 0..self.args.jobs {
+                scope.spawn(|| {
+                    while !self.over()
+                        && let Some(number) = next()
+                    {
+                        bar.inc(run(number));
+                    }
+                });
+            }
+        });
+        bar.finish_and_clear();
     }
 
     /// Runs cases `0..count` with the stride, over all threads.
@@ -281,32 +310,22 @@ impl Campaign {
         let usual = if self.args.mode == Mode::All { (count / usual).max(1) | 1 } else { 1 };
         let stride = self.args.stride.unwrap_or(usual);
         let (first, end) = self.args.case.map_or((0, count), |case| (case, case + 1));
-        let bar = bar(what, (end - first).div_ceil(stride));
         let next = AtomicU64::new(first);
-        self.threads(|| {
-            loop {
-                let index = next.fetch_add(stride, Ordering::Relaxed);
-                if index >= end || self.over() {
-                    return;
-                }
-                let mut totals = Totals::default();
-                let ended = run(index, &mut totals);
-                bar.inc(1);
-                self.with(|r| r.totals.add(&totals));
-                if let Err(found) = ended {
-                    let replay = format!(
-                        "cargo run --release -p pagetier-sim --bin campaign -- --mode \
-                        {mode} --case {index} --depth {} --with policy={}",
-                        self.args.depth,
-                        self.policy()
-                    );
-                    eprintln!("VIOLATION: {}\n  at {}\n  replay: {replay}", found.what, found.place);
-                    let failure = Failure { what: found.what, place: found.place, replay };
-                    self.with(|r| r.violations.push(failure));
-                }
+        let next_case = || Some(next.fetch_add(stride, Ordering::Relaxed)).filter(|case| *case < end);
+        self.parallel(what, (end - first).div_ceil(stride), next_case, |case| {
+            let mut totals = Totals::default();
+            let ended = run(case, &mut totals);
+            self.with(|r| r.totals.add(&totals));
+            if let Err(Violation { what, place, .. }) = ended {
+                let replay = format!(
+                    "{CAMPAIGN} --mode {mode} --case {case} --depth {} --with policy={}",
+                    self.args.depth,
+                    self.policy()
+                );
+                self.report(Failure { what, place, replay });
             }
+            1
         });
-        bar.finish_and_clear();
     }
 
     fn exhaustive(&self) {
@@ -334,52 +353,35 @@ impl Campaign {
     }
 
     fn no_base(&self, what: String) {
-        let failure = Failure { what, place: "building the initial store".into(), replay: String::new() };
-        self.with(|r| r.violations.push(failure));
+        self.report(Failure { what, place: "building the initial store".into(), replay: String::new() });
     }
 
     fn mutations(&self) {
-        let all: Vec<Mutation> = match self.args.mutation {
-            Some(one) => vec![one],
-            None => Mutation::ALL.to_vec(),
-        };
-        let bar = bar("broken protocols", all.len() as u64);
+        let all = self.args.mutation.map_or(Mutation::ALL.to_vec(), |one| vec![one]);
         let next = AtomicU64::new(0);
-        self.threads(|| {
-            while let Some(mutation) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                if self.stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                let caught = self.catch(*mutation);
-                self.with(|r| r.mutations.push(caught));
-                bar.inc(1);
-            }
+        let next_rule = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < all.len() as u64);
+        self.parallel("broken protocols", all.len() as u64, next_rule, |at| {
+            let caught = self.catch(all[at as usize]);
+            self.with(|r| r.mutations.push(caught));
+            1
         });
-        bar.finish_and_clear();
     }
 
     fn catch(&self, mutation: Mutation) -> Caught {
         let start = Instant::now();
         let mut totals = Totals::default();
-        let mut found = None;
         let first = self.args.seed.unwrap_or(0);
-        for seed in first..first + self.args.seeds.unwrap_or(SEEDS_PER_MUTATION) {
-            if self.stop.load(Ordering::Relaxed) {
-                break;
-            }
-            if let Err(violation) = run_seed(&self.plan(seed, Some(mutation)), self.stop, &mut totals) {
-                found = Some(violation);
-                break;
-            }
-        }
+        let mut seeds = first..first + self.args.seeds.unwrap_or(SEEDS_PER_MUTATION);
+        let found = seeds.find_map(|seed| {
+            let stopped = self.stop.load(Ordering::Relaxed);
+            let plan = (!stopped).then(|| self.plan(seed, Some(mutation)))?;
+            run_seed(&plan, self.stop, &mut totals).err()
+        });
         let mut caught = Caught {
             mutation: format!("{mutation:?}"),
-            seeds: None,
             crashes: totals.crashes,
-            seconds: 0.0,
-            seed: None,
-            hazard: String::new(),
             what: "NOT CAUGHT".into(),
+            ..Caught::default()
         };
         if let Some(found) = found {
             (caught.seeds, caught.seed) = (Some(totals.seeds), Some(found.plan.seed));
@@ -394,20 +396,6 @@ impl Campaign {
         caught.seconds = start.elapsed().as_secs_f64();
         caught
     }
-
-    fn threads(&self, work: impl Fn() + Sync) {
-        std::thread::scope(|scope| {
-            for _ in 0..self.args.jobs {
-                scope.spawn(&work);
-            }
-        });
-    }
-}
-
-fn bar(what: &'static str, len: u64) -> ProgressBar {
-    let template = "{msg:20} {wide_bar} {human_pos}/{human_len} {elapsed} (left: {eta})";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(len).with_style(style).with_message(what)
 }
 
 fn print(report: &Report, json: bool) {
@@ -420,23 +408,12 @@ fn print(report: &Report, json: bool) {
     }
     let t = &report.totals;
     if t.crashes > 0 {
-        println!("crashes, by protocol state and by what recovery found:");
-        for (name, count) in &report.coverage {
-            println!("{count:>10}  {name}");
-        }
+        let coverage = report.coverage.iter().copied();
+        section("crashes, by protocol state and by what recovery found:", coverage);
     }
-    if !t.tampered.is_empty() {
-        println!("rot, and outdated or foreign devices, by the outcome of the next opening:");
-        for (what, count) in &t.tampered {
-            println!("{count:>10}  {what}");
-        }
-    }
-    if !t.faults.is_empty() {
-        println!("faults injected:");
-        for (name, count) in &t.faults {
-            println!("{count:>10}  {name}");
-        }
-    }
+    let counts = |map: &BTreeMap<String, u64>| map.clone().into_iter();
+    section("rot, and outdated or foreign devices, by the outcome of the next opening:", counts(&t.tampered));
+    section("faults injected:", counts(&t.faults));
     for m in &report.mutations {
         let seeds = m.seeds.map_or("-".to_owned(), |n| n.to_string());
         println!(
@@ -456,8 +433,17 @@ fn print(report: &Report, json: bool) {
     for name in &report.blind_spots {
         println!("BLIND SPOT: no crash was taken in: {name}");
     }
-    for f in &report.violations {
-        println!("VIOLATION: {}\n  at {}\n  replay: {}", f.what, f.place, f.replay);
+    for failure in &report.violations {
+        println!("{failure}");
     }
     println!("{} violations", report.violations.len());
+}
+
+/// Prints the counts below a title, if there are any.
+fn section(title: &str, counts: impl Iterator<Item = (impl fmt::Display, u64)>) {
+    let mut counts = counts.peekable();
+    if counts.peek().is_some() {
+        println!("{title}");
+    }
+    counts.for_each(|(name, count)| println!("{count:>10}  {name}"));
 }

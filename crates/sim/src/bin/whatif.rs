@@ -2,11 +2,10 @@
 //! pages.
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use pagetier_ghost::{GhostParams, Ghosts, Sampled, WhatIf, chart};
 use pagetier_page::Sampling;
 use pagetier_sim::Reference;
-use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs};
+use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs, exit_code, progress_bar};
 use pagetier_tpcc::args;
 use std::error::Error;
 use std::path::PathBuf;
@@ -103,9 +102,7 @@ fn simulate(
         ssd_factors: args.run.ssd_factors.clone(),
         ..GhostParams::new(pool_pages, ssd_pages)
     })?;
-    let bar = ProgressBar::new(references.len() as u64);
-    let template = "{msg} [{bar:40}] {percent} %, {eta} left";
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = progress_bar(references.len() as u64, "{msg} [{bar:40}] {percent} %, {eta} left");
     bar.set_message(format!("{:.2} % of the pages", 100.0 * sampling.rate()));
     let warmup = (references.len() as f64 * args.run.warmup_percent / 100.0) as usize;
     let mut sampled = Sampled { requests: (references.len() - warmup) as u64, ..Sampled::default() };
@@ -174,11 +171,5 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("whatif: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("whatif", run(&Args::parse()))
 }

@@ -1,4 +1,4 @@
-//! The campaign's page contents: every word encodes page and version, so a mix of two versions is detected.
+//! The page contents of the campaign and the fuzzer: every word encodes page and version, so a mix of two versions is detected.
 
 use pagetier::PageId;
 
@@ -8,14 +8,14 @@ fn word(page: PageId, version: u32) -> [u8; 8] {
 }
 
 /// Fills `payload` with version `version` of `page`. Version 0 is all zeroes: the page as it was allocated.
-pub(super) fn fill(payload: &mut [u8], page: PageId, version: u32) {
+pub(crate) fn fill(payload: &mut [u8], page: PageId, version: u32) {
     let word = word(page, version);
     payload.copy_from_slice(&word.repeat(payload.len() / 8));
 }
 
 /// The version of `page` in `payload`, if the payload is entirely of one version of that page.
-pub(super) fn version_in(payload: &[u8], page: PageId) -> Result<u32, String> {
-    let first = first_word(payload);
+pub(crate) fn version_in(payload: &[u8], page: PageId) -> Result<u32, String> {
+    let first = payload.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let version = first as u32;
     let expected = if first == 0 { [0; 8] } else { word(page, version) };
     // Each word repeats the one before it: one comparison, instead of one for each word.
@@ -24,8 +24,4 @@ pub(super) fn version_in(payload: &[u8], page: PageId) -> Result<u32, String> {
     } else {
         Err(format!("page {page} mixes versions, or is another page (it begins with {first:#018x})"))
     }
-}
-
-fn first_word(payload: &[u8]) -> u64 {
-    payload.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b))
 }

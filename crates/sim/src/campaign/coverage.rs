@@ -5,7 +5,7 @@ use serde::Serialize;
 macro_rules! states {
     ($($name:ident => $text:literal,)*) => {
         /// A state of the protocol at the moment of a crash, or an outcome of the recovery after it.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(super) enum State { $($name,)* }
 
         /// The states' names in the report.

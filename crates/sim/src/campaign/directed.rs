@@ -5,7 +5,7 @@ use super::hazard::Hazard;
 use super::plan::Plan;
 use super::planned::Planned;
 use super::work::Worker;
-use pagetier::{Drain, Home, PageId, SpaceId, SsdMode};
+use pagetier::{Drain, Home, PageId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -15,25 +15,24 @@ impl Hazard {
     /// The device faults of a life.
     pub(super) fn faults(self, plan: &Plan, rng: &mut SmallRng) -> Vec<Planned> {
         let layout = plan.layout();
+        let slot_fails = |after| {
+            let slots = layout.slot_at(0)..layout.end();
+            let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
+            Planned::device(true, "EIO on a slot", fault.from_op(after))
+        };
         match self {
             Self::SlowMap => {
                 let slow = FaultEffect::Slow(Duration::from_millis(rng.random_range(50..=400)));
                 let header = |(area, copy)| {
                     let at = layout.map_header_at(area, copy);
-                    Planned::ssd("slow header", Fault::new(slow).on(IoOp::Write).within(at..at + 1))
+                    Planned::device(true, "slow header", Fault::new(slow).on(IoOp::Write).within(at..at + 1))
                 };
                 [(0, 0), (0, 1), (1, 0), (1, 1)].map(header).to_vec()
             }
-            Self::SlotFails => {
-                let slots = layout.slot_at(0)..layout.end();
-                let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
-                vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..1500)))]
-            }
+            Self::SlotFails => vec![slot_fails(rng.random_range(1..1500))],
             // After a failed slot write, changed pages go home past their SSD copies.
             Self::NoRing if plan.slots > 0 && rng.random_bool(0.5) => {
-                let slots = layout.slot_at(0)..layout.end();
-                let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
-                vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..300)))]
+                vec![slot_fails(rng.random_range(1..300))]
             }
             Self::FailedHomes => vec![Planned::home(rng.random_range(1..200))],
             _ => Vec::new(),
@@ -75,25 +74,31 @@ impl Worker {
 
     /// The space's pages, in a new random order on each call.
     fn shuffled(&mut self) -> Vec<PageId> {
-        let model = self.model.lock();
-        let live = model.live();
-        let of = |id: u32| {
-            model.spaces.get(&id).into_iter().flat_map(move |s| s.pages.keys().map(move |no| (id, *no)))
-        };
-        let mut pages: Vec<PageId> =
-            live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect();
-        drop(model);
+        let mut pages = self.model.lock().live_pages();
         for at in (1..pages.len()).rev() {
             pages.swap(at, self.rng.random_range(0..=at));
         }
         pages
     }
 
-    async fn mode(&self, mode: SsdMode) -> Outcome {
-        match self.store.ssd().set_mode(mode).await {
-            Ok(()) => Ok(()),
-            Err(error) => self.judge("set_ssd_mode", None, &error),
+    async fn write_pages(&mut self, pages: impl Iterator<Item = &PageId>) -> Outcome {
+        for page in pages {
+            self.write_page(*page, false).await?;
         }
+        Ok(())
+    }
+
+    /// Makes the SSD hold the only copies of 24 pages; returns these, then all others.
+    async fn only_copies(&mut self) -> Result<Vec<PageId>, String> {
+        self.mode(SsdMode::WriteBack).await?;
+        let pages = self.shuffled();
+        self.write_pages(pages.iter().take(24)).await?;
+        self.sync().await?;
+        Ok(pages)
+    }
+
+    pub(super) async fn mode(&self, mode: SsdMode) -> Outcome {
+        self.store.ssd().set_mode(mode).await.or_else(|error| self.judge("set_ssd_mode", None, &error))
     }
 
     /// Puts clean copies of pages on the SSD; then changes these pages, which go home, with syncs.
@@ -118,9 +123,7 @@ impl Worker {
         let mut others = others.into_iter().cycle();
         let mut done = some as u32;
         for changed in copies.chunks(burst) {
-            for page in changed {
-                self.write_page(*page, false).await?;
-            }
+            self.write_pages(changed.iter()).await?;
             // Other pages take over their slots before the changes are written.
             let crowd = if mode == SsdMode::WriteBack { 2 * burst } else { 0 };
             let crowd: Vec<PageId> = others.by_ref().take(crowd).collect();
@@ -136,12 +139,7 @@ impl Worker {
     /// Creates only copies on the SSD; then drains it, or stops admission, while the same pages are changed
     /// again.
     async fn two_ways_home(&mut self) -> Result<u32, String> {
-        self.mode(SsdMode::WriteBack).await?;
-        let pages = self.shuffled();
-        for page in pages.iter().take(24) {
-            self.write_page(*page, false).await?;
-        }
-        self.sync().await?;
+        let pages = self.only_copies().await?;
         let store = std::sync::Arc::clone(&self.store);
         let patience = Duration::from_micros(self.rng.random_range(1..=20 * self.plan.hdd_us));
         let drains = self.rng.random_bool(0.7);
@@ -173,12 +171,7 @@ impl Worker {
 
     /// Drains only copies on the SSD; meanwhile discards their pages, and rewrites some.
     async fn drained_discards(&mut self) -> Result<u32, String> {
-        self.mode(SsdMode::WriteBack).await?;
-        let pages = self.shuffled();
-        for page in pages.iter().take(24) {
-            self.write_page(*page, false).await?;
-        }
-        self.sync().await?;
+        let pages = self.only_copies().await?;
         let store = std::sync::Arc::clone(&self.store);
         // Leave time for a checkpoint, which omits discarded pages.
         Planned::slow_home(Duration::from_micros(self.rng.random_range(20..=80) * self.plan.hdd_us))
@@ -201,9 +194,7 @@ impl Worker {
         };
         let (_, ended) = tokio::join!(store.ssd().drain(Drain::new()), meanwhile);
         ended?;
-        for page in pages.iter().take(12) {
-            self.write_page(*page, false).await?;
-        }
+        self.write_pages(pages.iter().take(12)).await?;
         Ok(60)
     }
 
@@ -214,9 +205,7 @@ impl Worker {
             self.mode(SsdMode::ReadOnly).await?;
         }
         let pages = self.shuffled();
-        for page in pages.iter().take(6) {
-            self.write_page(*page, false).await?;
-        }
+        self.write_pages(pages.iter().take(6)).await?;
         if self.errors_allowed {
             Planned::home(0).inject_now(&self.probe);
         }
@@ -227,9 +216,7 @@ impl Worker {
                 self.discard_page(*page).await?;
             }
         }
-        for page in pages.iter().skip(6).take(12) {
-            self.write_page(*page, false).await?;
-        }
+        self.write_pages(pages.iter().skip(6).take(12)).await?;
         self.sync().await?;
         Ok(30)
     }
@@ -244,9 +231,7 @@ impl Worker {
                 self.read_page(*page).await?;
             }
         }
-        for page in pages.iter().take(60) {
-            self.write_page(*page, false).await?;
-        }
+        self.write_pages(pages.iter().take(60)).await?;
         self.sync().await?;
         Ok(60 + pages.len() as u32)
     }
@@ -282,9 +267,7 @@ impl Worker {
             }
         }
         // Discarded pages that are rewritten have their home on the HDD again.
-        for page in pages.iter().take(8) {
-            self.write_page(*page, false).await?;
-        }
+        self.write_pages(pages.iter().take(8)).await?;
         Ok(at_home.len() as u32 + 8)
     }
 }

@@ -22,12 +22,8 @@ impl Worker {
         match self.rng.random_range(0..16) {
             0..5 => {
                 let promise = self.model.lock().promise(u32::MAX);
-                match up_to(polls, store.sync()).await {
-                    Some(Ok(())) => self.model.lock().keep(promise),
-                    Some(Err(error)) => return self.judge("sync", None, &error),
-                    None => {}
-                }
-                Ok(())
+                let done = up_to(polls, store.sync()).await;
+                done.map_or(Ok(()), |done| self.durable("sync", promise, done))
             }
             5 => self.dropped_discard(&store, mood, polls).await,
             6 => self.dropped_drop_space().await,
@@ -47,17 +43,11 @@ impl Worker {
                 let mode = [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack]
                     [self.rng.random_range(0..3)];
                 drop(up_to(polls, store.ssd().set_mode(mode)).await);
-                store
-                    .ssd()
-                    .set_mode(SsdMode::WriteBack)
-                    .await
-                    .or_else(|e| self.judge("set_ssd_mode", None, &e))
+                self.mode(SsdMode::WriteBack).await
             }
             11 => {
-                drop(
-                    up_to(polls, store.scrub(ScrubOptions::default().pages_per_second(None)).finished())
-                        .await,
-                );
+                let scrub = store.scrub(ScrubOptions::default().pages_per_second(None));
+                drop(up_to(polls, scrub.finished()).await);
                 Ok(())
             }
             _ => self.dropped_access(&store, mood, polls).await,
@@ -109,11 +99,8 @@ impl Worker {
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let Some(space) = live.first().copied().filter(|_| !full) else { return Ok(()) };
         match up_to(polls, store.allocate(SpaceId(space))).await {
-            Some(Ok(mut guard)) => {
-                let page = guard.id();
-                let version = self.put(page, &mut guard);
-                drop(guard);
-                self.model.lock().published(page, version);
+            Some(Ok(guard)) => {
+                self.publish(guard);
                 Ok(())
             }
             Some(Err(error)) => self.judge("allocate", None, &error),
@@ -142,16 +129,7 @@ impl Worker {
         }
         let space = live[self.rng.random_range(0..live.len())];
         self.model.lock().dropping(space);
-        match up_to(polls, store.spaces().remove(SpaceId(space))).await {
-            Some(Ok(())) => {
-                self.model.lock().dropped(space);
-                Ok(())
-            }
-            Some(Err(error)) => {
-                self.judge("drop_space", None, &error)?;
-                self.drop_failed(space, true).await
-            }
-            None => self.drop_failed(space, false).await,
-        }
+        let done = up_to(polls, store.spaces().remove(SpaceId(space))).await;
+        self.drop_ended(space, done).await
     }
 }

@@ -1,21 +1,20 @@
 //! Runs every workload of a few operations on a small store in a known state, with a crash at every boundary
 //! at which something changed, and with every subset of the unflushed writes where there are few.
 
-use super::content::{fill, version_in};
+use super::content::version_in;
 use super::hazard::Hazard;
 use super::life::{Life, Start};
 use super::model::Model;
-use super::moment::Moment;
-use super::moment::Outcome;
+use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
 use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
-use super::violation::{Violation, panic_text};
+use super::violation::{Violation, judged};
 use super::world::{Lenient, examine, in_virtual_time};
-use pagetier::{Drain, Home, Lsn, PageId, PageStore, SpaceId};
+use clap::ValueEnum;
+use pagetier::{Drain, Home, Lsn, PageId, PageMut, PageStore, SpaceId};
 use pagetier_ssdcache::SLOTS_MIN;
 use parking_lot::Mutex;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,7 +32,7 @@ const fn outcomes(operations: usize) -> (usize, u64, u64) {
 
 /// An operation of the short workloads. A changed page is written out at once, except by
 /// [`Step::WriteQuietly`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Step {
     WriteOnHdd,
     WriteOnSsd,
@@ -47,43 +46,25 @@ enum Step {
     Drain,
 }
 
-const STEPS: [Step; 10] = [
-    Step::WriteOnHdd,
-    Step::WriteOnSsd,
-    Step::WriteSame,
-    Step::WriteQuietly,
-    Step::Allocate,
-    Step::ReadMany,
-    Step::WriteMany,
-    Step::Discard,
-    Step::Sync,
-    Step::Drain,
-];
-
 /// The number of workloads of up to `depth` operations.
 fn workloads(depth: u32) -> u64 {
-    (1..=depth).map(|d| (STEPS.len() as u64).pow(d)).sum()
+    (1..=depth).map(|d| (Step::value_variants().len() as u64).pow(d)).sum()
 }
 
 /// The workload number `index`; shorter ones come first.
 fn workload(mut index: u64) -> Vec<Step> {
+    let all = Step::value_variants();
+    let base = all.len() as u64;
     let mut length = 1;
-    let mut of_length = STEPS.len() as u64;
-    while index >= of_length {
-        index -= of_length;
-        of_length *= STEPS.len() as u64;
+    while index >= base.pow(length) {
+        index -= base.pow(length);
         length += 1;
     }
-    let mut steps = Vec::new();
-    for _ in 0..length {
-        steps.push(STEPS[(index % STEPS.len() as u64) as usize]);
-        index /= STEPS.len() as u64;
-    }
-    steps
+    (0..length).map(|at| all[(index / base.pow(at) % base) as usize]).collect()
 }
 
 /// The layout of the devices that a workload runs on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Geometry {
     Usual,
     NoRing,
@@ -94,15 +75,6 @@ enum Geometry {
     FewSlots,
     ZoneOfOneSlot,
 }
-
-const GEOMETRIES: [Geometry; 6] = [
-    Geometry::Usual,
-    Geometry::NoRing,
-    Geometry::NoSsd,
-    Geometry::RingOfOneBatch,
-    Geometry::FewSlots,
-    Geometry::ZoneOfOneSlot,
-];
 
 impl Geometry {
     fn shape(self, plan: &mut Plan) {
@@ -135,32 +107,26 @@ impl Base {
         ssd_policy: &'static str,
         mutation: Option<pagetier::Mutation>,
     ) -> Result<Self, String> {
-        let base = |geometry| Self::of(geometry, seed, ssd_policy, mutation);
-        Ok(Self { bases: GEOMETRIES.into_iter().map(base).collect::<Result<_, String>>()? })
-    }
-
-    fn of(
-        geometry: Geometry,
-        seed: u64,
-        ssd_policy: &'static str,
-        mutation: Option<pagetier::Mutation>,
-    ) -> Result<(Geometry, Arc<Plan>, Moment), String> {
         let mut plan = Plan::directed(seed, Hazard::ColdCopies);
         plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
-        geometry.shape(&mut plan);
-        let plan = Arc::new(plan);
-        let life = Life::new(&plan, Start::Blank, Rate::Never, seed);
-        let made = life.live(&mut Totals::default()).map_err(|what| format!("{geometry:?}: {what}"));
-        Ok((geometry, plan, made?.pop().ok_or("no moment")?))
+        let base = |geometry: &Geometry| {
+            let mut plan = plan.clone();
+            geometry.shape(&mut plan);
+            let plan = Arc::new(plan);
+            let life = Life::new(&plan, Start::Blank, Rate::Never, seed);
+            let made = life.live(&mut Totals::default()).map_err(|what| format!("{geometry:?}: {what}"));
+            Ok((*geometry, plan, made?.pop().ok_or("no moment")?))
+        };
+        Ok(Self { bases: Geometry::value_variants().iter().map(base).collect::<Result<_, String>>()? })
     }
 
     /// The number of cases: each workload of up to `depth` operations on each geometry.
     #[must_use]
     pub fn cases(depth: u32) -> u64 {
-        GEOMETRIES.len() as u64 * workloads(depth)
+        Geometry::value_variants().len() as u64 * workloads(depth)
     }
 
     /// Runs case number `index` of those of up to `depth` operations, and crashes it at every boundary. The
@@ -177,13 +143,9 @@ impl Base {
     ) -> Result<(), Violation> {
         let steps = workload(index % workloads(depth));
         let (geometry, plan, moment) = &self.bases[(index / workloads(depth)) as usize % self.bases.len()];
-        let mut place = format!("case {index}: {steps:?} on {geometry:?}");
-        let before = totals.crashes;
+        let place = format!("case {index}: {steps:?} on {geometry:?}");
         let one = Workload { plan, moment, steps: &steps };
-        let ended = catch_unwind(AssertUnwindSafe(|| one.crash_all(&mut place, stop, totals)));
-        let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
-        let after_crashes = totals.crashes - before;
-        ended.map_err(|what| Violation { what, plan: Box::new((**plan).clone()), place, after_crashes })
+        judged(plan, place, totals, |place, totals| one.crash_all(place, stop, totals))
     }
 }
 
@@ -213,7 +175,8 @@ impl Workload<'_> {
                     return Ok(());
                 }
                 *place = format!("{name}, crash at boundary {} ({outcome:?})", moment.boundary);
-                totals.crash(&examine(self.plan, &moment, outcome, Lenient::default(), Rate::Never)?.checked);
+                let crash = Crash { plan: self.plan, moment: &moment, outcome };
+                totals.crash(&examine(crash, Lenient::default(), Rate::Never)?.checked);
             }
         }
         Ok(())
@@ -221,8 +184,7 @@ impl Workload<'_> {
 
     fn live(&self) -> Result<Vec<Moment>, String> {
         let (hdd, ssd, power) = self.moment.crashed(Outcome::Cut(3));
-        let hdd = hdd.with_latency(Duration::from_micros(self.plan.hdd_us));
-        let ssd = ssd.with_latency(Duration::from_micros(self.plan.ssd_us));
+        let (hdd, ssd) = self.plan.with_latencies(hdd, ssd);
         let (manifest, model) = (self.moment.manifest.fork(), self.moment.model.clone());
         let probe = Probe::new(self.plan, (hdd, ssd, power), manifest, model, 1);
         in_virtual_time(async {
@@ -267,24 +229,20 @@ impl Step {
             // More pages than stay dirty in the pool.
             Self::WriteMany => write_some(store, model, None, at * 7, 12).await,
             Self::ReadMany => {
-                for page in pages(model).into_iter().skip(at as usize).step_by(3) {
+                let pages = model.lock().live_pages();
+                for page in pages.into_iter().skip(at as usize).step_by(3) {
                     let _ = store.get(page).await;
                 }
                 Ok(())
             }
             Self::Allocate => {
-                let space = SpaceId(1);
-                let mut guard = store.allocate(space).await.map_err(text)?;
-                let page = guard.id();
-                put(model, page, &mut guard);
-                drop(guard);
+                put(model, store.allocate(SpaceId(1)).await.map_err(text)?);
                 write_out(store, model).await
             }
             Self::Discard => {
                 let on_ssd = |page: &PageId| store.home(*page) == Home::Ssd;
-                let Some(page) = pages(model).into_iter().filter(on_ssd).nth(at as usize) else {
-                    return Ok(());
-                };
+                let page = model.lock().live_pages().into_iter().filter(on_ssd).nth(at as usize);
+                let Some(page) = page else { return Ok(()) };
                 model.lock().discarded(page);
                 store.discard(page).await.map_err(text)
             }
@@ -304,29 +262,17 @@ impl Step {
 
 /// Makes every change so far durable, by its log position.
 async fn write_out(store: &PageStore, model: &Mutex<Model>) -> Result<(), String> {
-    let last = model.lock().last_version();
+    let last = model.lock().last_version;
     let promise = model.lock().promise(last);
     store.flush_to(Lsn(u64::from(last))).await.map_err(|e| e.to_string())?;
     model.lock().keep(promise);
     Ok(())
 }
 
-fn pages(model: &Mutex<Model>) -> Vec<PageId> {
-    let model = model.lock();
-    let live = model.live();
-    let of = |id: u32| {
-        model.spaces.get(&id).into_iter().flat_map(move |s| s.pages.keys().map(move |no| (id, *no)))
-    };
-    live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect()
-}
-
-fn put(model: &Mutex<Model>, page: PageId, guard: &mut pagetier::PageMut<'_>) {
+fn put(model: &Mutex<Model>, mut guard: PageMut<'_>) {
     let mut model = model.lock();
-    let version = model.fresh_version();
-    model.wrote(page, version);
-    model.published(page, version);
-    fill(guard, page, version);
-    guard.set_lsn(Lsn(u64::from(version)));
+    let version = model.write(&mut guard);
+    model.published(guard.id(), version);
 }
 
 async fn write_some(
@@ -337,14 +283,12 @@ async fn write_some(
     count: usize,
 ) -> Result<(), String> {
     let fits = |page: &PageId| home.is_none_or(|home| store.home(*page) == home);
-    let chosen: Vec<PageId> = pages(model).into_iter().filter(fits).skip(from as usize).take(count).collect();
+    let pages = model.lock().live_pages();
+    let chosen: Vec<PageId> = pages.into_iter().filter(fits).skip(from as usize).take(count).collect();
     for page in chosen {
-        let mut guard = match store.recreate(page).await {
-            Ok(guard) => guard,
-            Err(error) => return Err(format!("recreate: {error}")),
-        };
+        let guard = store.recreate(page).await.map_err(|error| format!("recreate: {error}"))?;
         version_in(&guard, page)?;
-        put(model, page, &mut guard);
+        put(model, guard);
     }
     Ok(())
 }

@@ -3,17 +3,16 @@
 
 use super::hazard::Hazard;
 use super::life::{Life, Start};
-use super::moment::{Moment, Outcome};
+use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
 use super::planned::Planned;
 use super::probe::Rate;
 use super::records;
 use super::totals::Totals;
-use super::violation::{Violation, panic_text};
+use super::violation::{Violation, judged};
 use super::world::{Lenient, check, examine, in_virtual_time};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use parking_lot::Mutex;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Whether an opening reports that it cannot determine the newest map, which is correct if map blocks were
@@ -72,20 +71,6 @@ pub struct FaultBase {
     moment: Moment,
 }
 
-/// Runs `run` and reports its failure, or its panic, as a violation.
-fn judged(
-    plan: &Plan,
-    place: String,
-    totals: &mut Totals,
-    run: impl FnOnce(&mut Totals) -> Result<(), String>,
-) -> Result<(), Violation> {
-    let before = totals.crashes;
-    let ended = catch_unwind(AssertUnwindSafe(|| run(totals)));
-    let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
-    let after_crashes = totals.crashes - before;
-    ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes })
-}
-
 impl FaultBase {
     /// Builds the base, deterministically for a seed and SSD policy.
     ///
@@ -134,7 +119,7 @@ impl FaultBase {
         let mut fault = Fault::new(kind.effect).from_op(n).times(kind.times);
         fault.op = kind.op;
         let planned = Planned::device(ssd, kind.name, fault);
-        judged(&self.plan, place, totals, |totals| {
+        judged(&self.plan, place, totals, |_, totals| {
             if opening {
                 self.opening(kind, &planned, totals)
             } else {
@@ -148,7 +133,9 @@ impl FaultBase {
         let case = &cases[(index - Self::operations()) as usize % cases.len()];
         let plan = Plan { hazard: Hazard::Records, pages: 500, ..(*self.plan).clone() };
         let place = format!("fault case {index}: {}", case.name());
-        judged(&plan, place, totals, |totals| case.run(&Arc::new(plan.clone()), &self.moment, index, totals))
+        judged(&plan, place, totals, |_, totals| {
+            case.run(&Arc::new(plan.clone()), &self.moment, index, totals)
+        })
     }
 
     fn at_work(&self, kind: Kind, planned: Planned, n: u64, totals: &mut Totals) -> Result<(), String> {
@@ -163,7 +150,7 @@ impl FaultBase {
         let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts, ..Lenient::default() };
         for (at, moment) in moments.iter().enumerate() {
             let outcome = Outcome::Cut(n << 8 | at as u64);
-            match examine(&self.plan, moment, outcome, lenient, Rate::Never) {
+            match examine(Crash { plan: &self.plan, moment, outcome }, lenient, Rate::Never) {
                 Ok(done) => totals.crash(&done.checked),
                 // A checkpoint was lost and a crash interrupted the next one: the store reports that and
                 // returns no old pages.

@@ -2,28 +2,30 @@
 //! hazard determines geometry and latencies ([`Plan`](super::Plan)), faults and the order of the work
 //! (`directed`).
 
+use clap::ValueEnum;
 use pagetier::Mutation;
 
-/// The hazard that a seed is directed at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The hazard that a seed is directed at. The order determines which seeds are directed at which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub enum Hazard {
     /// None: random work.
     Free,
     /// Clean copies on the SSD become obsolete: their pages are changed and go home, through the ring many
     /// times over, before the next checkpoint. Only the journal records that.
     ColdCopies,
-    /// `ColdCopies` while every checkpoint's header write takes very long: more goes home than the journal
-    /// holds.
-    SlowMap,
-    /// `ColdCopies` after a failed slot write: nothing more goes to the SSD.
-    SlotFails,
     /// Pages go home from the pool while the SSD is writing older versions of them back: drains and mode
     /// changes.
     TwoWaysHome,
+    /// `ColdCopies` while every checkpoint's header write takes very long: more goes home than the journal
+    /// holds.
+    SlowMap,
     /// Versions that were just written to the SSD are the next victims.
     FreshVictims,
     /// Pages are discarded or changed while the copy made at their eviction is being written to the SSD.
     JustEvicted,
+    /// `ColdCopies` after a failed slot write: nothing more goes to the SSD.
+    SlotFails,
     /// Pages are discarded right after a recovery whose slots backed home writes that the crash tore.
     TornHomes,
     /// The process is killed repeatedly, recoveries included, before the power is cut.
@@ -64,38 +66,16 @@ pub enum Hazard {
 
 impl Hazard {
     /// Every hazard that seeds are directed at.
-    pub const HAZARDS: [Self; 24] = [
-        Self::ColdCopies,
-        Self::TwoWaysHome,
-        Self::SlowMap,
-        Self::FreshVictims,
-        Self::JustEvicted,
-        Self::SlotFails,
-        Self::TornHomes,
-        Self::Killed,
-        Self::FlushFails,
-        Self::DroppedFlush,
-        Self::Reopened,
-        Self::DroppedOpen,
-        Self::FullDisk,
-        Self::Rot,
-        Self::Past,
-        Self::NoRing,
-        Self::SecondChances,
-        Self::DrainedDiscards,
-        Self::FailedHomes,
-        Self::DroppedSpaces,
-        Self::RottenHomes,
-        Self::Records,
-        Self::Openers,
-        Self::SsdLife,
-    ];
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        &Self::value_variants()[1..]
+    }
 
     /// The hazard of seed `seed`: every third seed has one, in rotation.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
-        let hazards = Self::HAZARDS.len() as u64;
-        if seed % 3 == 1 { Self::HAZARDS[(seed / 3 % hazards) as usize] } else { Self::Free }
+        let all = Self::all();
+        if seed % 3 == 1 { all[(seed / 3) as usize % all.len()] } else { Self::Free }
     }
 
     /// The hazard in which the rule that a mutation disables matters.
@@ -124,12 +104,6 @@ impl Hazard {
             "RingFromZero" => Self::RottenHomes,
             _ => return None,
         })
-    }
-
-    /// Looks a hazard up by name.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        let mut all = Self::HAZARDS.into_iter().chain([Self::Free]);
-        all.find(|hazard| format!("{hazard:?}").eq_ignore_ascii_case(name))
     }
 
     /// Whether the hazard determines the order of the work.

@@ -3,7 +3,7 @@
 
 use super::coverage::State;
 use super::model::{Model, Promise};
-use super::moment::{Moment, Outcome, bounded_power};
+use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::openers;
 use super::plan::{PAGE_BYTES, Plan};
 use super::planned::{self, Planned, When};
@@ -11,7 +11,7 @@ use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
-use super::world::{Lenient, check, crash_states, in_virtual_time, is_busy, names_the_record};
+use super::world::{Lenient, check, in_virtual_time, is_busy, names_the_record};
 use pagetier::{MemoryManifest, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use rand::rngs::SmallRng;
@@ -87,16 +87,14 @@ impl<'a> Life<'a> {
             Start::Crash(moment, outcome) | Start::Stranger(moment, outcome) => moment.crashed(outcome),
             Start::Blank => blank_devices(self.plan, self.seed),
         };
-        let latency = |us| Duration::from_micros(us);
-        let devices =
-            (hdd.with_latency(latency(self.plan.hdd_us)), ssd.with_latency(latency(self.plan.ssd_us)), power);
+        let (hdd, ssd) = self.plan.with_latencies(hdd, ssd);
         let (manifest, model) = match self.start {
             Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
             Start::Stranger(..) | Start::Blank => {
                 (MemoryManifest::default(), Model::starting_at(self.first_version))
             }
         };
-        let probe = Probe::new(self.plan, devices, manifest, model, self.seed);
+        let probe = Probe::new(self.plan, (hdd, ssd, power), manifest, model, self.seed);
         in_virtual_time(self.inside(&probe, totals))
     }
 
@@ -116,7 +114,7 @@ impl<'a> Life<'a> {
             Start::Crash(moment, outcome) => {
                 let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
                 let mut checked = check(&store, &probe.model, lenient).await?;
-                checked.states = checked.states.union(crash_states(moment, outcome));
+                checked.states = checked.states.union(Crash { plan: self.plan, moment, outcome }.states());
                 totals.crash(&checked);
             }
             _ => self.first_space(probe, &store).await?,

@@ -1,42 +1,38 @@
 //! The SSD is lost for good: the report of the loss must list every page that reads as older than allowed,
 //! even if the opening that accepts the loss was dropped repeatedly before.
 
-use super::content::version_in;
 use super::model::SpaceState;
-use super::moment::Moment;
-use super::moment::{Outcome, bounded_power};
-use super::plan::Plan;
+use super::moment::{Crash, Moment, bounded_power};
 use super::polls::up_to;
 use super::totals::Totals;
-use super::world::in_virtual_time;
-use pagetier::{Builder, MemoryManifest, PageId, PageStore, SpaceId};
+use super::world::{in_virtual_time, read};
+use pagetier::{PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
 
-/// Accepts the loss of the SSD in the state that `outcome` leaves of `moment`.
-pub(super) fn examine(
-    plan: &Plan,
-    moment: &Moment,
-    outcome: Outcome,
-    rng: &mut SmallRng,
-    totals: &mut Totals,
-) -> Result<(), String> {
+/// Accepts the loss of the SSD of a crashed store.
+pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
+    let Crash { plan, moment, .. } = crash;
     if plan.slots == 0 || moment.manifest.to_bytes().is_none() {
         return Ok(());
     }
-    let (hdd, _lost, _power) = moment.crashed(outcome);
-    let hdd = Arc::new(hdd);
+    let (hdd, _lost, _power) = crash.devices();
+    let hdd = Arc::new(hdd) as SharedDevice;
+    let ring = Arc::new(SimDevice::new("ring", 0, 5, &bounded_power())) as SharedDevice;
     let manifest = Arc::new(moment.manifest.fork());
-    let ring = Arc::new(SimDevice::new("ring", 0, 5, &bounded_power()));
+    let builder = || {
+        let builder = plan.builder().ssd_bytes(0).accept_ssd_loss(true).in_memory(Arc::clone(&manifest));
+        builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
+    };
     let dropped = rng.random_range(0..3);
     let named = in_virtual_time(async {
         for _ in 0..dropped {
             // Equivalent to a crash at one of its awaits, or right after it.
-            drop(up_to(rng.random_range(1..30), without_ssd(plan, &hdd, &ring, &manifest).open()).await);
+            drop(up_to(rng.random_range(1..30), builder().open()).await);
         }
-        let opened = without_ssd(plan, &hdd, &ring, &manifest).open().await;
+        let opened = builder().open().await;
         compare(&opened.map_err(|e| format!("does not open: {e}"))?, moment).await
     });
     let named =
@@ -46,29 +42,14 @@ pub(super) fn examine(
     Ok(())
 }
 
-fn without_ssd(
-    plan: &Plan,
-    hdd: &Arc<SimDevice>,
-    ring: &Arc<SimDevice>,
-    manifest: &Arc<MemoryManifest>,
-) -> Builder {
-    plan.builder()
-        .ssd_bytes(0)
-        .accept_ssd_loss(true)
-        .in_memory(Arc::clone(manifest))
-        .hdd_device(Arc::clone(hdd) as SharedDevice)
-        .ring_device(Arc::clone(ring) as SharedDevice)
-}
-
 /// The number of pages that read as older than allowed; each must be listed.
 async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
     let mut older = 0;
     for (space, s) in moment.model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live) {
         for (no, model) in &s.pages {
             let page = PageId::new(SpaceId(*space), *no);
-            let found = match store.get(page).await {
-                Ok(guard) => Some(version_in(&guard, page)?),
-                Err(pagetier::Error::NoSuchPage { .. }) => Some(0),
+            let found = match read(store, page).await? {
+                Ok(version) => Some(version),
                 Err(error) if error.to_string().contains("corrupt") => None,
                 Err(error) => return Err(format!("page {page}: {error}")),
             };

@@ -29,7 +29,7 @@
 //! | `coverage`, `totals`, `violation` | counters, and what is reported |
 //! | `shrink` | reduction to a smaller failing scenario |
 
-mod content;
+pub(crate) mod content;
 mod coverage;
 mod directed;
 mod dropped;

@@ -4,7 +4,8 @@
 //! was given, but none older than its floor: the newest version that a `sync` covered, or that an earlier
 //! recovery found. Version 0 represents a page that was allocated and never became durable.
 
-use pagetier::{PageId, SpaceId};
+use super::content::fill;
+use pagetier::{Lsn, PageId, PageMut, SpaceId};
 use std::collections::BTreeMap;
 
 /// One page.
@@ -15,7 +16,7 @@ pub(super) struct PageModel {
     /// The oldest allowed version.
     floor: u32,
     /// The newest version whose guard was dropped.
-    published: u32,
+    pub(super) published: u32,
     /// It was discarded after its last write: any version may come back.
     uncertain: bool,
     /// Versions up to this one were discarded: no flush guarantees them.
@@ -25,7 +26,7 @@ pub(super) struct PageModel {
     /// It was discarded once: the store may have given up a failed home write of it.
     given_up: bool,
     /// Its only copy was reported lost: until it is rewritten, reading it may fail.
-    gone: bool,
+    pub(super) gone: bool,
     /// Operations that are using it.
     pub(super) users: u32,
     /// An operation uses it exclusively.
@@ -41,11 +42,6 @@ impl PageModel {
     /// Whether it may read as `version` at this moment.
     pub(super) fn reads_as(&self, version: u32) -> bool {
         if self.uncertain { self.allows(version) } else { version == self.published }
-    }
-
-    /// The newest version whose guard was dropped.
-    pub(super) fn published(&self) -> u32 {
-        self.published
     }
 
     /// Records that the store reads `version` after a crash. Newer versions never come back. Older ones may
@@ -70,11 +66,6 @@ impl PageModel {
         self.given_up && self.allows(0)
     }
 
-    /// Whether reading it may fail.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone
-    }
-
     /// Records that the report of a loss lists it: it reads as `version`, or not at all.
     fn lost(&mut self, version: Option<u32>) {
         self.floor = 0;
@@ -89,10 +80,6 @@ impl PageModel {
             }
             None => (self.uncertain, self.gone) = (true, true),
         }
-    }
-
-    fn raise(&mut self, floor: u32) {
-        self.floor = self.floor.max(floor);
     }
 
     /// The versions that may come back, for messages.
@@ -149,7 +136,8 @@ pub(super) struct Model {
     pub(super) log_durable: u64,
     /// Versions up to this one may be missing if the report of a loss lists their page.
     pub(super) lost_to: u32,
-    last_version: u32,
+    /// The newest version number issued.
+    pub(super) last_version: u32,
     spaces_made: u32,
     doubts: u32,
 }
@@ -172,17 +160,6 @@ impl Model {
         self.spaces.insert(id.0, space);
     }
 
-    /// An unused version number.
-    pub(super) fn fresh_version(&mut self) -> u32 {
-        self.last_version += 1;
-        self.last_version
-    }
-
-    /// The newest version number issued.
-    pub(super) fn last_version(&self) -> u32 {
-        self.last_version
-    }
-
     pub(super) fn page(&mut self, page: PageId) -> Option<&mut PageModel> {
         self.spaces.get_mut(&page.space.0)?.pages.get_mut(&page.no)
     }
@@ -193,11 +170,22 @@ impl Model {
         space.pages.get_mut(&page.no)
     }
 
-    /// Records that the exclusive guard of the page wrote `version`.
-    pub(super) fn wrote(&mut self, page: PageId, version: u32) {
+    /// Writes a new version of the page through its exclusive guard; returns the version.
+    pub(super) fn write(&mut self, guard: &mut PageMut<'_>) -> u32 {
+        let page = guard.id();
+        let version = self.wrote(page);
+        fill(guard, page, version);
+        guard.set_lsn(Lsn(u64::from(version)));
+        version
+    }
+
+    /// Records a write of the page; returns its version, a new one.
+    fn wrote(&mut self, page: PageId) -> u32 {
+        self.last_version += 1;
         if let Some(space) = self.spaces.get_mut(&page.space.0) {
-            space.pages.entry(page.no).or_default().versions.push(version);
+            space.pages.entry(page.no).or_default().versions.push(self.last_version);
         }
+        self.last_version
     }
 
     /// Records that the guard was dropped (or is dropped before any other task runs).
@@ -226,7 +214,7 @@ impl Model {
     pub(super) fn keep(&mut self, promise: Promise) {
         for (page, version, discards) in promise.pages {
             if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
-                p.raise(version);
+                p.floor = p.floor.max(version);
             }
         }
         for space in self.spaces.values_mut() {
@@ -319,11 +307,22 @@ impl Model {
     pub(super) fn pages(&self) -> usize {
         self.spaces.values().filter(|s| s.state == SpaceState::Live).map(|s| s.pages.len()).sum()
     }
+
+    /// The pages of live spaces.
+    pub(super) fn live_pages(&self) -> Vec<PageId> {
+        let live = self.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live);
+        live.flat_map(|(id, s)| s.pages.keys().map(|no| PageId::new(SpaceId(*id), *no))).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn publish(model: &mut Model, page: PageId) {
+        let version = model.wrote(page);
+        model.published(page, version);
+    }
 
     #[test]
     fn a_sync_raises_the_floor_unless_the_page_was_discarded_meanwhile() {
@@ -331,14 +330,10 @@ mod tests {
         let page = PageId::new(SpaceId(1), 3);
         model.created(SpaceId(1), "s".into());
         for _ in 0..2 {
-            let version = model.fresh_version();
-            model.wrote(page, version);
-            model.published(page, version);
+            publish(&mut model, page);
         }
         let promise = model.promise(u32::MAX);
-        let version = model.fresh_version();
-        model.wrote(page, version);
-        model.published(page, version);
+        publish(&mut model, page);
         model.keep(promise);
         let p = model.page(page).unwrap();
         assert!(!p.allows(0) && !p.allows(1) && p.allows(2) && p.allows(3) && !p.allows(4));
@@ -357,9 +352,7 @@ mod tests {
         let page = PageId::new(SpaceId(1), 3);
         model.created(SpaceId(1), "s".into());
         for _ in 0..2 {
-            let version = model.fresh_version();
-            model.wrote(page, version);
-            model.published(page, version);
+            publish(&mut model, page);
         }
         model.page(page).unwrap().found(2, false);
         let p = model.page(page).unwrap();

@@ -1,7 +1,8 @@
 //! A moment of a store, and what a crash there leaves of its devices.
 
-use super::coverage::States;
+use super::coverage::{State, States};
 use super::model::Model;
+use super::plan::Plan;
 use pagetier::MemoryManifest;
 use pagetier_devio::{SimDevice, SimMoment, SimPower};
 use std::ops::Range;
@@ -54,6 +55,34 @@ impl Outcome {
     /// Whether volatile writes stay volatile.
     pub(super) const fn keeps_power(self) -> bool {
         matches!(self, Self::Killed(_))
+    }
+}
+
+/// A crash of a store.
+#[derive(Clone, Copy)]
+pub(super) struct Crash<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) moment: &'a Moment,
+    pub(super) outcome: Outcome,
+}
+
+impl Crash<'_> {
+    /// The devices after the crash.
+    pub(super) fn devices(&self) -> (SimDevice, SimDevice, SimPower) {
+        self.moment.crashed(self.outcome)
+    }
+
+    /// The states to count for the crash.
+    pub(super) fn states(&self) -> States {
+        let Moment { mut states, killed, depth, .. } = *self.moment;
+        let keeps_power = self.outcome.keeps_power();
+        states.add_if(keeps_power, State::Killed);
+        states.add_if(killed && !keeps_power, State::KilledThenCut);
+        states.add_if(killed && keeps_power, State::KilledTwice);
+        states.add_if(states.any(&State::FLUSH_FAILED) && keeps_power, State::ReopenedAfterFlush);
+        states.add_if(depth == 1, State::Twice);
+        states.add_if(depth > 1, State::Thrice);
+        states
     }
 }
 

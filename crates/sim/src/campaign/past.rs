@@ -1,12 +1,12 @@
 //! Devices with a past: older copies of the store's own, or truncated, blank, random, or another program's.
 //! The store must refuse them, and a new store must not overwrite foreign data.
 
-use super::moment::Moment;
-use super::moment::bounded_power;
+use super::moment::{Moment, bounded_power};
 use super::plan::Plan;
 use super::rot::refusal;
 use super::totals::Totals;
 use super::world::{Lenient, check, in_virtual_time};
+use clap::ValueEnum;
 use pagetier::MemoryManifest;
 use pagetier_devio::{Device, SharedDevice, SimDevice};
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use rand::rngs::SmallRng;
 use std::sync::Arc;
 
 /// The replacement of a device or of the manifest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Past {
     OlderHdd,
     OlderSsd,
@@ -31,20 +31,6 @@ enum Past {
     /// A new store is created on this store's devices, without force.
     OtherStore,
 }
-
-const ALL: [Past; 11] = [
-    Past::OlderHdd,
-    Past::OlderSsd,
-    Past::OlderManifest,
-    Past::ShortHdd,
-    Past::ShortSsd,
-    Past::BlankHdd,
-    Past::BlankSsd,
-    Past::RandomHdd,
-    Past::RandomSsd,
-    Past::FileSystem,
-    Past::OtherStore,
-];
 
 /// Signatures of file systems and the like: offsets and bytes.
 const SIGNATURES: [(u64, &[u8]); 7] = [
@@ -65,7 +51,8 @@ pub(super) fn examine(
     rng: &mut SmallRng,
     totals: &mut Totals,
 ) -> Result<(), String> {
-    let past = ALL[rng.random_range(0..ALL.len())];
+    let all = Past::value_variants();
+    let past = all[rng.random_range(0..all.len())];
     let ended = match past {
         Past::FileSystem | Past::OtherStore => untouched(plan, newer, past, rng),
         _ => replaced(plan, (older, newer), past, rng),
@@ -91,20 +78,16 @@ fn replaced(
         device.rot(0..size, rng.random());
         device
     };
-    let place = match past {
-        Past::OlderHdd | Past::ShortHdd | Past::BlankHdd | Past::RandomHdd => "hdd",
-        Past::OlderManifest => "",
-        _ => "ssd",
-    };
+    let mut place = "ssd";
     match past {
-        Past::OlderHdd => hdd = older.hdd.fork(1, &power),
+        Past::OlderHdd => (hdd, place) = (older.hdd.fork(1, &power), "hdd"),
         Past::OlderSsd => ssd = older.ssd.fork(2, &power),
-        Past::OlderManifest => manifest = older.manifest.fork(),
-        Past::ShortHdd => hdd = newer.hdd.truncated(cut(hdd.size(), rng), 1, &power),
+        Past::OlderManifest => (manifest, place) = (older.manifest.fork(), ""),
+        Past::ShortHdd => (hdd, place) = (newer.hdd.truncated(cut(hdd.size(), rng), 1, &power), "hdd"),
         Past::ShortSsd => ssd = newer.ssd.truncated(cut(ssd.size(), rng), 2, &power),
-        Past::BlankHdd => hdd = SimDevice::new("hdd", hdd.size(), 1, &power),
+        Past::BlankHdd => (hdd, place) = (SimDevice::new("hdd", hdd.size(), 1, &power), "hdd"),
         Past::BlankSsd => ssd = SimDevice::new("ssd", ssd.size(), 2, &power),
-        Past::RandomHdd => hdd = random("hdd", hdd.size(), rng),
+        Past::RandomHdd => (hdd, place) = (random("hdd", hdd.size(), rng), "hdd"),
         _ => ssd = random("ssd", ssd.size(), rng),
     }
     let cut_short = matches!(past, Past::ShortHdd | Past::ShortSsd);

@@ -93,8 +93,7 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
         states.add_if(oldest.get(&page).is_some_and(|s| *s < stamp), State::StaleCopy);
         let Some((on_ssd, of_ssd)) = newest.get(&page).filter(|(s, _)| *s > stamp) else { continue };
         let space = model.spaces.get(&page.space.0);
-        let in_memory =
-            space.and_then(|s| s.pages.get(&page.no)).map_or(0, super::model::PageModel::published);
+        let in_memory = space.and_then(|s| s.pages.get(&page.no)).map_or(0, |p| p.published);
         debug_assert!(*on_ssd > stamp);
         states.add_if(in_memory > *of_ssd && *of_ssd > version && version > 0, State::ThreePlaces);
     }

@@ -2,12 +2,14 @@
 //! override each part.
 
 use super::hazard::Hazard;
+use clap::ValueEnum;
 use pagetier::{Builder, MemoryManifest, Mutation, PageSize, PageStore};
-use pagetier_devio::{FlushFailure, SharedDevice};
+use pagetier_devio::{FlushFailure, SharedDevice, SimDevice};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The page size of every simulated store, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -56,7 +58,7 @@ pub struct Plan {
     /// The effect of a failed flush, of the HDD and of the SSD.
     pub flush_failures: [FlushFailure; 2],
     /// The maximum time for the embedder's log to become durable, in microseconds; 0: there is no log.
-    pub gate_us: u64,
+    pub gate_us: u32,
     /// The disabled kinds of work, as bits of [`Plan::KINDS`].
     pub without: u32,
     /// The hazard that the work is directed at.
@@ -224,8 +226,9 @@ impl Plan {
         if hazard == Hazard::Free {
             return;
         }
-        (self.lives, self.ops, self.tasks) = (rng.random_range(1..=3), 240, rng.random_range(1..=2));
-        (self.frames, self.slots, self.pages) = (20, rng.random_range(34..=44), rng.random_range(60..=90));
+        let draw = |rng: &mut SmallRng, from: u32, to: u32| rng.random_range(from..=to);
+        (self.lives, self.ops, self.tasks) = (draw(rng, 1, 3), 240, draw(rng, 1, 2));
+        (self.frames, self.slots, self.pages) = (20, draw(rng, 34, 44), draw(rng, 60, 90));
         (self.faults, self.zone_percent) = (false, [25, 40, 100][rng.random_range(0..3)]);
         if self.ssd_policy == "none" {
             self.ssd_policy = "cac";
@@ -233,28 +236,25 @@ impl Plan {
         match hazard {
             Hazard::Free => {}
             Hazard::ColdCopies | Hazard::SlotFails => {
-                (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(4..=8), 1000, 300);
+                (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 4, 8), 1000, 300);
             }
-            Hazard::SlowMap => (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(2..=4), 500, 200),
+            Hazard::SlowMap => (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 4), 500, 200),
             Hazard::TwoWaysHome => {
-                (self.tasks, self.ring) = (rng.random_range(2..=4), rng.random_range(2..=8));
+                (self.tasks, self.ring) = (draw(rng, 2, 4), draw(rng, 2, 8));
                 (self.hdd_us, self.ssd_us) = (12_000, [300, 3000][rng.random_range(0..2)]);
             }
             Hazard::FreshVictims => {
-                (self.slots, self.zone_percent, self.ssd_policy) = (rng.random_range(32..=36), 100, "lru2");
+                (self.slots, self.zone_percent, self.ssd_policy) = (draw(rng, 32, 36), 100, "lru2");
                 (self.hdd_us, self.ssd_us) = (500, [50, 500][rng.random_range(0..2)]);
             }
-            Hazard::JustEvicted => {
-                (self.zone_percent, self.hdd_us, self.ssd_us) = (100, 300, 12_000);
-            }
+            Hazard::JustEvicted => (self.zone_percent, self.hdd_us, self.ssd_us) = (100, 300, 12_000),
             Hazard::Killed
             | Hazard::FlushFails
             | Hazard::DroppedFlush
             | Hazard::Reopened
             | Hazard::NoRing => {
-                (self.lives, self.ops) = (rng.random_range(3..=6), rng.random_range(60..=200));
-                (self.ring, self.hdd_us, self.ssd_us) =
-                    (rng.random_range(2..=8), 12_000, [300, 3000][rng.random_range(0..2)]);
+                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 60, 200), draw(rng, 2, 8));
+                (self.hdd_us, self.ssd_us) = (12_000, [300, 3000][rng.random_range(0..2)]);
                 (self.without, self.images) = (0, 15);
                 if hazard == Hazard::NoRing {
                     self.ring = 0;
@@ -269,49 +269,46 @@ impl Plan {
                 }
             }
             Hazard::DroppedOpen | Hazard::Rot | Hazard::Past => {
-                (self.lives, self.ops, self.without) =
-                    (rng.random_range(3..=6), rng.random_range(30..=120), 0);
-                self.ring = rng.random_range(2..=8);
+                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 30, 120), draw(rng, 2, 8));
+                self.without = 0;
             }
             Hazard::FullDisk => {
-                (self.lives, self.ops, self.without) =
-                    (rng.random_range(3..=6), rng.random_range(60..=200), 0);
-                (self.pages, self.ring) = (600, rng.random_range(2..=8));
+                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 60, 200), draw(rng, 2, 8));
+                (self.pages, self.without) = (600, 0);
             }
             Hazard::SecondChances => {
-                (self.ssd_policy, self.ring, self.without) = ("mv-fifo-gsc", rng.random_range(2..=8), 0);
-                (self.tasks, self.ops, self.ssd_us) = (rng.random_range(2..=4), 400, 3000);
+                (self.ssd_policy, self.ring, self.without) = ("mv-fifo-gsc", draw(rng, 2, 8), 0);
+                (self.tasks, self.ops, self.ssd_us) = (draw(rng, 2, 4), 400, 3000);
             }
             Hazard::DrainedDiscards => {
-                (self.ring, self.zone_percent, self.without) = (rng.random_range(2..=8), 25, 0);
+                (self.ring, self.zone_percent, self.without) = (draw(rng, 2, 8), 25, 0);
                 (self.hdd_us, self.ssd_us) = (3000, 300);
             }
             Hazard::FailedHomes => {
-                (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(2..=8), 1000, 300);
+                (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 8), 1000, 300);
                 (self.slots, self.without) = (if rng.random_bool(0.5) { 0 } else { self.slots }, 0);
             }
             Hazard::DroppedSpaces => {
-                (self.lives, self.ops, self.ring) = (rng.random_range(2..=4), 200, rng.random_range(2..=8));
+                (self.lives, self.ops, self.ring) = (draw(rng, 2, 4), 200, draw(rng, 2, 8));
                 self.without = 0;
             }
             Hazard::Records => {
-                (self.lives, self.ops, self.ring) = (rng.random_range(3..=6), 120, rng.random_range(2..=8));
+                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), 120, draw(rng, 2, 8));
                 (self.pages, self.without, self.images) = (500, 0, 20);
             }
             Hazard::Openers | Hazard::SsdLife => {
-                (self.lives, self.ops, self.ring) =
-                    (rng.random_range(2..=5), rng.random_range(60..=200), rng.random_range(1..=8));
+                (self.lives, self.ops, self.ring) = (draw(rng, 2, 5), draw(rng, 60, 200), draw(rng, 1, 8));
                 (self.hdd_us, self.ssd_us) = (3000, [300, 3000][rng.random_range(0..2)]);
                 self.without = 0;
             }
             Hazard::RottenHomes => {
-                (self.lives, self.ops, self.ring) = (6, rng.random_range(15..=60), rng.random_range(4..=8));
-                (self.slots, self.pages, self.without) = (0, rng.random_range(24..=30), 0);
+                (self.lives, self.ops, self.ring) = (6, draw(rng, 15, 60), draw(rng, 4, 8));
+                (self.slots, self.pages, self.without) = (0, draw(rng, 24, 30), 0);
                 (self.hdd_us, self.ssd_us) = (1000, 300);
             }
             Hazard::TornHomes => {
                 (self.lives, self.ssd_policy, self.zone_percent) = (4, "doublewrite", 100);
-                (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(2..=8), 12_000, 50);
+                (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 8), 12_000, 50);
             }
         }
     }
@@ -387,71 +384,66 @@ impl Plan {
         let number = || value.parse::<u32>().map_err(|e| format!("{part}: {e}"));
         match name {
             "hazard" => {
-                let hazard = Hazard::named(value).ok_or_else(|| format!("{part}: no such hazard"))?;
+                let hazard = Hazard::from_str(value, true).map_err(|_| format!("{part}: no such hazard"))?;
                 *self = Self { mutation: self.mutation, ..Self::directed(self.seed, hazard) };
             }
             "policy" => {
                 self.ssd_policy = ssd_policy(value).ok_or_else(|| format!("{part}: no such policy"))?;
             }
-            "lives" => self.lives = number()?,
-            "ops" => self.ops = number()?,
-            "tasks" => self.tasks = number()?,
-            "pages" => self.pages = number()?.max(1),
-            "images" => self.images = number()?,
-            "outcomes" => self.outcomes = number()?,
             "faults" => self.faults = number()? != 0,
             "hostile" => self.hostile[0] = (value != "no").then(number).transpose()?,
             "hostile_pool" => self.hostile[1] = (value != "no").then(number).transpose()?,
-            "ring" => self.ring = number()?,
-            "slots" => self.slots = number()?,
-            "gate_us" => self.gate_us = u64::from(number()?),
             "without" => self.without = without(value)?,
-            _ => {
-                return Err(format!(
-                    "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, pages, images, \
-                     outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
-                ));
-            }
+            _ => match self.numbers().into_iter().find(|(known, _)| *known == name) {
+                Some((_, field)) => *field = number()?,
+                None => {
+                    return Err(format!(
+                        "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
+                    ));
+                }
+            },
         }
+        self.pages = self.pages.max(1);
         Ok(())
+    }
+
+    /// The parts that are numbers, by name.
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 9] {
+        [
+            ("lives", &mut self.lives),
+            ("ops", &mut self.ops),
+            ("tasks", &mut self.tasks),
+            ("pages", &mut self.pages),
+            ("images", &mut self.images),
+            ("outcomes", &mut self.outcomes),
+            ("ring", &mut self.ring),
+            ("slots", &mut self.slots),
+            ("gate_us", &mut self.gate_us),
+        ]
     }
 
     /// The differences from the seed's own scenario, as arguments of `--with`.
     #[must_use]
     pub fn overrides(&self) -> Vec<String> {
-        let drawn = Self::directed(self.seed, self.hazard);
-        let numbers = [
-            ("lives", self.lives, drawn.lives),
-            ("ops", self.ops, drawn.ops),
-            ("tasks", self.tasks, drawn.tasks),
-            ("pages", self.pages, drawn.pages),
-            ("images", self.images, drawn.images),
-            ("outcomes", self.outcomes, drawn.outcomes),
-            ("faults", u32::from(self.faults), u32::from(drawn.faults)),
-            ("ring", self.ring, drawn.ring),
-            ("slots", self.slots, drawn.slots),
-            ("gate_us", self.gate_us as u32, drawn.gate_us as u32),
-        ];
-        // First, because it determines all others.
-        let differs = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
-        let directed = differs.then(|| format!("hazard={:?}", self.hazard));
-        let changed = numbers.iter().filter(|(_, is, was)| is != was);
-        let changed = changed.map(|(name, is, _)| format!("{name}={is}"));
-        let policy = (self.ssd_policy != drawn.ssd_policy).then(|| format!("policy={}", self.ssd_policy));
-        let mut all: Vec<String> = directed.into_iter().chain(policy).chain(changed).collect();
-        for (name, is, was) in [
-            ("hostile", self.hostile[0], drawn.hostile[0]),
-            ("hostile_pool", self.hostile[1], drawn.hostile[1]),
-        ] {
-            if is != was {
-                all.push(format!("{name}={}", is.map_or("no".to_owned(), |seed| seed.to_string())));
-            }
+        let mut drawn = Self::directed(self.seed, self.hazard);
+        let mut all = Vec::new();
+        let mut add = |differs: bool, part: String| all.extend(differs.then_some(part));
+        // The hazard comes first, because it determines all other parts.
+        let undrawn = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
+        add(undrawn, format!("hazard={:?}", self.hazard));
+        add(self.ssd_policy != drawn.ssd_policy, format!("policy={}", self.ssd_policy));
+        for ((name, is), (_, was)) in self.clone().numbers().into_iter().zip(drawn.numbers()) {
+            add(is != was, format!("{name}={is}"));
         }
-        if self.without != drawn.without {
-            let kinds = Self::KINDS.iter().enumerate().filter(|(bit, _)| self.without >> bit & 1 == 1);
-            let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();
-            all.push(format!("without={}", names.join("+")));
+        add(self.faults != drawn.faults, format!("faults={}", u32::from(self.faults)));
+        for (at, name) in ["hostile", "hostile_pool"].into_iter().enumerate() {
+            let seed = self.hostile[at].map_or("no".to_owned(), |seed| seed.to_string());
+            add(self.hostile[at] != drawn.hostile[at], format!("{name}={seed}"));
         }
+        let kinds = Self::KINDS.iter().enumerate().filter(|(bit, _)| self.without >> bit & 1 == 1);
+        let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();
+        add(self.without != drawn.without, format!("without={}", names.join("+")));
         all
     }
 
@@ -502,6 +494,12 @@ impl Plan {
         manifest: &Arc<MemoryManifest>,
     ) -> Result<PageStore, String> {
         self.builder_on(devices, manifest).open().await.map_err(|e| format!("does not open: {e}"))
+    }
+
+    /// The HDD and the SSD, with the plan's latencies.
+    pub(super) fn with_latencies(&self, hdd: SimDevice, ssd: SimDevice) -> (SimDevice, SimDevice) {
+        let latency = Duration::from_micros;
+        (hdd.with_latency(latency(self.hdd_us)), ssd.with_latency(latency(self.ssd_us)))
     }
 
     /// The layout of the SSD.

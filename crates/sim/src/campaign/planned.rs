@@ -68,11 +68,6 @@ impl Planned {
         Self::after(ssd, kind, fault, 0)
     }
 
-    /// A fault on the SSD.
-    pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
-        Self::device(true, kind, fault)
-    }
-
     /// Saves of the manifest fail.
     pub(super) fn saves(saves: Saves) -> Self {
         let kind = if saves.replaced { "manifest saved, reported as failed" } else { "manifest not saved" };
@@ -165,7 +160,7 @@ impl Planned {
     pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
         probe.model.lock().torn_homes |= self.tears_homes();
         if let On::Manifest(saves) = self.on {
-            probe.note_failed_saves(saves);
+            probe.watch_saves(saves);
         }
         self.inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);
     }
@@ -229,12 +224,4 @@ pub(super) fn some(when: When, rng: &mut SmallRng) -> Planned {
 pub(super) fn superblock(ssd: bool, effect: FaultEffect, skip: u64, times: u64) -> Planned {
     let fault = Fault::new(effect).on(IoOp::Write).within(SUPERBLOCKS).times(times);
     Planned::after(ssd, "superblock write", fault, skip)
-}
-
-impl Probe {
-    /// Counts the failed saves for every later moment.
-    pub(super) fn note_failed_saves(&self, saves: Saves) {
-        let from = self.manifest.saves() + saves.skip;
-        self.watch_saves(from, saves.replaced);
-    }
 }

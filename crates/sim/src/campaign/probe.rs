@@ -10,6 +10,7 @@ use super::model::Model;
 use super::moment::{Moment, Outcome, SUPERBLOCKS};
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
+use super::planned::Saves;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
@@ -20,6 +21,7 @@ use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rustc_hash::FxHashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -60,31 +62,22 @@ pub(super) enum Rate {
     Every,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
-    SlotWrite,
-    RingWrite,
-    JournalWrite,
-    MapBody,
-    MapHeader,
-    SsdFlush,
-    HddFlush,
-    HomeWrite,
-    WriteBackRead,
-    WriteBackHome,
-    RecoveryRead,
-    RecoveryWrite,
-    Other,
+/// The part that an operation plays in the protocol.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// The state that the operation in flight amounts to.
+    state: Option<State>,
+    /// How much more often than elsewhere moments are taken at its boundaries.
+    weight: f64,
 }
-
-const PARTS: usize = Part::Other as usize + 1;
 
 struct Inside {
     rng: SmallRng,
     rate: Rate,
     phase: Phase,
     boundaries: u64,
-    in_flight: [u32; PARTS],
+    /// Operations in flight, by state.
+    in_flight: FxHashMap<State, u32>,
     moments: Vec<Moment>,
     store: Weak<PageStore>,
     depth: u32,
@@ -135,7 +128,7 @@ impl Probe {
             rate: Rate::Never,
             phase: Phase::Creating,
             boundaries: 0,
-            in_flight: [0; PARTS],
+            in_flight: FxHashMap::default(),
             moments: Vec::new(),
             store: Weak::new(),
             depth: 0,
@@ -147,7 +140,7 @@ impl Probe {
             violation: None,
             force: false,
         };
-        let log = (plan.gate_us > 0).then(|| Log::new(plan.gate_us, model.log_durable, seed));
+        let log = (plan.gate_us > 0).then(|| Log::new(plan.gate_us.into(), model.log_durable, seed));
         Arc::new(Self {
             log,
             flush_failures: plan.flush_failures,
@@ -241,9 +234,10 @@ impl Probe {
         }
     }
 
-    /// Records that saves of the manifest fail from number `from` on.
-    pub(super) fn watch_saves(&self, from: u64, replaced: bool) {
-        self.inside.lock().failing_saves = Some((from, replaced));
+    /// Counts the failed saves for every later moment.
+    pub(super) fn watch_saves(&self, saves: Saves) {
+        let from = self.manifest.saves() + saves.skip;
+        self.inside.lock().failing_saves = Some((from, saves.replaced));
     }
 
     fn note_saves(&self, inside: &mut Inside) {
@@ -274,7 +268,7 @@ impl Probe {
 
     /// The number of SSD flushes in flight.
     pub(super) fn ssd_flushes(&self) -> u32 {
-        self.inside.lock().flying(Part::SsdFlush)
+        self.inside.lock().flying(State::SsdFlush)
     }
 
     /// Returns the moments taken so far.
@@ -294,16 +288,7 @@ impl Probe {
             Rate::Never => false,
             Rate::Every => std::mem::take(&mut inside.changed),
             Rate::Some { max, .. } if inside.moments.len() >= max => false,
-            Rate::Some { share, .. } => {
-                let weight = match part {
-                    Part::MapBody | Part::MapHeader => 6.0,
-                    Part::RecoveryWrite => 20.0,
-                    Part::WriteBackHome | Part::JournalWrite | Part::SsdFlush | Part::HddFlush => 3.0,
-                    Part::RecoveryRead => 0.2,
-                    _ => 1.0,
-                };
-                inside.rng.random_bool((share * weight * LOOK).min(1.0))
-            }
+            Rate::Some { share, .. } => inside.rng.random_bool((share * part.weight * LOOK).min(1.0)),
         };
         if wanted {
             let moment = self.moment(&mut inside);
@@ -351,19 +336,20 @@ impl Probe {
     }
 
     fn part(&self, ssd: bool, write: bool, offset: u64, class: IoClass) -> Part {
-        match (ssd, write, class) {
-            (false, true, IoClass::WriteBack | IoClass::UrgentWriteBack) => Part::WriteBackHome,
-            (false, true, IoClass::Recovery) => Part::RecoveryWrite,
-            (false, true, IoClass::Clean | IoClass::UrgentClean) => Part::HomeWrite,
-            (true, false, IoClass::WriteBack | IoClass::UrgentWriteBack) => Part::WriteBackRead,
-            (true, false, IoClass::Recovery) => Part::RecoveryRead,
-            (true, true, IoClass::Ring) => Part::RingWrite,
-            (true, true, IoClass::Meta) if offset >= self.layout.map_at(2) => Part::JournalWrite,
-            (true, true, IoClass::Meta) if self.is_map_header(offset) => Part::MapHeader,
-            (true, true, IoClass::Meta) if offset >= self.layout.map_at(0) => Part::MapBody,
-            (true, true, IoClass::Clean | IoClass::UrgentClean) => Part::SlotWrite,
-            _ => Part::Other,
-        }
+        let (state, weight) = match (ssd, write, class) {
+            (false, true, IoClass::WriteBack | IoClass::UrgentWriteBack) => (State::WriteBackHome, 3.0),
+            (false, true, IoClass::Recovery) => (State::RecoveryRepair, 20.0),
+            (false, true, IoClass::Clean | IoClass::UrgentClean) => (State::HomeWrite, 1.0),
+            (true, false, IoClass::WriteBack | IoClass::UrgentWriteBack) => (State::WriteBackRead, 1.0),
+            (true, false, IoClass::Recovery) => return Part { state: None, weight: 0.2 },
+            (true, true, IoClass::Ring) => (State::RingWrite, 1.0),
+            (true, true, IoClass::Meta) if offset >= self.layout.map_at(2) => (State::JournalWrite, 3.0),
+            (true, true, IoClass::Meta) if self.is_map_header(offset) => (State::MapHeader, 6.0),
+            (true, true, IoClass::Meta) if offset >= self.layout.map_at(0) => (State::MapBody, 6.0),
+            (true, true, IoClass::Clean | IoClass::UrgentClean) => (State::SlotWrite, 1.0),
+            _ => return Part { state: None, weight: 1.0 },
+        };
+        Part { state: Some(state), weight }
     }
 
     fn is_map_header(&self, offset: u64) -> bool {
@@ -375,7 +361,9 @@ impl Probe {
         // The boundary comes before the operation: it captures the state after the previous event.
         self.boundary(part);
         let mut inside = self.inside.lock();
-        inside.in_flight[part as usize] += 1;
+        if let Some(state) = part.state {
+            *inside.in_flight.entry(state).or_default() += 1;
+        }
         inside.changed |= changes;
         drop(inside);
         InFlight { probe: Arc::clone(self), part, changes }
@@ -383,30 +371,16 @@ impl Probe {
 }
 
 impl Inside {
-    fn flying(&self, part: Part) -> u32 {
-        self.in_flight[part as usize]
+    fn flying(&self, state: State) -> u32 {
+        self.in_flight.get(&state).copied().unwrap_or(0)
     }
 
     fn flight_states(&self) -> States {
         let mut states = States::default();
-        for (part, state) in [
-            (Part::SlotWrite, State::SlotWrite),
-            (Part::RingWrite, State::RingWrite),
-            (Part::JournalWrite, State::JournalWrite),
-            (Part::SsdFlush, State::SsdFlush),
-            (Part::HddFlush, State::HddFlush),
-            (Part::HomeWrite, State::HomeWrite),
-            (Part::WriteBackRead, State::WriteBackRead),
-            (Part::WriteBackHome, State::WriteBackHome),
-            (Part::MapBody, State::MapBody),
-            (Part::MapHeader, State::MapHeader),
-            (Part::RecoveryWrite, State::RecoveryRepair),
-        ] {
-            states.add_if(self.flying(part) > 0, state);
-        }
-        states.add_if(self.flying(Part::SlotWrite) > 1, State::SlotWrites);
-        states.add_if(self.flying(Part::HomeWrite) > 1, State::HomeWrites);
-        let map = self.flying(Part::MapBody) + self.flying(Part::MapHeader) > 0;
+        self.in_flight.iter().for_each(|(state, flying)| states.add_if(*flying > 0, *state));
+        states.add_if(self.flying(State::SlotWrite) > 1, State::SlotWrites);
+        states.add_if(self.flying(State::HomeWrite) > 1, State::HomeWrites);
+        let map = states.any(&[State::MapBody, State::MapHeader]);
         states.add_if(map && self.phase == Phase::Recovering, State::RecoveryCheckpoint);
         states
     }
@@ -414,10 +388,10 @@ impl Inside {
 
 fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
     let mut states = States::default();
-    let homing = inside.flying(Part::HomeWrite) + inside.flying(Part::WriteBackHome) > 0;
+    let homing = inside.flying(State::HomeWrite) + inside.flying(State::WriteBackHome) > 0;
     states.add_if(m.capturing, State::Capturing);
-    states.add_if(m.capturing && inside.flying(Part::SsdFlush) > 0, State::MapFlush);
-    states.add_if(m.capturing && inside.flying(Part::SlotWrite) > 0, State::CapturingSlotWrite);
+    states.add_if(m.capturing && inside.flying(State::SsdFlush) > 0, State::MapFlush);
+    states.add_if(m.capturing && inside.flying(State::SlotWrite) > 0, State::CapturingSlotWrite);
     states.add_if(m.capturing && homing, State::CapturingHome);
     states.add_if(m.going_home > 0, State::WritingBack);
     states.add_if(m.abandoned > 0, State::Abandoned);
@@ -439,7 +413,7 @@ fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
     states.add_if(m.reading > 0, State::ReadAdmission);
     states.add_if(m.renewing > 0, State::Renewing);
     states.add_if(m.backing > 0, State::Backing);
-    states.add_if(m.backing > 0 && inside.flying(Part::HomeWrite) > 0, State::BackingHome);
+    states.add_if(m.backing > 0 && inside.flying(State::HomeWrite) > 0, State::BackingHome);
     states
 }
 
@@ -463,7 +437,10 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.probe.inside.lock().in_flight[self.part as usize] -= 1;
+        let mut inside = self.probe.inside.lock();
+        if let Some(flying) = self.part.state.and_then(|state| inside.in_flight.get_mut(&state)) {
+            *flying -= 1;
+        }
     }
 }
 
@@ -580,7 +557,8 @@ impl Device for Watched {
 
     fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
         self.check("flush", 0, &IoBufs::new());
-        let part = if self.ssd { Part::SsdFlush } else { Part::HddFlush };
+        let state = Some(if self.ssd { State::SsdFlush } else { State::HddFlush });
+        let part = Part { state, weight: 3.0 };
         let flying = self.probe.begin(part, true);
         let fut = self.inner().flush(class);
         self.probe.boundary(part);

@@ -3,7 +3,7 @@
 
 use super::coverage::State;
 use super::life::{Life, Start};
-use super::moment::{Moment, Outcome};
+use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
 use super::planned::{Planned, Saves, When, superblock};
 use super::probe::Rate;
@@ -89,19 +89,9 @@ impl Case {
         seed: u64,
         totals: &mut Totals,
     ) -> Result<(), String> {
-        match self.when {
-            When::Opening => self.opening(plan, moment, seed, totals),
-            When::AtWork | When::Closing => self.living(plan, moment, seed, totals),
+        if self.when == When::Opening {
+            return self.opening(Crash { plan, moment, outcome: Outcome::Cut(seed) }, seed, totals);
         }
-    }
-
-    fn living(
-        &self,
-        plan: &Arc<Plan>,
-        moment: &Moment,
-        seed: u64,
-        totals: &mut Totals,
-    ) -> Result<(), String> {
         let closing = self.when == When::Closing;
         let life = Life {
             faults: if closing { Vec::new() } else { vec![self.planned.clone()] },
@@ -112,7 +102,8 @@ impl Case {
         totals.lives += 1;
         for (at, moment) in life.live(totals)?.iter().enumerate() {
             for outcome in [Outcome::Cut(seed << 8 | at as u64), Outcome::Killed(seed << 8 | at as u64)] {
-                totals.crash(&examine(plan, moment, outcome, Lenient::default(), Rate::Never)?.checked);
+                let crash = Crash { plan, moment, outcome };
+                totals.crash(&examine(crash, Lenient::default(), Rate::Never)?.checked);
             }
         }
         Ok(())
@@ -120,14 +111,9 @@ impl Case {
 
     /// The store opens, or reports why not. After a crash at that point, and once the failure has passed, it
     /// opens and nothing is lost.
-    fn opening(
-        &self,
-        plan: &Arc<Plan>,
-        moment: &Moment,
-        seed: u64,
-        totals: &mut Totals,
-    ) -> Result<(), String> {
-        let (hdd, ssd, _power) = moment.crashed(Outcome::Cut(seed));
+    fn opening(&self, crash: Crash<'_>, seed: u64, totals: &mut Totals) -> Result<(), String> {
+        let Crash { plan, moment, .. } = crash;
+        let (hdd, ssd, _power) = crash.devices();
         let manifest = Arc::new(moment.manifest.fork());
         self.planned.inject_into(&hdd, &ssd, &manifest, totals);
         let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
@@ -153,7 +139,8 @@ impl Case {
             let states = moment.states;
             let then = Moment { hdd, ssd, manifest, model: moment.model.clone(), states, ..*moment };
             for outcome in [Outcome::Cut(seed + 1), Outcome::Killed(seed + 1)] {
-                let mut checked = examine(plan, &then, outcome, Lenient::default(), Rate::Never)?.checked;
+                let crash = Crash { plan, moment: &then, outcome };
+                let mut checked = examine(crash, Lenient::default(), Rate::Never)?.checked;
                 checked.states.add(State::OpeningFailed);
                 totals.crash(&checked);
             }

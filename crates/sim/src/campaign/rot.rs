@@ -3,12 +3,11 @@
 
 use super::coverage::State;
 use super::hazard::Hazard;
-use super::moment::Moment;
-use super::moment::Outcome;
+use super::moment::{Crash, Moment};
 use super::peek;
-use super::plan::Plan;
 use super::totals::Totals;
-use super::world::{Lenient, check, crash_states, in_virtual_time};
+use super::world::{Lenient, check, in_virtual_time};
+use clap::ValueEnum;
 use pagetier::{MemoryManifest, OpenError};
 use pagetier_devio::{Device, SharedDevice, SimDevice};
 use pagetier_ssdcache::Layout;
@@ -19,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The structure that rots.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Structure {
     HddSuperblock,
     Home,
@@ -35,19 +34,6 @@ enum Structure {
 }
 
 impl Structure {
-    const ALL: [Self; 10] = [
-        Self::HddSuperblock,
-        Self::Home,
-        Self::RingedHome,
-        Self::SsdSuperblock,
-        Self::MapHeader,
-        Self::MapBody,
-        Self::Journal,
-        Self::Ring,
-        Self::Slot,
-        Self::Manifest,
-    ];
-
     /// The word that an error about the structure must contain.
     const fn device(self) -> &'static str {
         match self {
@@ -79,20 +65,16 @@ impl Structure {
     }
 }
 
-/// Makes a structure rot in the state that `outcome` leaves of `moment`, and recovers the store.
-pub(super) fn examine(
-    plan: &Plan,
-    moment: &Moment,
-    outcome: Outcome,
-    rng: &mut SmallRng,
-    totals: &mut Totals,
-) -> Result<(), String> {
-    let (hdd, ssd, _power) = moment.crashed(outcome);
+/// Makes a structure of a crashed store rot, and recovers the store.
+pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
+    let Crash { plan, moment, outcome } = crash;
+    let (hdd, ssd, _power) = crash.devices();
     let layout = plan.layout();
     let structure = if plan.hazard == Hazard::RottenHomes && rng.random_bool(0.7) {
         Structure::RingedHome
     } else {
-        Structure::ALL[rng.random_range(0..Structure::ALL.len())]
+        let all = Structure::value_variants();
+        all[rng.random_range(0..all.len())]
     };
     if structure.is_written_before_crashes() && !moment.states.has(State::AfterClose) {
         return Ok(());
@@ -122,7 +104,7 @@ pub(super) fn examine(
         };
         let lenient = Lenient { corrupt: true, volatile: outcome.keeps_power(), ..Lenient::default() };
         let mut checked = check(&store, &Mutex::new(moment.model.clone()), lenient).await?;
-        checked.states = checked.states.union(crash_states(moment, outcome));
+        checked.states = checked.states.union(crash.states());
         Ok(Some(checked))
     });
     match ended.map_err(|wrong| format!("after rot, {what}: {wrong}"))? {

@@ -3,17 +3,16 @@
 use super::coverage::State;
 use super::hazard::Hazard;
 use super::life::{Life, Start};
-use super::moment::{Moment, Outcome};
+use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
 use super::planned::{self, Planned, When};
 use super::probe::Rate;
 use super::totals::Totals;
-use super::violation::{Violation, panic_text};
+use super::violation::{Violation, judged};
 use super::world::{Lenient, examine};
 use super::{loss, past, rot, ssd_life};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,20 +24,17 @@ const STRANGE_VERSIONS: u32 = 1 << 24;
 /// # Errors
 /// The first [`Violation`].
 pub fn run_seed(plan: &Plan, stop: &AtomicBool, totals: &mut Totals) -> Result<(), Violation> {
-    let mut run = Run { plan: Arc::new(plan.clone()), stop, totals: Totals::default(), place: String::new() };
-    run.totals.seeds = 1;
-    let ended = catch_unwind(AssertUnwindSafe(|| run.lives()));
-    let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
-    totals.add(&run.totals);
-    let Run { place, totals: Totals { crashes, .. }, .. } = run;
-    ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes: crashes })
+    totals.seeds += 1;
+    judged(plan, String::new(), totals, |place, totals| {
+        Run { plan: Arc::new(plan.clone()), stop, totals, place }.lives()
+    })
 }
 
 struct Run<'a> {
     plan: Arc<Plan>,
     stop: &'a AtomicBool,
-    totals: Totals,
-    place: String,
+    totals: &'a mut Totals,
+    place: &'a mut String,
 }
 
 impl Run<'_> {
@@ -52,7 +48,7 @@ impl Run<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            self.place = format!("life {life}");
+            *self.place = format!("life {life}");
             let start = match (line.last().zip(crashed), &stranger) {
                 (Some((moment, outcome)), _) => Start::Crash(moment, outcome),
                 (None, Some((moment, outcome))) => Start::Stranger(moment, *outcome),
@@ -84,7 +80,7 @@ impl Run<'_> {
         if !rng.random_bool(self.plan.share("past", 0.06)) {
             return Ok(None);
         }
-        self.place = "the life of another store".to_owned();
+        *self.place = "the life of another store".to_owned();
         let plan = Plan { ops: self.plan.ops.min(160), hazard: Hazard::Free, ..(*self.plan).clone() };
         let plan = Arc::new(plan);
         let life = Life {
@@ -92,7 +88,7 @@ impl Run<'_> {
             first_version: STRANGE_VERSIONS,
             ..Life::new(&plan, Start::Blank, Rate::Never, self.plan.seed ^ 0x5777)
         };
-        let moment = life.live(&mut self.totals)?.pop();
+        let moment = life.live(self.totals)?.pop();
         Ok(moment.map(|moment| (moment, self.outcome_of(0.3, rng))))
     }
 
@@ -134,7 +130,7 @@ impl Run<'_> {
             )
         };
         self.totals.lives += 1;
-        one.live(&mut self.totals)
+        one.live(self.totals)
     }
 
     /// The outcome: a power cut or a kill. After a failed flush, kills are more likely, so the store is more
@@ -150,20 +146,22 @@ impl Run<'_> {
 
     /// Examines the outcomes of a crash at this moment, some with crashes of their recovery.
     fn crash(&mut self, life: u32, moment: &Moment, rng: &mut SmallRng) -> Result<(), String> {
+        let plan = Arc::clone(&self.plan);
         for _ in 0..self.plan.outcomes {
             let outcome = self.outcome(moment, rng);
-            self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
-            self.recover(moment, outcome, 0, rng)?;
+            *self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
+            let crash = Crash { plan: &plan, moment, outcome };
+            self.recover(crash, 0, rng)?;
             if rng.random_bool(self.plan.share("rot", 0.04)) {
-                rot::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
+                rot::examine(crash, rng, self.totals)?;
             }
             if rng.random_bool(self.plan.share("past", 0.03).min(0.1)) {
-                loss::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
+                loss::examine(crash, rng, self.totals)?;
             }
             // A generator of its own, as in `life`.
             let mut apart = SmallRng::seed_from_u64(rng.clone().random::<u64>() ^ 0x55d1_1fe0);
             if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
-                ssd_life::examine(&self.plan, moment, outcome, &mut apart, &mut self.totals)?;
+                ssd_life::examine(crash, &mut apart, self.totals)?;
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
@@ -187,35 +185,29 @@ impl Run<'_> {
         let times = if self.plan.hazard == Hazard::Past { 12 } else { 3 };
         for _ in 0..times {
             if rng.random_bool(self.plan.share("past", 0.5)) {
-                self.place = format!("life {life}, after its close");
+                *self.place = format!("life {life}, after its close");
                 let older = &line[rng.random_range(0..line.len())];
-                past::examine(&self.plan, (older, newer), rng, &mut self.totals)?;
+                past::examine(&self.plan, (older, newer), rng, self.totals)?;
             }
         }
         Ok(())
     }
 
-    fn recover(
-        &mut self,
-        moment: &Moment,
-        outcome: Outcome,
-        nesting: u32,
-        rng: &mut SmallRng,
-    ) -> Result<(), String> {
+    fn recover(&mut self, crash: Crash<'_>, nesting: u32, rng: &mut SmallRng) -> Result<(), String> {
         // A recovery from a kill writes over data that is still volatile.
-        let often = if outcome.keeps_power() { 4 } else { 12 };
+        let often = if crash.outcome.keeps_power() { 4 } else { 12 };
         let again = nesting < 3 && rng.random_ratio(1, often);
         let rate = if again { Rate::Some { share: 0.02, max: 6 } } else { Rate::Never };
-        let done = examine(&self.plan, moment, outcome, Lenient::default(), rate)?;
+        let done = examine(crash, Lenient::default(), rate)?;
         self.totals.crash(&done.checked);
         self.totals.crashes_in_recovery += u64::from(nesting > 0);
         for inner in &done.moments {
             let outcome = self.outcome_of(self.plan.share("kill", 0.2).min(0.4), rng);
             let before = self.place.clone();
-            self.place =
+            *self.place =
                 format!("{before}, then at boundary {} of the recovery ({outcome:?})", inner.boundary);
-            self.recover(inner, outcome, nesting + 1, rng)?;
-            self.place = before;
+            self.recover(Crash { moment: inner, outcome, ..crash }, nesting + 1, rng)?;
+            *self.place = before;
         }
         Ok(())
     }

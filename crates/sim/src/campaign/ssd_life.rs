@@ -7,17 +7,15 @@ use super::content::version_in;
 use super::coverage::{State, States};
 use super::hazard::Hazard;
 use super::model::{Model, PageModel};
-use super::moment::Moment;
-use super::moment::{Outcome, bounded_power};
+use super::moment::{Crash, bounded_power};
 use super::plan::Plan;
-use super::planned::Planned;
-use super::planned::Saves;
+use super::planned::{Planned, Saves};
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
-use super::world::{Checked, check_spaces, in_virtual_time, is_busy};
-use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SpaceId, SsdLoss, SsdMode};
+use super::world::{Checked, check_spaces, in_virtual_time, is_busy, read};
+use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -82,28 +80,22 @@ struct World {
     story: Vec<String>,
 }
 
-/// Runs lives of the store that `outcome` leaves of `moment`.
-pub(super) fn examine(
-    plan: &Plan,
-    moment: &Moment,
-    outcome: Outcome,
-    rng: &mut SmallRng,
-    totals: &mut Totals,
-) -> Result<(), String> {
-    if plan.slots == 0 {
+/// Runs lives of a crashed store.
+pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
+    if crash.plan.slots == 0 {
         return Ok(());
     }
-    let mut world = World::new(plan, moment, outcome, rng.random());
+    let mut world = World::new(crash, rng.random());
     let ended = in_virtual_time(world.lives(totals));
     ended.map_err(|wrong| format!("the SSD's life ({}): {wrong}", world.story.join(", ")))
 }
 
 impl World {
-    fn new(plan: &Plan, moment: &Moment, outcome: Outcome, seed: u64) -> Self {
-        let plan = Plan { hazard: Hazard::Free, tasks: 1, ..plan.clone() };
-        let (hdd, ssd, power) = moment.crashed(outcome);
-        let hdd = hdd.with_latency(Duration::from_micros(plan.hdd_us));
-        let ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
+    fn new(crash: Crash<'_>, seed: u64) -> Self {
+        let Crash { moment, outcome, .. } = crash;
+        let plan = Plan { hazard: Hazard::Free, tasks: 1, ..crash.plan.clone() };
+        let (hdd, ssd, power) = crash.devices();
+        let (hdd, ssd) = plan.with_latencies(hdd, ssd);
         let ring = SimDevice::new("ring", 0, seed, &power).with_latency(Duration::from_micros(plan.hdd_us));
         let (manifest, model) = (moment.manifest.fork(), moment.model.clone());
         let probe = Probe::new(&plan, (hdd, ssd, power), manifest, model, seed);
@@ -130,10 +122,14 @@ impl World {
         self.probe.model.lock()
     }
 
+    fn pages(&self) -> Vec<PageId> {
+        self.model().live_pages()
+    }
+
     /// Allows the loss of everything written so far, if it is reported.
     fn all_may_be_lost(&self) {
         let mut model = self.model();
-        model.lost_to = model.last_version();
+        model.lost_to = model.last_version;
     }
 
     async fn lives(&mut self, totals: &mut Totals) -> Result<(), String> {
@@ -214,8 +210,7 @@ impl World {
         checked.states.add_if(self.reported.loss.is_some(), State::LossReported);
         totals.crash(&checked);
         (self.states, self.background, self.failed) = (States::default(), false, false);
-        let newest = self.model().last_version();
-        self.opened_at = newest;
+        self.opened_at = self.probe.model.lock().last_version;
         Ok(store)
     }
 
@@ -227,9 +222,8 @@ impl World {
         let mut checked = Checked::default();
         for page in self.pages() {
             checked.pages += 1;
-            let (found, error) = match store.get(page).await {
-                Ok(guard) => (Some(version_in(&guard, page)?), String::new()),
-                Err(Error::NoSuchPage { .. }) => (Some(0), String::new()),
+            let (found, error) = match read(store, page).await? {
+                Ok(version) => (Some(version), String::new()),
                 Err(error) => (None, error.to_string()),
             };
             let reported = store.ssd().loss().is_some_and(|loss| loss.contains(page));
@@ -238,7 +232,7 @@ impl World {
             let fine = match found {
                 Some(version) if crashed => p.allows(version),
                 Some(version) => p.reads_as(version),
-                None => p.is_gone(),
+                None => p.gone,
             };
             if fine {
                 if let Some(version) = found.filter(|_| crashed) {
@@ -256,15 +250,6 @@ impl World {
         }
         store.validate()?;
         Ok(checked)
-    }
-
-    fn pages(&self) -> Vec<PageId> {
-        let model = self.model();
-        let live = model.live();
-        let of = |id: u32| {
-            model.spaces.get(&id).into_iter().flat_map(move |s| s.pages.keys().map(move |no| (id, *no)))
-        };
-        live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect()
     }
 
     /// Checks that the store still reports what it reported, and nothing else.
@@ -401,17 +386,6 @@ impl World {
         let polls = if self.rng.random_bool(0.3) { self.rng.random_range(1..6) } else { u32::MAX };
         let beside = if self.rng.random_bool(0.5) { self.rng.random_range(1..40) } else { 0 };
         let saves = self.rng.random_bool(0.15);
-        self.call(store, act, polls, beside, saves).await
-    }
-
-    async fn call(
-        &mut self,
-        store: &Arc<PageStore>,
-        act: Act,
-        polls: u32,
-        beside: u32,
-        saves: bool,
-    ) -> Result<(), String> {
         if !self.background {
             self.compare(store)?;
         }
@@ -487,7 +461,7 @@ impl World {
             let Ok(guard) = store.get(page).await else { continue };
             let found = version_in(&guard, page)?;
             let known = loss.exact || (found > self.opened_at && !self.failed);
-            let newest = |p: &mut PageModel| p.published() == found && p.reads_as(found);
+            let newest = |p: &mut PageModel| p.published == found && p.reads_as(found);
             if known && self.model().page(page).is_some_and(newest) {
                 return Err(format!("page {page} is reported lost, but reads as its newest version {found}"));
             }
@@ -503,12 +477,7 @@ impl World {
         let reported = store.ssd().loss();
         for page in self.pages() {
             if reported.as_ref().is_some_and(|loss| loss.contains(page)) {
-                let found = store.get(page).await;
-                let found = match &found {
-                    Ok(guard) => Some(version_in(guard, page)?),
-                    Err(Error::NoSuchPage { .. }) => Some(0),
-                    Err(_) => None,
-                };
+                let found = read(store, page).await?.ok();
                 self.model().dealt_with(page, found);
             }
         }

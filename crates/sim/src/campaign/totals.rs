@@ -55,13 +55,12 @@ impl Totals {
         self.crashes += other.crashes;
         self.crashes_in_recovery += other.crashes_in_recovery;
         self.reopenings += other.reopenings;
-        for (kind, count) in &other.tampered {
-            *self.tampered.entry(kind.clone()).or_default() += count;
-        }
         self.pages_checked += other.pages_checked;
         self.pages_refused += other.pages_refused;
-        for (kind, count) in &other.faults {
-            *self.faults.entry(kind.clone()).or_default() += count;
+        for (counts, more) in [(&mut self.tampered, &other.tampered), (&mut self.faults, &other.faults)] {
+            for (kind, count) in more {
+                *counts.entry(kind.clone()).or_default() += count;
+            }
         }
         self.coverage.add(&other.coverage);
     }

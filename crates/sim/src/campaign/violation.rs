@@ -1,6 +1,8 @@
 //! What a run of the campaign reports.
 
 use super::plan::Plan;
+use super::totals::Totals;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A violation of the contract, and where it happened.
 #[derive(Clone, Debug)]
@@ -16,8 +18,22 @@ pub struct Violation {
     pub after_crashes: u64,
 }
 
+/// Runs `run`, and reports its failure or panic as a violation at `place`, which it may refine.
+pub(super) fn judged(
+    plan: &Plan,
+    mut place: String,
+    totals: &mut Totals,
+    run: impl FnOnce(&mut String, &mut Totals) -> Result<(), String>,
+) -> Result<(), Violation> {
+    let before = totals.crashes;
+    let ended = catch_unwind(AssertUnwindSafe(|| run(&mut place, totals)));
+    let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+    let after_crashes = totals.crashes - before;
+    ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes })
+}
+
 /// The message of a panic.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "?".to_owned())
 }

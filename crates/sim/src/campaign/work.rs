@@ -1,12 +1,12 @@
 //! The operations of a life's tasks on the store, and their checks.
 
-use super::content::{fill, version_in};
+use super::content::version_in;
 use super::hazard::Hazard;
-use super::model::Model;
+use super::model::{Model, Promise};
 use super::plan::Plan;
 use super::probe::Probe;
 use super::world::is_torn_discard;
-use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Error, Lsn, PageId, PageMut, PageStore, SpaceId};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -205,7 +205,7 @@ impl Worker {
             return Ok(());
         }
         let wrong =
-            format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed());
+            format!("page {page} reads as version {found}, is {}, allowed {}", p.published, p.allowed());
         let reported = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
         if reported && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
@@ -243,7 +243,7 @@ impl Worker {
             Err(error) => return self.judge("get_mut", Some(page), &error),
         };
         self.expect(page, &guard)?;
-        let version = self.put(page, &mut guard);
+        let version = self.model.lock().write(&mut guard);
         if hold {
             tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..=self.plan.hdd_us))).await;
         }
@@ -256,24 +256,19 @@ impl Worker {
     pub(super) async fn recreate_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, true) else { return Ok(()) };
         let store = Arc::clone(&self.store);
-        let mut guard = match store.recreate(page).await {
-            Ok(guard) => guard,
+        match store.recreate(page).await {
+            Ok(guard) => self.publish(guard),
             Err(error) => return self.judge("recreate", Some(page), &error),
-        };
-        let version = self.put(page, &mut guard);
-        drop(guard);
-        self.model.lock().published(page, version);
+        }
         Ok(())
     }
 
-    pub(super) fn put(&self, page: PageId, guard: &mut pagetier::PageMut<'_>) -> u32 {
-        let mut model = self.model.lock();
-        let version = model.fresh_version();
-        model.wrote(page, version);
-        drop(model);
-        fill(guard, page, version);
-        guard.set_lsn(Lsn(u64::from(version)));
-        version
+    /// Gives the page of `guard` a new version.
+    pub(super) fn publish(&self, mut guard: PageMut<'_>) {
+        let page = guard.id();
+        let version = self.model.lock().write(&mut guard);
+        drop(guard);
+        self.model.lock().published(page, version);
     }
 
     pub(super) async fn allocate(&mut self) -> Outcome {
@@ -290,11 +285,8 @@ impl Worker {
         };
         let store = Arc::clone(&self.store);
         match store.allocate(SpaceId(space)).await {
-            Ok(mut guard) => {
-                let page = guard.id();
-                let version = self.put(page, &mut guard);
-                drop(guard);
-                self.model.lock().published(page, version);
+            Ok(guard) => {
+                self.publish(guard);
                 Ok(true)
             }
             Err(error) => self.judge("allocate", None, &error).map(|()| false),
@@ -325,23 +317,23 @@ impl Worker {
         }
         let done = self.store.spaces().remove(SpaceId(space)).await;
         self.model.lock().doing.drop_space -= 1;
-        match done {
-            Ok(()) => {
-                self.model.lock().dropped(space);
-                Ok(())
-            }
-            Err(error) => {
-                self.judge("drop_space", None, &error)?;
-                self.drop_failed(space, true).await
-            }
-        }
+        self.drop_ended(space, Some(done)).await
     }
 
-    /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. In the
-    /// latter case a second call frees its room.
-    pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
+    /// Checks the result of a drop, or that it was cancelled (`None`). A drop that did not succeed has left the
+    /// space unchanged, or removed it. In the latter case a second call frees its room.
+    pub(super) async fn drop_ended(&mut self, space: u32, done: Option<Result<(), Error>>) -> Outcome {
+        match &done {
+            Some(Ok(())) => {
+                self.model.lock().dropped(space);
+                return Ok(());
+            }
+            Some(Err(error)) => self.judge("drop_space", None, error)?,
+            None => {}
+        }
         if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
-            self.model.lock().not_dropped(space, in_doubt);
+            // The failed save of the manifest may have taken effect.
+            self.model.lock().not_dropped(space, done.is_some());
             return Ok(());
         }
         if self.rng.random_bool(0.5) {
@@ -364,17 +356,9 @@ impl Worker {
         };
         let limit = Duration::from_secs(3600);
         let done = tokio::time::timeout(limit, self.store.sync()).await;
-        let mut model = self.model.lock();
-        model.doing.sync -= 1;
+        self.model.lock().doing.sync -= 1;
         match done {
-            Ok(Ok(())) => {
-                model.keep(promise);
-                Ok(())
-            }
-            Ok(Err(error)) => {
-                drop(model);
-                self.judge("sync", None, &error)
-            }
+            Ok(done) => self.durable("sync", promise, done),
             Err(_) => Err(format!("sync hangs: {:?}", self.store.stats().ssd)),
         }
     }
@@ -383,23 +367,22 @@ impl Worker {
         let (lsn, promise) = {
             let mut model = self.model.lock();
             model.doing.flush_to += 1;
-            let newest = model.last_version();
+            let newest = model.last_version;
             let lsn = newest - self.rng.random_range(0..=newest.min(60));
             (lsn, model.promise(lsn))
         };
         let done = self.store.flush_to(Lsn(u64::from(lsn))).await;
-        let mut model = self.model.lock();
-        model.doing.flush_to -= 1;
+        self.model.lock().doing.flush_to -= 1;
+        self.durable("flush_to", promise, done)
+    }
+
+    /// Checks the result of a call that makes pages durable.
+    pub(super) fn durable(&self, what: &str, promise: Promise, done: Result<(), Error>) -> Outcome {
         match done {
-            Ok(()) => {
-                model.keep(promise);
-                Ok(())
-            }
-            Err(error) => {
-                drop(model);
-                self.judge("flush_to", None, &error)
-            }
+            Ok(()) => self.model.lock().keep(promise),
+            Err(error) => self.judge(what, None, &error)?,
         }
+        Ok(())
     }
 
     async fn discard(&mut self, mood: Mood) -> Outcome {

@@ -3,10 +3,9 @@
 use super::content::version_in;
 use super::coverage::{State, States};
 use super::model::{Model, SpaceState};
-use super::moment::{Moment, Outcome};
-use super::plan::Plan;
+use super::moment::{Crash, Moment, Outcome};
 use super::probe::{Phase, Probe, Rate};
-use pagetier::{Error, OpenError, PageId, PageStore, SpaceId};
+use pagetier::{Error, OpenError, PageId, PageStore};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,17 +51,12 @@ pub(super) async fn check(
     lenient: Lenient,
 ) -> Result<Checked, String> {
     check_spaces(store, &mut model.lock())?;
-    let pages: Vec<PageId> = {
-        let model = model.lock();
-        let live = model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live);
-        live.flat_map(|(id, s)| s.pages.keys().map(|no| PageId::new(SpaceId(*id), *no))).collect()
-    };
+    let pages = model.lock().live_pages();
     let mut checked = Checked::default();
     for page in pages {
         checked.pages += 1;
-        let found = match store.get(page).await {
-            Ok(guard) => version_in(&guard, page)?,
-            Err(Error::NoSuchPage { .. }) => 0,
+        let found = match read(store, page).await? {
+            Ok(found) => found,
             Err(error) if is_torn_discard(model, page, &error) => 0,
             Err(error) if lenient.corrupt && error.to_string().contains("corrupt") => {
                 checked.corrupt += 1;
@@ -75,7 +69,7 @@ pub(super) async fn check(
         if !p.allows(found) && !lenient.stale {
             return Err(format!("page {page} reads as version {found}, allowed is {}", p.allowed()));
         }
-        checked.states.add_if(found < p.published(), State::FoundOlder);
+        checked.states.add_if(found < p.published, State::FoundOlder);
         p.found(found, !lenient.volatile);
     }
     store.validate()?;
@@ -85,6 +79,15 @@ pub(super) async fn check(
     checked.states.add_if(recovery.superseded > 0, State::FoundSuperseded);
     checked.states.add_if(recovery.repaired > 0, State::FoundRepaired);
     Ok(checked)
+}
+
+/// The version that the page reads as: 0 if it does not exist. Content that is no version of it is a violation.
+pub(super) async fn read(store: &PageStore, page: PageId) -> Result<Result<u32, Error>, String> {
+    match store.get(page).await {
+        Ok(guard) => version_in(&guard, page).map(Ok),
+        Err(Error::NoSuchPage { .. }) => Ok(Ok(0)),
+        Err(error) => Ok(Err(error)),
+    }
 }
 
 /// Whether the error concerns a discarded page whose home may be torn for good.
@@ -122,16 +125,10 @@ pub(super) struct Examined {
     pub(super) moments: Vec<Moment>,
 }
 
-/// Recovers the state that `outcome` leaves of `moment`, and checks it. Takes up to `moments` moments
-/// meanwhile, for further crashes.
-pub(super) fn examine(
-    plan: &Plan,
-    moment: &Moment,
-    outcome: Outcome,
-    lenient: Lenient,
-    rate: Rate,
-) -> Result<Examined, String> {
-    let (mut hdd, mut ssd, power) = moment.crashed(outcome);
+/// Recovers a crashed store, and checks it. Takes moments meanwhile at this rate, for further crashes.
+pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<Examined, String> {
+    let Crash { plan, moment, outcome } = crash;
+    let (hdd, ssd, power) = crash.devices();
     let lenient = Lenient { volatile: outcome.keeps_power(), ..lenient };
     let seed = match outcome {
         Outcome::Cut(seed) | Outcome::Landed(seed) | Outcome::Killed(seed) => seed,
@@ -142,18 +139,17 @@ pub(super) fn examine(
             let manifest = Arc::new(moment.manifest.fork());
             let store = plan.open((Arc::new(hdd), Arc::new(ssd)), &manifest).await?;
             let mut checked = check(&store, &Mutex::new(model), lenient).await?;
-            checked.states = checked.states.union(crash_states(moment, outcome));
+            checked.states = checked.states.union(crash.states());
             return Ok(Examined { checked, moments: Vec::new() });
         }
-        hdd = hdd.with_latency(Duration::from_micros(plan.hdd_us));
-        ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
+        let (hdd, ssd) = plan.with_latencies(hdd, ssd);
         let probe = Probe::new(plan, (hdd, ssd, power), moment.manifest.fork(), model, seed ^ 0x77);
         probe.set(rate, Phase::Recovering, moment.depth + 1);
         probe.follow(outcome);
         let store = Arc::new(probe.open(plan).await?);
         probe.watch(&store);
         let mut checked = check(&store, &probe.model, lenient).await?;
-        checked.states = checked.states.union(crash_states(moment, outcome));
+        checked.states = checked.states.union(crash.states());
         // A moment right after the check, too.
         let last = probe.now();
         let mut moments = probe.take();
@@ -161,19 +157,6 @@ pub(super) fn examine(
         probe.violation()?;
         Ok(Examined { checked, moments })
     })
-}
-
-/// The states to count for a crash at this moment.
-pub(super) fn crash_states(moment: &Moment, outcome: Outcome) -> States {
-    let mut states = moment.states;
-    states.add_if(outcome.keeps_power(), State::Killed);
-    states.add_if(moment.killed && !outcome.keeps_power(), State::KilledThenCut);
-    states.add_if(moment.killed && outcome.keeps_power(), State::KilledTwice);
-    let failed = moment.states.any(&State::FLUSH_FAILED);
-    states.add_if(failed && outcome.keeps_power(), State::ReopenedAfterFlush);
-    states.add_if(moment.depth == 1, State::Twice);
-    states.add_if(moment.depth > 1, State::Thrice);
-    states
 }
 
 /// Whether the opening failed because another store, or a dropped one, still uses the devices.

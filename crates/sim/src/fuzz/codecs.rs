@@ -1,6 +1,6 @@
 //! The fuzz targets.
 
-use super::damage::{Input, damage, damage_ring, refit_map};
+use super::damage::{Input, damage, damage_ring, put, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
 use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, seal, verify};
 use pagetier_ssdcache::{
@@ -64,7 +64,7 @@ pub fn ssd_superblock(input: &[u8]) {
         let fields = input.take(24);
         for at in [0, BLOCK] {
             let block = &mut copies.ssd[at..at + BLOCK];
-            block[48..48 + fields.len()].copy_from_slice(fields);
+            put(block, 48, fields);
             let numbers = pagetier_ssdcache::Layout {
                 slots: word(block, 52),
                 journal_blocks: word(block, 56),
@@ -88,9 +88,8 @@ pub fn hdd_superblock(input: &[u8]) {
     opened(&mut Input::new(input), |copies, input| {
         let sealed = input.byte().is_multiple_of(2);
         let at = usize::from(input.byte());
-        let bytes = input.take(BLOCK - at);
         let block = &mut copies.hdd[..BLOCK];
-        block[at..at + bytes.len()].copy_from_slice(bytes);
+        put(block, at as u64, input.take(BLOCK));
         if sealed {
             reseal(StoreSeed::NONE, block);
         }
@@ -117,19 +116,15 @@ pub fn map(input: &[u8]) {
             let at = layout.map_at(area) as usize;
             // Generation, watermark and the journal's start; entries are page, stamp, page, stamp.
             let len = usize::from(input.byte() % 25);
-            put_into(&mut copies.ssd[at + 16..], input.take(len));
+            put(&mut copies.ssd, at as u64 + 16, input.take(len));
             reseal(copies.seed, &mut copies.ssd[at..at + BLOCK]);
             let body = layout.map_body_bytes() as usize;
             let from = input.word() as usize % body;
             let len = usize::from(input.byte()).min(body - from);
-            put_into(&mut copies.ssd[at + BLOCK + from..], input.take(len));
+            put(&mut copies.ssd, (at + BLOCK + from) as u64, input.take(len));
             refit_map(copies.seed, &mut copies.ssd[at..], &layout);
         }
     });
-}
-
-fn put_into(bytes: &mut [u8], new: &[u8]) {
-    bytes[..new.len()].copy_from_slice(new);
 }
 
 /// Journal blocks with their headers and records.
@@ -153,7 +148,7 @@ pub fn journal(input: &[u8]) {
             let block = &mut copies.ssd[at..at + BLOCK];
             block[..8].copy_from_slice(b"PGTIERJL");
             let len = usize::from(input.byte());
-            put_into(&mut block[12..], input.take(len));
+            put(block, 12, input.take(len));
             reseal(copies.seed, block);
         }
     });

@@ -72,7 +72,7 @@ pub(super) fn damage_ring(copies: &mut Copies, input: &mut Input<'_>) {
     }
 }
 
-fn put(bytes: &mut [u8], at: u64, new: &[u8]) {
+pub(super) fn put(bytes: &mut [u8], at: u64, new: &[u8]) {
     let from = (at as usize).min(bytes.len());
     let to = (from + new.len()).min(bytes.len());
     bytes[from..to].copy_from_slice(&new[..to - from]);
@@ -97,9 +97,7 @@ fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
         _ => (layout.journal_at(JournalSeq(u64::from(input.byte()))), seed),
     };
     let block = &mut copies.ssd[at as usize..][..BLOCK];
-    let within = input.word() % BLOCK_BYTES;
-    let len = usize::from(input.byte());
-    put(block, within, input.take(len));
+    overwrite(block, 0..BLOCK_BYTES, input);
     reseal(seed, block);
 }
 
@@ -108,9 +106,7 @@ fn map_body(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     let at = layout.map_at(input.byte() % 2) as usize;
     let body = layout.map_body_bytes();
-    let within = input.word() % body;
-    let len = usize::from(input.byte());
-    put(&mut copies.ssd[at + BLOCK..][..body as usize], within, input.take(len));
+    overwrite(&mut copies.ssd[at + BLOCK..][..body as usize], 0..body, input);
     refit_map(copies.seed, &mut copies.ssd[at..], &layout);
 }
 
@@ -126,29 +122,28 @@ pub(super) fn refit_map(seed: StoreSeed, area: &mut [u8], layout: &Layout) {
     }
 }
 
-/// The image of some page on either device.
-fn image(copies: &Copies, input: &mut Input<'_>) -> Vec<u8> {
-    let layout = copies.layout;
+/// The place of some page on either device: the device, and the page's offset.
+fn place<'c>(copies: &'c mut Copies, input: &mut Input<'_>) -> (&'c mut [u8], u64) {
     let (device, first) = match input.byte() % 2 {
-        0 => (&copies.ssd, layout.ring_at(0)),
-        _ => (&copies.hdd, copies.homes_at),
+        0 => (&mut copies.ssd, copies.layout.ring_at(0)),
+        _ => (&mut copies.hdd, copies.homes_at),
     };
-    let page_bytes = layout.page_size.bytes();
-    let pages = (device.len() - first as usize) / page_bytes;
-    let at = first as usize + input.word() as usize % pages.max(1) * page_bytes;
-    device[at..].iter().copied().take(page_bytes).collect()
+    let page_bytes = copies.layout.page_size.bytes() as u64;
+    let pages = (device.len() as u64 - first) / page_bytes;
+    (device, first + input.word() % pages.max(1) * page_bytes)
+}
+
+/// The image of some page on either device.
+fn image(copies: &mut Copies, input: &mut Input<'_>) -> Vec<u8> {
+    let page_bytes = copies.layout.page_size.bytes();
+    let (device, at) = place(copies, input);
+    device[at as usize..].iter().copied().take(page_bytes).collect()
 }
 
 /// Puts a whole page image in the place of another.
 fn misdirected(copies: &mut Copies, input: &mut Input<'_>) {
     let image = image(copies, input);
-    let layout = copies.layout;
-    let (device, first) = match input.byte() % 2 {
-        0 => (&mut copies.ssd, layout.ring_at(0)),
-        _ => (&mut copies.hdd, copies.homes_at),
-    };
-    let pages = (device.len() - first as usize) / image.len().max(1);
-    let at = first + input.word() % pages.max(1) as u64 * image.len() as u64;
+    let (device, at) = place(copies, input);
     put(device, at, &image);
 }
 

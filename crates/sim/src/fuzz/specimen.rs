@@ -1,7 +1,8 @@
 //! A small store to damage: built once, cleanly closed or crashed, with every version of its pages that was
 //! ever written.
 
-use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
+use crate::campaign::content::{fill, version_in};
+use pagetier::{Error, MemoryManifest, OpenError, PageId, PageMut, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, identify};
@@ -155,25 +156,12 @@ async fn open(
         .await
 }
 
-/// Repeats the page's id and the version.
-fn fill(payload: &mut [u8], page: PageId, version: u32) {
-    let words = [page.space.0, page.no, version].map(u32::to_le_bytes);
-    let whole = payload.len() / 12 * 12;
-    payload[..12].copy_from_slice(words.as_flattened());
-    let mut done = 12;
-    while done < whole {
-        let next = done.min(whole - done);
-        payload.copy_within(..next, done);
-        done += next;
-    }
-}
-
-/// The version in a payload, if the payload is entirely that version of `page`.
-fn version_of(payload: &[u8], page: PageId) -> Option<u32> {
-    let version = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
-    let mut expected = payload.to_vec();
-    fill(&mut expected, page, version);
-    (expected == payload).then_some(version)
+/// Gives the page its next version.
+fn write(mut guard: PageMut<'_>, truth: &mut Truth, version: &mut u32) {
+    let page = guard.id();
+    *version += 1;
+    truth.entry(page).or_default().insert(*version);
+    fill(&mut guard, page, *version);
 }
 
 /// Checks that every page, including some that were never written, reads as one of its written versions or as
@@ -184,9 +172,8 @@ async fn check(store: &PageStore, truth: &Truth) {
     });
     for page in truth.keys().copied().chain(never) {
         if let Ok(found) = store.get(page).await {
-            let written = truth.get(&page);
-            let version = version_of(&found, page);
-            let known = version.is_some_and(|v| written.is_some_and(|w| w.contains(&v)));
+            let (written, version) = (truth.get(&page), version_in(&found, page));
+            let known = version.as_ref().is_ok_and(|v| written.is_some_and(|w| w.contains(v)));
             assert!(known, "{page} reads as {version:?}; its written versions are {written:?}");
         }
     }
@@ -197,18 +184,13 @@ async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
     let mut version = first_version;
     let pages: Vec<PageId> = truth.keys().copied().step_by(3).collect();
     for page in pages {
-        let Ok(mut guard) = store.get_mut(page).await else { continue };
-        version += 1;
-        truth.entry(page).or_default().insert(version);
-        fill(&mut guard, page, version);
+        let Ok(guard) = store.get_mut(page).await else { continue };
+        write(guard, truth, &mut version);
     }
     for space in store.spaces().list().into_iter().take(4) {
         for _ in 0..4 {
-            let Ok(mut guard) = store.allocate(space.id).await else { break };
-            let page = guard.id();
-            version += 1;
-            truth.entry(page).or_default().insert(version);
-            fill(&mut guard, page, version);
+            let Ok(guard) = store.allocate(space.id).await else { break };
+            write(guard, truth, &mut version);
         }
     }
     let _ = store.sync().await;
@@ -249,19 +231,13 @@ async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
     let spaces = [store.spaces().create("t").await?, store.spaces().create("u").await?];
     let mut version = 0;
     for no in 0..PAGES {
-        let mut guard = store.allocate(spaces[usize::from(no % 4 == 3)]).await?;
-        let page = guard.id();
-        version += 1;
-        truth.entry(page).or_default().insert(version);
-        fill(&mut guard, page, version);
+        write(store.allocate(spaces[usize::from(no % 4 == 3)]).await?, truth, &mut version);
     }
     store.sync().await?;
     let pages: Vec<PageId> = truth.keys().copied().collect();
     for round in 0..4_usize {
         for page in pages.iter().skip(round).step_by(round + 1) {
-            version += 1;
-            truth.entry(*page).or_default().insert(version);
-            fill(&mut store.get_mut(*page).await?, *page, version);
+            write(store.get_mut(*page).await?, truth, &mut version);
         }
         if round < 3 {
             store.sync().await?;

@@ -2,6 +2,7 @@
 //! a seed.
 
 use super::stack::Stack;
+use crate::zipf::Ranks;
 use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{PageId, SpaceId};
 use rand::rngs::SmallRng;
@@ -123,6 +124,12 @@ impl Stream {
         };
         if writes { self.write(space, no) } else { self.read(space, no) }
     }
+
+    /// Reads or writes a page of the main table's first `pages`, by a rank that is scattered over them.
+    fn touch_ranked(&mut self, ranks: &Ranks, pages: u32) {
+        let rank = ranks.draw(&mut self.rng);
+        self.touch(TABLE, scattered(rank, pages));
+    }
 }
 
 /// Scatters the ranks below `n`, so that neighbours are far apart. Nearly one-to-one.
@@ -131,30 +138,7 @@ fn scattered(rank: u32, n: u32) -> u32 {
     ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
 }
 
-/// Draws ranks with probabilities proportional to (rank + 1)^-skew.
-#[derive(Debug)]
-struct Ranks(Vec<f64>);
-
-impl Ranks {
-    fn new(n: u32, skew: f64) -> Self {
-        let mut sum = 0.0;
-        let mut cumulative: Vec<f64> = (1..=n.max(1))
-            .map(|rank| {
-                sum += f64::from(rank).powf(-skew);
-                sum
-            })
-            .collect();
-        cumulative.iter_mut().for_each(|c| *c /= sum);
-        Self(cumulative)
-    }
-
-    fn draw(&self, stream: &mut Stream) -> u32 {
-        let at = stream.rng.random::<f64>();
-        self.0.partition_point(|&c| c < at).min(self.0.len() - 1) as u32
-    }
-}
-
-/// References by depth in the LRU stack: `depth` draws it as a share of the pages.
+/// References by LRU stack depth, which `depth` draws as a share of the pages.
 fn stacked(stream: &mut Stream, mut depth: impl FnMut(&mut Stream) -> f64) {
     let pages = stream.pages;
     let mut stack = Stack::new(pages, stream.length);
@@ -199,7 +183,7 @@ fn phases(stream: &mut Stream) {
     while stream.more() {
         let phase = (stream.progress() * times) as u32;
         let page = if stream.chance(0.9) {
-            let rank = ranks.draw(stream);
+            let rank = ranks.draw(&mut stream.rng);
             scattered(rank + phase * hot_pages, pages)
         } else {
             stream.below(pages)
@@ -218,8 +202,7 @@ fn day_night(stream: &mut Stream) {
     let mut at = 0;
     while stream.more() {
         if (stream.progress() * days).fract() < 1.0 - night {
-            let rank = ranks.draw(stream);
-            stream.touch(TABLE, scattered(rank, pages));
+            stream.touch_ranked(&ranks, pages);
         } else {
             at = (at + 1) % batch.max(1);
             stream.touch(TABLE, at);
@@ -237,7 +220,7 @@ fn tenants(stream: &mut Stream) {
     while stream.more() {
         let busy = (stream.progress() * turns) as u32 * 7 % count;
         let tenant = if stream.chance(busy_share) { busy } else { stream.below(count) };
-        let rank = ranks.draw(stream);
+        let rank = ranks.draw(&mut stream.rng);
         stream.touch(TABLE, tenant * each + scattered(rank, each));
     }
 }
@@ -250,7 +233,7 @@ fn drift(stream: &mut Stream) {
     let ranks = Ranks::new(window, stream.pick([0.5, 0.8, 0.3]));
     while stream.more() {
         let front = (stream.progress() * travels * f64::from(pages)) as u32;
-        let rank = ranks.draw(stream);
+        let rank = ranks.draw(&mut stream.rng);
         let page =
             if stream.chance(0.93) { (front + scattered(rank, window)) % pages } else { stream.below(pages) };
         stream.touch(TABLE, page);
@@ -279,8 +262,7 @@ fn append(stream: &mut Stream) {
             let page = stream.below(tail);
             stream.read(SECOND, page);
         } else {
-            let rank = ranks.draw(stream);
-            stream.touch(TABLE, scattered(rank, master));
+            stream.touch_ranked(&ranks, master);
         }
     }
 }
@@ -299,8 +281,7 @@ fn cyclic(stream: &mut Stream) {
                 stream.write(SECOND, at);
             }
         } else {
-            let rank = other.draw(stream);
-            stream.touch(TABLE, scattered(rank, stream.pages));
+            stream.touch_ranked(&other, stream.pages);
         }
     }
 }
@@ -317,8 +298,7 @@ fn loop_hot(stream: &mut Stream) {
             at = (at + 1) % round;
             stream.read(SECOND, at);
         } else {
-            let rank = ranks.draw(stream);
-            stream.touch(TABLE, scattered(rank, hot));
+            stream.touch_ranked(&ranks, hot);
         }
     }
 }
@@ -338,8 +318,7 @@ fn queue(stream: &mut Stream) {
             }
             stream.read(THIRD, (tail - lag) % round);
         } else {
-            let rank = ranks.draw(stream);
-            stream.touch(TABLE, scattered(rank, stream.pages / 2));
+            stream.touch_ranked(&ranks, stream.pages / 2);
         }
     }
 }
@@ -354,7 +333,7 @@ fn latest(stream: &mut Stream) {
             newest += 1;
             stream.create(TABLE, newest);
         }
-        let back = ranks.draw(stream);
+        let back = ranks.draw(&mut stream.rng);
         stream.touch(TABLE, newest - back);
     }
 }
@@ -374,8 +353,7 @@ fn scans(stream: &mut Stream) {
                 stream.out.push(Reference { page, used: Use::Read, sequential: declared });
             }
         } else {
-            let rank = ranks.draw(stream);
-            stream.touch(TABLE, scattered(rank, pages));
+            stream.touch_ranked(&ranks, pages);
         }
     }
 }
@@ -385,8 +363,7 @@ fn zipf(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.6, 0.85, 1.05]));
     while stream.more() {
-        let rank = ranks.draw(stream);
-        stream.touch(TABLE, scattered(rank, pages));
+        stream.touch_ranked(&ranks, pages);
     }
 }
 
@@ -401,7 +378,7 @@ fn moving(stream: &mut Stream) {
             let (a, b) = (stream.below(pages), stream.below(pages));
             page_of.swap(a as usize, b as usize);
         }
-        let rank = ranks.draw(stream);
+        let rank = ranks.draw(&mut stream.rng);
         stream.touch(TABLE, page_of[rank as usize]);
     }
 }
@@ -413,7 +390,7 @@ fn index(stream: &mut Stream) {
     let keys = Ranks::new(leaves, stream.pick([0.3, 0.6, 0.9]));
     let ranges = stream.pick([0.0, 0.05, 0.15]);
     while stream.more() {
-        let leaf = scattered(keys.draw(stream), leaves);
+        let leaf = scattered(keys.draw(&mut stream.rng), leaves);
         stream.read(SECOND, 0);
         stream.read(SECOND, 1 + leaf % inner);
         if stream.chance(ranges) {

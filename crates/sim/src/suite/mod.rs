@@ -215,12 +215,12 @@ impl Suite {
         let rows = sizes.iter().flat_map(|&(pool, ssd)| {
             let (pool_pages, ssd_pages) = ((pages * pool / 100).max(8), (pages * ssd / 100).max(8));
             let references = &references;
-            let regret = self.regret.then_some(Arm::Regret);
-            self.pairs.iter().map(Arm::Pair).chain(regret).map(move |arm| {
-                let (workload, name) = (workload.name.clone(), arm.name());
-                let row = Row { workload, pool_pages, ssd_pages, pair: name, cost_ms: 0.0 };
+            self.pairs.iter().map(Some).chain(self.regret.then_some(None)).map(move |policies| {
+                let workload = workload.name.clone();
+                let pair = policies.map_or_else(|| REGRET.to_owned(), ToString::to_string);
+                let row = Row { workload, pool_pages, ssd_pages, pair, cost_ms: 0.0 };
                 let known = self.known.iter().find(|known| known.pair == row.pair && known.is_beside(&row));
-                let replay = || cost_ms(references, pool_pages, ssd_pages, arm);
+                let replay = || cost_ms(references, pool_pages, ssd_pages, policies);
                 Row { cost_ms: known.map_or_else(replay, |known| known.cost_ms), ..row }
             })
         });
@@ -241,31 +241,16 @@ impl Suite {
     }
 }
 
-/// The policies of one replay.
-#[derive(Clone, Copy)]
-enum Arm<'a> {
-    Pair(&'a PolicyPair),
-    Regret,
-}
-
-impl Arm<'_> {
-    fn name(self) -> String {
-        match self {
-            Self::Pair(pair) => pair.to_string(),
-            Self::Regret => REGRET.to_owned(),
-        }
-    }
-}
-
-/// The cost of the references after the warm-up, in milliseconds per 1,000.
-fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'_>) -> f64 {
+/// The cost of the references after a warm-up, in milliseconds per 1,000, under these policies or, without any,
+/// under the experts weighted by regret.
+fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, policies: Option<&PolicyPair>) -> f64 {
     let costs = Costs::PAPER;
     let frames = FramePolicyParams::new(pool_pages as usize, costs);
     let slots = SlotPolicyParams::new(costs, ssd_pages as usize, pool_pages as usize);
     let params = TierParams::new(pool_pages, ssd_pages);
-    let mut tiers = match arm {
-        Arm::Pair(pair) => Tiers::new(params, pair.pool.build(&frames), pair.ssd.build(&slots)),
-        Arm::Regret => {
+    let mut tiers = match policies {
+        Some(pair) => Tiers::new(params, pair.pool.build(&frames), pair.ssd.build(&slots)),
+        None => {
             let pool = RegretPool::new(&frames, costs, pool_pages as usize);
             Tiers::new(params, Box::new(pool), Box::new(RegretSsd::new(&slots)))
         }

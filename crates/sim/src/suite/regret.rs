@@ -96,6 +96,15 @@ impl<const N: usize> Weights<N> {
     }
 }
 
+/// Methods that pass their arguments on to every expert.
+macro_rules! tell_all {
+    ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {
+        $(fn $name(&mut self, $($argument: $type),*) {
+            self.experts.iter_mut().for_each(|expert| expert.$name($($argument),*));
+        })*
+    };
+}
+
 /// The pool's experts.
 #[derive(Debug)]
 pub(crate) struct RegretPool {
@@ -114,22 +123,22 @@ impl RegretPool {
         let pages = vec![PageId::default(); frames];
         Self { experts: POOL.map(expert), weights: Weights::new(frames), pages, costs }
     }
-
-    fn each(&mut self, tell: impl FnMut(&mut Box<dyn FramePolicy>)) {
-        self.experts.iter_mut().for_each(tell);
-    }
 }
 
 impl FramePolicy for RegretPool {
+    tell_all! {
+        fn hit(frame: FrameId, write: bool);
+        fn dirtied(frame: FrameId);
+        fn cleaned(frame: FrameId, home: Home, reason: CleanReason);
+        fn ssd_evicted(frame: FrameId);
+        fn ssd_invalidated(frame: FrameId);
+    }
+
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
         let read_ms = if home == Home::Ssd { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
         self.weights.missed(page, read_ms / self.costs.hdd_read_ms);
         self.pages[frame.at()] = page;
-        self.each(|expert| expert.insert(frame, page, home, access));
-    }
-
-    fn hit(&mut self, frame: FrameId, write: bool) {
-        self.each(|expert| expert.hit(frame, write));
+        self.experts.iter_mut().for_each(|expert| expert.insert(frame, page, home, access));
     }
 
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
@@ -149,22 +158,6 @@ impl FramePolicy for RegretPool {
         if evicted {
             self.weights.gave_up(self.pages[frame.at()]);
         }
-    }
-
-    fn dirtied(&mut self, frame: FrameId) {
-        self.each(|expert| expert.dirtied(frame));
-    }
-
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
-        self.each(|expert| expert.cleaned(frame, home, reason));
-    }
-
-    fn ssd_evicted(&mut self, frame: FrameId) {
-        self.each(|expert| expert.ssd_evicted(frame));
-    }
-
-    fn ssd_invalidated(&mut self, frame: FrameId) {
-        self.each(|expert| expert.ssd_invalidated(frame));
     }
 
     fn len(&self) -> usize {
@@ -194,22 +187,23 @@ impl RegretSsd {
         };
         Self { experts: SSD.map(expert), weights: Weights::new(params.slots), zone: 1, named: Vec::new() }
     }
-
-    fn each(&mut self, tell: impl FnMut(&mut Box<dyn SlotPolicy>)) {
-        self.experts.iter_mut().for_each(tell);
-    }
 }
 
 impl SlotPolicy for RegretSsd {
+    tell_all! {
+        fn logical(page: PageId, n: u32, home: Home, now: Millis);
+        fn wrote(page: PageId, home: Home, now: Millis);
+        fn inserted(page: PageId, slot: SlotId, now: Millis);
+        fn copied_home(page: PageId, slot: SlotId);
+        fn left_pool(page: PageId, now: Millis);
+        fn forget(page: PageId);
+    }
+
     fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
         if from == Some(Home::Hdd) {
             self.weights.missed(page, 1.0);
         }
-        self.each(|expert| expert.read(page, from, access, now));
-    }
-
-    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis) {
-        self.each(|expert| expert.logical(page, n, home, now));
+        self.experts.iter_mut().for_each(|expert| expert.read(page, from, access, now));
     }
 
     fn consider(
@@ -234,31 +228,11 @@ impl SlotPolicy for RegretSsd {
         verdict
     }
 
-    fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
-        self.each(|expert| expert.wrote(page, home, now));
-    }
-
-    fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
-        self.each(|expert| expert.inserted(page, slot, now));
-    }
-
-    fn copied_home(&mut self, page: PageId, slot: SlotId) {
-        self.each(|expert| expert.copied_home(page, slot));
-    }
-
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
-        self.each(|expert| expert.removed(page, evicted, now));
+        self.experts.iter_mut().for_each(|expert| expert.removed(page, evicted, now));
         if evicted {
             self.weights.gave_up(page);
         }
-    }
-
-    fn left_pool(&mut self, page: PageId, now: Millis) {
-        self.each(|expert| expert.left_pool(page, now));
-    }
-
-    fn forget(&mut self, page: PageId) {
-        self.each(|expert| expert.forget(page));
     }
 
     fn start_zone(

@@ -4,6 +4,7 @@
 //! group flushes' locks are leaves. A task that waits for a change of the state registers with `changed`
 //! before it checks.
 
+pub(crate) mod budget;
 pub(crate) mod cache_device;
 pub(crate) mod checkpoint;
 mod coalesce;
@@ -33,6 +34,7 @@ use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::rules::{GuardedProtocol, Rules};
+use budget::Budget;
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
@@ -142,6 +144,7 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
+    pub(crate) budget: Budget,
     pub(crate) rules: Rules,
 }
 

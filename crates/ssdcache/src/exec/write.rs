@@ -84,6 +84,7 @@ impl Core {
         let mut sorted = Sorted::default();
         let (has_slots, doublewrite) = (self.has_slots(), self.doublewrite());
         let mut state = self.state.lock();
+        self.charge(&mut state, now);
         for mut dirty in batch {
             let (page, lsn) = (dirty.page, dirty.recovery_lsn);
             // Without a ring, a page with an only copy best stays on the SSD: before it could be written
@@ -285,6 +286,7 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     }
     let now = core.now();
     let mut state = core.state.lock();
+    core.charge(&mut state, now);
     let home = state.slots.home(page);
     state.slots.policy().logical(page, logical, home, now);
     let may = state.may_admit(core.admissions_max);

@@ -8,7 +8,6 @@ use crate::cli::{Cli, Ratio};
 use crate::database::Database;
 use crate::error::DbError;
 use crate::location::{Location, Notes};
-use crate::policies::PolicyList;
 use crate::report::page_io_ms;
 use crate::run::{Crew, Measured, Slice, Stop};
 use crate::runtime::runtime;
@@ -37,7 +36,6 @@ pub(crate) struct Step<'a> {
 /// The options of a single run of `case`.
 fn options(base: &Cli, case: &Case) -> Cli {
     let mut cli = base.clone();
-    cli.policies = Some(PolicyList(vec![case.policies()]));
     cli.zone_percent = case.zone_percent;
     cli.db_ratio = Some(Ratio::new(case.shape.db, case.shape.ssd, case.shape.pool));
     cli

@@ -25,6 +25,7 @@ mod view;
 pub(crate) use options::CompareArgs;
 
 use crate::cli::{Cli, Time};
+use crate::policies::Policies;
 use crate::report;
 use book::{Book, Entry, Invocation, Outcome};
 use machine::Machine;
@@ -39,7 +40,8 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let base = base(cli);
     let setting = cli.comparison.setting(&base);
     let mut book = Book::read(dir)?;
-    let cases = cli.comparison.cases(cli.policies.as_ref().map_or(&[], |list| list.0.as_slice()));
+    let more = cli.policies.iter().flat_map(|pairs| &pairs.0).map(Policies::from);
+    let cases = cli.comparison.cases(&more.collect::<Vec<_>>());
     let again = cli.comparison.again;
     let open: Vec<_> =
         cases.iter().filter(|case| again || book.finished(&setting, case).is_none()).cloned().collect();

@@ -43,8 +43,9 @@ pub(crate) struct Observed {
 
 #[derive(Clone, Copy, Default)]
 struct Watch {
-    last: PageCounts,
-    sum: PageCounts,
+    /// The fields of [`PageCounts`]: at the last observation, and in sum.
+    last: [u64; 6],
+    sum: [u64; 6],
     ssd_seconds: f64,
     hdd_seconds: f64,
 }
@@ -99,31 +100,26 @@ impl Watch {
             Home::Ssd => self.ssd_seconds += seconds,
             Home::Hdd => self.hdd_seconds += seconds,
         }
-        let now = counts.unwrap_or_default();
+        let now = fields(counts.unwrap_or_default());
         // Counts that decreased belong to a page that the policy forgot and tracks again from zero.
-        let was = if fields(now).iter().zip(fields(self.last)).all(|(now, was)| *now >= was) {
-            self.last
-        } else {
-            PageCounts::default()
-        };
-        self.sum.reads_hdd += now.reads_hdd - was.reads_hdd;
-        self.sum.reads_ssd += now.reads_ssd - was.reads_ssd;
-        self.sum.logical_hdd += now.logical_hdd - was.logical_hdd;
-        self.sum.logical_ssd += now.logical_ssd - was.logical_ssd;
-        self.sum.writes_hdd += now.writes_hdd - was.writes_hdd;
-        self.sum.writes_ssd += now.writes_ssd - was.writes_ssd;
+        let forgotten = now.iter().zip(self.last).any(|(now, was)| *now < was);
+        let was = if forgotten { [0; 6] } else { self.last };
+        for (at, sum) in self.sum.iter_mut().enumerate() {
+            *sum += now[at] - was[at];
+        }
         self.last = now;
     }
 
     fn point(&self, seconds: f64) -> Option<PagePoint> {
         let Self { sum, ssd_seconds, hdd_seconds, .. } = *self;
+        let [reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd] = sum;
         let long = ssd_seconds.min(hdd_seconds) >= SHARE_MIN * seconds && seconds > 0.0;
         let rate = |part: u64, whole: u64| (part as f64 / whole.max(1) as f64).min(1.0);
-        (long && sum.logical_hdd > 0 && sum.logical_ssd > 0).then(|| PagePoint {
-            miss_hdd: rate(sum.reads_hdd, sum.logical_hdd),
-            miss_ssd: rate(sum.reads_ssd, sum.logical_ssd),
-            writes_hdd_per_min: sum.writes_hdd as f64 * 60.0 / hdd_seconds,
-            writes_ssd_per_min: sum.writes_ssd as f64 * 60.0 / ssd_seconds,
+        (long && logical_hdd > 0 && logical_ssd > 0).then(|| PagePoint {
+            miss_hdd: rate(reads_hdd, logical_hdd),
+            miss_ssd: rate(reads_ssd, logical_ssd),
+            writes_hdd_per_min: writes_hdd as f64 * 60.0 / hdd_seconds,
+            writes_ssd_per_min: writes_ssd as f64 * 60.0 / ssd_seconds,
         })
     }
 }
@@ -147,7 +143,7 @@ mod tests {
         watch.see(None, Home::Ssd, 5.0);
         let on_ssd = PageCounts { reads_ssd: 3, logical_ssd: 4, writes_ssd: 2, ..PageCounts::default() };
         watch.see(Some(on_ssd), Home::Ssd, 10.0);
-        assert_eq!((watch.sum.reads_hdd, watch.sum.logical_hdd), (3, 10));
+        assert_eq!((watch.sum[0], watch.sum[2]), (3, 10));
         let point = watch.point(30.0).unwrap();
         assert_eq!((point.miss_hdd, point.miss_ssd), (0.3, 0.75));
         assert_eq!((point.writes_hdd_per_min, point.writes_ssd_per_min), (0.0, 8.0));

@@ -23,10 +23,8 @@ fn color(pair: Pair<'_>, at: usize) -> RGBColor {
 }
 
 fn has_any(view: &View<'_>, databases: &[u32], pairs: &[Pair<'_>]) -> bool {
-    let shapes = databases.iter().flat_map(|&db| POOLS.map(|pool| Shape::of(db, pool)));
-    shapes
-        .flat_map(|shape| pairs.iter().map(move |&pair| Case::of(shape, pair)))
-        .any(|case| view.outcome(&case).is_some())
+    let mut shapes = databases.iter().flat_map(|&db| POOLS.map(|pool| Shape::of(db, pool)));
+    shapes.any(|shape| pairs.iter().any(|&pair| view.outcome(&Case::of(shape, pair)).is_some()))
 }
 
 /// The pairs that a figure does not share with another one. A figure without runs of these is omitted.
@@ -48,15 +46,14 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     let [lru_cc, gd2l_cc, gd2l_cac] = ANALYSIS;
     let mut lines = Vec::new();
     let mut say = |line: Option<String>| lines.extend(line);
-    say(ratios(30, gd2l_cc, lru_cc, |row| row.tpmc).map(|here| {
-        format!(
-            "Throughput of GD2L+CC relative to LRU+CC at 30:10, by pool: {here} times. The paper: 1.4 to \
-            1.75 times."
-        )
-    }));
-    say(ratios(30, gd2l_cac, lru_cc, |row| row.tpmc).map(|here| {
-        format!("Throughput of GD2L+CAC relative to LRU+CC at 30:10: {here} times. The paper: about 2 times.")
-    }));
+    let throughput = |db: u32, of: Pair<'_>, to: Pair<'_>, detail: &str, paper: &str| {
+        let here = ratios(db, of, to, |row| row.tpmc)?;
+        let (of, to) = (pair_name(of), pair_name(to));
+        let claim = format!("Throughput of {of} relative to {to} at {db}:10{detail}: {here} times.");
+        Some(format!("{claim} The paper: {paper}."))
+    };
+    say(throughput(30, gd2l_cc, lru_cc, ", by pool", "1.4 to 1.75 times"));
+    say(throughput(30, gd2l_cac, lru_cc, "", "about 2 times"));
     let printed_ratios = |db: u32, of: Pair<'_>, to: Pair<'_>| {
         let ratio = |&pool: &u32| {
             let total = |pair| printed(&Case::of(Shape::of(db, pool), pair)).map(|row| row.total_ms);
@@ -77,18 +74,8 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
             format!("I/O per New-Order of {of} relative to {to} at {db}:10: {here}. The paper: {paper}.")
         }));
     }
-    say(ratios(8, gd2l_cac, gd2l_cc, |row| row.tpmc).map(|here| {
-        format!(
-            "Throughput of GD2L+CAC relative to GD2L+CC at 8:10, where the SSD holds everything: {here} \
-             times. The paper: \
-             no gain."
-        )
-    }));
-    say(ratios(8, gd2l_cac, RIVALS[1], |row| row.tpmc).map(|here| {
-        format!(
-            "Throughput of GD2L+CAC relative to LRU+LRU2 at 8:10: {here} times. The paper: indistinguishable."
-        )
-    }));
+    say(throughput(8, gd2l_cac, gd2l_cc, ", where the SSD holds everything", "no gain"));
+    say(throughput(8, gd2l_cac, RIVALS[1], "", "indistinguishable"));
     if !lines.is_empty() {
         let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
         body.raw(format_args!("<ul>\n{items}</ul>\n"));

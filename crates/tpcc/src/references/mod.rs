@@ -114,9 +114,8 @@ impl Tpcc {
     pub fn pages(&self) -> u64 {
         let dense = [&self.warehouse, &self.district, &self.customer, &self.item, &self.stock, &self.by_name];
         let parts = [&self.history, &self.new_order, &self.orders, &self.order_line];
-        dense.iter().map(|t| t.pages()).sum::<u64>()
-            + parts.iter().map(|t| t.pages()).sum::<u64>()
-            + self.by_customer.pages()
+        let pages = dense.map(|t| t.pages).into_iter().chain(parts.map(|t| t.pages));
+        pages.chain([self.by_customer.pages]).map(u64::from).sum()
     }
 
     /// Clause 2.1.6, counting from 0.

@@ -44,17 +44,13 @@ impl Inner {
 pub(super) struct Dense {
     inner: Inner,
     rows_per_leaf: u32,
-    leaves: u32,
+    pub(super) pages: u32,
 }
 
 impl Dense {
     pub(super) fn new(space: u32, rows: u32, rows_per_leaf: u32) -> Self {
-        let leaves = rows.div_ceil(rows_per_leaf);
-        Self { inner: Inner::new(SpaceId(space), leaves), rows_per_leaf, leaves }
-    }
-
-    pub(super) const fn pages(&self) -> u64 {
-        self.leaves as u64
+        let pages = rows.div_ceil(rows_per_leaf);
+        Self { inner: Inner::new(SpaceId(space), pages), rows_per_leaf, pages }
     }
 
     pub(super) fn read(&self, out: &mut Vec<Reference>, key: u32) {
@@ -75,7 +71,7 @@ pub(super) struct Parts {
     inner: Inner,
     rows_per_leaf: u32,
     parts: Vec<Part>,
-    pages: u32,
+    pub(super) pages: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -97,10 +93,6 @@ impl Parts {
             })
             .collect();
         Self { inner: Inner::new(SpaceId(space), pages), rows_per_leaf, parts, pages }
-    }
-
-    pub(super) const fn pages(&self) -> u64 {
-        self.pages as u64
     }
 
     pub(super) fn append(&mut self, out: &mut Vec<Reference>, part: u32) {
@@ -139,7 +131,7 @@ pub(super) struct Splitting {
     rows_per_leaf_max: u32,
     /// The leaves of each part, by first key.
     parts: Vec<Vec<Leaf>>,
-    pages: u32,
+    pub(super) pages: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,10 +157,6 @@ impl Splitting {
             })
             .collect();
         Self { inner: Inner::new(SpaceId(space), pages), rows_per_leaf_max, parts, pages }
-    }
-
-    pub(super) const fn pages(&self) -> u64 {
-        self.pages as u64
     }
 
     fn leaf_of(&self, part: u32, key: u32) -> usize {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const SCALE: Scale = Scale { warehouses: 2, items: 500, customers: 60, row_overhead: 0 };
+const SCALE: Scale = Scale { warehouses: 2, items: 500, customers: 60, row_overhead: 8 };
 const NOW_MS: i64 = 1_700_000_000_000;
 
 /// Opens the database in `dir`, loading it the first time.
@@ -39,7 +39,7 @@ async fn orders(database: &Database) -> u64 {
         orders += district::NEXT_O_ID.int(row) as u64 - u64::from(SCALE.customers) - 1;
         ControlFlow::Continue(())
     };
-    database.tree(Table::District).scan(&schema::district_key(1, 0), see).await.unwrap();
+    database.tree(Table::District).visit(&schema::district_key(1, 0), see).await.unwrap();
     orders
 }
 
@@ -68,7 +68,7 @@ async fn the_load_is_consistent_and_complete() {
             rows += 1;
             ControlFlow::Continue(())
         };
-        database.tree(table).scan(&[0; 39][..table.lens().0], see).await.unwrap();
+        database.tree(table).visit(&[0; 39][..table.lens().0], see).await.unwrap();
         assert_eq!(rows, expected, "{}", table.name());
     }
 }
@@ -210,7 +210,7 @@ fn the_same_seed_gives_the_same_database_in_virtual_time() {
                     all.extend_from_slice(row);
                     ControlFlow::Continue(())
                 };
-                database.tree(table).scan(&[0; 39][..table.lens().0], see).await.unwrap();
+                database.tree(table).visit(&[0; 39][..table.lens().0], see).await.unwrap();
             }
             all
         })

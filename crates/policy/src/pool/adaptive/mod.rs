@@ -23,6 +23,8 @@ struct Framed {
 /// The default pool policy; see the module's text.
 #[derive(Debug)]
 pub struct AdaptivePool {
+    /// The size of the pool that the ghosts were made for.
+    pool_frames: usize,
     ranked: Ranked,
     frames: Vec<Framed>,
     ghosts: Ghosts,
@@ -36,6 +38,7 @@ impl AdaptivePool {
     pub fn new(frames: usize, costs: Costs, pin: Option<Ranking>) -> Self {
         let first = pin.unwrap_or(Ranking::Weighted);
         Self {
+            pool_frames: frames,
             ranked: Ranked::new(frames, costs, first),
             frames: vec![Framed::default(); frames],
             ghosts: Ghosts::new(frames, costs),
@@ -128,6 +131,21 @@ impl FramePolicy for AdaptivePool {
     fn set_costs(&mut self, costs: Costs) {
         self.ranked.costs = costs;
         self.ghosts.set_costs(costs);
+    }
+
+    /// The ghosts start anew at their sizes for this pool; the ranking that was chosen stays until they say
+    /// otherwise.
+    fn set_frames(&mut self, frames: usize) {
+        if frames == self.pool_frames {
+            return;
+        }
+        self.pool_frames = frames;
+        self.ghosts = Ghosts::new(frames, self.ranked.costs);
+        let told = self.ghosts.clock();
+        for framed in &mut self.frames {
+            let sampled = !self.pinned && self.ghosts.take(framed.page);
+            *framed = Framed { sampled, told, ..*framed };
+        }
     }
 
     fn choice_changes(&self) -> u64 {

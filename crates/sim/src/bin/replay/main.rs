@@ -7,8 +7,8 @@ mod table;
 
 use clap::Parser;
 use pagetier_policy::{PoolPolicy, SsdPolicy};
-use pagetier_sim::options::{Input, SourceArgs, TierArgs, pages};
-use pagetier_tpcc::args::{self, PolicyPair};
+use pagetier_sim::options::{Input, SourceArgs, TierArgs, exit_code, pages};
+use pagetier_tpcc::args::{self, PolicyPair, PolicyPairs};
 use report::Report;
 use run::Run;
 use std::error::Error;
@@ -38,7 +38,7 @@ struct RunArgs {
     /// Run several pairs of policies instead: a list such as lru+cc,gd2l+cac, in any letter case; or `all`:
     /// every pool policy with every SSD policy
     #[arg(long, value_name = "PAIRS", value_parser = pairs)]
-    compare: Option<Pairs>,
+    compare: Option<PolicyPairs>,
     /// Batches before counting starts. A batch is one transaction of --tpcc, 1,024 references of --trace, or
     /// 64 references of --zipf
     #[arg(long, value_name = "BATCHES", default_value_t = 0)]
@@ -85,16 +85,12 @@ struct RunArgs {
     json: bool,
 }
 
-/// Pairs of policies.
-#[derive(Clone, Debug)]
-struct Pairs(Vec<PolicyPair>);
-
-fn pairs(list: &str) -> Result<Pairs, String> {
+fn pairs(list: &str) -> Result<PolicyPairs, String> {
     if list.eq_ignore_ascii_case("all") {
         let pair = |pool| SsdPolicy::ALL.iter().map(move |&ssd| PolicyPair { pool, ssd });
-        return Ok(Pairs(PoolPolicy::ALL.iter().flat_map(|&pool| pair(pool)).collect()));
+        return Ok(PolicyPairs(PoolPolicy::ALL.iter().flat_map(|&pool| pair(pool)).collect()));
     }
-    args::policy_pairs(list).map(Pairs)
+    list.parse()
 }
 
 fn cpu_us(text: &str) -> Result<f64, String> {
@@ -127,11 +123,5 @@ fn main() -> ExitCode {
     // The suite has its own references, so the options that select references do not apply.
     let is_suite = std::env::args_os().any(|arg| arg == "--suite");
     let done = if is_suite { suite::run(&SuiteArgs::parse()) } else { run(&Args::parse()) };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("replay: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("replay", done)
 }

@@ -2,9 +2,9 @@
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
-use indicatif::{ProgressBar, ProgressStyle};
+use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{CLASSICS, FIXED, Judged, REGRET, Row, Suite, chart, default_traces, judge};
-use pagetier_tpcc::args::{self, PolicyPair};
+use pagetier_tpcc::args::{PolicyPair, PolicyPairs};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt::Write;
@@ -22,11 +22,11 @@ pub(crate) struct SuiteArgs {
     /// Run the suite
     #[arg(long)]
     suite: bool,
-    /// The pairs of policies in question, as in auto+auto,gd2l+auto
-    #[arg(long, value_name = "PAIRS", value_parser = pairs, default_value = "auto+auto")]
-    compare: Pairs,
-    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which a store
-    /// cannot select
+    /// The pairs of policies to judge, such as auto+auto,gd2l+auto
+    #[arg(long, value_name = "PAIRS", default_value = "auto+auto")]
+    compare: PolicyPairs,
+    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which no store
+    /// can select
     #[arg(long)]
     regret: bool,
     /// Replay a third of the references, at one size
@@ -62,13 +62,6 @@ pub(crate) struct SuiteArgs {
     /// Also print the costs of every case
     #[arg(long, short)]
     verbose: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Pairs(Vec<PolicyPair>);
-
-fn pairs(list: &str) -> Result<Pairs, String> {
-    args::policy_pairs(list).map(Pairs)
 }
 
 #[derive(Serialize)]
@@ -166,8 +159,8 @@ fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<R
     if let Some(baseline) = &baseline {
         suite.known.clone_from(&baseline.rows);
     }
-    let bar = ProgressBar::new(suite.names()?.len() as u64);
-    bar.set_style(ProgressStyle::with_template("{msg:20} {wide_bar} {pos}/{len} {elapsed} (left: {eta})")?);
+    let template = "{msg:20} {wide_bar} {pos}/{len} {elapsed} (left: {eta})";
+    let bar = progress_bar(suite.names()?.len() as u64, template);
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let (stop, mut failed) = (AtomicBool::new(false), None);
     let rows = suite.run(jobs, &stop, |rows| {

@@ -17,6 +17,7 @@ pub use format::format;
 pub use identify::{identify, mark, write_superblocks};
 pub(crate) use unread::Unread;
 
+use crate::exec::budget::Budget;
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::flush::{Failures, GroupFlush};
 use crate::exec::remember::{Flushed, Remember};
@@ -259,6 +260,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
         choice_changes: AtomicU64::new(0),
+        budget: Budget::default(),
         runtime,
         rules,
     };

@@ -15,6 +15,7 @@ mod moment;
 mod recovered;
 mod second_chance;
 mod slot;
+mod switch;
 #[cfg(feature = "mutations")]
 mod tampering;
 mod through;
@@ -84,6 +85,8 @@ pub struct Slots {
     through: bool,
     /// Whether the policy admits pages as they are read.
     on_read: bool,
+    /// While the write budget is overdrawn: what a write to the SSD costs, in milliseconds.
+    write_price_ms: Option<f64>,
 }
 
 impl Slots {
@@ -121,6 +124,7 @@ impl Slots {
             unreported: VecDeque::new(),
             through,
             on_read,
+            write_price_ms: None,
         };
         this.apply_recovered(map);
         this

@@ -36,6 +36,10 @@ impl Slots {
         if self.home(page) == Home::Ssd {
             return None;
         }
+        if !self.is_worth_its_price(page) {
+            self.counts.rejected += 1;
+            return None;
+        }
         let (slot, displaced) = match self.place_copy(page, cause, now) {
             Ok(place) => place,
             Err(why) => {
@@ -61,6 +65,7 @@ impl Slots {
         if !had {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
         }
+        let may = may && self.is_worth_its_price(page);
         self.give_up_copy(page);
         // The same slot may be given out again: its contents do not count.
         let Some(slot) = may.then(|| self.take_writable()).flatten() else {
@@ -74,6 +79,18 @@ impl Slots {
             *renews = true;
         }
         Some(ticket)
+    }
+
+    /// Sets what a write to the SSD costs while the write budget is overdrawn, in milliseconds.
+    pub(crate) fn set_write_price(&mut self, price_ms: Option<f64>) {
+        self.write_price_ms = price_ms;
+    }
+
+    /// Whether a copy of `page`, which the HDD has, is worth the write that the budget pays for. A policy
+    /// that estimates no benefit takes none while the budget is overdrawn.
+    fn is_worth_its_price(&self, page: PageId) -> bool {
+        let Some(price_ms) = self.write_price_ms else { return true };
+        self.policy.benefit(page).is_some_and(|benefit_ms| benefit_ms > price_ms)
     }
 
     fn start_copy(

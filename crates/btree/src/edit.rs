@@ -1,80 +1,82 @@
 //! Changes of pages, each recorded in the mini-transaction that makes it.
 
-use super::node::{FREE, HEADER_BYTES, INNER, LEAF, MAGIC, META, Meta, NONE, Node, OVERFLOW, SLOT_BYTES};
+use crate::node::{FREE, HEADER_BYTES, MAGIC, META, Meta, NONE, Node, OVERFLOW, SLOT_BYTES, kind_of};
 use pagetier_wal::MiniTx;
+
+/// Puts a cell where a search has found its key or its place. The caller has checked that the node has room.
+pub(crate) fn put(m: &mut MiniTx<'_>, page: usize, found: Result<usize, usize>, cell: &[u8]) {
+    let node = Node(m.payload(page));
+    match found {
+        Ok(slot) if node.cell(slot).len() == cell.len() => {
+            let at = node.cell_at(slot);
+            m.write(page, at, cell);
+        }
+        Ok(slot) => {
+            remove(m, page, slot);
+            insert(m, page, slot, cell);
+        }
+        Err(slot) => insert(m, page, slot, cell),
+    }
+}
 
 /// Inserts a cell before `slot`. The caller has checked that the node has room.
 pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) {
-    if Node(m.payload(page)).gap() < cell.len() + SLOT_BYTES {
-        let mut cells = owned_cells(Node(m.payload(page)));
-        cells.insert(slot, cell.to_vec());
-        return rebuild(m, page, &cells);
+    let node = Node(m.payload(page));
+    if node.gap() < cell.len() + SLOT_BYTES {
+        let copy = node.0.to_vec();
+        let node = Node(&copy);
+        let mut cells: Vec<&[u8]> = node.cells().collect();
+        cells.insert(slot, cell);
+        return build(m, page, node.level(), node.next(), slot + 1, &cells);
     }
-    let (count, heap) = (Node(m.payload(page)).count(), Node(m.payload(page)).heap() - cell.len());
+    let (count, heap, dead) = (node.count(), node.heap() - cell.len(), node.dead());
     m.write(page, heap, cell);
     let at = HEADER_BYTES + slot * SLOT_BYTES;
     m.shift(page, at, at + SLOT_BYTES, (count - slot) * SLOT_BYTES);
     m.write(page, at, &(heap as u16).to_le_bytes());
-    set_counts(m, page, count + 1, heap, Node(m.payload(page)).dead());
+    set_counts(m, page, count + 1, heap, dead);
+    set_run(m, page, slot + 1);
 }
 
 /// Removes the cell in `slot`.
 pub(crate) fn remove(m: &mut MiniTx<'_>, page: usize, slot: usize) {
     let node = Node(m.payload(page));
-    let (count, heap, dead, bytes) = (node.count(), node.heap(), node.dead(), node.cell(slot).len());
+    let (count, heap, dead, run) = (node.count(), node.heap(), node.dead(), node.run());
+    let bytes = node.cell(slot).len();
     let at = HEADER_BYTES + slot * SLOT_BYTES;
     m.shift(page, at + SLOT_BYTES, at, (count - slot - 1) * SLOT_BYTES);
     set_counts(m, page, count - 1, heap, dead + bytes);
-}
-
-/// Replaces the cell in `slot`, which has the same key. The caller has checked that the node has room.
-pub(crate) fn replace(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) {
-    let node = Node(m.payload(page));
-    if node.cell(slot).len() == cell.len() {
-        let at = node.cell_at(slot);
-        return m.write(page, at, cell);
+    if slot < run {
+        set_run(m, page, run - 1);
     }
-    remove(m, page, slot);
-    insert(m, page, slot, cell);
 }
 
 /// Removes the cells from `slot` on.
 pub(crate) fn truncate(m: &mut MiniTx<'_>, page: usize, slot: usize) {
     let node = Node(m.payload(page));
-    let bytes: usize = (slot..node.count()).map(|slot| node.cell(slot).len()).sum();
-    let (heap, dead) = (node.heap(), node.dead() + bytes);
+    let heap = (0..slot).map(|slot| node.cell_at(slot)).min().unwrap_or(node.0.len());
+    let live: usize = node.cells().take(slot).map(<[u8]>::len).sum();
+    let dead = node.0.len() - heap - live;
     set_counts(m, page, slot, heap, dead);
 }
 
-/// The cells of a node, to be rearranged.
-pub(crate) fn owned_cells(node: Node<'_>) -> Vec<Vec<u8>> {
-    node.cells().map(<[u8]>::to_vec).collect()
-}
-
-/// Gives a node these cells, compact. Kind, level and link stay.
-pub(crate) fn rebuild(m: &mut MiniTx<'_>, page: usize, cells: &[Vec<u8>]) {
-    let node = Node(m.payload(page));
-    let (kind, level, next) = (node.kind(), node.level(), node.next());
-    build(m, page, kind, level, next, cells);
-}
-
-/// Formats a page as a node with these cells.
-pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, kind: u8, level: u8, next: u32, cells: &[Vec<u8>]) {
+/// Formats a page as a node with these cells. `run` is the slot where an ascending run would go on.
+pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, level: u8, next: u32, run: usize, cells: &[&[u8]]) {
     let payload = m.payload(page).len();
-    let heap = payload - cells.iter().map(Vec::len).sum::<usize>();
+    let heap = payload - cells.iter().map(|cell| cell.len()).sum::<usize>();
     let mut front = vec![0; HEADER_BYTES];
-    front[0] = kind;
+    front[0] = kind_of(level);
     front[1] = level;
     front[2..4].copy_from_slice(&(cells.len() as u16).to_le_bytes());
     front[4..6].copy_from_slice(&(heap as u16).to_le_bytes());
     front[8..12].copy_from_slice(&next.to_le_bytes());
+    front[12..14].copy_from_slice(&(run as u16).to_le_bytes());
     let mut at = payload;
-    let mut back = Vec::with_capacity(payload - heap);
     for cell in cells {
         at -= cell.len();
         front.extend_from_slice(&(at as u16).to_le_bytes());
     }
-    cells.iter().rev().for_each(|cell| back.extend_from_slice(cell));
+    let back: Vec<u8> = cells.iter().rev().copied().flatten().copied().collect();
     m.zero(page);
     m.write(page, 0, &front);
     if !back.is_empty() {
@@ -110,22 +112,21 @@ pub(crate) fn set_meta(m: &mut MiniTx<'_>, page: usize, meta: Meta) {
     m.write(page, 32, &[end, free].concat());
 }
 
-/// Formats the two pages that every store has.
-pub(crate) fn build_first(m: &mut MiniTx<'_>, meta: usize, root: usize, log_id: u64) {
+/// Formats the two pages that every tree has.
+pub(crate) fn build_first(m: &mut MiniTx<'_>, meta: usize, root: usize, tag: u64) {
     m.zero(meta);
     m.write(meta, 0, &[META]);
     m.write(meta, 16, MAGIC);
-    m.write(meta, 24, &log_id.to_le_bytes());
-    set_meta(m, meta, Meta { log_id, end: 2, free: 0, head: NONE });
-    build(m, root, LEAF, 0, NONE, &[]);
-}
-
-/// The kind of a node on `level`.
-pub(crate) fn kind_of(level: u8) -> u8 {
-    if level == 0 { LEAF } else { INNER }
+    m.write(meta, 24, &tag.to_le_bytes());
+    set_meta(m, meta, Meta { tag, end: 2, free: 0, head: NONE });
+    build(m, root, 0, NONE, 0, &[]);
 }
 
 fn set_counts(m: &mut MiniTx<'_>, page: usize, count: usize, heap: usize, dead: usize) {
     let words = [count, heap, dead].map(|word| (word as u16).to_le_bytes());
     m.write(page, 2, &words.concat());
+}
+
+fn set_run(m: &mut MiniTx<'_>, page: usize, run: usize) {
+    m.write(page, 12, &(run as u16).to_le_bytes());
 }

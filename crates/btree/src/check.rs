@@ -1,16 +1,13 @@
-//! Walks the whole store: verifies order, links, fences and chains, and that every page has exactly one use.
+//! Walks a whole tree: verifies order, links, fences and chains, and that every page has exactly one use.
 
-use crate::error::KvError;
-use crate::kv::Kv;
-use crate::tree::node::{Chain, HEADER_BYTES, Meta, NONE, Node, OVERFLOW, Stored};
-use crate::tree::{META_PAGE, ROOT, Tree, edit};
-use pagetier::{Lsn, PageId, PageRef};
-use std::collections::BTreeMap;
+use crate::node::{Chain, HEADER_BYTES, Meta, NONE, Node, OVERFLOW, Stored, kind_of};
+use crate::tree::{META_PAGE, ROOT, Tree, TreeError};
+use pagetier::{Lsn, PageRef};
 
 /// Problems beyond this number are counted but not listed.
 const LISTED_MAX: usize = 50;
 
-/// What [`Kv::check`] found.
+/// What [`Tree::check`] found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
@@ -28,7 +25,7 @@ pub struct CheckReport {
     pub overflow: u64,
     /// Free pages.
     pub free: u64,
-    /// The number of problems; 0: the store is sound.
+    /// The number of problems; 0: the tree is sound.
     pub problems: u64,
     /// Descriptions of the first problems.
     pub listed: Vec<String>,
@@ -49,34 +46,31 @@ impl CheckReport {
     }
 }
 
-impl Kv {
-    /// Reads every page of the store and verifies the tree: order, links, counts, chains and free pages; that
-    /// no page is used twice and none is lost; and that no page is newer than the log. Calls `progress` with
-    /// the number of pages seen and their total.
+impl Tree {
+    /// Reads every page of the tree and verifies order, links, counts, chains and free pages; that no page is
+    /// used twice and none is lost; and that no page is newer than the log. Calls `progress` with the number
+    /// of pages seen and their total.
     ///
-    /// Reads and changes within one page continue meanwhile. A change to several pages waits for the check,
-    /// and so does every operation that follows it.
+    /// Reads and changes within one page continue meanwhile. A change to several pages waits for the check.
     ///
     /// # Errors
     /// The meta page cannot be read. Other pages that cannot be read are problems of the report.
-    pub async fn check(&self, progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport, KvError> {
-        let tree = &*self.tree;
-        let _frozen = tree.structure.read().await;
-        let meta = tree.store.get(PageId::new(tree.space, META_PAGE)).await?;
-        let Some(found) = Meta::read(&meta) else {
-            return Err(KvError::Damaged { page: meta.id(), what: "its kind" });
+    pub async fn check(&self, progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport, TreeError> {
+        let _frozen = self.structure.write().await;
+        let Some(meta) = Self::meta(&self.store, self.space).await? else {
+            return Err(TreeError::Damaged { page: self.id(META_PAGE), what: "its kind" });
         };
-        drop(meta);
         let mut walk = Walk {
-            tree,
+            tree: self,
             report: CheckReport::default(),
-            uses: vec![false; found.end as usize],
+            uses: vec![false; meta.end as usize],
+            logged: meta.tag != 0,
             seen: 0,
             progress: Box::new(progress),
         };
         walk.take(META_PAGE, META_PAGE);
         walk.nodes().await;
-        walk.free_list(found).await;
+        walk.free_list(meta).await;
         walk.unused();
         Ok(walk.report)
     }
@@ -86,6 +80,8 @@ struct Walk<'t, 'p> {
     tree: &'t Tree,
     report: CheckReport,
     uses: Vec<bool>,
+    /// Every page has a record in the log.
+    logged: bool,
     seen: u64,
     progress: Box<dyn FnMut(u64, u64) + Send + 'p>,
 }
@@ -118,11 +114,11 @@ impl Walk<'_, '_> {
     }
 
     async fn get(&mut self, no: u32) -> Option<PageRef<'_>> {
-        match self.tree.store.get(PageId::new(self.tree.space, no)).await {
+        match self.tree.store.get(self.tree.id(no)).await {
             Ok(page) => {
                 // Read the log's end under the latch: before that, both the page and the log may change.
-                let log_end = self.tree.wal.end();
-                if page.lsn() > log_end || page.lsn() == Lsn(0) {
+                let log_end = self.tree.wal.as_ref().map_or(Lsn(0), |wal| wal.end());
+                if page.lsn() > log_end || self.logged && page.lsn() == Lsn(0) {
                     let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());
                     self.report.problem(no, what);
                 }
@@ -158,7 +154,7 @@ impl Walk<'_, '_> {
     async fn node(&mut self, visit: &Visit, next: Option<u32>, below: &mut Vec<Visit>) -> Option<Vec<Chain>> {
         let payload = self.get(visit.no).await?.to_vec();
         let node = Node(&payload);
-        if node.kind() != edit::kind_of(node.level()) {
+        if node.kind() != kind_of(node.level()) {
             self.report.problem(visit.no, "its kind");
             return None;
         }
@@ -270,9 +266,8 @@ impl Walk<'_, '_> {
     }
 
     fn unused(&mut self) {
-        let lost: BTreeMap<u32, ()> =
-            (0..).zip(&self.uses).filter(|(_, used)| !**used).map(|(no, _)| (no, ())).collect();
-        for no in lost.into_keys() {
+        let lost: Vec<u32> = (0..).zip(&self.uses).filter(|(_, used)| !**used).map(|(no, _)| no).collect();
+        for no in lost {
             self.report.problem(no, "it is neither used nor free");
         }
     }

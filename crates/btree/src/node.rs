@@ -8,6 +8,7 @@
 //! 6   2  bytes of cells that were removed from among the others
 //! 8   4  leaf: its right neighbour; overflow and free: the next page; meta: the first free page; u32::MAX: none
 //! 12  4  overflow: bytes of the value in this page
+//! 12  2  leaf, inner: one past the slot of the last insert: the next one here continues an ascending run
 //! 16     slots (2 each): where the cells begin, in key order; cells grow down from the end of the payload
 //! ```
 //! A cell is the key's length (2), a word (4), the key, and the rest. In an inner node the word is the child,
@@ -15,8 +16,8 @@
 //! the word is the value's length and the rest the value; with bit 31 set the rest is the first and the last
 //! page of the value's chain. Integers are little-endian.
 //!
-//! The meta page: the magic (8, at 16), the log's identity (8), the number of pages ever taken (4), and of
-//! free ones (4).
+//! The meta page: the magic (8, at 16), the engine's tag (8), the number of pages ever taken (4), and of free
+//! ones (4).
 
 use std::cmp::Ordering;
 
@@ -35,6 +36,8 @@ pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const SLOT_BYTES: usize = 2;
 /// A cell without its key and rest.
 pub(crate) const CELL_BYTES: usize = 6;
+/// What an entry takes in its node beside key and value, in bytes.
+pub const ENTRY_BYTES: usize = CELL_BYTES + SLOT_BYTES;
 const CHAINED: u32 = 1 << 31;
 const CHAIN_BYTES: usize = 8;
 
@@ -46,6 +49,11 @@ pub(crate) fn key_bytes_max(payload: usize) -> usize {
 /// The longest cell, in bytes: a longer value goes to pages of its own.
 pub(crate) fn cell_bytes_max(payload: usize) -> usize {
     (payload - HEADER_BYTES) / 4 - SLOT_BYTES
+}
+
+/// The kind of a node on `level`.
+pub(crate) fn kind_of(level: u8) -> u8 {
+    if level == 0 { LEAF } else { INNER }
 }
 
 /// A value as a leaf has it.
@@ -99,6 +107,11 @@ impl<'p> Node<'p> {
 
     pub(crate) fn next(self) -> u32 {
         u32_at(self.0, 8)
+    }
+
+    /// The slot of the next insert in an ascending run.
+    pub(crate) fn run(self) -> usize {
+        u16_at(self.0, 12)
     }
 
     /// Overflow: the bytes of the value in this page.
@@ -174,6 +187,19 @@ impl<'p> Node<'p> {
         }
     }
 
+    /// Where the value in `slot` begins.
+    pub(crate) fn value_at(self, slot: usize) -> usize {
+        self.cell_at(slot) + CELL_BYTES + u16_at(self.tail(slot), 0)
+    }
+
+    /// The chain of the value that a search has found.
+    pub(crate) fn chain(self, found: Result<usize, usize>) -> Option<Chain> {
+        match found.map(|slot| self.value(slot)) {
+            Ok(Stored::Chain(chain)) => Some(chain),
+            _ => None,
+        }
+    }
+
     /// The slot of `key`, or its insertion point.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.count());
@@ -194,6 +220,11 @@ impl<'p> Node<'p> {
             Ok(slot) => slot,
             Err(slot) => slot.saturating_sub(1),
         }
+    }
+
+    /// The child of an inner node that covers `key`, and its level.
+    pub(crate) fn below(self, key: &[u8]) -> (u32, u8) {
+        (self.child(self.slot_for(key)), self.level() - 1)
     }
 
     pub(crate) fn cells(self) -> impl Iterator<Item = &'p [u8]> {
@@ -223,13 +254,16 @@ impl<'p> Node<'p> {
     }
 }
 
-/// The meta page.
+/// What a tree's meta page says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Meta {
-    pub(crate) log_id: u64,
+#[non_exhaustive]
+pub struct Meta {
+    /// The engine's own number, such as its log's identity. 0: the tree was loaded without a log.
+    pub tag: u64,
     /// The number of pages ever taken, which is the next page.
-    pub(crate) end: u32,
-    pub(crate) free: u32,
+    pub end: u32,
+    /// The number of free pages.
+    pub free: u32,
     /// The first free page.
     pub(crate) head: u32,
 }
@@ -239,9 +273,9 @@ impl Meta {
         if payload[0] != META || payload[16..24] != *MAGIC {
             return None;
         }
-        let log_id = u64::from(u32_at(payload, 24)) | u64::from(u32_at(payload, 28)) << 32;
+        let tag = u64::from(u32_at(payload, 24)) | u64::from(u32_at(payload, 28)) << 32;
         let (end, free, head) = (u32_at(payload, 32), u32_at(payload, 36), u32_at(payload, 8));
-        Some(Self { log_id, end, free, head })
+        Some(Self { tag, end, free, head })
     }
 }
 
@@ -258,14 +292,14 @@ pub(crate) fn chain_cell(key: &[u8], chain: Chain) -> Vec<u8> {
     cell(key, chain.bytes as u32 | CHAINED, &rest)
 }
 
-/// The length of a leaf's cell, and whether the value is in it.
-pub(crate) fn cell_bytes(key: &[u8], value: &[u8], payload: usize) -> (usize, bool) {
-    let inline = CELL_BYTES + key.len() + value.len();
-    if inline <= cell_bytes_max(payload) {
-        (inline, true)
-    } else {
-        (CELL_BYTES + key.len() + CHAIN_BYTES, false)
-    }
+/// Whether a value is stored in its leaf.
+pub(crate) fn is_inline(key: &[u8], value: &[u8], payload: usize) -> bool {
+    CELL_BYTES + key.len() + value.len() <= cell_bytes_max(payload)
+}
+
+/// The length of a leaf's cell.
+pub(crate) fn cell_bytes(key: &[u8], value: &[u8], payload: usize) -> usize {
+    CELL_BYTES + key.len() + if is_inline(key, value, payload) { value.len() } else { CHAIN_BYTES }
 }
 
 /// An inner node's cell.
@@ -295,7 +329,7 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
     }
 }
 
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     match bytes.get(at..at + 4) {
         Some(four) => u32::from_le_bytes([four[0], four[1], four[2], four[3]]),
         None => 0,

@@ -4,10 +4,9 @@
 //! the log is taken again: nothing leaks. Free pages form a list; a chain joins it as a whole, by its last
 //! page, whatever its length.
 
-use super::edit;
-use super::node::{Chain, HEADER_BYTES, META, Meta, NONE, Node, OVERFLOW};
-use super::{META_PAGE, Tree};
-use crate::error::KvError;
+use crate::edit;
+use crate::node::{Chain, HEADER_BYTES, META, Meta, NONE, Node, OVERFLOW};
+use crate::tree::{META_PAGE, Tree, TreeError};
 use pagetier::PageMut;
 use pagetier_wal::MiniTx;
 
@@ -15,7 +14,7 @@ use pagetier_wal::MiniTx;
 pub(crate) struct Supply<'s> {
     meta: PageMut<'s>,
     now: Meta,
-    pub(crate) pages: Vec<PageMut<'s>>,
+    pages: Vec<PageMut<'s>>,
     /// A chain to be freed: its last page.
     freed: Option<(Chain, PageMut<'s>)>,
 }
@@ -28,18 +27,18 @@ pub(crate) struct Supplied {
 }
 
 impl Tree {
-    /// Acquires `wanted` pages, and what it takes to free the chain `freed`. The caller holds `structure`
-    /// exclusively.
-    pub(super) async fn supply(&self, wanted: usize, freed: Option<Chain>) -> Result<Supply<'_>, KvError> {
+    /// Acquires `wanted` pages, and what it takes to free the chain `freed`. The caller shares `structure`,
+    /// and has latched every other page that it needs: the meta page comes after them.
+    pub(crate) async fn supply(&self, wanted: usize, freed: Option<Chain>) -> Result<Supply<'_>, TreeError> {
         let meta = self.store.get_mut(self.id(META_PAGE)).await?;
         let Some(mut now) = Meta::read(&meta) else {
-            return Err(KvError::Damaged { page: self.id(META_PAGE), what: "its kind" });
+            return Err(TreeError::Damaged { page: self.id(META_PAGE), what: "its kind" });
         };
         let mut pages = Vec::with_capacity(wanted);
         while pages.len() < wanted && now.head != NONE {
             let page = self.store.get_mut(self.id(now.head)).await?;
             if now.free == 0 || page[0] <= 2 || page[0] == META {
-                return Err(KvError::Damaged { page: page.id(), what: "a free page" });
+                return Err(TreeError::Damaged { page: page.id(), what: "a free page" });
             }
             now.head = Node(&page).next();
             now.free -= 1;
@@ -60,16 +59,16 @@ impl Tree {
         Ok(Supply { meta, now, pages, freed })
     }
 
-    fn expect_overflow(&self, payload: &[u8], no: u32) -> Result<(), KvError> {
+    fn expect_overflow(&self, payload: &[u8], no: u32) -> Result<(), TreeError> {
         if Node(payload).kind() == OVERFLOW {
             Ok(())
         } else {
-            Err(KvError::Damaged { page: self.id(no), what: "a part of a long value" })
+            Err(TreeError::Damaged { page: self.id(no), what: "a part of a long value" })
         }
     }
 
-    /// Reads a long value. The caller holds `structure`, and no page.
-    pub(super) async fn read_chain(&self, chain: Chain) -> Result<Vec<u8>, KvError> {
+    /// Reads a long value, whose leaf the caller has latched.
+    pub(crate) async fn read_chain(&self, chain: Chain) -> Result<Vec<u8>, TreeError> {
         let mut value = Vec::with_capacity(chain.bytes.min(self.value_bytes_max()));
         let mut no = chain.first;
         while value.len() < chain.bytes {
@@ -77,7 +76,7 @@ impl Tree {
             self.expect_overflow(&page, no)?;
             let node = Node(&page);
             if node.part().is_empty() {
-                return Err(KvError::Damaged { page: page.id(), what: "a part of a long value" });
+                return Err(TreeError::Damaged { page: page.id(), what: "a part of a long value" });
             }
             value.extend_from_slice(node.part());
             no = node.next();
@@ -86,14 +85,14 @@ impl Tree {
     }
 
     /// The number of pages for a value of `bytes` that is not in its leaf.
-    pub(super) fn chain_pages(&self, bytes: usize) -> usize {
+    pub(crate) fn chain_pages(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.payload() - HEADER_BYTES)
     }
 }
 
 impl<'s> Supply<'s> {
     /// Puts the pages into the mini-transaction, and frees what is to be freed.
-    pub(super) fn enter(self, m: &mut MiniTx<'s>, payload: usize) -> Supplied {
+    pub(crate) fn enter(self, m: &mut MiniTx<'s>, payload: usize) -> Supplied {
         let meta = m.add(self.meta);
         let mut supplied =
             Supplied { meta, now: self.now, pages: self.pages.into_iter().map(|page| m.add(page)).collect() };
@@ -109,24 +108,25 @@ impl<'s> Supply<'s> {
 
 impl Supplied {
     /// Frees a page that is in the mini-transaction.
-    pub(super) fn free(&mut self, m: &mut MiniTx<'_>, page: usize) {
+    pub(crate) fn free(&mut self, m: &mut MiniTx<'_>, page: usize) {
         edit::build_free(m, page, self.now.head);
         self.now.head = m.id(page).no;
         self.now.free += 1;
     }
 
     /// Records the new state of the meta page.
-    pub(super) fn finish(self, m: &mut MiniTx<'_>) {
+    pub(crate) fn finish(self, m: &mut MiniTx<'_>) {
         edit::set_meta(m, self.meta, self.now);
     }
 
-    /// Writes a long value to all of the pages taken.
-    pub(super) fn write_chain(&self, m: &mut MiniTx<'_>, value: &[u8]) -> Chain {
-        let numbers: Vec<u32> = self.pages.iter().map(|page| m.id(*page).no).collect();
+    /// Writes a long value to the first `count` of the pages taken.
+    pub(crate) fn write_chain(&mut self, m: &mut MiniTx<'_>, count: usize, value: &[u8]) -> Chain {
+        let pages: Vec<usize> = self.pages.drain(..count).collect();
+        let numbers: Vec<u32> = pages.iter().map(|page| m.id(*page).no).collect();
         let part_bytes = m.payload(self.meta).len() - HEADER_BYTES;
         for (i, part) in value.chunks(part_bytes).enumerate() {
             let next = numbers.get(i + 1).copied().unwrap_or(NONE);
-            edit::build_overflow(m, self.pages[i], next, part);
+            edit::build_overflow(m, pages[i], next, part);
         }
         let [first, last] = [numbers.first(), numbers.last()].map(|no| no.copied().unwrap_or(NONE));
         Chain { bytes: value.len(), first, last }

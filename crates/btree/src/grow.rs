@@ -1,0 +1,142 @@
+//! Inserts that take more than one page: splits, and values in chains.
+
+use crate::edit;
+use crate::node::{self, HEADER_BYTES, NONE, Node, SLOT_BYTES};
+use crate::pages::Supply;
+use crate::tree::{ROOT, Tree, TreeError};
+use pagetier::{Lsn, PageMut};
+use pagetier_wal::MiniTx;
+
+impl Tree {
+    /// Puts an entry into a leaf that was recently full, or whose value is in a chain, or was.
+    #[cold]
+    pub(crate) async fn put_structural(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
+        let _structure = self.structure.read().await;
+        // 1. Descend with exclusive latches; release those above a node with room.
+        let mut held: Vec<PageMut<'_>> = Vec::new();
+        let mut page = self.node_mut(ROOT, None).await?;
+        while Node(&page).level() > 0 {
+            let (child, below) = Node(&page).below(key);
+            let child = self.node_mut(child, Some(below)).await?;
+            held.push(page);
+            if self.has_room(Node(&child), key, value) {
+                held.clear();
+            }
+            page = child;
+        }
+        // 2. Acquire pages: for the value, for the right halves, and one more if the root must be split.
+        let lacks_room = |page: &&PageMut<'_>| !self.has_room(Node(page), key, value);
+        let mut wanted = [&page].into_iter().chain(held.iter().rev()).take_while(lacks_room).count();
+        wanted += usize::from(wanted > held.len());
+        if !node::is_inline(key, value, self.payload()) {
+            wanted += self.chain_pages(value.len());
+        }
+        let freed = Node(&page).chain(Node(&page).search(key));
+        let supply = self.supply(wanted, freed).await?;
+        // 3. Ascend, splitting nodes without room. All of it is one record.
+        Ok(self.put_upward(page, held, supply, key, value))
+    }
+
+    /// Whether a leaf has room for the entry, or an inner node for any other child.
+    pub(crate) fn has_room(&self, node: Node<'_>, key: &[u8], value: &[u8]) -> bool {
+        if node.level() > 0 {
+            return node.room() >= node::CELL_BYTES + self.key_bytes_max() + SLOT_BYTES;
+        }
+        let wanted = node::cell_bytes(key, value, self.payload()) + SLOT_BYTES;
+        // The cell that the entry replaces counts only if the others do not leave enough room.
+        node.room() >= wanted
+            || node.search(key).is_ok_and(|slot| node.room() + node.cell(slot).len() + SLOT_BYTES >= wanted)
+    }
+
+    fn put_upward<'s>(
+        &'s self,
+        leaf: PageMut<'s>,
+        held: Vec<PageMut<'s>>,
+        supply: Supply<'s>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Lsn {
+        let mut m = MiniTx::new(self.wal.as_ref());
+        let mut supplied = supply.enter(&mut m, self.payload());
+        let mut cell = if node::is_inline(key, value, self.payload()) {
+            node::inline_cell(key, value)
+        } else {
+            let pages = self.chain_pages(value.len());
+            node::chain_cell(key, supplied.write_chain(&mut m, pages, value))
+        };
+        let mut key = key.to_vec();
+        let mut path: Vec<usize> = held.into_iter().chain([leaf]).map(|page| m.add(page)).collect();
+        let mut rights = std::mem::take(&mut supplied.pages);
+        if rights.len() > path.len()
+            && let Some(below) = rights.pop()
+        {
+            raise_root(&mut m, path[0], below);
+            path.insert(1, below);
+        }
+        let mut at = path.len() - 1;
+        for right in rights {
+            (key, cell) = split(&mut m, path[at], right, &key, &cell);
+            at -= 1;
+        }
+        let found = Node(m.payload(path[at])).search(&key);
+        edit::put(&mut m, path[at], found, &cell);
+        supplied.finish(&mut m);
+        m.commit()
+    }
+}
+
+/// Moves the root's contents to a page below it: the root's number does not change.
+fn raise_root(m: &mut MiniTx<'_>, root: usize, below: usize) {
+    let copy = m.payload(root).to_vec();
+    let node = Node(&copy);
+    let cells: Vec<&[u8]> = node.cells().collect();
+    edit::build(m, below, node.level(), NONE, node.run(), &cells);
+    let only = node::child_cell(&[], m.id(below).no);
+    edit::build(m, root, node.level() + 1, NONE, 0, &[&only]);
+}
+
+/// Moves the upper part of `left` to the new page `right`, and puts the cell of `key` into the proper half.
+/// Returns the key and the cell that the parent needs for `right`.
+fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let copy = m.payload(left).to_vec();
+    let node = Node(&copy);
+    let found = node.search(key);
+    let (slot, replaced) = found.map_or_else(|slot| (slot, 0), |slot| (slot, 1));
+    let mut cells: Vec<&[u8]> = node.cells().collect();
+    cells.splice(slot..slot + replaced, [cell]);
+    let at = split_point(&cells, slot, node);
+    let run = (slot + 1).saturating_sub(at);
+    edit::build(m, right, node.level(), node.next(), run, &cells[at..]);
+    if slot < at {
+        edit::truncate(m, left, at - 1 + replaced);
+        edit::put(m, left, found, cell);
+    } else {
+        edit::truncate(m, left, at);
+    }
+    let right_no = m.id(right).no;
+    if node.level() == 0 {
+        edit::set_next(m, left, right_no);
+    }
+    let [below, above] = [left, right].map(|page| Node(m.payload(page)));
+    let first = above.key(0);
+    let fence = if node.level() == 0 { node::separator(below.key(at - 1), first) } else { first }.to_vec();
+    let cell = node::child_cell(&fence, right_no);
+    (fence, cell)
+}
+
+/// The first of the cells that moves right, where `slot` is the one to come: behind an ascending run, so that
+/// it leaves full nodes behind; otherwise where half of the bytes are below.
+fn split_point(cells: &[&[u8]], slot: usize, node: Node<'_>) -> usize {
+    let bytes = |cells: &[&[u8]]| cells.iter().map(|cell| cell.len() + SLOT_BYTES).sum::<usize>();
+    if slot > 0 && slot == node.run() {
+        // A run that goes on in the middle fills the left node.
+        let fits = bytes(&cells[..=slot]) <= node.0.len() - HEADER_BYTES;
+        return slot + usize::from(fits && slot + 1 < cells.len());
+    }
+    let (total, mut below) = (bytes(cells), 0);
+    let half = cells.iter().position(|cell| {
+        below += cell.len() + SLOT_BYTES;
+        below * 2 >= total
+    });
+    half.map_or(1, |last| last + 1).min(cells.len() - 1).max(1)
+}

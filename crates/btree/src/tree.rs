@@ -1,0 +1,257 @@
+//! The tree: a B+-tree in one space. Page 0 is the meta page, page 1 always the root. Leaves are chained to
+//! the right.
+//!
+//! **Latches.** A child is latched before its parent is released. Readers, and writers of one leaf, latch
+//! inner nodes shared and only the leaf exclusively. A change that needs more than its leaf descends anew: a
+//! split with exclusive latches, releasing everything above a node with room; a merge to the parent of the
+//! nodes that it merges. All latches are taken in this order, so there is no deadlock:
+//!
+//! 1. from the root downward;
+//! 2. on one level from left to right (scans and merges);
+//! 3. the meta page, then free pages and the last page of a freed chain, which no other task can reach: a
+//!    chain is read only while its leaf is latched.
+//!
+//! **Structure.** Changes of several pages share `structure`; [`Tree::check`] takes it exclusively, so that
+//! pages neither join nor leave the tree while it walks. A task locks it before it latches a page.
+//!
+//! **Records.** Each change is one mini-transaction. It waits for all of its pages first, and then changes
+//! them without an await point: an error or a dropped future leaves the tree as it was. A delete that merges
+//! nodes takes several mini-transactions, each of which leaves a sound tree.
+
+use crate::edit;
+use crate::node::{self, Meta, Node, Stored};
+use pagetier::{Lsn, PageId, PageMut, PageRef, PageStore, SpaceId};
+use pagetier_wal::{MiniTx, Wal};
+use std::borrow::Cow;
+use std::sync::Arc;
+use tokio::sync::RwLock;
+
+pub(crate) const META_PAGE: u32 = 0;
+pub(crate) const ROOT: u32 = 1;
+
+/// The longest value, in pages.
+const VALUE_PAGES_MAX: usize = 64;
+
+/// Why an operation on a tree failed. The operation has changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// A page is not the expected part of the tree.
+    #[error("page {page} is not what the tree expects: {what}")]
+    Damaged {
+        /// The page.
+        page: PageId,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// A tree, shared between tasks by reference; every operation is atomic with respect to the others.
+///
+/// An operation whose future is dropped has changed the tree completely or not at all, in memory and in the
+/// log. The caller must not hold a page of the tree during a call.
+#[derive(Debug)]
+pub struct Tree {
+    pub(crate) store: Arc<PageStore>,
+    pub(crate) wal: Option<Wal>,
+    pub(crate) space: SpaceId,
+    pub(crate) structure: RwLock<()>,
+}
+
+impl Tree {
+    /// Creates an empty tree in the empty space `space`, and opens it as [`Tree::open`] does. `tag` is the
+    /// engine's own: see [`Meta`]. The record that creates the tree is not yet durable.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn create(
+        store: Arc<PageStore>,
+        wal: Option<Wal>,
+        space: SpaceId,
+        tag: u64,
+    ) -> Result<Self, TreeError> {
+        let tree = Self::open(store, wal, space);
+        let meta = tree.store.create(tree.id(META_PAGE)).await?;
+        let root = tree.store.create(tree.id(ROOT)).await?;
+        let mut m = MiniTx::new(tree.wal.as_ref());
+        let [meta, root] = [meta, root].map(|page| m.add(page));
+        edit::build_first(&mut m, meta, root, tag);
+        m.commit();
+        Ok(tree)
+    }
+
+    /// Opens the tree in `space`, which redo has recovered. Without a log (for loads), changes are not
+    /// recorded.
+    #[must_use]
+    pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
+        Self { store, wal, space, structure: RwLock::new(()) }
+    }
+
+    /// The meta page of the tree in `space`; `None` when it was never written, or only redo can tell.
+    ///
+    /// # Errors
+    /// The page cannot be read.
+    pub async fn meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, TreeError> {
+        match store.get(PageId::new(space, META_PAGE)).await {
+            Ok(page) => Ok(Meta::read(&page)),
+            Err(pagetier::Error::NoSuchPage { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<PageStore> {
+        &self.store
+    }
+
+    /// The log; `None` without one.
+    #[must_use]
+    pub fn wal(&self) -> Option<&Wal> {
+        self.wal.as_ref()
+    }
+
+    /// The tree's space.
+    #[must_use]
+    pub fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    pub(crate) fn payload(&self) -> usize {
+        self.store.page_size().payload_bytes()
+    }
+
+    /// The longest key, in bytes.
+    #[must_use]
+    pub fn key_bytes_max(&self) -> usize {
+        node::key_bytes_max(self.payload())
+    }
+
+    /// The longest value, in bytes.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> usize {
+        VALUE_PAGES_MAX * (self.payload() - node::HEADER_BYTES)
+    }
+
+    /// Looks up `key` and passes its value to `see`, which runs under the leaf's latch.
+    ///
+    /// # Errors
+    /// A page cannot be read.
+    pub async fn get<R>(&self, key: &[u8], see: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, TreeError> {
+        let leaf = self.leaf(key).await?;
+        let Ok(slot) = Node(&leaf).search(key) else { return Ok(None) };
+        Ok(Some(see(&self.value(Node(&leaf), slot).await?)))
+    }
+
+    /// The value in `slot` of a leaf, which the caller has latched.
+    pub(crate) async fn value<'p>(&self, leaf: Node<'p>, slot: usize) -> Result<Cow<'p, [u8]>, TreeError> {
+        match leaf.value(slot) {
+            Stored::Inline(value) => Ok(Cow::Borrowed(value)),
+            Stored::Chain(chain) => Ok(Cow::Owned(self.read_chain(chain).await?)),
+        }
+    }
+
+    /// Inserts `key` or replaces its value; returns the position of its record. The key is not empty, and key
+    /// and value are not longer than [`Tree::key_bytes_max`] and [`Tree::value_bytes_max`].
+    ///
+    /// # Errors
+    /// A page cannot be read, or no page can be taken.
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
+        debug_assert!((1..=self.key_bytes_max()).contains(&key.len()));
+        debug_assert!(value.len() <= self.value_bytes_max());
+        if node::is_inline(key, value, self.payload()) {
+            let leaf = self.level_exclusive(key, 0).await?;
+            let found = Node(&leaf).search(key);
+            if Node(&leaf).chain(found).is_none() && self.has_room(Node(&leaf), key, value) {
+                let mut m = MiniTx::on(self.wal.as_ref(), leaf);
+                edit::put(&mut m, 0, found, &node::inline_cell(key, value));
+                return Ok(m.commit());
+            }
+        }
+        self.put_structural(key, value).await
+    }
+
+    /// Overwrites a part of the value of `key`, which lies in its leaf (see [`Tree::put`]: a quarter of a
+    /// page does); false when the key does not exist.
+    ///
+    /// # Errors
+    /// A page cannot be read, or the value does not have the range in its leaf.
+    pub async fn patch(&self, key: &[u8], offset: usize, bytes: &[u8]) -> Result<bool, TreeError> {
+        let leaf = self.level_exclusive(key, 0).await?;
+        let Ok(slot) = Node(&leaf).search(key) else { return Ok(false) };
+        let Stored::Inline(value) = Node(&leaf).value(slot) else {
+            return Err(TreeError::Damaged { page: leaf.id(), what: "a value to patch is not in its leaf" });
+        };
+        if offset + bytes.len() > value.len() {
+            return Err(TreeError::Damaged { page: leaf.id(), what: "a value to patch is too short" });
+        }
+        let at = Node(&leaf).value_at(slot) + offset;
+        let mut m = MiniTx::on(self.wal.as_ref(), leaf);
+        m.write(0, at, bytes);
+        m.commit();
+        Ok(true)
+    }
+
+    /// The leaf that covers `key`.
+    pub(crate) async fn leaf(&self, key: &[u8]) -> Result<PageRef<'_>, TreeError> {
+        let mut page = self.node(ROOT, None).await?;
+        while Node(&page).level() > 0 {
+            let (child, below) = Node(&page).below(key);
+            page = self.node(child, Some(below)).await?;
+        }
+        Ok(page)
+    }
+
+    /// Latches the node of `level` on the path to `key` exclusively; the root if the tree is lower.
+    pub(crate) async fn level_exclusive(&self, key: &[u8], level: u8) -> Result<PageMut<'_>, TreeError> {
+        loop {
+            let mut page = self.node(ROOT, None).await?;
+            while Node(&page).level() > level {
+                let (child, below) = Node(&page).below(key);
+                if below == level {
+                    return self.node_mut(child, Some(level)).await;
+                }
+                page = self.node(child, Some(below)).await?;
+            }
+            drop(page);
+            // The root may rise until its latch is exchanged.
+            let root = self.node_mut(ROOT, None).await?;
+            if Node(&root).level() <= level {
+                return Ok(root);
+            }
+        }
+    }
+
+    pub(crate) fn id(&self, no: u32) -> PageId {
+        PageId::new(self.space, no)
+    }
+
+    /// A node, of `level` if given.
+    pub(crate) async fn node(&self, no: u32, level: Option<u8>) -> Result<PageRef<'_>, TreeError> {
+        let page = self.store.get(self.id(no)).await?;
+        self.expect_node(no, &page, level)?;
+        Ok(page)
+    }
+
+    pub(crate) async fn node_mut(&self, no: u32, level: Option<u8>) -> Result<PageMut<'_>, TreeError> {
+        let page = self.store.get_mut(self.id(no)).await?;
+        self.expect_node(no, &page, level)?;
+        Ok(page)
+    }
+
+    fn expect_node(&self, no: u32, payload: &[u8], level: Option<u8>) -> Result<(), TreeError> {
+        let node = Node(payload);
+        let what = if node.kind() != node::kind_of(node.level()) {
+            "its kind"
+        } else if level.is_some_and(|level| level != node.level()) {
+            "its level"
+        } else if node.count() == 0 && node.level() > 0 {
+            "an inner node without children"
+        } else {
+            return Ok(());
+        };
+        Err(TreeError::Damaged { page: self.id(no), what })
+    }
+}

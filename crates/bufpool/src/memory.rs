@@ -1,0 +1,231 @@
+//! Memory that grows in place. Address space is reserved once and becomes memory from its start on, so that
+//! what lies there never moves and is found without a lock, a pointer to follow, or a check.
+//!
+//! Reserved address space takes no memory and counts towards no limit but that of address space.
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::io::{ErrorKind, Result};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Reserved address space.
+#[derive(Debug)]
+pub(crate) struct Space {
+    base: NonNull<u8>,
+    reserved: usize,
+    /// Bytes from the base on that are memory; the rest cannot be accessed.
+    bytes: AtomicUsize,
+}
+
+// SAFETY: the space is plain memory; the types that hand out references to it govern their access.
+unsafe impl Send for Space {}
+// SAFETY: as above.
+unsafe impl Sync for Space {}
+
+impl Space {
+    /// Reserves `bytes`; with `huge`, the kernel may use huge pages.
+    pub(crate) fn reserve(bytes: usize, huge: bool) -> Result<Self> {
+        let reserved = bytes.max(1);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps nothing that
+        // exists.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
+        if huge {
+            // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
+            // fails without huge pages.
+            let _ = unsafe { rustix::mm::madvise(base, reserved, Advice::LinuxHugepage) };
+        }
+        let base = NonNull::new(base.cast()).ok_or(ErrorKind::OutOfMemory)?;
+        Ok(Self { base, reserved, bytes: AtomicUsize::new(0) })
+    }
+
+    /// Makes memory of the first `bytes`; what is new is zero.
+    pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
+        if bytes > self.reserved {
+            return Err(ErrorKind::OutOfMemory.into());
+        }
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the range is in this mapping; what was accessible stays so.
+        unsafe { rustix::mm::mprotect(self.base.as_ptr().cast(), bytes, access) }?;
+        self.bytes.fetch_max(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// The bytes that are memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// The address `at` bytes behind the base.
+    pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
+        assert!(at < self.bytes(), "byte {at} is beyond the memory");
+        // SAFETY: `at` is inside the mapping.
+        unsafe { self.base.add(at) }
+    }
+
+    /// Gives `bytes` from `at` on back to the system. They can be accessed again, and are zero then.
+    ///
+    /// # Safety
+    /// Nothing refers to these bytes.
+    pub(crate) unsafe fn give_back(&self, at: usize, bytes: usize) {
+        assert!(at + bytes <= self.bytes(), "byte {at} is beyond the memory");
+        let from = self.at(at).as_ptr().cast();
+        // SAFETY: the range is inside the mapping, and the caller guarantees that its contents are of no
+        // value. Failure leaves them as they are.
+        let _ = unsafe { rustix::mm::madvise(from, bytes, Advice::LinuxDontNeed) };
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        // SAFETY: the space owns the mapping; references to its contents borrow the space or keep it alive.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.reserved) };
+    }
+}
+
+#[cfg(not(loom))]
+pub(crate) use real::Growable;
+
+#[cfg(loom)]
+pub(crate) use modelled::Growable;
+
+#[cfg(not(loom))]
+mod real {
+    use super::Space;
+    use parking_lot::Mutex;
+    use std::io::Result;
+    use std::marker::PhantomData;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// An array that grows in place, up to a maximum, while others read it.
+    #[derive(Debug)]
+    pub(crate) struct Growable<T> {
+        space: Space,
+        len: AtomicUsize,
+        new: fn() -> T,
+        growing: Mutex<()>,
+        elements: PhantomData<T>,
+    }
+
+    impl<T> Growable<T> {
+        /// Empty, with room for `max` elements; `new` makes each.
+        pub(crate) fn new(max: usize, new: fn() -> T) -> Result<Self> {
+            const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= 4096) };
+            let space = Space::reserve(max * size_of::<T>(), false)?;
+            Ok(Self { space, len: AtomicUsize::new(0), new, growing: Mutex::new(()), elements: PhantomData })
+        }
+
+        /// Appends elements until there are `len`.
+        pub(crate) fn grow(&self, len: usize) -> Result<()> {
+            let _growing = self.growing.lock();
+            let has = self.len.load(Ordering::Relaxed);
+            if len <= has {
+                return Ok(());
+            }
+            self.space.grow(len * size_of::<T>())?;
+            for at in has..len {
+                let element = self.space.at(at * size_of::<T>()).cast::<T>();
+                // SAFETY: the element is in the memory, aligned (the mapping is, to a page), and no reference
+                // to it exists before `len` covers it; the lock excludes other writers.
+                unsafe { element.write((self.new)()) };
+            }
+            self.len.store(len, Ordering::Release);
+            Ok(())
+        }
+    }
+
+    impl<T> std::ops::Deref for Growable<T> {
+        type Target = [T];
+
+        #[inline]
+        fn deref(&self) -> &[T] {
+            let len = self.len.load(Ordering::Acquire);
+            // SAFETY: the first `len` elements are initialised, and stay where they are as long as `self`.
+            unsafe { std::slice::from_raw_parts(self.space.base.as_ptr().cast(), len) }
+        }
+    }
+}
+
+/// The same for the model checker, whose atomics must be dropped: all elements exist from the start.
+#[cfg(loom)]
+mod modelled {
+    use std::io::{ErrorKind, Result};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Debug)]
+    pub(crate) struct Growable<T> {
+        all: Box<[T]>,
+        len: AtomicUsize,
+    }
+
+    impl<T> Growable<T> {
+        pub(crate) fn new(max: usize, new: fn() -> T) -> Result<Self> {
+            Ok(Self { all: (0..max).map(|_| new()).collect(), len: AtomicUsize::new(0) })
+        }
+
+        pub(crate) fn grow(&self, len: usize) -> Result<()> {
+            if len > self.all.len() {
+                return Err(ErrorKind::OutOfMemory.into());
+            }
+            self.len.fetch_max(len, Ordering::AcqRel);
+            Ok(())
+        }
+    }
+
+    impl<T> std::ops::Deref for Growable<T> {
+        type Target = [T];
+
+        fn deref(&self) -> &[T] {
+            &self.all[..self.len.load(Ordering::Acquire)]
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The bytes of this process that are in memory.
+    fn resident_bytes(space: &Space) -> usize {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", space.base.as_ptr() as usize);
+        let lines = smaps.lines().skip_while(|line| !line.starts_with(&start));
+        let rss = lines.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn an_array_grows_in_place_and_not_beyond_its_maximum() {
+        let array = Growable::new(100_000, || 7_u64).unwrap();
+        assert!(array.is_empty());
+        array.grow(10).unwrap();
+        let first = &array[0];
+        array.grow(100_000).unwrap();
+        assert_eq!((*first, array.len(), array[99_999]), (7, 100_000, 7));
+        assert!(std::ptr::eq(first, &raw const array[0]));
+        array.grow(5).unwrap();
+        assert_eq!(array.len(), 100_000);
+        assert!(array.grow(10_000_000).is_err());
+    }
+
+    #[test]
+    fn memory_that_is_given_back_leaves_the_process_and_is_zero_when_it_is_used_again() {
+        let mib = 1 << 20;
+        let space = Space::reserve(64 * mib, false).unwrap();
+        space.grow(16 * mib).unwrap();
+        assert!(resident_bytes(&space) < mib, "reserved memory is not used memory");
+        for at in (0..16 * mib).step_by(4096) {
+            // SAFETY: the byte is in the memory, and nothing else refers to it.
+            unsafe { space.at(at).write(1) };
+        }
+        assert_eq!(resident_bytes(&space), 16 * mib);
+        // SAFETY: nothing refers to these bytes.
+        unsafe { space.give_back(4 * mib, 10 * mib) };
+        assert_eq!(resident_bytes(&space), 6 * mib);
+        // SAFETY: the bytes are in the memory, and nothing else refers to them.
+        let bytes = unsafe { [space.at(4 * mib).read(), space.at(14 * mib).read()] };
+        assert_eq!(bytes, [0, 1]);
+        assert!(space.grow(65 * mib).is_err());
+    }
+}

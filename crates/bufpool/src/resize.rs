@@ -1,0 +1,159 @@
+//! Another number of frames while the pool is in use.
+//!
+//! Frames never move, and their ids stay. A larger pool first takes back the frames that it gave up, then new
+//! ones behind the last. A smaller one gives up frames wherever they are: free ones, then those of the pages
+//! that the policy evicts next. So the coldest pages leave, and a pinned page is in the way only when too few
+//! others are left.
+
+use crate::evict::NEEDED_AGAIN;
+use crate::inner::Inner;
+use crate::params::PoolError;
+use crate::pool::Pool;
+use crate::tier::Tier;
+use pagetier_devio::IoBuf;
+use pagetier_policy::FrameId;
+use std::io::{Error, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The number of frames taken between two yields to other tasks.
+const FRAMES_PER_TURN: usize = 64;
+
+/// The number of frames whose memory is given back at a time: neighbours in one call to the system.
+const FRAMES_PER_RELEASE: usize = 4096;
+
+impl<T: Tier> Pool<T> {
+    /// Changes the number of frames to `frames`, at least 1. Hits go on undisturbed and guards stay valid.
+    ///
+    /// A larger pool has its memory before this returns; misses wait for the page table, some milliseconds
+    /// per hundred thousand frames, when that doubles. A smaller one evicts: it writes dirty pages, and waits
+    /// for pinned ones when too few others are left. Its memory returns to the system, except for the
+    /// metadata of the frames. Sizes that follow the number of frames follow it, unless they were set.
+    ///
+    /// Cancel-safe: a pool that was shrinking keeps the size that it has reached. One change runs at a time.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`] when the system has no memory for more frames, or they are more than
+    /// [`PoolParams::frames_max`](crate::PoolParams::frames_max); the size is as before.
+    /// [`PoolError::Shrink`] when no frame becomes available for
+    /// [`PoolParams::exhausted_after`](crate::PoolParams::exhausted_after). [`PoolError::Closed`].
+    pub async fn resize(&self, frames: usize) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        let _resizing = inner.resizing.lock().await;
+        if inner.closing.load(Ordering::Acquire) {
+            return Err(PoolError::Closed);
+        }
+        let (frames, has) = (frames.max(1), inner.frames.count());
+        if frames >= has {
+            return inner.grow(frames - has).map_err(|e| PoolError::Memory(Arc::new(e)));
+        }
+        inner.shrink(frames).await
+    }
+}
+
+impl<T: Tier> Inner<T> {
+    pub(crate) fn grow(&self, more: usize) -> Result<(), Error> {
+        if self.frames.count() + more > self.opened.frames_max.max(self.opened.frames) {
+            let why = "the pool reserved no address space for so many frames when it was opened";
+            return Err(Error::new(ErrorKind::OutOfMemory, why));
+        }
+        self.frames.add(more)?;
+        self.follow_count();
+        Ok(())
+    }
+
+    async fn shrink(&self, wanted: usize) -> Result<(), PoolError> {
+        let mut shrinking = Shrinking { pool: self, taken: Vec::new() };
+        let (mut since, mut asked) = (Instant::now(), None::<Instant>);
+        let mut rounds = self.rounds.load(Ordering::Relaxed);
+        for turn in 1_usize.. {
+            let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
+            tokio::pin!(freed, cleaned);
+            freed.as_mut().enable();
+            cleaned.as_mut().enable();
+            if self.frames.count() <= wanted {
+                break;
+            }
+            if self.closing.load(Ordering::Acquire) {
+                return Err(PoolError::Closed);
+            }
+            if shrinking.take() {
+                (since, asked) = (Instant::now(), None);
+                rounds = self.rounds.load(Ordering::Relaxed);
+                if turn % FRAMES_PER_TURN == 0 {
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
+            if since.elapsed() >= self.opened.exhausted_after {
+                let why = Box::new(self.why_exhausted(rounds));
+                let (frames, waited) = (self.frames.count(), since.elapsed());
+                return Err(PoolError::Shrink { frames, wanted, waited, why });
+            }
+            self.starved.store(true, Ordering::Relaxed);
+            self.clean.notify_one();
+            if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
+                asked = Some(Instant::now());
+                self.need_cleaner();
+            }
+            // Dropping a pin wakes no waiter: retry periodically.
+            let again = tokio::time::sleep(Duration::from_millis(5));
+            tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+        }
+        Ok(())
+    }
+
+    /// Makes everything that depends on the number of frames follow it.
+    fn follow_count(&self) {
+        let params = self.opened.resized(self.frames.count());
+        *self.sized.write() = params;
+        self.policy.lock().set_frames(params.frames);
+        self.detector.set_window(params.read_ahead_pages);
+        while self.staging_made.load(Ordering::Relaxed) < params.staging {
+            self.staging_made.fetch_add(1, Ordering::Relaxed);
+            self.unstage(IoBuf::zeroed(params.page_size.bytes()));
+        }
+        // Those in use are dropped when their writes end.
+        while let Some(buf) = self.staging.pop() {
+            if !self.drop_staging_buffer() {
+                self.unstage(buf);
+                break;
+            }
+        }
+    }
+}
+
+/// A pool that gives up frames. When this is dropped, the pool is consistent at the size that it has reached.
+pub(crate) struct Shrinking<'a, T: Tier> {
+    pub(crate) pool: &'a Inner<T>,
+    /// Frames whose memory has not been given back yet.
+    pub(crate) taken: Vec<FrameId>,
+}
+
+impl<T: Tier> Shrinking<'_, T> {
+    /// Takes a frame that is free, or whose page can be evicted. Returns whether there was one.
+    pub(crate) fn take(&mut self) -> bool {
+        let pool = self.pool;
+        let frame = pool.frames.free.pop().or_else(|| pool.evict()).or_else(|| pool.evict_any());
+        let Some(frame) = frame else { return false };
+        pool.frames.count_given_up();
+        self.taken.push(frame);
+        if self.taken.len() == FRAMES_PER_RELEASE {
+            self.release();
+        }
+        true
+    }
+
+    fn release(&mut self) {
+        self.pool.frames.release_memory(std::mem::take(&mut self.taken));
+    }
+}
+
+impl<T: Tier> Drop for Shrinking<'_, T> {
+    fn drop(&mut self) {
+        self.release();
+        self.pool.follow_count();
+    }
+}

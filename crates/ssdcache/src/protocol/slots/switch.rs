@@ -1,0 +1,132 @@
+//! Another policy over the slots as they are: what a recovery would make of them under that policy, without
+//! the recovery.
+
+use super::alloc::Alloc;
+use super::{Slots, Stored};
+use pagetier_page::{PageId, Stamp};
+use pagetier_policy::{Access, Millis, SlotId, SlotPolicy};
+
+impl Slots {
+    /// Replaces the policy, which is empty. It learns of every copy, those written last last, and then of the
+    /// `buffered` pages. Copies keep their slots and their standing. Nothing may be on its way to a slot, and
+    /// no checkpoint under way.
+    ///
+    /// A free slot stays writable as far as the zone in force allows (I2). A circle has no zone of its own
+    /// yet: it gives no slot out before the next checkpoint names one.
+    pub fn switch_policy(&mut self, policy: Box<dyn SlotPolicy>, buffered: &[PageId], now: Millis) {
+        debug_assert!(!self.capturing && self.arriving == 0 && self.pending.is_empty());
+        (self.through, self.on_read) = (policy.write_through(), policy.admits_on_read());
+        self.policy = policy;
+        let mut copies: Vec<(Stamp, SlotId, PageId)> = self.stored_copies().collect();
+        copies.sort_unstable();
+        for (_, slot, page) in &copies {
+            self.policy.recovered(*page, *slot);
+        }
+        // As pages that were allocated: nothing is known of their reads.
+        for page in buffered {
+            self.policy.read(*page, None, Access::Sequential, now);
+        }
+        let ids = (0..self.params.slots).map(SlotId);
+        let free = ids.filter(|slot| self.slots[slot.at()].is_free()).collect();
+        self.alloc = Alloc::new(self.policy.append_group(), &self.params);
+        self.start_after_recovery(free, copies.last().map(|(_, slot, _)| *slot));
+        self.zones_changed();
+        // The next checkpoint names another zone even if nothing is written before it.
+        self.changes += 1;
+    }
+
+    fn stored_copies(&self) -> impl Iterator<Item = (Stamp, SlotId, PageId)> + '_ {
+        let copy = |slot: &SlotId, stored: &Stored| (stored.version.stamp, *slot, stored.version.page);
+        self.by_page.values().filter_map(move |slot| Some(copy(slot, self.slots[slot.at()].live()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::flushes::SsdFlush;
+    use crate::protocol::slots::{Plan, SlotParams};
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+    const SLOTS: u32 = 16;
+
+    fn page(no: u32) -> PageId {
+        PageId::new(SpaceId(1), no)
+    }
+
+    fn built(policy: SsdPolicy) -> Box<dyn SlotPolicy> {
+        policy.build(&SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8))
+    }
+
+    fn checkpoint(slots: &mut Slots) -> Vec<Option<Entry>> {
+        let capture = slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        capture.body.entries
+    }
+
+    /// Writes page `no`, whatever the policy says of it.
+    fn write(slots: &mut Slots, no: u32, stamp: u64) -> bool {
+        let Plan::Ssd(ticket) = slots.plan_dirty(page(no), NOW, &mut || Stamp::from_bits(stamp)) else {
+            return false;
+        };
+        slots.end_write(ticket, true, SsdFlush(stamp), NOW);
+        slots.flushed(SsdFlush(stamp));
+        true
+    }
+
+    /// Slots with dirty copies of the pages 0 to 4, of which 1 was written last and 2 is home.
+    fn filled(policy: SsdPolicy) -> Slots {
+        let mut slots = Slots::new(SlotParams::new(SLOTS, 80.0), built(SsdPolicy::Lru2), &[], 0);
+        checkpoint(&mut slots);
+        for (at, no) in [0, 1, 2, 3, 4, 1].into_iter().enumerate() {
+            assert!(write(&mut slots, no, at as u64 + 1));
+        }
+        let back = slots.hold_copy(page(2)).expect("a copy");
+        slots.end_write_back(back, true);
+        slots.switch_policy(built(policy), &[page(7)], NOW);
+        slots
+    }
+
+    #[test]
+    fn the_copies_stay_and_the_policy_works_with_them_as_after_a_recovery() {
+        for &policy in SsdPolicy::ALL {
+            let mut slots = filled(policy);
+            slots.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
+            assert_eq!((slots.pages(), slots.dirty_pages()), (5, 4), "{policy}");
+            let map = checkpoint(&mut slots);
+            let recovered = Slots::new(SlotParams::new(SLOTS, 80.0), built(policy), &map, 0);
+            assert_eq!(slots.by_page, recovered.by_page, "{policy}");
+            assert_eq!(slots.writes_home_first(), recovered.writes_home_first(), "{policy}");
+            assert_eq!(slots.backs_home(), recovered.backs_home(), "{policy}");
+            assert_eq!(slots.admits_on_read(), recovered.admits_on_read(), "{policy}");
+            assert_eq!(slots.appends(), recovered.appends(), "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_circle_writes_nothing_before_a_checkpoint_names_its_zone() {
+        for &policy in SsdPolicy::ALL {
+            let mut slots = filled(policy);
+            let circle = slots.appends();
+            assert_eq!(write(&mut slots, 0, 20), !circle, "{policy}");
+            checkpoint(&mut slots);
+            // Where there are second chances, the front waits for the judgement of the slots before it.
+            let moves = slots.take_back(NOW, &|_| true, &mut || Stamp::from_bits(21));
+            assert!(moves.is_none_or(|moves| moves.is_empty()), "{policy}");
+            assert!(write(&mut slots, 0, 22), "{policy}");
+            slots.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
+        }
+    }
+
+    #[test]
+    fn the_front_of_a_circle_goes_on_after_the_copy_written_last() {
+        let mut slots = filled(SsdPolicy::MvFifo { second_chances: false });
+        let last = slots.by_page[&page(1)];
+        checkpoint(&mut slots);
+        assert!(write(&mut slots, 5, 30));
+        assert_eq!(slots.by_page[&page(5)].0, (last.0 + 1) % SLOTS);
+    }
+}

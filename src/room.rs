@@ -1,0 +1,128 @@
+//! Room for growth: what the store still has, and the alarm when that is too little.
+
+use crate::builder::{Builder, Place};
+use crate::shared::Shared;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The room that a store has for growth, in bytes. See [`crate::Stats::room`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Room {
+    /// What new pages can take before the HDD has to grow.
+    pub unallocated_bytes: u64,
+    /// What the file system of the HDD's file has free; `None`: it is no file.
+    pub hdd_free_bytes: Option<u64>,
+    /// What the file system of the directory has free, where the manifest is; `None`: there is none.
+    pub directory_free_bytes: Option<u64>,
+    /// What the file system of the SSD's file (or the ring's) has free; `None`: it is no file.
+    pub ssd_free_bytes: Option<u64>,
+    /// What is low, by [`Builder::low_room`](crate::Builder::low_room): `pages` (what new pages can take, in
+    /// the HDD and in its file system), `directory`, `ssd` (unless its file has all its room already).
+    pub low: Vec<String>,
+}
+
+impl Room {
+    /// Judges what is low: less than `low_bytes`. `ssd_may_grow`: the SSD's file has not all its room yet.
+    fn judged(mut self, low_bytes: u64, ssd_may_grow: bool) -> Self {
+        let pages = self.unallocated_bytes.saturating_add(self.hdd_free_bytes.unwrap_or(0));
+        let all = [
+            // A device whose size is not known ahead of time may grow.
+            ("pages", Some(pages).filter(|_| self.hdd_free_bytes.is_some())),
+            ("directory", self.directory_free_bytes),
+            ("ssd", self.ssd_free_bytes.filter(|_| ssd_may_grow)),
+        ];
+        let low = all.into_iter().filter(|(_, bytes)| bytes.is_some_and(|bytes| bytes < low_bytes));
+        self.low = low.map(|(what, _)| what.to_owned()).collect();
+        self
+    }
+}
+
+/// Whether the alarm was raised and has not been lifted.
+#[derive(Debug, Default)]
+pub(crate) struct RoomAlarm(AtomicBool);
+
+impl Shared {
+    /// The room at this moment. Asks the file systems, which takes microseconds.
+    pub(crate) fn room(&self) -> Room {
+        let builder = &self.builder;
+        let pages: u64 = self.volume.list().iter().map(|space| u64::from(space.pages)).sum();
+        let taken = pages * self.page_size().bytes() as u64 + crate::volume::DATA_AT;
+        let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd_place(), |(place, _)| place);
+        let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
+        let cache_file = builder.file_of(&cache.0, cache.1);
+        let may_grow = cache_file.as_deref().is_some_and(is_sparse);
+        Room {
+            unallocated_bytes: self.hdd.size().saturating_sub(taken),
+            hdd_free_bytes: builder.file_of(&builder.hdd_place(), "hdd.vol").and_then(free_bytes),
+            directory_free_bytes: builder.options.directory.clone().and_then(free_bytes),
+            ssd_free_bytes: cache_file.and_then(free_bytes),
+            low: Vec::new(),
+        }
+        .judged(builder.options.low_room, may_grow)
+    }
+
+    /// Logs when room becomes low, and when it is no longer.
+    pub(crate) fn watch_room(&self) {
+        let room = self.room();
+        let is_low = !room.low.is_empty();
+        if self.room_alarm.0.swap(is_low, Ordering::Relaxed) == is_low {
+            return;
+        }
+        if is_low {
+            tracing::warn!(?room, "room is low: {}", room.low.join(", "));
+        } else {
+            tracing::info!(?room, "there is room again");
+        }
+    }
+}
+
+impl Builder {
+    /// The file at `place`; `None`: it is a device.
+    fn file_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
+        let path = match place {
+            Place::Path(path) => path.clone(),
+            Place::Default => self.options.directory.as_ref()?.join(default),
+            Place::Device(_) => return None,
+        };
+        std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)
+    }
+}
+
+/// Whether the file system has not provided all blocks of the file.
+fn is_sparse(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.blocks() * 512 < file.len())
+}
+
+/// What an unprivileged process can still write to the file system of `path`.
+fn free_bytes(path: PathBuf) -> Option<u64> {
+    let system = rustix::fs::statvfs(&path).ok()?;
+    Some(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_less_than_the_threshold_is_low() {
+        let low = |unallocated, hdd, directory, ssd| {
+            let room = Room {
+                unallocated_bytes: unallocated,
+                hdd_free_bytes: hdd,
+                directory_free_bytes: directory,
+                ssd_free_bytes: ssd,
+                low: Vec::new(),
+            };
+            room.judged(100, true).low
+        };
+        assert!(low(0, Some(100), Some(100), None).is_empty());
+        assert!(low(60, Some(40), Some(100), Some(100)).is_empty());
+        assert_eq!(low(59, Some(40), Some(99), Some(99)), ["pages", "directory", "ssd"]);
+        assert!(low(0, None, None, None).is_empty(), "devices may grow");
+        let whole = Room { ssd_free_bytes: Some(0), ..Room::default() };
+        assert!(whole.judged(100, false).low.is_empty(), "the SSD's file has its room");
+    }
+}

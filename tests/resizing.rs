@@ -1,0 +1,149 @@
+//! Another size of the pool while the store is in use: under load, with power cuts and faults.
+
+use crate::changing::{check, known, load};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
+use pagetier::{Error, Exhausted, PageId, PoolError, PoolPolicy, ScrubOptions};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Pool sizes in pages, each larger or smaller than the one before; the fixture's is 60.
+const SIZES: [u64; 6] = [200, 40, 320, 45, 60, 36];
+
+#[tokio::test(start_paused = true)]
+async fn the_pool_is_resized_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
+    for seed in 0..22_u64 {
+        let policy = PoolPolicy::ALL[seed as usize % PoolPolicy::ALL.len()];
+        let what = format!("seed {seed}, {policy}");
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.builder().pool_policy(policy).open().await.unwrap());
+        let space = grown(&store).await;
+        store.sync().await.unwrap();
+        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
+        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+        let resizing = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move {
+                for pages in SIZES.iter().cycle() {
+                    let frames = store.resize_pool(pages * PAGE).await.unwrap();
+                    assert_eq!(store.stats().frames, frames);
+                    store.validate().unwrap();
+                    tokio::time::sleep(Duration::from_millis(30)).await;
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_micros(100_000 + seed * 79_193)).await;
+        assert!(!resizing.is_finished() && !task.is_finished(), "{what}");
+        let (later, at_cut) = (fixture.after_power_cut(seed), known.copy());
+        stop.store(true, Ordering::Relaxed);
+        resizing.abort();
+        let _ended = resizing.await;
+        task.await.unwrap();
+        store.validate().unwrap();
+        check(&store, space, &known, &what).await;
+        drop(store);
+        let opened = later.open().await;
+        check(&opened, space, &at_cut, &what).await;
+        let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+        assert!(report.findings.is_empty(), "{what}: {report:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_cannot_shrink_says_what_keeps_its_frames_and_goes_on() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().pool_bytes(400 * PAGE).open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let frames = store.stats().frames;
+    match store.resize_pool(1).await {
+        Err(Error::PoolTooSmall { needed, .. }) => assert!(store.resize_pool(needed).await.is_ok()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.resize_pool(400 * PAGE).await.unwrap(), frames);
+    // Guards.
+    let mut guards = Vec::new();
+    for no in 0..40 {
+        guards.push(store.get(PageId::new(space, no)).await.unwrap());
+    }
+    let Err(Error::Pool(PoolError::Shrink { frames: 40, why, .. })) = store.resize_pool(40 * PAGE).await
+    else {
+        panic!("the guards' frames were taken")
+    };
+    assert!(matches!(*why, Exhausted::Pinned { pinned: 40, .. }), "{why}");
+    assert_eq!(store.stats().frames, 40);
+    drop(guards);
+    assert!(store.resize_pool(40 * PAGE).await.unwrap() < 40);
+    // Dirty pages that cannot be written.
+    store.resize_pool(400 * PAGE).await.unwrap();
+    write_all(&store, space, 2).await;
+    for device in [&fixture.hdd, &fixture.ssd] {
+        device.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
+    }
+    for no in 0..PAGES {
+        write(&store, space, no, 3).await.unwrap();
+    }
+    let stuck = store.resize_pool(40 * PAGE).await;
+    assert!(matches!(stuck, Err(Error::Pool(PoolError::Shrink { .. }))), "{stuck:?}");
+    store.validate().unwrap();
+    for device in [&fixture.hdd, &fixture.ssd] {
+        device.clear_faults();
+    }
+    drop(store);
+    let store = fixture.after_power_cut(1).open().await;
+    let report = store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+    assert!(report.findings.is_empty(), "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_does_not_keep_a_pool_small() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
+    assert!(store.resize_pool(600 * PAGE).await.is_ok());
+    fixture.hdd.clear_faults();
+    store.sync().await.unwrap();
+    expect_all(&store, space, 2).await;
+    // Every page stays in memory.
+    let misses = store.stats().pool.misses;
+    expect_all(&store, space, 2).await;
+    assert_eq!(store.stats().pool.misses, misses);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_a_change_of_size() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().pool_bytes(400 * PAGE).open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let mut guards = Vec::new();
+    for no in 0..40 {
+        guards.push(store.get(PageId::new(space, no)).await.unwrap());
+    }
+    let (resized, ended) = tokio::join!(store.resize_pool(40 * PAGE), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        store.shutdown().await
+    });
+    assert!(matches!(resized, Err(Error::Closed)), "{resized:?}");
+    ended.unwrap();
+    assert!(matches!(store.resize_pool(400 * PAGE).await, Err(Error::Closed)));
+    assert_eq!(guards[7].id().no, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_covers_the_same_when_it_is_given_again() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().pool_bytes(200 * PAGE).open().await.unwrap();
+    let opened = store.stats();
+    for pages in [600, 100, 200] {
+        let frames = store.resize_pool(pages * PAGE).await.unwrap();
+        let other = Fixture::new().builder().pool_bytes(pages * PAGE).open().await.unwrap();
+        assert_eq!(other.stats().frames, frames);
+        assert_eq!(other.stats().pool_memory.frames, store.stats().pool_memory.frames);
+        assert_eq!(other.stats().pool_memory.staging, store.stats().pool_memory.staging);
+    }
+    assert_eq!(store.stats().frames, opened.frames);
+}
