@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The room that a store has for growth, in bytes. See [`crate::Stats::room`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +40,6 @@ impl Room {
     }
 }
 
-/// Whether the alarm was raised and has not been lifted.
-#[derive(Debug, Default)]
-pub(crate) struct RoomAlarm(AtomicBool);
-
 impl Shared {
     /// The room at this moment. Asks the file systems, which takes microseconds.
     pub(crate) fn room(&self) -> Room {
@@ -68,7 +64,7 @@ impl Shared {
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
-        if self.room_alarm.0.swap(is_low, Ordering::Relaxed) == is_low {
+        if self.room_alarm.swap(is_low, Ordering::Relaxed) == is_low {
             return;
         }
         if is_low {

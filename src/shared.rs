@@ -5,7 +5,6 @@ use crate::ending::Ending;
 use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
-use crate::room::RoomAlarm;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
@@ -37,7 +36,8 @@ pub(crate) struct Shared {
     pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
-    pub(crate) room_alarm: RoomAlarm,
+    /// Whether the alarm of low room was raised and has not been lifted.
+    pub(crate) room_alarm: AtomicBool,
 }
 
 impl Shared {
@@ -68,7 +68,7 @@ impl Shared {
             ssd_change: Arc::default(),
             ending: Ending::default(),
             gate,
-            room_alarm: RoomAlarm::default(),
+            room_alarm: AtomicBool::default(),
         });
         shared.watch_room();
         shared.watch();
