@@ -11,6 +11,7 @@ mod ends;
 mod fixture;
 mod foreign;
 mod free;
+mod frozen;
 mod futures;
 mod geometry;
 mod growth;

@@ -1,0 +1,236 @@
+//! Stores and backups of every frozen version of the formats: later versions must read them.
+//!
+//! `tests/fixtures/v1` holds directories as the first frozen version wrote them, packed by [`pack`]. To write those
+//! of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run
+//! `cargo test --test all -- --ignored frozen::writes_the_fixtures`. Fixtures that exist are never written again.
+
+use crate::fixture::PAGE;
+use pagetier::{BackupOptions, Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const PAGES: u32 = 48;
+const DROPPED: &str = "dropped";
+const SPACES: [&str; 2] = ["first", "second"];
+const SECTOR: usize = 512;
+
+/// The first line of a packed directory; the sectors' bytes follow it.
+#[derive(Serialize, Deserialize)]
+struct Packed {
+    files: Vec<PackedFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PackedFile {
+    name: String,
+    bytes: u64,
+    /// The byte that fills all sectors that are not listed.
+    fill: u8,
+    /// Sectors that hold anything else, as first and count.
+    sectors: Vec<(u64, u64)>,
+}
+
+/// Packs a directory of files whose sectors mostly hold one byte.
+fn pack(dir: &Path) -> Vec<u8> {
+    let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    let (mut files, mut data) = (Vec::new(), Vec::new());
+    for name in names {
+        let bytes = std::fs::read(dir.join(&name)).unwrap();
+        let mut sectors: Vec<(u64, u64)> = Vec::new();
+        // Manifests are filled up with line ends.
+        let fill = bytes.last().copied().filter(|byte| *byte == b'\n').unwrap_or(0);
+        for (no, sector) in bytes.chunks(SECTOR).enumerate() {
+            if sector.iter().all(|byte| *byte == fill) {
+                continue;
+            }
+            match sectors.last_mut() {
+                Some((first, count)) if *first + *count == no as u64 => *count += 1,
+                _ => sectors.push((no as u64, 1)),
+            }
+            data.extend_from_slice(sector);
+        }
+        files.push(PackedFile {
+            name: name.into_string().unwrap(),
+            bytes: bytes.len() as u64,
+            fill,
+            sectors,
+        });
+    }
+    let mut packed = serde_json::to_vec(&Packed { files }).unwrap();
+    packed.push(b'\n');
+    packed.extend_from_slice(&data);
+    packed
+}
+
+fn unpack(packed: &[u8], dir: &Path) {
+    let end = packed.iter().position(|byte| *byte == b'\n').unwrap();
+    let head: Packed = serde_json::from_slice(&packed[..end]).unwrap();
+    let mut data = &packed[end + 1..];
+    std::fs::create_dir_all(dir).unwrap();
+    for file in head.files {
+        let mut bytes = vec![file.fill; file.bytes as usize];
+        for (first, count) in file.sectors {
+            let at = first as usize * SECTOR;
+            let length = (count as usize * SECTOR).min(bytes.len() - at);
+            bytes[at..at + length].copy_from_slice(&data[..length]);
+            data = &data[length..];
+        }
+        std::fs::write(dir.join(file.name), bytes).unwrap();
+    }
+    assert!(data.is_empty());
+}
+
+fn fixtures(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(version)
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// The policies of the SSD, by the name of the fixture: slots in a zone, and slots written round.
+const STORES: [(&str, &str, bool); 4] = [
+    ("crashed-zone", "cac", false),
+    ("closed-zone", "cac", true),
+    ("crashed-circular", "mv-fifo", false),
+    ("closed-circular", "mv-fifo", true),
+];
+
+fn builder(dir: &Path, policy: &str) -> Builder {
+    PageStore::builder()
+        .directory(dir)
+        .page_size(PageSize::MIN)
+        .pool_bytes(40 * PAGE)
+        .ssd_bytes(64 * PAGE)
+        .ring_pages(8)
+        .pool_policy("gd2l")
+        .ssd_policy(policy)
+}
+
+/// The last version of page `no`: a third has three.
+fn version_of(no: u32) -> u32 {
+    if no % 3 == 0 { 3 } else { 1 + no % 2 }
+}
+
+fn lsn_of(space: SpaceId, no: u32, version: u32) -> Lsn {
+    Lsn(u64::from(space.0) << 32 | u64::from(version) << 16 | u64::from(no))
+}
+
+async fn write(store: &PageStore, space: SpaceId, no: u32, version: u32) {
+    let mut page = store.get_mut(PageId::new(space, no)).await.unwrap();
+    page[..4].copy_from_slice(&no.to_le_bytes());
+    page[4..8].copy_from_slice(&version.to_le_bytes());
+    page.set_lsn(lsn_of(space, no, version));
+}
+
+async fn expect(store: &PageStore, what: &str) {
+    for name in SPACES {
+        let space = store.spaces().find(name).unwrap_or_else(|| panic!("{what}: no space {name}"));
+        assert_eq!(store.spaces().pages(space).unwrap(), PAGES, "{what}: {name}");
+        for no in 0..PAGES {
+            let version = version_of(no);
+            let page = store.get(PageId::new(space, no)).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let mut expected = [0; 8];
+            expected[..4].copy_from_slice(&no.to_le_bytes());
+            expected[4..].copy_from_slice(&version.to_le_bytes());
+            assert_eq!(page[..8], expected, "{what}: {name}:{no}");
+            assert!(page[8..].iter().all(|byte| *byte == 0), "{what}: {name}:{no}");
+            assert_eq!(page.lsn(), lsn_of(space, no, version), "{what}: {name}:{no}");
+        }
+    }
+    assert!(store.spaces().find(DROPPED).is_none(), "{what}");
+}
+
+/// Fills a store: all versions are durable at the end. A chain of two backups goes to `backups`.
+async fn fill(store: &PageStore, backups: &Path) {
+    let dropped = store.spaces().create(DROPPED).await.unwrap();
+    for _ in 0..PAGES {
+        drop(store.allocate(dropped).await.unwrap());
+    }
+    let mut spaces = Vec::new();
+    for name in SPACES {
+        let space = store.spaces().create(name).await.unwrap();
+        for _ in 0..PAGES {
+            drop(store.allocate(space).await.unwrap());
+        }
+        spaces.push(space);
+    }
+    store.spaces().remove(dropped).await.unwrap();
+    for version in 1..=3 {
+        for no in (0..PAGES).filter(|no| version_of(*no) >= version) {
+            for space in &spaces {
+                write(store, *space, no, version).await;
+            }
+        }
+        store.sync().await.unwrap();
+        if version > 1 {
+            store.backup(backups, BackupOptions::new()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "writes fixtures of a new version of the formats"]
+async fn writes_the_fixtures() {
+    let version = std::env::var("PAGETIER_WRITE_FIXTURES").expect("PAGETIER_WRITE_FIXTURES names the folder");
+    let to = fixtures(&version);
+    std::fs::create_dir(&to).expect("fixtures that exist stay as they are");
+    let dir = scratch();
+    for (name, policy, close) in STORES {
+        let (at, backups) = (dir.path().join(name), dir.path().join(format!("{name}.backups")));
+        let store = builder(&at, policy).open().await.unwrap();
+        fill(&store, &backups).await;
+        if close {
+            store.close().await.unwrap();
+        } else {
+            let left = store.left();
+            drop(store);
+            left.await;
+        }
+        std::fs::remove_file(at.join("lock")).unwrap();
+        std::fs::write(to.join(format!("{name}.packed")), pack(&at)).unwrap();
+        if name == "closed-zone" {
+            std::fs::write(to.join("backups.packed"), pack(&backups)).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn stores_of_every_frozen_version_open_with_all_their_pages() {
+    for version in ["v1"] {
+        for (name, policy, _) in STORES {
+            let (dir, what) = (scratch(), format!("{version}/{name}"));
+            let packed = std::fs::read(fixtures(version).join(format!("{name}.packed"))).unwrap();
+            let at = dir.path().join("store");
+            unpack(&packed, &at);
+            let reader = builder(&at, policy).open_read_only().await.unwrap();
+            expect(&reader, &what).await;
+            reader.close().await.unwrap();
+            // A second opening reads what the first one left.
+            for _ in 0..2 {
+                let store = builder(&at, policy).create(false).open().await.unwrap();
+                expect(&store, &what).await;
+                let scrubbed =
+                    store.scrub(pagetier::ScrubOptions::default().pages_per_second(None)).finished().await;
+                assert!(scrubbed.complete && scrubbed.findings.is_empty(), "{what}: {scrubbed:?}");
+                store.close().await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn backups_of_every_frozen_version_restore() {
+    for version in ["v1"] {
+        let dir = scratch();
+        let packed = std::fs::read(fixtures(version).join("backups.packed")).unwrap();
+        let (from, at) = (dir.path().join("backups"), dir.path().join("store"));
+        unpack(&packed, &from);
+        let report = builder(&at, "cac").restore(&from, None, |_| ()).await.unwrap();
+        assert_eq!(report.files, 2, "{version}: {report:?}");
+        let store = builder(&at, "cac").create(false).open().await.unwrap();
+        expect(&store, version).await;
+        store.close().await.unwrap();
+    }
+}
