@@ -1,8 +1,8 @@
 //! Stores and backups of every frozen version of the formats: later versions must read them.
 //!
-//! `tests/fixtures/v1` holds directories as the first frozen version wrote them, packed by [`pack`]. To write those
-//! of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run
-//! `cargo test --test all -- --ignored frozen::writes_the_fixtures`. Fixtures that exist are never written again.
+//! `tests/fixtures/v1` holds directories as the first frozen version wrote them, packed by [`pack`]. To write
+//! those of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test
+//! --test all -- --ignored frozen::writes_the_fixtures`. Fixtures that exist are never written again.
 
 use crate::fixture::PAGE;
 use pagetier::{BackupOptions, Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
@@ -110,7 +110,7 @@ fn builder(dir: &Path, policy: &str) -> Builder {
 
 /// The last version of page `no`: a third has three.
 fn version_of(no: u32) -> u32 {
-    if no % 3 == 0 { 3 } else { 1 + no % 2 }
+    if no.is_multiple_of(3) { 3 } else { 1 + no % 2 }
 }
 
 fn lsn_of(space: SpaceId, no: u32, version: u32) -> Lsn {
