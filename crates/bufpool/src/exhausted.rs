@@ -4,7 +4,7 @@ use crate::tier::{GateError, TierError};
 use pagetier_page::PageId;
 use std::fmt;
 
-/// Why every frame stayed pinned or dirty. See [`PoolError::Exhausted`].
+/// Why every frame stayed pinned or dirty. See [`PoolError::Exhausted`](crate::PoolError::Exhausted).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Exhausted {
