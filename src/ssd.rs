@@ -118,7 +118,7 @@ impl Ssd<'_> {
     /// home, the journal and the map. So a budget below that is overdrawn for good, and says so:
     /// [`TierStats::write_budget`](crate::TierStats) has the rate and the factor.
     ///
-    /// The budget starts anew at each opening
+    /// Less than 1 MiB per day counts as 1 MiB. The budget starts anew at each opening
     /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
     pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
         let shared = &self.0.shared;

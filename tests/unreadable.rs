@@ -12,7 +12,8 @@ use std::ops::Range;
 /// some of it after the newest checkpoint.
 async fn worked(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
-    let store = fixture.open().await;
+    // The default's choice of a setting decides which copies the SSD holds.
+    let store = fixture.builder().ssd_policy("auto:pin=plain").open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();

@@ -123,7 +123,8 @@ options! {
     /// changes. Default: unbounded.
     redo_span_max(u64): Option<u64> = None;
     /// How many bytes may be written to the SSD per day: see
-    /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Default: any number.
+    /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Less than 1 MiB counts as 1 MiB. Default: any
+    /// number.
     ssd_write_budget(u64): Option<u64> = None;
     /// Room is low, and an alarm, when a file system with a file of the store has fewer bytes free than this;
     /// for new pages the free part of the HDD counts too. The log tells when room becomes low at an opening

@@ -26,7 +26,8 @@ impl Space {
     /// Reserves `bytes`; with `huge`, the kernel may use huge pages.
     pub(crate) fn reserve(bytes: usize, huge: bool) -> Result<Self> {
         let reserved = bytes.max(1);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // What cannot be accessed is not charged; `grow` is, so it fails if the system has not that much.
+        let flags = MapFlags::PRIVATE;
         // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps nothing that
         // exists.
         let base =
@@ -70,7 +71,13 @@ impl Space {
     /// Nothing refers to these bytes.
     pub(crate) unsafe fn give_back(&self, at: usize, bytes: usize) {
         assert!(at + bytes <= self.bytes(), "byte {at} is beyond the memory");
-        let from = self.at(at).as_ptr().cast();
+        // The kernel takes whole pages of its own, which may be larger than these bytes: only those inside.
+        let unit = rustix::param::page_size();
+        let (first, end) = (at.next_multiple_of(unit), (at + bytes) / unit * unit);
+        if first >= end {
+            return;
+        }
+        let (from, bytes) = (self.at(first).as_ptr().cast(), end - first);
         // SAFETY: the range is inside the mapping, and the caller guarantees that its contents are of no
         // value. Failure leaves them as they are.
         let _ = unsafe { rustix::mm::madvise(from, bytes, Advice::LinuxDontNeed) };

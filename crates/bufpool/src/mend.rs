@@ -3,7 +3,7 @@
 use crate::guard::PageMut;
 use crate::pool::Pool;
 use crate::tier::{Displaced, Tier};
-use crate::word::Mode;
+use crate::word::{Attempt, Mode};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::FrameId;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,14 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::rewrite`], without waiting: also returns false while the page is latched.
     #[must_use]
     pub fn try_rewrite(&self, page: PageId, lsn: Lsn) -> bool {
-        self.inner.hit(page, Mode::Exclusive).is_some_and(|frame| self.rewrite_latched(frame, lsn))
+        // While the page table grows, only a look-up under the bucket's lock finds every page.
+        let latched = {
+            let frames = &self.inner.frames;
+            let bucket = frames.table.lock(page);
+            let latch = |frame: &FrameId| frames.at(*frame).word.try_latch(Mode::Exclusive);
+            bucket.find(&frames.all).filter(|frame| latch(frame) == Attempt::Latched)
+        };
+        latched.is_some_and(|frame| self.rewrite_latched(frame, lsn))
     }
 
     fn rewrite_latched(&self, frame: FrameId, lsn: Lsn) -> bool {
@@ -33,7 +40,9 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn is_unwritten(&self, page: PageId) -> bool {
         let frames = &self.inner.frames;
-        frames.table.find(&frames.all, page).is_some_and(|frame| frames.at(frame).word.is_unwritten())
+        // Under the lock, as above: a page that is missed would be listed as lost.
+        let bucket = frames.table.lock(page);
+        bucket.find(&frames.all).is_some_and(|frame| frames.at(frame).word.is_unwritten())
     }
 
     /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: returns 0

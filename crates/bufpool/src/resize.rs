@@ -101,6 +101,8 @@ impl<T: Tier> Inner<T> {
             // Dropping a pin wakes no waiter: retry periodically.
             let again = tokio::time::sleep(Duration::from_millis(5));
             tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+            // Requests that the same event woke take a frame first.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }

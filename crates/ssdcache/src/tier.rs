@@ -24,6 +24,9 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
+/// The smallest budget, in bytes per day: with none at all, no overdraft would have a unit.
+const BUDGET_MIN: u64 = 1 << 20;
+
 /// The SSD cache and the HDD behind it. Dropping it without [`SsdTier::shutdown`] stops it at once, which is
 /// as safe as a crash.
 pub struct SsdTier {
@@ -149,7 +152,7 @@ impl SsdTier {
     /// the HDD has is then written only if its benefit exceeds that cost.
     /// `costs`: those of the policy.
     pub fn set_write_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
-        self.core.set_budget(bytes_per_day, costs);
+        self.core.set_budget(bytes_per_day.map(|bytes| bytes.max(BUDGET_MIN)), costs);
     }
 
     /// Forgets every page of `space`, which is being dropped and has no page in the pool. Afterwards no home
