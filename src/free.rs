@@ -158,15 +158,13 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         // A failed save may have recorded that a page is not free.
         meta.settle(&self.volume)?;
-        let mut freed = PageRuns::default();
-        let mut result = Ok(());
+        let (mut pages, mut unlisted, mut freed) = Default::default();
         for range in ranges {
-            let existing = self.volume.existing(space, range).ok_or(Error::NoSuchSpace { space })?;
-            result = self.begin_free(space, existing, &mut meta, &mut freed).await;
-            if result.is_err() {
-                break;
-            }
+            let (some, of_these) = self.volume.existing(space, range).ok_or(Error::NoSuchSpace { space })?;
+            add(&mut pages, &some);
+            add(&mut unlisted, &of_these);
         }
+        let result = self.begin_free(space, (pages, unlisted), &mut meta, &mut freed).await;
         drop(meta);
         self.drop_copies(space, &freed).await?;
         self.volume.end_free(space, &freed);
@@ -210,7 +208,9 @@ impl Shared {
     /// Step 3.
     async fn drop_copies(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
         for no in pages.numbers() {
-            self.pool.discard(PageId::new(space, no)).await?;
+            let page = PageId::new(space, no);
+            self.volume.arriving.ended(page).await;
+            self.pool.discard(page).await?;
         }
         Ok(())
     }
@@ -234,5 +234,12 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+/// Adds pages, some of which may be there.
+fn add(to: &mut PageRuns, pages: &PageRuns) {
+    for no in pages.numbers() {
+        let _ = to.insert(no, 1);
     }
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod arriving;
 mod background;
 mod backup;
 pub mod blocking;

@@ -1,5 +1,6 @@
 //! The store: spaces and pages over the pool, the SSD and the HDD.
 
+use crate::arriving::Mark;
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
 use crate::gate::ReleaseGate;
@@ -126,7 +127,9 @@ impl PageStore {
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
             match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
-                Taken::Page(no) => return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?)),
+                Taken::Page(no, _arrives) => {
+                    return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?));
+                }
                 Taken::NoRoom(no) => self.grow(space, no).await?,
             }
         }
@@ -238,7 +241,7 @@ impl PageStore {
                 other => return Ok(PageMut(other?)),
             }
         }
-        self.extend_to(page).await?;
+        let _arrives = self.extend_to(page).await?;
         Ok(PageMut(self.pool.get_or_create(page).await?))
     }
 
@@ -261,20 +264,18 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::allocate`].
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        if self.shared.volume.offset(page).is_none() {
-            self.extend_to(page).await?;
-        }
+        let _arrives = self.extend_to(page).await?;
         Ok(PageMut(self.pool.create(page).await?))
     }
 
-    /// Makes `page` exist.
-    pub(crate) async fn extend_to(&self, page: PageId) -> Result<(), Error> {
+    /// Makes `page` exist. The caller keeps the mark until it has latched the page's frame.
+    pub(crate) async fn extend_to(&self, page: PageId) -> Result<Mark<'_>, Error> {
         loop {
             let left = self.shared.volume.left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
             match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
-                Claimed::Yes => return Ok(()),
+                Claimed::Yes(arrives) => return Ok(arrives),
                 Claimed::NoRoom => self.grow(page.space, page.no).await?,
                 Claimed::Leaving => self.shared.ending.unless_ended(left).await.ok_or(Error::Closed)?,
             }

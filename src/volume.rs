@@ -9,6 +9,7 @@
 //! the page's first version since then is durable ([`crate::free`]): what a crash leaves of it before that is
 //! of a page that does not exist.
 
+use crate::arriving::{Arriving, Mark};
 use crate::changes::{Change, merged, next_extents, take_extents};
 pub(crate) use crate::manifest::EXTENT_PAGES;
 use crate::manifest::Manifest;
@@ -20,7 +21,7 @@ use dashmap::mapref::one::{Ref, RefMut};
 use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
 use parking_lot::Mutex;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
@@ -114,22 +115,24 @@ pub(crate) struct Volume {
     first_writes: AtomicU64,
     /// Freed pages have left memory.
     pub(crate) left: Notify,
+    /// Pages that exist and wait for a frame.
+    pub(crate) arriving: Arriving,
 }
 
 /// A page number for a new page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Taken {
+#[derive(Debug)]
+pub(crate) enum Taken<'a> {
     /// The page exists.
-    Page(u32),
+    Page(u32, Mark<'a>),
     /// The space has to grow for this page.
     NoRoom(u32),
 }
 
 /// Whether a page number can be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Claimed {
+#[derive(Debug)]
+pub(crate) enum Claimed<'a> {
     /// The page exists.
-    Yes,
+    Yes(Mark<'a>),
     /// Its space has no extent for it.
     NoRoom,
     /// It was freed, and is still leaving memory.
@@ -191,6 +194,7 @@ impl Volume {
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
             left: Notify::new(),
+            arriving: Arriving::default(),
         }
     }
 
@@ -220,6 +224,12 @@ impl Volume {
             s.free.iter().map(|(first, count)| (id.0, first, count)).collect()
         };
         self.spaces.iter().filter(|s| !s.dropping).flat_map(|s| of(*s.key(), &s)).collect()
+    }
+
+    /// The pages that exist again and that the manifest lists as free.
+    pub(crate) fn pages_again(&self) -> FxHashSet<PageId> {
+        let of = |s: &SpaceEntry, id| s.reused.keys().map(|no| PageId::new(id, *no)).collect::<Vec<_>>();
+        self.spaces.iter().flat_map(|s| of(&s, *s.key())).collect()
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<SpaceId> {
@@ -274,22 +284,22 @@ impl Volume {
     }
 
     /// Takes a free page of `space`, or else the next one; `None` if there is no such space.
-    pub(crate) fn take_page(&self, space: SpaceId) -> Option<Taken> {
+    pub(crate) fn take_page(&self, space: SpaceId) -> Option<Taken<'_>> {
         let mut s = self.live_mut(space)?;
         if let Some(no) = s.usable.first() {
             self.reuse(&mut s, no);
-            return Some(Taken::Page(no));
+            return Some(Taken::Page(no, self.arriving.begin(PageId::new(space, no))));
         }
         let no = s.roomless().unwrap_or(s.pages);
         if no < s.pages || u64::from(no) >= s.placement.pages() || no == u32::MAX {
             return Some(Taken::NoRoom(no));
         }
         s.pages += 1;
-        Some(Taken::Page(no))
+        Some(Taken::Page(no, self.arriving.begin(PageId::new(space, no))))
     }
 
     /// Makes the page exist, if its space has room for it; `None` if there is no such space.
-    pub(crate) fn claim(&self, page: PageId) -> Option<Claimed> {
+    pub(crate) fn claim(&self, page: PageId) -> Option<Claimed<'_>> {
         let mut s = self.live_mut(page.space)?;
         if s.leaving.contains(page.no) {
             return Some(Claimed::Leaving);
@@ -301,7 +311,7 @@ impl Volume {
         if s.free.contains(page.no) {
             self.reuse(&mut s, page.no);
         }
-        Some(Claimed::Yes)
+        Some(Claimed::Yes(self.arriving.begin(page)))
     }
 
     fn reuse(&self, s: &mut SpaceEntry, no: u32) {
@@ -542,7 +552,7 @@ mod tests {
             for space in [SpaceId(1), SpaceId(2)] {
                 let no = loop {
                     match volume.take_page(space).unwrap() {
-                        Taken::Page(no) => break no,
+                        Taken::Page(no, _) => break no,
                         Taken::NoRoom(no) => {
                             volume.grow(volume.plan_growth(PageId::new(space, no), 0).unwrap());
                         }

@@ -537,3 +537,34 @@ async fn each_broken_order_of_freeing_and_reusing_is_noticed() {
         assert!(noticed, "{rule:?}");
     }
 }
+
+/// The adversary: a page takes its number, waits for a frame, and is freed with a range meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_waits_for_a_frame_while_its_range_is_freed_gets_one_owner() {
+    let fixture = Fixture::new();
+    let store = Arc::new(written(&fixture).await);
+    // All frames are pinned.
+    let mut guards = Vec::new();
+    while let Some(Ok(guard)) = polled(100, store.get(at(guards.len() as u32))).await {
+        guards.push(guard);
+    }
+    let mut waiting = Box::pin(store.allocate(SPACE));
+    assert!(polled(3, &mut waiting).await.is_none());
+    assert_eq!(store.spaces().pages(SPACE).unwrap(), PAGES + 1);
+    let freeing = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.spaces().free(SPACE, PAGES..PAGES + 1).await })
+    };
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!freeing.is_finished(), "the page is freed while its frame is on the way");
+    guards.clear();
+    let page = waiting.await.unwrap();
+    assert_eq!(page.id(), at(PAGES));
+    let other = store.allocate(SPACE).await.unwrap();
+    assert_ne!(other.id(), page.id(), "two owners");
+    drop((page, other));
+    assert_eq!(freeing.await.unwrap().unwrap(), 1);
+    assert!(is_absent(&store, PAGES).await);
+}

@@ -124,7 +124,7 @@ impl PageStore {
         drop(meta);
         for (id, _, pages) in &tail.spaces {
             if let Some(last) = pages.checked_sub(1) {
-                self.extend_to(PageId::new(SpaceId(*id), last)).await?;
+                drop(self.extend_to(PageId::new(SpaceId(*id), last)).await?);
             }
             let free = tail.free_in(*id, *pages);
             if !free.is_empty() {

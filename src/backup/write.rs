@@ -8,6 +8,7 @@ use crate::store::PageStore;
 use pagetier_bufpool::{PoolError, TierError};
 use pagetier_devio::IoBuf;
 use pagetier_page::{Header, PageId, Stamp};
+use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -147,12 +148,15 @@ impl PageStore {
         let mut draft = Draft::create(dir, base.number).await?;
         // A page that is free now is, in this backup, even if its number is used again meanwhile.
         let free_before = self.shared.volume.free_pages();
+        // So is one that exists again, if no version of it is found: the backup before may have an older life.
+        let again = self.shared.volume.pages_again();
         draft.put(&text(encode_head(&head), dir)?).await?;
-        let (looked_at, pages) = self.copy_since(Stamp::from_bits(since), &mut draft, &options).await?;
+        let (looked_at, pages, absent) =
+            self.copy_since(Stamp::from_bits(since), &again, &mut draft, &options).await?;
         self.sync().await?;
         let next_space = self.shared.meta.lock().await.manifest.next_space;
         let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
-        let free = [free_before, self.shared.volume.free_pages()].concat();
+        let free = [free_before, absent, self.shared.volume.free_pages()].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
         let (path, bytes) = draft.finish().await?;
         if let Err(error) = self.list_backup(head.id).await {
@@ -195,18 +199,19 @@ impl PageStore {
     }
 
     /// Copies the pages with stamps above `since`. Returns the number of pages examined, and of pages
-    /// copied.
+    /// copied, and as runs of one those of `again` that have no version.
     async fn copy_since(
         &self,
         since: Stamp,
+        again: &FxHashSet<PageId>,
         draft: &mut Draft,
         options: &BackupOptions,
-    ) -> Result<(u64, u64), BackupError> {
+    ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
         let spaces = self.spaces().list();
         let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
-        let mut record = Vec::new();
+        let (mut record, mut absent) = (Vec::new(), Vec::new());
         loop {
             while reads.len() < READS_MAX
                 && let Some(page) = pages.next()
@@ -217,9 +222,11 @@ impl PageStore {
             let Some(read) = reads.join_next().await else { break };
             let (page, read) = read.map_err(|_| BackupError::Runtime)?;
             done += 1;
-            if let Some(image) = self.judge(page, read)?
-                && Header::peek(image.as_slice()).stamp > since
-            {
+            let image = self.judge(page, read)?;
+            if image.is_none() && again.contains(&page) {
+                absent.push((page.space.0, page.no, 1));
+            }
+            if let Some(image) = image.filter(|image| Header::peek(image.as_slice()).stamp > since) {
                 record.clear();
                 encode_page(image.as_slice(), &mut record);
                 draft.put(&record).await?;
@@ -231,7 +238,7 @@ impl PageStore {
                 report(BackupProgress { done, total, copied });
             }
         }
-        Ok((done, copied))
+        Ok((done, copied, absent))
     }
 
     /// The image of `page` as read; `None`: there is none.
