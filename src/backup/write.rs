@@ -148,7 +148,8 @@ impl PageStore {
         let mut draft = Draft::create(dir, base.number).await?;
         // A page that is free now is, in this backup, even if its number is used again meanwhile.
         let free_before = self.shared.volume.free_pages();
-        // So is one that exists again, if no version of it is found: the backup before may have an older life.
+        // So is one that exists again, if no version of it is found: the backup before may have an older
+        // life.
         let again = self.shared.volume.pages_again();
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages, absent) =
