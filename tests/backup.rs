@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
 use pagetier::{
-    BackupError, BackupOptions, Builder, Lsn, MemoryDevice, PageId, PageStore, RestoreReport, SharedDevice,
-    SpaceId,
+    BackupError, BackupOptions, Builder, Error, Lsn, MemoryDevice, PageId, PageStore, RestoreReport,
+    SharedDevice, SpaceId,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::path::{Path, PathBuf};
@@ -187,6 +187,49 @@ async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
             copy.close().await.unwrap();
         }
     }
+}
+
+/// The schedule that brings back an earlier life of a page: its number is used again while a backup begins, and
+/// nothing of the new life is written when the backup reads the page.
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_in_the_chain() {
+    let (mut absent, mut new) = (0, 0);
+    for ms in 0..16 {
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.open().await);
+        let space = grown(&store).await;
+        let dir = tempfile::tempdir().unwrap();
+        store.backup(dir.path(), plain()).await.unwrap();
+        store.free(PageId::new(space, 5)).await.unwrap();
+        // Something for the backup's syncs to wait for.
+        write(&store, space, 6, 2).await.unwrap();
+        let backing = tokio::spawn({
+            let (store, dir) = (Arc::clone(&store), dir.path().to_owned());
+            async move { store.backup(dir, plain()).await }
+        });
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        let mut page = store.allocate(space).await.unwrap();
+        assert_eq!(page.id().no, 5);
+        fill(&mut page, 5, 9);
+        drop(page);
+        backing.await.unwrap().unwrap();
+        let (_dir, copy, copied) = restored(dir.path(), None).await;
+        match read(&copy, copied, 5).await {
+            Ok(version) => {
+                assert_eq!(version, 9, "after {ms} ms");
+                new += 1;
+            }
+            Err(Error::NoSuchPage { .. }) => absent += 1,
+            Err(error) => panic!("after {ms} ms: {error}"),
+        }
+        copy.close().await.unwrap();
+        // The next backup has it.
+        store.backup(dir.path(), plain()).await.unwrap();
+        let (_dir, copy, copied) = restored(dir.path(), None).await;
+        assert_eq!(read(&copy, copied, 5).await.unwrap(), 9, "after {ms} ms");
+        copy.close().await.unwrap();
+    }
+    assert!(absent > 0 && new > 0, "{absent} without the page, {new} with it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -161,7 +161,9 @@ impl PageStore {
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
         let (path, bytes) = draft.finish().await?;
         if let Err(error) = self.list_backup(head.id).await {
-            tracing::warn!(%error, "the backup is complete, but the manifest could not record it: the next one will be full");
+            let what =
+                "the backup is complete, but the manifest could not record it: the next one will be full";
+            tracing::warn!(%error, "{what}");
         }
         let full_because = base.continues.err();
         Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })

@@ -31,8 +31,9 @@ impl PageStore {
         let spaces = self.shared.volume.list();
         let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
         let option = if slots > 0 { "ssd" } else { "ring_device" };
+        let directory = builder.options.directory.as_deref().map(|path| path.to_string_lossy());
         tracing::info!(
-            directory = %builder.options.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
+            directory = %directory.unwrap_or("(in memory)".into()),
             page_bytes = self.page_size().bytes(),
             frames = self.pool.params().frames,
             hdd = %builder.served_by("hdd", self.shared.hdd.backend()),

@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
-pub(crate) const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+/// How long a task that waits for a frame sleeps at most before it looks again.
+pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
 
@@ -48,15 +50,9 @@ impl<T: Tier> Inner<T> {
                 if let Some(frame) = frame.or_else(|| self.evict_any()) {
                     return Ok(frame);
                 }
-                self.starved.store(true, Ordering::Relaxed);
-                self.clean.notify_one();
-                // Only periodically, so that failed writes are not retried without a pause.
-                if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
-                    asked = Some(Instant::now());
-                    self.need_cleaner();
-                }
+                self.ask_for_clean(&mut asked);
                 // Dropping a pin wakes no waiter: retry periodically.
-                let again = tokio::time::sleep(Duration::from_millis(5));
+                let again = tokio::time::sleep(RETRY);
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
         };
@@ -67,6 +63,17 @@ impl<T: Tier> Inner<T> {
             why: Box::new(self.why_exhausted(rounds)),
         };
         tokio::time::timeout(self.opened.exhausted_after, wait).await.map_err(exhausted)?
+    }
+
+    /// Wakes the cleaner, as one that needs a frame and was refused one since `asked`.
+    pub(crate) fn ask_for_clean(&self, asked: &mut Option<Instant>) {
+        self.starved.store(true, Ordering::Relaxed);
+        self.clean.notify_one();
+        // Only periodically, so that failed writes are not retried without a pause.
+        if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
+            *asked = Some(Instant::now());
+            self.need_cleaner();
+        }
     }
 
     /// Takes the frame of the page that the policy values least.

@@ -5,7 +5,7 @@
 //! that the policy evicts next. So the coldest pages leave, and a pinned page is in the way only when too few
 //! others are left.
 
-use crate::evict::NEEDED_AGAIN;
+use crate::evict::RETRY;
 use crate::inner::Inner;
 use crate::params::PoolError;
 use crate::pool::Pool;
@@ -15,7 +15,6 @@ use pagetier_policy::FrameId;
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// The number of frames taken between two yields to other tasks.
@@ -92,14 +91,9 @@ impl<T: Tier> Inner<T> {
                 let (frames, waited) = (self.frames.count(), since.elapsed());
                 return Err(PoolError::Shrink { frames, wanted, waited, why });
             }
-            self.starved.store(true, Ordering::Relaxed);
-            self.clean.notify_one();
-            if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
-                asked = Some(Instant::now());
-                self.need_cleaner();
-            }
+            self.ask_for_clean(&mut asked);
             // Dropping a pin wakes no waiter: retry periodically.
-            let again = tokio::time::sleep(Duration::from_millis(5));
+            let again = tokio::time::sleep(RETRY);
             tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             // Requests that the same event woke take a frame first.
             tokio::task::yield_now().await;

@@ -171,7 +171,8 @@ impl Duty {
     /// No other reaper is left: finishes the outstanding operations and refuses further ones.
     #[cold]
     fn go_down(&self, error: &io::Error) {
-        tracing::error!(device = %self.core.file.meter.name, %error, "no thread to reap completions; the device is gone");
+        let device = &self.core.file.meter.name;
+        tracing::error!(%device, %error, "no thread to reap completions; the device is gone");
         self.core.close(true);
         self.core.serve(Pass::new());
     }
