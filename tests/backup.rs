@@ -189,8 +189,8 @@ async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
     }
 }
 
-/// The schedule that brings back an earlier life of a page: its number is used again while a backup begins, and
-/// nothing of the new life is written when the backup reads the page.
+/// The schedule that brings back an earlier life of a page: its number is used again while a backup begins,
+/// and nothing of the new life is written when the backup reads the page.
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_in_the_chain() {
     let (mut absent, mut new) = (0, 0);
