@@ -35,7 +35,7 @@ impl PageStore {
     /// # Errors
     /// [`Error::PoolTooSmall`], or [`crate::PoolError::Memory`] when the system does not provide the memory:
     /// the size is unchanged. [`crate::PoolError::Shrink`] when no page could leave for
-    /// [`crate::Builder::exhausted_after`]: the error names the cause, and the size that the pool has reached.
+    /// [`crate::Builder::exhausted_after`]: the error names the cause and the size that the pool has reached.
     pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
