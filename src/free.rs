@@ -30,8 +30,9 @@ impl PageStore {
     /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
     /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::create`],
     /// [`PageStore::overwrite`] and [`PageStore::recreate`] make the page exist again under that number. Its
-    /// earlier contents can never be read again, in this run or later. A crash before a [`PageStore::sync`]
-    /// covers the new page leaves it free.
+    /// earlier contents are never read again, in this run or later, unless the new page is discarded
+    /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
+    /// page leaves it free.
     ///
     /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
     /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is
