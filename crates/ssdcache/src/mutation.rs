@@ -176,7 +176,7 @@ pub enum Mutation {
     FreedBeforeRecord,
     /// A reused page is recorded as existing before it is written. Crash: it reads as before it was freed.
     ReuseRecordedEarly,
-    /// A page whose number is used again is never recorded as in use. Sync, and crash.
+    /// A reused page is never recorded as existing. Sync, and crash.
     ReuseUnrecorded,
     /// New extents are not blanked: a page that was never written reads as what another space or store left
     /// there.
