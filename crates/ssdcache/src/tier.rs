@@ -177,7 +177,7 @@ impl SsdTier {
         Ok(self.core.flush_hdd().await?)
     }
 
-    /// Ends in order: admissions in flight finish, and a last checkpoint names every page. Dropping the call
+    /// Ends cleanly: admissions in flight finish, and a last checkpoint names every page. Dropping the call
     /// leaves the tier as a crash would: no data is lost, but the next opening has more to read.
     ///
     /// # Errors
