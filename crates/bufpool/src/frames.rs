@@ -103,11 +103,13 @@ impl Frames {
         (0..self.all.len() as u32).map(FrameId)
     }
 
+    #[inline]
     pub(crate) fn at(&self, frame: FrameId) -> &Frame {
         &self.all[frame.at()]
     }
 
     /// Releases latch and pin; then frees the frame or grants its latch to waiters if necessary.
+    #[inline]
     pub(crate) fn release(&self, frame: FrameId, mode: Mode) {
         let after = self.at(frame).word.release(mode);
         if after.wake || after.free {

@@ -23,8 +23,8 @@ unsafe impl Send for Space {}
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// Reserves `bytes`; with `huge`, the kernel may use huge pages.
-    pub(crate) fn reserve(bytes: usize, huge: bool) -> Result<Self> {
+    /// Reserves `bytes`, which the kernel may back with huge pages.
+    pub(crate) fn reserve(bytes: usize) -> Result<Self> {
         let reserved = bytes.max(1);
         // The kernel charges no memory for an inaccessible mapping. It charges for `grow`, which therefore
         // fails when the system lacks the memory.
@@ -32,11 +32,9 @@ impl Space {
         // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no existing one.
         let base =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
-        if huge {
-            // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
-            // fails without huge pages.
-            let _ = unsafe { rustix::mm::madvise(base, reserved, Advice::LinuxHugepage) };
-        }
+        // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
+        // fails without huge pages.
+        let _ = unsafe { rustix::mm::madvise(base, reserved, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(ErrorKind::OutOfMemory)?;
         Ok(Self { base, reserved, bytes: AtomicUsize::new(0) })
     }
@@ -54,11 +52,13 @@ impl Space {
     }
 
     /// The number of bytes that are memory.
+    #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
 
     /// The address of byte `at`.
+    #[inline]
     pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
         assert!(at < self.bytes(), "byte {at} is beyond the memory");
         // SAFETY: `at` is inside the mapping.
@@ -120,7 +120,7 @@ mod real {
         /// An empty array that can grow to `max` elements; `new` makes each.
         pub(crate) fn new(max: usize, new: fn() -> T) -> Result<Self> {
             const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= 4096) };
-            let space = Space::reserve(max * size_of::<T>(), false)?;
+            let space = Space::reserve(max * size_of::<T>())?;
             Ok(Self { space, len: AtomicUsize::new(0), new, growing: Mutex::new(()), elements: PhantomData })
         }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn memory_that_is_given_back_leaves_the_process_and_is_zero_when_it_is_used_again() {
         let mib = 1 << 20;
-        let space = Space::reserve(64 * mib, false).unwrap();
+        let space = Space::reserve(64 * mib).unwrap();
         space.grow(16 * mib).unwrap();
         assert!(resident_bytes(&space) < mib, "reserved memory is not used memory");
         for at in (0..16 * mib).step_by(4096) {

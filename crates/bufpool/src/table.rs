@@ -42,6 +42,7 @@ fn buckets_for(frames: usize) -> usize {
 }
 
 /// A hash of `page`. Its highest bits number the page's bucket and lock.
+#[inline]
 fn hash(page: PageId) -> u64 {
     let mixed = page.to_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -99,10 +100,12 @@ impl Table {
     }
 
     /// A frame that held `page` at some moment during the call.
+    #[inline]
     pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<FrameId> {
         self.walk(frames, self.bucket(page), page, HOPS_MAX)
     }
 
+    #[inline]
     fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<FrameId> {
         let wanted = page.to_u64();
         // This thread may see the new shift before the new heads: treat a bucket beyond them as empty.
