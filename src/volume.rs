@@ -225,7 +225,7 @@ impl Volume {
     }
 
     /// The reused pages that the manifest still lists as free.
-    pub(crate) fn pages_again(&self) -> FxHashSet<PageId> {
+    pub(crate) fn reused_pages(&self) -> FxHashSet<PageId> {
         let of = |s: &SpaceEntry, id| s.reused.keys().map(|no| PageId::new(id, *no)).collect::<Vec<_>>();
         self.spaces.iter().flat_map(|s| of(&s, *s.key())).collect()
     }
