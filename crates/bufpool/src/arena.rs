@@ -19,7 +19,7 @@ pub(crate) struct Arena {
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// No memory yet, and room for `max` frames.
+    /// An arena without memory that can grow to `max` frames.
     pub(crate) fn new(max: usize, page_bytes: usize) -> std::io::Result<Self> {
         Ok(Self {
             space: Space::reserve(max * page_bytes)?,
@@ -34,7 +34,7 @@ impl Arena {
         self.space.grow(frames * self.page_bytes)
     }
 
-    /// Gives the memory of `frames` back to the system, until they are used again.
+    /// Gives the memory of `frames` back to the system until they are used again.
     ///
     /// # Safety
     /// No other task can reach these frames.

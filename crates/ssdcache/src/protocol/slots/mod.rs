@@ -85,7 +85,7 @@ pub struct Slots {
     through: bool,
     /// Whether the policy admits pages as they are read.
     on_read: bool,
-    /// While the write budget is overdrawn: what a write to the SSD costs, in milliseconds.
+    /// While the write budget is overdrawn: the price of a write to the SSD, in milliseconds.
     write_price_ms: Option<f64>,
 }
 
