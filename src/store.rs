@@ -216,8 +216,8 @@ impl PageStore {
     }
 
     /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
-    /// created anew, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space
-    /// grows to hold the page. Cancel-safe.
+    /// created, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space grows
+    /// to hold the page. Cancel-safe.
     ///
     /// ```
     /// use pagetier::{Error, Lsn, PageId, PageStore};
@@ -474,7 +474,7 @@ impl PageStore {
     /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared.
     ///
     /// # Errors
-    /// The first failure. The store is closed all the same, as by a crash.
+    /// The first failure. The store is closed even so, as by a crash.
     pub async fn close(self) -> Result<(), Error> {
         self.close_owned().await
     }

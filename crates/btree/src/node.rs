@@ -46,7 +46,7 @@ pub(crate) fn key_bytes_max(payload: usize) -> usize {
     payload / 8
 }
 
-/// The longest cell, in bytes: a longer value goes to pages of its own.
+/// The longest cell, in bytes: longer values are stored in a chain of pages.
 pub(crate) fn cell_bytes_max(payload: usize) -> usize {
     (payload - HEADER_BYTES) / 4 - SLOT_BYTES
 }

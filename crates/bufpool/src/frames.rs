@@ -154,7 +154,7 @@ impl Frames {
         self.release(frame, Mode::Exclusive);
     }
 
-    /// Removes the page from `frame`, latched by the caller: lookups no longer find it. The release of the
+    /// Removes the page from `frame`, latched by the caller: lookups cease to find it. The release of the
     /// last latch frees the frame.
     pub(crate) fn unlist(&self, frame: FrameId, page: PageId) {
         let bucket = self.table.lock(page);

@@ -350,7 +350,7 @@ impl SsdTier {
 
     /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
     /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
-    /// under way, and names the zone in which the policy works by a checkpoint; reads go on, writes wait.
+    /// under way, and names the zone in which the policy works by a checkpoint; reads continue, writes wait.
     /// `buffered`: the pages in memory. Must be driven to completion.
     ///
     /// # Errors

@@ -260,7 +260,7 @@ impl Slots {
         self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
-            // The old copy was evicted meanwhile, and the policy was told.
+            // The old copy was evicted meanwhile, and the policy has been notified.
             self.policy.inserted(page, slot, now);
         }
         if let Some(old) = before {
