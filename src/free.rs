@@ -66,8 +66,8 @@ impl PageStore {
         }
     }
 
-    /// Frees those of `pages` that exist, as [`PageStore::free`] does, with one manifest write per 128 runs
-    /// of consecutive pages. Returns the number of pages freed.
+    /// Frees those of `pages` that exist, as [`PageStore::free`] does, with one manifest write for every 128
+    /// runs of consecutive pages in a space. Returns the number of pages freed.
     ///
     /// # Errors
     /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Room {
-    /// Room for new pages before the HDD has to grow.
+    /// Room for new pages before the HDD has to grow. Freed pages count as taken.
     pub unallocated_bytes: u64,
     /// Free room in the file system of the HDD's file; `None` if the HDD is not a file.
     pub hdd_free_bytes: Option<u64>,
