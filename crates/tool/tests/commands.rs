@@ -32,7 +32,7 @@ async fn write(store: &PageStore, space: SpaceId, version: u32) {
     store.sync().await.unwrap();
 }
 
-/// Makes a store whose pages are in version 2, then closes it, or drops it as by a crash.
+/// Makes a store whose pages are at version 2, then closes it, or drops it as by a crash.
 fn made(dir: &Path, close: bool) {
     runtime().block_on(async {
         let store = open(dir).await;
