@@ -88,7 +88,8 @@ impl Rules {
         if self.lack(Mutation::SlackGivenAway) { Slack::Use } else { slack }
     }
 
-    /// Whether a change is appended to the manifest, if the file may differ from what is in memory.
+    /// Whether a change may be appended to the manifest; `differs`: the file may differ from the one in
+    /// memory.
     pub(crate) fn appends(self, differs: bool) -> bool {
         !differs || self.lack(Mutation::AppendedInDoubt)
     }
@@ -98,7 +99,7 @@ impl Rules {
         self.lack(Mutation::FreedBeforeRecord)
     }
 
-    /// The pages to record as in use again; `reused` returns them, on request also unwritten ones.
+    /// The reused pages to record. `reused` returns them; given true, it includes unwritten ones.
     pub(crate) fn reused<T>(self, reused: impl FnOnce(bool) -> Vec<T>) -> Vec<T> {
         if self.lack(Mutation::ReuseUnrecorded) {
             return Vec::new();

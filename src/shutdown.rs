@@ -58,7 +58,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// The first failure. The store is closed all the same, as by a crash.
+    /// The first failure. The store is closed even so, as by a crash.
     pub async fn shutdown(&self) -> Result<(), Error> {
         let mut outcome = self.shared.ending.begin(|done| {
             let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));

@@ -323,8 +323,10 @@ fn every_device_is_tested() {
 #[test]
 fn every_invariant_names_its_file() {
     let document = read("docs/recovery.md");
-    let rules = document.lines().filter_map(|line| line.strip_prefix("| **")?.split_once("**"));
-    for (rule, _) in rules.filter(|(rule, _)| rule.starts_with('I')) {
+    let rules = document.lines().filter_map(|line| line.strip_prefix("- **I")?.split_once("**"));
+    let rules: Vec<String> = rules.map(|(number, _)| format!("I{number}")).collect();
+    assert!(!rules.is_empty(), "no invariant was found");
+    for rule in rules {
         let names = |row: &&str| {
             row.trim_matches('|')
                 .split('|')
@@ -375,11 +377,13 @@ fn every_mutation_belongs_to_an_invariant() {
         .filter(|name| name.chars().all(char::is_alphanumeric))
         .collect();
     assert!(!mutations.is_empty(), "no mutation was found");
-    let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| **I")).collect();
-    let named: Vec<&str> = rows
-        .iter()
-        .filter_map(|row| row.trim_end_matches('|').rsplit('|').next())
-        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+    let invariants = document.split_once("## Invariants").and_then(|(_, rest)| rest.split_once("\n## "));
+    let words: Vec<&str> = invariants.map_or("", |(section, _)| section).split_whitespace().collect();
+    let text = words.join(" ");
+    let items = text.split(" - **I").filter_map(|item| item.split_once("Broken by"));
+    let named: Vec<&str> = items
+        .filter_map(|(_, names)| names.split('.').next())
+        .flat_map(|names| names.split('`').skip(1).step_by(2))
         .collect();
     for mutation in &mutations {
         assert!(named.contains(mutation), "no invariant of docs/recovery.md names {mutation}");

@@ -146,10 +146,10 @@ impl PageStore {
         let id = id_text(new_id());
         let head = Head { id, store, ssd, page_bytes, number: base.number, after, since, upto: upto.bits() };
         let mut draft = Draft::create(dir, base.number).await?;
-        // A page that is free now is, in this backup, even if its number is used again meanwhile.
+        // A page that is free now counts as free in this backup, even if its number is reused meanwhile.
         let free_before = self.shared.volume.free_pages();
-        // So is one that exists again, if no version of it is found: the backup before may have an older
-        // life.
+        // So does a reused page of which no version is found: the previous backup may hold the page from
+        // before it was freed.
         let again = self.shared.volume.pages_again();
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages, absent) =
@@ -201,8 +201,8 @@ impl PageStore {
         Ok(Base { number, continues: why.map_or(Ok((head.id, head.upto)), Err) })
     }
 
-    /// Copies the pages with stamps above `since`. Returns the number of pages examined, and of pages
-    /// copied, and as runs of one those of `again` that have no version.
+    /// Copies the pages with stamps above `since`. Returns the number of pages examined, the number copied,
+    /// and those of `again` that have no version, each as a run of one page.
     async fn copy_since(
         &self,
         since: Stamp,
@@ -244,7 +244,7 @@ impl PageStore {
         Ok((done, copied, absent))
     }
 
-    /// The image of `page` as read; `None`: there is none.
+    /// The image of `page` as read; `None` if there is none.
     fn judge(
         &self,
         page: PageId,

@@ -169,13 +169,12 @@ pub enum Mutation {
     /// Growth and new spaces use the manifest's slack, so a store on a full disk cannot note a drop or a
     /// close.
     SlackGivenAway,
-    /// A change is appended to the manifest although an append before it failed, and may have taken effect.
+    /// A change is appended to the manifest although an earlier append failed and may have taken effect.
     AppendedInDoubt,
     /// A freed page's copies are dropped before the manifest lists it as free. Let the manifest fail, and
     /// crash.
     FreedBeforeRecord,
-    /// A page whose number is used again is recorded as in use before it is written. Crash: it reads as
-    /// before it was freed.
+    /// A reused page is recorded as existing before it is written. Crash: it reads as before it was freed.
     ReuseRecordedEarly,
     /// A page whose number is used again is never recorded as in use. Sync, and crash.
     ReuseUnrecorded,
