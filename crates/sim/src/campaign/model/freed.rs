@@ -1,6 +1,7 @@
 //! Pages that are freed, and whose numbers are used again. `free` returns when the page does not exist, in
-//! this run and after a crash. Used again, it has a new life, of which a `sync` makes a version durable; until
-//! then a crash leaves it free. No read shows an earlier life, except after a discard or a loss of the SSD.
+//! this run and after a crash. Used again, it has a new life, of which a `sync` makes a version durable;
+//! until then a crash leaves it free. No read shows an earlier life, except after a discard or a loss of the
+//! SSD.
 
 use super::{Model, PageModel, SpaceState};
 use pagetier::{PageId, SpaceId};
