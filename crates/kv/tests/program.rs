@@ -100,7 +100,8 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
     for command in commands {
         let refused = kv(&dir, command);
         let text = said(&refused);
-        assert!(refused.status.code() == Some(1) && text.contains("in use") || text.contains("open already"));
+        let why = text.contains("in use") || text.contains("open already");
+        assert!(refused.status.code() == Some(1) && why, "{command:?}: {text}");
         assert!(refused.stdout.is_empty() && !copy.exists(), "{command:?}: {text}");
     }
     stop.store(true, Ordering::Relaxed);
