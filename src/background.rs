@@ -12,10 +12,10 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(Error::other("the runtime is shutting down")))
 }
 
-/// Writes a whole file and renames it to `path`. Does not flush it. A failure leaves `path` as it was, and no
-/// other file.
+/// Writes a whole file and renames it to `path`. Does not flush it. A failure leaves `path` unchanged and no
+/// other file behind.
 pub(crate) async fn put_file(path: PathBuf, contents: Vec<u8>) -> Result<()> {
-    // A write whose future was dropped may still run, so each has a name of its own.
+    // A write whose future was dropped may still run, so each write has its own file name.
     static WRITES: AtomicU64 = AtomicU64::new(0);
     let number = WRITES.fetch_add(1, Ordering::Relaxed);
     let write = move || {

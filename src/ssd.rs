@@ -74,7 +74,7 @@ impl Ssd<'_> {
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device failed: the previous mode
     /// then stays in effect. [`Error::Manifest`] when the exchange could not be recorded: a later opening may
-    /// find it done or not, so the store refuses writes until it is opened again.
+    /// or may not find it in effect, so the store refuses writes until it is opened again.
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);

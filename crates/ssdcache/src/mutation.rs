@@ -178,16 +178,15 @@ pub enum Mutation {
     ReuseRecordedEarly,
     /// A reused page is never recorded as existing. Sync, and crash.
     ReuseUnrecorded,
-    /// The manifest does not list a freed page as free. Free it, and crash: it is there.
+    /// The manifest does not list a freed page as free. Free it, and crash: it exists.
     FreeUnrecorded,
-    /// Extents are given back although their numbers can be used again meanwhile: a page that is in use loses
-    /// its home.
+    /// Extents are given back while their page numbers can still be reused: a page in use loses its home.
     GivenBackInUse,
     /// The stamp up to which a backup claims to have copied is larger than the one drawn before its pages
     /// were read. Write a page meanwhile: the next backup omits it.
     BackupUptoLate,
-    /// The manifest does not name the cache device that another is exchanged for. Replace the SSD, and crash:
-    /// the store opens with the one before.
+    /// An exchange does not record the new cache device in the manifest. Replace the SSD, and crash: the
+    /// store opens with the previous one.
     ExchangeUnrecorded,
     /// New extents are not blanked: a page that was never written reads as what another space or store left
     /// there.

@@ -1,5 +1,4 @@
-//! Pages that the tasks free, alone, in lists and in ranges, and whose numbers are used again; spaces that
-//! shrink, and grow again.
+//! Tasks free pages singly, in lists and in ranges, and reuse their numbers; spaces shrink, and grow again.
 
 use super::coverage::State;
 use super::polls::up_to;
@@ -92,7 +91,7 @@ impl Worker {
         let alone = first.is_none() && !dropped;
         let done = match first {
             Some(done) => Ok(done),
-            // A dropped call goes on, and this one waits for it.
+            // A dropped call continues, and this one waits for it.
             None => tokio::time::timeout(LONG, self.call(&call)).await.map_err(|_| "free hangs".to_owned()),
         };
         self.model.lock().doing.free -= 1;
@@ -118,7 +117,7 @@ impl Worker {
         }
     }
 
-    /// Checks what a call that failed has left: each page is free, or as it was.
+    /// Checks the result of a failed call: each page is free, or as it was.
     async fn free_failed(
         &mut self,
         call: &Free,
@@ -141,7 +140,7 @@ impl Worker {
         self.probe.mark(State::FreeFailed);
         let recorded = !matches!(error, Error::Manifest { .. });
         for (page, sure) in pages.iter().zip(sure) {
-            // Another task used the number again, so it was free.
+            // Another task reused the number, so it was free.
             let again = self.model.lock().is_above(*page, upto);
             let gone = again || matches!(self.store.get(*page).await, Err(Error::NoSuchPage { .. }));
             let mut model = self.model.lock();

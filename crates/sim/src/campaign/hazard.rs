@@ -62,9 +62,9 @@ pub enum Hazard {
     Openers,
     /// The SSD is given up, readmitted, switched off; its loss is accepted and acknowledged.
     SsdLife,
-    /// The running operations: pages are freed and their numbers used again, spaces shrunk, the pool is
-    /// resized, the SSD's policy and write budget change, the store is backed up, shut down, gets another
-    /// SSD. No seed has this hazard by itself, so that the others keep their seeds: `--with hazard=Upkeep`.
+    /// The running operations: pages are freed and their numbers reused, spaces shrink, the pool is resized,
+    /// the SSD's policy and write budget change, the store is backed up, shut down, and gets another SSD. No
+    /// seed draws this hazard, so that the other hazards keep their seeds: use `--with hazard=Upkeep`.
     Upkeep,
 }
 

@@ -16,7 +16,7 @@
 //! | `records` | failures of the manifest, superblocks and growth |
 //! | `openers` | two openers at once |
 //! | `ssd_life` | the SSD given up, readmitted, switched off; the reports of its loss |
-//! | `frees` | pages freed, their numbers used again, spaces shrunk |
+//! | `frees` | pages freed, their numbers reused, spaces shrunk |
 //! | `operator` | resizes, policies, write budgets and backups of a store in use |
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |

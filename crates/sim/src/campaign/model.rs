@@ -4,7 +4,7 @@
 //! was given, but none older than its floor: the newest version that a `sync` covered, or that an earlier
 //! recovery found. Version 0 represents a page that was allocated and never became durable.
 //!
-//! A page that was freed does not exist until its number is used again (`freed`).
+//! A freed page does not exist until its number is reused (`freed`).
 
 mod freed;
 
@@ -34,9 +34,9 @@ pub(super) struct PageModel {
     pub(super) gone: bool,
     /// Whether it exists.
     existence: Existence,
-    /// The versions of its earlier lives, ascending: before it was freed last.
+    /// The versions of its earlier lives, before it was freed last, in ascending order.
     earlier: Vec<u32>,
-    /// It was discarded in its present life: an earlier life may show.
+    /// The page was discarded in its present life, so an earlier life may show.
     bared: bool,
     /// Operations that are using it.
     pub(super) users: u32,

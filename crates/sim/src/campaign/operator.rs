@@ -1,6 +1,6 @@
-//! What an operator does to a store in use: resizes the pool, switches policies, sets a write budget, shrinks
-//! spaces, takes backups. A restored backup must hold every page in a version no older than the backup's
-//! beginning, and no page that was free all the time.
+//! The operator of a store in use: resizes the pool, switches policies, sets a write budget, shrinks spaces,
+//! takes backups. A restored backup must hold every page in a version no older than the backup's beginning,
+//! and no page that was free throughout the backup.
 
 use super::coverage::State;
 use super::model::{Doing, Model};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// Longer than any call takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A folder for backups and what is restored from them.
+/// A folder for backups and restored stores.
 #[derive(Debug)]
 pub(super) struct Folder {
     dir: TempDir,
@@ -31,7 +31,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// A new one, in memory if the machine has a folder there: nothing in it outlives the run.
+    /// Creates a folder, in memory if the machine has a file system there: its contents need not outlive the
+    /// run.
     pub(super) fn new() -> Result<Self, String> {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let dir = dir.map_err(|error| format!("no folder for backups: {error}"))?;

@@ -1,6 +1,6 @@
 //! The running operations on a crashed store: a few lives with frees, resizes, switches and backups; a
-//! shutdown under load, which must lose nothing and refuse what comes later; another SSD under load, where a
-//! crash at any moment must leave the SSD that the manifest names.
+//! shutdown under load, which must lose nothing and refuse later operations; a replacement of the SSD under
+//! load, where a crash at any moment must leave the SSD that the manifest names.
 
 use super::coverage::State;
 use super::hazard::Hazard;
@@ -168,7 +168,7 @@ impl Site {
         self.probe.set(Rate::Some { share: 0.05, max: 6 }, Phase::Working, 0);
         self.probe.model.lock().doing.closing = true;
         if self.rng.random_bool(0.3) {
-            // The shutdown goes on without its caller.
+            // The shutdown continues without its caller.
             drop(up_to(self.rng.random_range(1..6), self.store.shutdown()).await);
         }
         let ended = tokio::time::timeout(LONG, self.store.shutdown()).await.map_err(|_| "hangs")?;
@@ -193,7 +193,7 @@ impl Site {
         Ok((checked, closed))
     }
 
-    /// Replaces the SSD under load by one of `then`'s size. Returns moments of the replacement.
+    /// Replaces the SSD under load with one of `then`'s size. Returns moments of the replacement.
     async fn replace_ssd(mut self, then: &Plan) -> Result<Vec<Sample>, String> {
         let new = SimDevice::new("new ssd", 0, self.rng.random(), &bounded_power());
         let new = Arc::new(new.with_latency(Duration::from_micros(self.plan.ssd_us)));
@@ -264,7 +264,7 @@ impl Sampler {
         }
     }
 
-    /// Takes a moment now and then, most of them while the new SSD is being written.
+    /// Takes moments at intervals, most of them while the new SSD is being written.
     async fn run(self: Arc<Self>) {
         let mut ops = 0;
         while self.samples.lock().len() < MOMENTS_MAX {
@@ -294,7 +294,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Crashes the store, and opens it with the SSD that the manifest names: with one of both.
+    /// Crashes the store, and opens it with the SSD that the manifest names: the old or the new one.
     async fn crashed(&self, (old, then): (&Plan, &Plan), outcome: Outcome) -> Result<Checked, String> {
         let (hdd, ssd, _power) = self.moment.crashed(outcome);
         let power = bounded_power();

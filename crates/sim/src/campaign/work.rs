@@ -55,7 +55,7 @@ pub(super) struct Use {
     model: Arc<Mutex<Model>>,
     page: PageId,
     exclusive: bool,
-    /// The page was free: another task may have used its number again since.
+    /// The page was free: another task may have reused its number since.
     pub(super) was_free: bool,
 }
 

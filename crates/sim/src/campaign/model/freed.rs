@@ -1,7 +1,6 @@
-//! Pages that are freed, and whose numbers are used again. `free` returns when the page does not exist, in
-//! this run and after a crash. Used again, it has a new life, of which a `sync` makes a version durable;
-//! until then a crash leaves it free. No read shows an earlier life, except after a discard or a loss of the
-//! SSD.
+//! Pages that are freed, and whose numbers are reused. Once `free` returns, the page does not exist, in this
+//! run and after a crash. Reuse begins a new life, of which a `sync` makes a version durable; until then a
+//! crash leaves the page free. No read shows an earlier life, except after a discard or a loss of the SSD.
 
 use super::{Model, PageModel, SpaceState};
 use pagetier::{PageId, SpaceId};
@@ -17,12 +16,12 @@ pub(in crate::campaign) enum Existence {
     /// that began with fewer doubts than this number returns.
     InDoubt(u32),
     Free,
-    /// It was free, and a dropped call may have used its number again, without writing it.
+    /// It was free, and a dropped call may have reused its number without writing it.
     Loose,
 }
 
 impl PageModel {
-    /// Whether it does not exist; a dropped call may have made it exist again, blank.
+    /// Whether it does not exist, unless a dropped call has made it exist again, blank.
     pub(in crate::campaign) fn is_free(&self) -> bool {
         matches!(self.existence, Existence::Free | Existence::Loose)
     }
@@ -74,14 +73,14 @@ impl PageModel {
         }
     }
 
-    /// A `sync` that began when there were so many doubts has returned.
+    /// Notes that a `sync` has returned that began at this number of doubts.
     pub(super) fn settle(&mut self, doubts: u32) {
         if matches!(self.existence, Existence::InDoubt(doubt) if doubt <= doubts) {
             self.existence = Existence::There;
         }
     }
 
-    /// It was discarded, or lost with the SSD: what its home has may show, of whatever life.
+    /// Notes that the page was discarded, or lost with the SSD: its home may show, of any life.
     pub(super) fn bare(&mut self) {
         if !self.is_free() {
             let mut versions = std::mem::take(&mut self.earlier);
@@ -138,7 +137,7 @@ impl Model {
         }
     }
 
-    /// Records that the page, with versions up to `upto`, was freed. Its number may be in use again.
+    /// Records that the page, with versions up to `upto`, was freed. Its number may have been reused since.
     pub(in crate::campaign) fn freed(&mut self, page: PageId, upto: u32) {
         if let Some(p) = self.page(page) {
             p.freed(upto);
@@ -166,7 +165,7 @@ impl Model {
         self.page(page).is_some_and(|p| p.versions.last().is_some_and(|v| *v > upto))
     }
 
-    /// Records that a dropped call may use a free number of `space`, or only `no`, again.
+    /// Records that a dropped call may reuse a free number of `space`, or only `no`.
     pub(in crate::campaign) fn loosen(&mut self, space: u32, no: Option<u32>) {
         let Some(s) = self.spaces.get_mut(&space) else { return };
         for (_, p) in s.pages.iter_mut().filter(|(at, _)| no.is_none_or(|no| no == **at)) {
@@ -176,7 +175,7 @@ impl Model {
         }
     }
 
-    /// The pages of live spaces that are free, and those whose numbers were used again.
+    /// The pages of live spaces that are free, and those whose numbers were reused.
     pub(in crate::campaign) fn free_and_reused(&self) -> (bool, bool) {
         let live = self.spaces.values().filter(|s| s.state == SpaceState::Live);
         live.flat_map(|s| s.pages.values()).fold((false, false), |(free, reused), p| {
