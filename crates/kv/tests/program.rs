@@ -71,7 +71,8 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
     let dir = folder.path().join("kv");
     loaded(&dir, 500);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let open = || Kv::open(&Options::new(&dir).pool_bytes(8 << 20).ssd_bytes(16 << 20));
+    let options = Options::new(&dir).pool_bytes(8 << 20).ssd_bytes(16 << 20);
+    let open = || Kv::open(&options);
     let store = Arc::new(runtime.block_on(open()).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let writer = runtime.spawn({

@@ -2,6 +2,7 @@
 
 use crate::stores::{PAGES, contents, contents_of_pages, damage, json, made, open, run, runtime, write};
 use pagetier::{PageId, PageStore, SsdMode};
+use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 

@@ -162,7 +162,8 @@ pub(super) async fn compare(
     taken: &Backups,
     probe: &Probe,
 ) -> Result<(), String> {
-    for Taken { number, full, before, after } in std::mem::take(&mut *taken.lock()) {
+    let taken = std::mem::take(&mut *taken.lock());
+    for Taken { number, full, before, after } in taken {
         let done = async {
             let to = folder.next_restored();
             let restored = restored(plan, &folder.chain(), &to, number).await?;
