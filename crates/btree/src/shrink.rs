@@ -11,6 +11,7 @@
 use crate::edit;
 use crate::node::{HEADER_BYTES, INNER, Node, SLOT_BYTES};
 use crate::pages::Supply;
+use crate::room::PATH_PAGES;
 use crate::tree::{ROOT, Tree, TreeError};
 use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
@@ -62,6 +63,7 @@ impl Tree {
             return Ok(Some(m.commit()));
         }
         drop(leaf);
+        let _room = self.room.take(PATH_PAGES).await;
         let _structure = self.structure.read().await;
         if small {
             match self.delete_merging(key).await {

@@ -3,7 +3,7 @@
 use crate::node::{LEAF, Node};
 use crate::tree::{META_PAGE, ROOT};
 use crate::{Appender, Tree, full_pages};
-use pagetier::{PageSize, PageStore};
+use pagetier::{PageSize, PageStore, pool_bytes_for};
 use pagetier_wal::{Wal, WalLimits, redo};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -332,6 +332,36 @@ async fn nodes_that_a_dropped_delete_left_small_are_merged_later() {
     tree.delete(&key(0)).await.unwrap();
     let report = assert_sound(&tree).await;
     assert_eq!((report.leaves, report.height, report.free + 2), (1, 1, end(&tree).await));
+}
+
+/// The schedule: every task has latched the leaf of its key when the first of them takes pages for its value.
+/// The leaves pin more than half of the frames, and the value needs as many.
+#[tokio::test]
+async fn long_values_put_at_once_do_not_exhaust_the_pool() {
+    const LEAVES: u32 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let pool_bytes = pool_bytes_for(100, 0, PageSize::new(PAGE).unwrap());
+    let tree = Arc::new(new_tree(dir.path(), pool_bytes).await);
+    let mut appender = Appender::new(&tree);
+    for n in 0..LEAVES * 12 {
+        appender.push(&n.to_be_bytes(), &short(n)).await.unwrap();
+    }
+    drop(appender);
+    let meta = tree.store.get_mut(tree.id(META_PAGE)).await.unwrap();
+    let mut puts = tokio::task::JoinSet::new();
+    for leaf in 0..LEAVES {
+        let tree = Arc::clone(&tree);
+        puts.spawn(async move { tree.put(&(leaf * 12).to_be_bytes(), &vec![7; 50 * 4_000]).await });
+    }
+    // Long enough that all wait: the leaves are in memory.
+    for _ in 0..LEAVES {
+        tokio::task::yield_now().await;
+    }
+    drop(meta);
+    while let Some(put) = puts.join_next().await {
+        put.unwrap().unwrap();
+    }
+    assert_eq!(assert_sound(&tree).await.overflow, u64::from(LEAVES) * 50);
 }
 
 /// Seven tasks change keys of their own while two scan in both directions and check the tree: the keys that

@@ -12,7 +12,8 @@
 //!    chain is read only while its leaf is latched.
 //!
 //! **Structure.** Changes of several pages share `structure`; [`Tree::check`] takes it exclusively, so that
-//! pages neither join nor leave the tree while it walks. A task locks it before it latches a page.
+//! pages neither join nor leave the tree while it walks. A task locks it before it latches a page. Before
+//! that, it takes the pages that it may latch from `room`, so that such changes never pin every frame.
 //!
 //! **Records.** Each change is one mini-transaction. It waits for all of its pages first, and then changes
 //! them without an await point: an error or a dropped future leaves the tree as it was. A delete that merges
@@ -20,6 +21,7 @@
 
 use crate::edit;
 use crate::node::{self, Meta, Node, Stored};
+use crate::room::Room;
 use pagetier::{Lsn, PageId, PageMut, PageRef, PageStore, SpaceId};
 use pagetier_wal::{MiniTx, Wal};
 use std::borrow::Cow;
@@ -58,6 +60,7 @@ pub struct Tree {
     pub(crate) wal: Option<Wal>,
     pub(crate) space: SpaceId,
     pub(crate) structure: RwLock<()>,
+    pub(crate) room: Room,
 }
 
 impl Tree {
@@ -83,10 +86,12 @@ impl Tree {
     }
 
     /// Opens the tree in `space`, which redo has recovered. Without a log (for loads), changes are not
-    /// recorded.
+    /// recorded. Splits, merges and changes of long values pin at most half of the frames that the pool has
+    /// at this moment: others wait.
     #[must_use]
     pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
-        Self { store, wal, space, structure: RwLock::new(()) }
+        let room = Room::of(&store);
+        Self { store, wal, space, structure: RwLock::new(()), room }
     }
 
     /// The meta page of the tree in `space`; `None` when it was never written, or only redo can tell.
