@@ -1,11 +1,11 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
-use crate::frame::{Frame, NO_LSN};
+use crate::frame::Frame;
 use crate::guard::PageRef;
 use crate::inner::PolicyGuard;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use pagetier_page::PageId;
+use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{Access, FrameId, FramePolicy};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ pub struct InMemory {
     /// GD2L's H above the current inflation L, in milliseconds: the cost of losing the page from memory. The
     /// page with the smallest H is evicted first. `None` under policies without H.
     pub h_ms: Option<f64>,
-    /// The log position of the first unwritten change.
+    /// The log position of the first unwritten change; `None` for a page without one.
     pub recovery_lsn: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl<T: Tier> Pool<T> {
             being_written: f.word.is_cleaning(),
             pins: f.word.pins(),
             h_ms: policy.worth_ms(frame),
-            recovery_lsn: (lsn != NO_LSN).then_some(lsn),
+            recovery_lsn: (lsn < Lsn::BLANK.0).then_some(lsn),
         })
     }
 

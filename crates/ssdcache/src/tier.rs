@@ -56,7 +56,8 @@ pub struct TierStats {
     pub memory_bytes: u64,
     /// What the SSD is used for.
     pub mode: SsdMode,
-    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
+    /// alone.
     pub oldest_lsn: Option<Lsn>,
     /// The write budget, if there is one.
     pub write_budget: Option<BudgetStats>,
@@ -249,7 +250,8 @@ impl SsdTier {
         let _ = self.core.redo_from.set(redo_from);
     }
 
-    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
+    /// alone.
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.core.state.lock().oldest_lsn()
