@@ -16,6 +16,8 @@
 //! - *A sector or a block rots.* The other copy counts. If a record that was durable is bad in both copies,
 //!   either a later one is sound, which is damage, or it was the last: two faults.
 //! - *A new file takes the place of this one.* It was written whole, so its tail is blank.
+//! - *The file is cut, by a copy or its file system.* An append never changes its size, which the contents
+//!   state ([`Manifest::file_bytes`](crate::manifest::Manifest::file_bytes)): a shorter file is refused.
 
 /// Bytes of a block: the unit that a disk may lose.
 pub(crate) const BLOCK: usize = 4096;
