@@ -145,12 +145,23 @@ impl<P: Held> Guard<P, true> {
         Guard::new(pool, frame)
     }
 
-    /// Removes the page and its changes from memory.
-    pub(crate) fn discard(mut self) {
-        self.pass_on();
+    /// Removes the page and its changes from memory, unless the tier cannot discard it yet.
+    ///
+    /// # Errors
+    /// The guard, if so.
+    pub(crate) fn discard(mut self) -> Result<(), Self> {
         let (frame, page) = (self.frame, self.id());
-        self.pool.policy.lock().remove(frame, false);
+        // Under one lock: see `Pool::with_pages`.
+        let mut policy = self.pool.policy.lock();
+        if !self.pool.tier.discarded(page) {
+            drop(policy);
+            return Err(self);
+        }
+        policy.remove(frame, false);
+        drop(policy);
+        self.pass_on();
         self.pool.frames.abandon(frame, page);
+        Ok(())
     }
 }
 

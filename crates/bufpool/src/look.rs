@@ -1,6 +1,5 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
-use crate::frame::Frame;
 use crate::guard::PageRef;
 use crate::inner::PolicyGuard;
 use crate::pool::Pool;
@@ -100,11 +99,15 @@ impl<T: Tier> Pool<T> {
         *policy = new;
     }
 
-    /// The pages in memory, in no order, except those whose eviction has begun. Takes no lock. A page that
-    /// enters or leaves memory during the call may be missing.
-    #[must_use]
-    pub fn resident(&self) -> Vec<PageId> {
-        self.inner.frames.all.iter().filter(|f| !f.word.is_gone()).filter_map(Frame::page).collect()
+    /// Passes to `see` the pages in memory, the next victim first. Until it returns, no page leaves memory,
+    /// and the tier learns of no discard. Pages that are being loaded are not among them. `see` runs under
+    /// the policy's lock: it may take locks that follow it in the order.
+    pub fn with_pages<R>(&self, see: impl FnOnce(&[PageId]) -> R) -> R {
+        let mut policy = self.inner.policy.lock();
+        let order = eviction_order(&mut policy);
+        let pages: Vec<PageId> =
+            order.into_iter().filter_map(|frame| self.inner.frames.at(frame).page()).collect();
+        see(&pages)
     }
 }
 

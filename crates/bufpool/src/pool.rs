@@ -182,13 +182,10 @@ impl<T: Tier> Pool<T> {
                 cleaned.await;
                 continue;
             }
-            if !inner.tier.discarded(page) {
-                drop(guard);
-                inner.tier.settled(page).await;
-                continue;
+            match guard.discard().map_err(drop) {
+                Ok(()) => return Ok(()),
+                Err(()) => inner.tier.settled(page).await,
             }
-            guard.discard();
-            return Ok(());
         }
     }
 

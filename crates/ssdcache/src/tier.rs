@@ -352,14 +352,15 @@ impl SsdTier {
     /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
     /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
     /// under way, and names the zone in which the policy works by a checkpoint; reads go on, writes wait.
-    /// `buffered`: the pages in memory. Must be driven to completion.
+    /// `with_buffered` passes on the pages in memory, of which none leaves memory meanwhile. Must be driven
+    /// to completion.
     ///
     /// # Errors
     /// The HDD cannot be flushed, or writes are refused; the policy in use is kept.
     pub async fn set_policy(
         &self,
         policy: Box<dyn SlotPolicy>,
-        buffered: impl FnOnce() -> Vec<PageId>,
+        with_buffered: impl FnOnce(&mut dyn FnMut(&[PageId])),
     ) -> Result<(), TierError> {
         let _quiet = self.core.quiesce().await;
         if let Some(refusal) = self.core.refusal() {
@@ -368,14 +369,15 @@ impl SsdTier {
         // What slots back (doublewrite), and copies that wait for their homes: clean from here on.
         self.core.flush_hdd().await?;
         let now = self.core.now();
-        let usable = {
+        let (mut policy, mut usable) = (Some(policy), false);
+        with_buffered(&mut |pages| {
+            let Some(policy) = policy.take() else { return };
             let mut state = self.core.state.lock();
-            // Under the lock: a page that leaves memory after this is reported to the new policy.
-            state.slots.switch_policy(policy, &buffered(), now);
+            state.slots.switch_policy(policy, pages, now);
             self.core.choice_changes.store(0, Ordering::Relaxed);
             self.core.budget_starts_anew();
-            state.ssd_error.is_none()
-        };
+            usable = state.ssd_error.is_none();
+        });
         if usable
             && self.core.has_slots()
             && let Err(error) = self.core.checkpoint().await
