@@ -117,9 +117,7 @@ async fn a_page_that_lost_its_home_is_not_dropped() {
         let homes: Arc<dyn Homes> = Arc::new(Homeless { given_up });
         let (core, _) = core_with("lru2", Some(Arc::clone(&homes))).await;
         core.write_one(1).await;
-        let now = core.now();
-        let batch = core.state.lock().begin_write_back(32, now);
-        assert_eq!(batch.len(), 1);
+        let batch = vec![core.state.lock().slots.hold_copy(page(1)).expect("a copy")];
         let copied = core.copy_home(batch, IoClass::WriteBack).await;
         copied.result.expect("flushed");
         let failed: Vec<_> = copied.failed.into_iter().map(|(page, _)| page).collect();
