@@ -63,7 +63,6 @@ fn a_store_is_operated_without_a_runtime() {
     let folder = folder();
     let store = PageStore::open(builder(&folder.path().join("store"))).expect("opened");
     let space = store.spaces().create("t").expect("created");
-    store.trace().stop().expect_err("no recording");
     store.store().trace().start(folder.path().join("requests.ptr")).expect("started");
     store.store().what_if().start(&WhatIfOptions::new()).expect("started");
     for fill in 0..200 {
