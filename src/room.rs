@@ -1,4 +1,4 @@
-//! Room for growth: what the store still has, and the alarm when that is too little.
+//! Room for growth: how much the store has, and an alarm when it is low.
 
 use crate::builder::{Builder, Place};
 use crate::shared::Shared;
@@ -11,25 +11,27 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Room {
-    /// What new pages can take before the HDD has to grow.
+    /// Room for new pages before the HDD has to grow.
     pub unallocated_bytes: u64,
-    /// What the file system of the HDD's file has free; `None`: it is no file.
+    /// Free room in the file system of the HDD's file; `None` if the HDD is not a file.
     pub hdd_free_bytes: Option<u64>,
-    /// What the file system of the directory has free, where the manifest is; `None`: there is none.
+    /// Free room in the file system of the store's directory, which holds the manifest; `None` without a
+    /// directory.
     pub directory_free_bytes: Option<u64>,
-    /// What the file system of the SSD's file (or the ring's) has free; `None`: it is no file.
+    /// Free room in the file system of the SSD's (or the ring's) file; `None` if it is not a file.
     pub ssd_free_bytes: Option<u64>,
-    /// What is low, by [`Builder::low_room`](crate::Builder::low_room): `pages` (what new pages can take, in
-    /// the HDD and in its file system), `directory`, `ssd` (unless its file has all its room already).
+    /// What is below [`Builder::low_room`](crate::Builder::low_room): `pages` (room for new pages, in the HDD
+    /// and in its file system), `directory`, `ssd` (unless all blocks of its file are already allocated).
     pub low: Vec<String>,
 }
 
 impl Room {
-    /// Judges what is low: less than `low_bytes`. `ssd_may_grow`: the SSD's file has not all its room yet.
+    /// Lists what has less than `low_bytes`. `ssd_may_grow`: blocks of the SSD's file are yet to be
+    /// allocated.
     fn judged(mut self, low_bytes: u64, ssd_may_grow: bool) -> Self {
         let pages = self.unallocated_bytes.saturating_add(self.hdd_free_bytes.unwrap_or(0));
         let all = [
-            // A device whose size is not known ahead of time may grow.
+            // How far an HDD that is not a file can grow is unknown: it raises no alarm.
             ("pages", Some(pages).filter(|_| self.hdd_free_bytes.is_some())),
             ("directory", self.directory_free_bytes),
             ("ssd", self.ssd_free_bytes.filter(|_| ssd_may_grow)),
@@ -41,7 +43,7 @@ impl Room {
 }
 
 impl Shared {
-    /// The room at this moment. Asks the file systems, which takes microseconds.
+    /// The room at this moment. Queries the file systems, which takes microseconds.
     pub(crate) fn room(&self) -> Room {
         let builder = &self.builder;
         let pages: u64 = self.volume.list().iter().map(|space| u64::from(space.pages)).sum();
@@ -60,7 +62,7 @@ impl Shared {
         .judged(builder.options.low_room, may_grow)
     }
 
-    /// Logs when room becomes low, and when it is no longer.
+    /// Logs when room becomes low, and when that ends.
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
@@ -76,7 +78,7 @@ impl Shared {
 }
 
 impl Builder {
-    /// The file at `place`; `None`: it is a device.
+    /// The file at `place`; `None` if it is a device or does not exist.
     fn file_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
         let path = match place {
             Place::Path(path) => path.clone(),
@@ -87,12 +89,12 @@ impl Builder {
     }
 }
 
-/// Whether the file system has not provided all blocks of the file.
+/// Whether blocks of the file are yet to be allocated.
 fn is_sparse(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.blocks() * 512 < file.len())
 }
 
-/// What an unprivileged process can still write to the file system of `path`.
+/// The bytes that an unprivileged process can still write to the file system of `path`.
 fn free_bytes(path: PathBuf) -> Option<u64> {
     let system = rustix::fs::statvfs(&path).ok()?;
     Some(system.f_bavail.saturating_mul(system.f_frsize))

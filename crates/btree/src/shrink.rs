@@ -1,4 +1,4 @@
-//! Deletes, and merges of nodes that became small.
+//! Deletes, and merges of nodes that have become small.
 //!
 //! A node is merged with a neighbour below the same parent if one page can hold both. The right page of the
 //! two becomes free, so the link of a leaf further left never changes. An attempt is made when a leaf falls
@@ -48,7 +48,7 @@ impl Pair<'_> {
 }
 
 impl Tree {
-    /// Removes `key`; returns the position of the record, or `None` when there is no such key.
+    /// Removes `key`; returns the position of the log record, or `None` when the key does not exist.
     ///
     /// # Errors
     /// A page cannot be read.
@@ -204,7 +204,8 @@ impl Tree {
         (m.commit(), small)
     }
 
-    /// Moves the contents of the root's only child into the root; false when there is none.
+    /// Moves the contents of the root's only child into the root. Returns false when the root is a leaf or
+    /// has several children.
     async fn lower_root(&self) -> Result<bool, TreeError> {
         let root = self.node_mut(ROOT, None).await?;
         let node = Node(&root);
