@@ -31,6 +31,10 @@ const EXTENTS_MAX: u64 = 1 << 40;
 /// The manifest's contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
+    /// The size of the file that these contents were written to: a shorter one has been cut, perhaps within
+    /// its tail. Present in the file only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file_bytes: Option<u64>,
     pub(crate) format: u32,
     /// The store's id, which both devices bear too.
     pub(crate) store: String,
@@ -78,6 +82,7 @@ impl Manifest {
     /// The manifest of a store without spaces.
     pub(crate) fn new(store: String, page_size: PageSize) -> Self {
         Self {
+            file_bytes: None,
             format: MANIFEST_FORMAT,
             store,
             page_bytes: page_size.bytes() as u64,
@@ -323,10 +328,12 @@ impl ManifestStore {
     }
 
     fn replace(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
-        let bytes = encode(manifest)?;
         match &self.place {
-            Place::Memory(cell) => cell.put(bytes),
-            Place::Directory { file, .. } => file.replace(&bytes, slack),
+            Place::Memory(cell) => cell.put(encode(manifest)?),
+            Place::Directory { file, .. } => {
+                let json = serde_json::to_vec(manifest)?;
+                file.replace(&|size| tail::sealed(&with_size(&json, size), 0), slack)
+            }
         }
     }
 }
@@ -344,6 +351,13 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
+/// The manifest's JSON with [`Manifest::file_bytes`].
+fn with_size(json: &[u8], size: usize) -> Vec<u8> {
+    let mut sized = format!("{{\"file_bytes\":{size},").into_bytes();
+    sized.extend_from_slice(&json[1..]);
+    sized
+}
+
 /// Encodes the manifest as one line of JSON and a line with its CRC32C.
 pub(crate) fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
     Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
@@ -358,6 +372,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) {
         let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");
         return Err(bad(&format!("it has format {found}, this version reads {reads}")));
+    }
+    if let Some(size) = manifest.file_bytes.take()
+        && (bytes.len() as u64) < size
+    {
+        return Err(bad(&format!("it was cut: it has {} of {size} bytes", bytes.len())));
     }
     manifest.format = MANIFEST_FORMAT;
     manifest.check().map_err(bad)?;
@@ -383,6 +402,7 @@ mod tests {
     #[test]
     fn a_manifest_reads_back_and_damage_is_noticed() {
         let manifest = Manifest {
+            file_bytes: None,
             format: MANIFEST_FORMAT,
             store: "s".into(),
             page_bytes: 16384,
@@ -417,6 +437,22 @@ mod tests {
             assert!(decode(&bad).is_err());
         }
         assert!(decode(&bytes[..10]).is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_refused_wherever_its_records_end() {
+        let manifest = Manifest::new("s".into(), PageSize::MIN);
+        let size = 64 << 10;
+        let mut bytes = tail::sealed(&with_size(&serde_json::to_vec(&manifest).unwrap(), size), 0);
+        let contents = bytes.len();
+        bytes.resize(size, b'\n');
+        assert_eq!(decode(&bytes).unwrap(), manifest);
+        bytes.push(b'\n');
+        assert_eq!(decode(&bytes).unwrap(), manifest, "a file may be longer");
+        for len in [contents, contents + 1, tail::BLOCK, 5 * tail::BLOCK, size - 1] {
+            let error = decode(&bytes[..len]).unwrap_err().to_string();
+            assert!(error.contains("it was cut"), "{len}: {error}");
+        }
     }
 
     #[test]

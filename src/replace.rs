@@ -86,6 +86,25 @@ struct Appendable {
     rewritten: usize,
 }
 
+/// What a save writes.
+#[derive(Clone, Copy)]
+struct Contents<'a> {
+    /// The most bytes that they take.
+    len: usize,
+    /// Makes them for a file of that many bytes.
+    of_size: &'a dyn Fn(usize) -> Vec<u8>,
+}
+
+impl Contents<'_> {
+    /// Writes the contents to a file of `least` bytes, or of the regular size if `least` is too small.
+    /// Durable when it returns the size.
+    fn write(self, file: File, least: usize) -> Result<usize> {
+        let size = if self.len <= least { least } else { padded(self.len) };
+        write_padded(file, (self.of_size)(size), size)?;
+        Ok(size)
+    }
+}
+
 #[derive(Debug)]
 struct State {
     spare: Spare,
@@ -115,33 +134,36 @@ impl ManifestFile {
         }
     }
 
-    /// Replaces the contents. Durable when it returns `Ok`; after an error either version may be found later.
-    pub(crate) fn replace(&self, bytes: &[u8], slack: Slack) -> Result<()> {
+    /// Replaces the contents, which `of_size` makes for a file of that many bytes: the larger the number, the
+    /// longer they may be. Durable when it returns `Ok`; after an error either version may be found later.
+    pub(crate) fn replace(&self, of_size: &dyn Fn(usize) -> Vec<u8>, slack: Slack) -> Result<()> {
+        let contents = Contents { len: of_size(usize::MAX).len(), of_size };
         let mut state = self.state.lock();
         let State { spare, tail } = &mut *state;
         *tail = None;
         let known = *spare;
         let replaced = match known {
-            Spare::Ready => self.over_spare(bytes, slack, spare),
-            Spare::Unproved | Spare::Exchanged => self.by_new_file(bytes, slack, spare),
+            Spare::Ready => self.over_spare(contents, slack, spare),
+            Spare::Unproved | Spare::Exchanged => self.by_new_file(contents, slack, spare),
         };
         let has = match (replaced, known) {
             (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
                 self.sync_directory()?;
-                self.over_spare(bytes, slack, spare)
+                self.over_spare(contents, slack, spare)
             }
             (Err(e), Spare::Exchanged) if e.kind() == ErrorKind::StorageFull => {
                 self.restate_names().map_err(|_| e)?;
                 *spare = Spare::Ready;
-                self.over_spare(bytes, slack, spare)
+                self.over_spare(contents, slack, spare)
             }
             (Err(e), Spare::Ready) if e.kind() == ErrorKind::NotFound => {
-                self.by_new_file(bytes, slack, spare)
+                self.by_new_file(contents, slack, spare)
             }
             (other, _) => other,
         }?;
         // Contents that are not a manifest's have no tail.
-        *tail = End::after(bytes).ok().map(|end| Appendable { end, has, rewritten: bytes.len() });
+        let end = End::after(&of_size(has)).ok();
+        *tail = end.map(|end| Appendable { end, has, rewritten: contents.len });
         Ok(())
     }
 
@@ -183,20 +205,21 @@ impl ManifestFile {
 
     /// Writes the contents over the spare and exchanges the files. Returns the file's size, as
     /// [`Self::by_new_file`] does.
-    fn over_spare(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<usize> {
+    fn over_spare(&self, contents: Contents<'_>, slack: Slack, spare: &mut Spare) -> Result<usize> {
+        let len = contents.len;
         let path = self.directory.join(SPARE);
         let has = usize::try_from(std::fs::metadata(&path)?.len()).unwrap_or(0);
-        let fits = bytes.len() + SLACK_BYTES <= has;
-        if slack == Slack::Keep && has < padded(bytes.len()) && *spare == Spare::Ready {
-            match self.by_new_file(bytes, slack, spare) {
+        let fits = len + SLACK_BYTES <= has;
+        if slack == Slack::Keep && has < padded(len) && *spare == Spare::Ready {
+            match self.by_new_file(contents, slack, spare) {
                 // There is no room for a longer tail: the present one is soon used up again.
                 Err(error) if fits && error.kind() == ErrorKind::StorageFull => {}
                 other => return other,
             }
         }
         // On a full disk a file cannot grow: a save that may use the slack keeps the current size.
-        let stays = fits || (slack != Slack::Keep && bytes.len() + slack.left() <= has);
-        let has = write_padded(open(&path, OFlags::WRONLY)?, bytes, if stays { has } else { 0 })?;
+        let stays = fits || (slack != Slack::Keep && len + slack.left() <= has);
+        let has = contents.write(open(&path, OFlags::WRONLY)?, if stays { has } else { 0 })?;
         *spare = Spare::Exchanged;
         match self.exchange() {
             // The file system does not support the exchange.
@@ -205,7 +228,7 @@ impl ManifestFile {
             }
             exchanged => exchanged?,
         }
-        self.settle(bytes.len(), spare)?;
+        self.settle(len, spare)?;
         Ok(has)
     }
 
@@ -223,12 +246,13 @@ impl ManifestFile {
         self.sync_directory()
     }
 
-    fn by_new_file(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<usize> {
+    fn by_new_file(&self, contents: Contents<'_>, slack: Slack, spare: &mut Spare) -> Result<usize> {
+        let len = contents.len;
         let path = self.directory.join(FRESH);
         let written = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
-            .and_then(|file| write_padded(file, bytes, 0))
+            .and_then(|file| contents.write(file, 0))
             .and_then(|has| match (*spare, slack) {
-                (Spare::Ready, Slack::Keep) => self.reserve(padded(bytes.len())).map(|()| has),
+                (Spare::Ready, Slack::Keep) => self.reserve(padded(len)).map(|()| has),
                 _ => Ok(has),
             });
         let has = written.inspect_err(|_| {
@@ -237,7 +261,7 @@ impl ManifestFile {
         })?;
         // The spare is unaffected, whether or not the rename becomes durable.
         std::fs::rename(&path, self.directory.join(FILE))?;
-        self.settle(bytes.len(), spare)?;
+        self.settle(len, spare)?;
         Ok(has)
     }
 
@@ -259,7 +283,7 @@ impl ManifestFile {
         if has >= bytes as u64 {
             return Ok(());
         }
-        let _ = write_padded(open(&path, OFlags::WRONLY | OFlags::CREATE)?, b"", bytes)?;
+        write_padded(open(&path, OFlags::WRONLY | OFlags::CREATE)?, Vec::new(), bytes)?;
         self.sync_directory()
     }
 
@@ -278,16 +302,11 @@ fn padded(len: usize) -> usize {
     (len + SLACK_BYTES + tail::room(len)).next_multiple_of(ROUND_BYTES)
 }
 
-/// Writes `bytes` and pads with newlines to `least` bytes, or to the regular size of a file with these
-/// contents if `least` is too small. Durable when it returns the size.
-fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<usize> {
-    let size = if bytes.len() <= least { least } else { padded(bytes.len()) };
-    let mut all = Vec::with_capacity(size);
-    all.extend_from_slice(bytes);
-    all.resize(size, b'\n');
-    file.write_all(&all).map_err(full)?;
-    file.sync_all().map_err(full)?;
-    Ok(size)
+/// Writes `bytes` and pads with newlines to `size` bytes. Durable when it returns.
+fn write_padded(mut file: File, mut bytes: Vec<u8>, size: usize) -> Result<()> {
+    bytes.resize(size, b'\n');
+    file.write_all(&bytes).map_err(full)?;
+    file.sync_all().map_err(full)
 }
 
 /// Treats an exhausted quota as a full disk.
@@ -301,6 +320,10 @@ fn full(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn replace(file: &ManifestFile, bytes: &[u8], slack: Slack) -> Result<()> {
+        file.replace(&|_| bytes.to_vec(), slack)
+    }
 
     fn file() -> (tempfile::TempDir, ManifestFile) {
         let directory = tempfile::tempdir().unwrap();
@@ -332,7 +355,7 @@ mod tests {
         let (directory, file) = file();
         let contents = tail::sealed(b"{}", 0);
         assert!(!file.append(record, Slack::Keep).unwrap(), "there is no file");
-        file.replace(&contents, Slack::Keep).unwrap();
+        replace(&file, &contents, Slack::Keep).unwrap();
         for turn in 0..3 {
             let before = inode(&directory, FILE);
             let mut appended = 0;
@@ -344,7 +367,7 @@ mod tests {
             let more = (0..).take_while(|_| file.append(record, Slack::Use).unwrap()).count();
             assert_eq!((records(&file), more), (appended + more, 16), "the slack holds two pairs of blocks");
             assert_eq!(inode(&directory, FILE), before, "turn {turn}");
-            file.replace(&contents, Slack::Use).unwrap();
+            replace(&file, &contents, Slack::Use).unwrap();
             assert_eq!(records(&file), 0);
         }
     }
@@ -354,7 +377,7 @@ mod tests {
     fn after_a_failure_nothing_is_appended_before_the_next_replacement() {
         let (directory, file) = file();
         let contents = tail::sealed(b"{}", 0);
-        file.replace(&contents, Slack::Keep).unwrap();
+        replace(&file, &contents, Slack::Keep).unwrap();
         assert!(file.append(record, Slack::Keep).unwrap());
         let json = |_| Err(serde::ser::Error::custom("no record"));
         assert!(file.append(json, Slack::Keep).is_err());
@@ -365,12 +388,12 @@ mod tests {
         assert!(file.append(record, Slack::Keep).is_err());
         std::fs::rename(&aside, directory.path().join(FILE)).unwrap();
         assert!(!file.append(record, Slack::Keep).unwrap());
-        file.replace(&contents, Slack::Use).unwrap();
+        replace(&file, &contents, Slack::Use).unwrap();
         assert!(file.append(record, Slack::Keep).unwrap());
         disk_full(&directory);
         file.state.lock().spare = Spare::Exchanged;
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
-        assert!(file.replace(&contents, Slack::Use).is_err());
+        assert!(replace(&file, &contents, Slack::Use).is_err());
         assert!(!file.append(record, Slack::Keep).unwrap(), "the replacement may have taken effect");
     }
 
@@ -379,13 +402,13 @@ mod tests {
         let (directory, file) = file();
         let long = |n: u64| Ok(format!("{{\"n\":{n},\"x\":\"{}\"}}", "x".repeat(3000)).into_bytes());
         let contents = tail::sealed(format!("\"{}\"", "x".repeat(10_000)).as_bytes(), 0);
-        file.replace(&contents, Slack::Keep).unwrap();
+        replace(&file, &contents, Slack::Keep).unwrap();
         while file.append(long, Slack::Keep).unwrap() {}
         let bytes = tail::parse(&file.read().unwrap().unwrap()).unwrap().records.concat().len();
         let has = directory.path().join(SPARE).metadata().unwrap().len() as usize;
         assert!(contents.len() + bytes + SLACK_BYTES <= has);
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
-        file.replace(&contents, Slack::Use).unwrap();
+        replace(&file, &contents, Slack::Use).unwrap();
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
         assert!(!file.append(long, Slack::Use).unwrap(), "without a spare");
     }
@@ -399,14 +422,14 @@ mod tests {
         let (directory, file) = file();
         assert!(file.read().unwrap().is_none());
         for text in ["one", "two", "three", "four"] {
-            file.replace(text.as_bytes(), Slack::Keep).unwrap();
+            replace(&file, text.as_bytes(), Slack::Keep).unwrap();
             assert_eq!(contents(&file), text);
             let sizes = [FILE, SPARE].map(|name| directory.path().join(name).metadata().unwrap().len());
             assert_eq!(sizes, [ROUND_BYTES as u64; 2]);
         }
         assert!(!directory.path().join(FRESH).exists());
         let long = "x".repeat(100_000);
-        file.replace(long.as_bytes(), Slack::Keep).unwrap();
+        replace(&file, long.as_bytes(), Slack::Keep).unwrap();
         assert_eq!(contents(&file), long);
         assert_eq!(directory.path().join(SPARE).metadata().unwrap().len(), padded(100_000) as u64);
     }
@@ -414,12 +437,12 @@ mod tests {
     #[test]
     fn a_spare_that_may_be_the_manifest_on_disk_is_not_written_over() {
         let (directory, file) = file();
-        file.replace(b"one", Slack::Keep).unwrap();
-        file.replace(b"two", Slack::Keep).unwrap();
+        replace(&file, b"one", Slack::Keep).unwrap();
+        replace(&file, b"two", Slack::Keep).unwrap();
         // The state after an exchange that was not made durable.
         file.state.lock().spare = Spare::Exchanged;
         let before = [inode(&directory, FILE), inode(&directory, SPARE)];
-        file.replace(b"three", Slack::Keep).unwrap();
+        replace(&file, b"three", Slack::Keep).unwrap();
         assert_eq!(contents(&file), "three");
         assert!(!before.contains(&inode(&directory, FILE)), "a new file");
         assert_eq!(inode(&directory, SPARE), before[1], "left alone");
@@ -428,15 +451,15 @@ mod tests {
     #[test]
     fn a_doubtful_spare_serves_a_full_disk_once_its_name_is_durable() {
         let (directory, file) = file();
-        file.replace(b"one", Slack::Keep).unwrap();
-        file.replace(b"two", Slack::Keep).unwrap();
+        replace(&file, b"one", Slack::Keep).unwrap();
+        replace(&file, b"two", Slack::Keep).unwrap();
         for (turn, text) in ["three", "four", "five"].into_iter().enumerate() {
             if turn < 2 {
                 file.state.lock().spare = Spare::Exchanged;
             }
             disk_full(&directory);
             let before = [inode(&directory, FILE), inode(&directory, SPARE)];
-            file.replace(text.as_bytes(), Slack::Use).unwrap();
+            replace(&file, text.as_bytes(), Slack::Use).unwrap();
             assert_eq!(contents(&file), text);
             assert_eq!([inode(&directory, SPARE), inode(&directory, FILE)], before, "the same two files");
             assert_eq!(file.state.lock().spare, Spare::Ready);
@@ -446,30 +469,30 @@ mod tests {
     #[test]
     fn a_doubtful_spare_that_is_gone_leaves_a_full_disk_full() {
         let (directory, file) = file();
-        file.replace(b"one", Slack::Keep).unwrap();
+        replace(&file, b"one", Slack::Keep).unwrap();
         file.state.lock().spare = Spare::Exchanged;
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
         disk_full(&directory);
-        assert_eq!(file.replace(b"two", Slack::Use).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(replace(&file, b"two", Slack::Use).unwrap_err().kind(), ErrorKind::StorageFull);
         assert_eq!(contents(&file), "one");
-        file.replace(b"two", Slack::Use).unwrap();
+        replace(&file, b"two", Slack::Use).unwrap();
         assert_eq!(contents(&file), "two");
     }
 
     #[test]
     fn contents_that_name_more_are_saved_only_with_room_for_the_next_save() {
         let (directory, file) = file();
-        file.replace(b"one", Slack::Keep).unwrap();
+        replace(&file, b"one", Slack::Keep).unwrap();
         let long = vec![b'x'; ROUND_BYTES];
         disk_full(&directory);
-        assert_eq!(file.replace(&long, Slack::Keep).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(replace(&file, &long, Slack::Keep).unwrap_err().kind(), ErrorKind::StorageFull);
         assert_eq!(contents(&file), "one");
-        file.replace(&long, Slack::Keep).unwrap();
+        replace(&file, &long, Slack::Keep).unwrap();
         let sizes = [FILE, SPARE].map(|name| directory.path().join(name).metadata().unwrap().len());
         assert_eq!(sizes, [padded(long.len()) as u64; 2]);
         disk_full(&directory);
-        file.replace(&long[1..], Slack::Use).unwrap();
-        file.replace(&long[2..], Slack::Use).unwrap();
+        replace(&file, &long[1..], Slack::Use).unwrap();
+        replace(&file, &long[2..], Slack::Use).unwrap();
         assert_eq!(contents(&file).len(), long.len() - 2);
     }
 
@@ -478,19 +501,19 @@ mod tests {
         let (directory, file) = file();
         let size = || directory.path().join(FILE).metadata().unwrap().len();
         let almost = vec![b'x'; ROUND_BYTES - 10];
-        file.replace(b"one", Slack::Keep).unwrap();
-        file.replace(&almost, Slack::Use).unwrap();
+        replace(&file, b"one", Slack::Keep).unwrap();
+        replace(&file, &almost, Slack::Use).unwrap();
         assert_eq!(size(), ROUND_BYTES as u64);
-        file.replace(&almost, Slack::Keep).unwrap();
+        replace(&file, &almost, Slack::Keep).unwrap();
         assert_eq!(size(), padded(almost.len()) as u64);
     }
 
     #[test]
     fn a_missing_spare_is_recreated() {
         let (directory, file) = file();
-        file.replace(b"one", Slack::Keep).unwrap();
+        replace(&file, b"one", Slack::Keep).unwrap();
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
-        file.replace(b"two", Slack::Keep).unwrap();
+        replace(&file, b"two", Slack::Keep).unwrap();
         assert_eq!(contents(&file), "two");
         assert!(directory.path().join(SPARE).exists());
     }

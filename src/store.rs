@@ -462,8 +462,9 @@ impl PageStore {
     }
 
     /// The oldest log position that redo would need for pages that are dirty in memory at this moment; `None`
-    /// when nothing is dirty. Pages that have left memory are written but perhaps not durable:
-    /// [`PageStore::redo_from`] includes them. 0 after a shutdown that could not write everything.
+    /// when no change is. A page that was created and not changed since needs none. Pages that have left
+    /// memory are written but perhaps not durable: [`PageStore::redo_from`] includes them. 0 after a shutdown
+    /// that could not write everything.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         self.pool.min_recovery_lsn()

@@ -99,7 +99,7 @@ impl Policies<'_> {
 impl Shared {
     async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
         let built = policy.build(&self.builder.slot_params(self.tier.slots(), self.costs(), self.frames()));
-        self.tier.set_policy(built, || self.pool.resident()).await?;
+        self.tier.set_policy(built, |switch| self.pool.with_pages(switch)).await?;
         *self.builder.switched_ssd_policy.lock() = Some(policy);
         // The costs may have been measured again while the switch waited.
         self.tier.set_costs(self.costs());

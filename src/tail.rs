@@ -18,6 +18,8 @@
 //!   later record is sound, the reader reports damage. The loss of both copies of the last record goes
 //!   undetected: that takes two faults.
 //! - *A new file replaces this one.* It is written whole, so its tail is blank.
+//! - *The file is cut, by a copy or its file system.* An append never changes its size, which the contents
+//!   state ([`Manifest::file_bytes`](crate::manifest::Manifest::file_bytes)): a shorter file is refused.
 
 /// Bytes of a block: the unit in which a disk loses data.
 pub(crate) const BLOCK: usize = 4096;

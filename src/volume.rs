@@ -523,6 +523,10 @@ impl Homes for Volume {
         Self::place(self, page)
     }
 
+    fn is_given_up(&self, page: PageId) -> bool {
+        self.live(page.space).is_none_or(|space| space.free.contains(page.no))
+    }
+
     fn written(&self, page: PageId) {
         self.note_first_write(page, |first| {
             if *first == UNWRITTEN {
@@ -583,5 +587,21 @@ mod tests {
         volume.end_drop(SpaceId(1));
         assert_eq!((run(SpaceId(2)), volume.is_dropping(SpaceId(1))), ((0, 1), None));
         assert_eq!(merged(vec![(4, 2), (0, 1), (1, 3)]), [(0, 6)]);
+    }
+
+    #[test]
+    fn a_page_without_a_home_was_given_up_or_is_at_fault() {
+        let volume = volume();
+        let page = |space, no| PageId::new(SpaceId(space), no);
+        let without = |page| volume.offset(page).is_none().then(|| volume.is_given_up(page));
+        for space in [1, 2] {
+            volume.grow(volume.plan_growth(page(space, 0), 0).unwrap());
+            assert!(matches!(volume.take_page(SpaceId(space)), Some(Taken::Page(0, _))));
+        }
+        assert_eq!(without(page(1, 0)), None);
+        assert_eq!(without(page(1, 1)), Some(false), "beyond the end of a space that is in use");
+        volume.begin_free(SpaceId(1), &PageRuns::from_iter([0]));
+        volume.begin_drop(SpaceId(2));
+        assert_eq!([page(1, 0), page(2, 0), page(3, 0)].map(without), [Some(true); 3]);
     }
 }

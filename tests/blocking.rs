@@ -1,8 +1,11 @@
 //! The blocking facade: threads without a runtime share a store.
 
-use pagetier::blocking::PageStore;
-use pagetier::{Builder, Error, PageId};
+use pagetier::blocking::{self, PageStore};
+use pagetier::{
+    BackupOptions, Builder, Drain, Error, NewSsd, PageId, ScrubOptions, SsdEvent, SsdMode, WhatIfOptions,
+};
 use std::path::Path;
+use std::time::Duration;
 
 fn builder(dir: &Path) -> Builder {
     pagetier::PageStore::builder().directory(dir).pool_bytes(4 << 20).ssd_bytes(16 << 20)
@@ -56,12 +59,47 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
 }
 
 #[test]
-fn methods_without_a_blocking_form_are_reachable() {
+fn a_store_is_operated_without_a_runtime() {
     let folder = folder();
-    let store = PageStore::open(builder(folder.path())).expect("opened");
-    let report = store.block_on(store.store().ssd().drain(pagetier::Drain::new()));
+    let store = PageStore::open(builder(&folder.path().join("store"))).expect("opened");
+    let space = store.spaces().create("t").expect("created");
+    store.store().trace().start(folder.path().join("requests.ptr")).expect("started");
+    store.store().what_if().start(&WhatIfOptions::new()).expect("started");
+    for fill in 0..200 {
+        store.allocate(space).expect("allocated")[0] = fill;
+    }
+    assert!(store.trace().stop().expect("stopped").records >= 200);
+    assert!(store.what_if().stop().is_some());
+    store.flush().expect("flushed");
+    let mut events = store.ssd().events();
+    store.policies().set_ssd("lru2").expect("switched");
+    store.policies().set_ssd("no such policy").expect_err("unknown");
+    assert!(store.resize_pool(8 << 20).expect("resized") > 300);
+    let report = store.ssd().drain(Drain::new());
     assert_eq!((report.left, report.failed.len()), (0, 0));
-    assert_eq!(store.store().stats().pool.misses, 0);
+    let scrub = store.scrub(ScrubOptions::default());
+    assert!(scrub.progress().total > 0);
+    assert!(scrub.finished().complete);
+    store.ssd().set_mode(SsdMode::Off).expect("off");
+    assert!(events.any(|event| matches!(event, SsdEvent::Mode { mode: SsdMode::Off })));
+    let new = folder.path().join("new-ssd");
+    store.replace_ssd(NewSsd::path(&new).bytes(16 << 20)).expect("replaced");
+    store.ssd().acknowledge_loss().expect("nothing is lost");
+    let hot = folder.path().join("hot");
+    assert_eq!(store.export_hot(&hot).expect("exported"), 200);
+    store.import_hot(&hot).expect("imported");
+    drop(store.export_stats(folder.path().join("stats.json"), Duration::from_secs(1)).expect("exported"));
+    let backup = folder.path().join("backup");
+    assert_eq!(store.backup(&backup, BackupOptions::default()).expect("copied").pages, 200);
+    assert_eq!(store.free_pages(&[PageId::new(space, 7)]).expect("freed"), 1);
+    store.close().expect("closed");
+
+    let restored = folder.path().join("restored");
+    let report = blocking::restore(builder(&restored), &backup, None, |_| ()).expect("restored");
+    assert_eq!(report.pages, 200);
+    assert_eq!(blocking::inspect(builder(&restored)).expect("inspected").manifest.spaces.len(), 1);
+    let store = PageStore::open_read_only(builder(&restored)).expect("opened");
+    assert_eq!(store.get(PageId::new(space, 7)).expect("read")[0], 7);
 }
 
 #[test]

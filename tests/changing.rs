@@ -361,6 +361,28 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
     }
 }
 
+/// The schedule: a page was discarded before it was ever written, a read of it finds nothing, and meanwhile
+/// the policy is switched. The new policy must not count the page as one in memory: it never leaves.
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_load_fails_during_a_switch_of_the_ssds_policy_is_not_kept_in_its_records() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = store.spaces().create("t").await.unwrap();
+    let page = store.allocate(space).await.unwrap().id();
+    store.discard(page).await.unwrap();
+    let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60))).on(IoOp::Read).times(1);
+    fixture.hdd.inject(slow);
+    let reader = Arc::clone(&store);
+    let read = tokio::spawn(async move { reader.get(page).await.map(|page| page.id()) });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    store.policies().set_ssd("cac").await.unwrap();
+    assert!(!read.is_finished() && store.why(page).unwrap().memory.is_some(), "it is being loaded");
+    assert!(matches!(read.await.unwrap(), Err(Error::NoSuchPage { .. })));
+    let why = store.why(page).unwrap();
+    assert_eq!((why.memory, why.counts), (None, None));
+    store.validate().unwrap();
+}
+
 /// The power fails during a switch under load, or soon after it. Whatever policy the store opens with, it has
 /// every synced version.
 #[tokio::test(start_paused = true)]

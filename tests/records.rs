@@ -149,3 +149,36 @@ async fn a_record_appended_in_doubt_gives_an_extent_twice() {
     let opened = growth_in_doubt(true).await;
     assert!(matches!(opened, Err(OpenError::BadManifest { .. })), "{opened:?}");
 }
+
+/// The schedule: records are appended, the process is killed, and a copy of the directory, or its file
+/// system, ends the manifest's file early. Wherever it ends, records that were acknowledged may be missing.
+#[tokio::test]
+async fn a_manifest_that_was_cut_does_not_open_without_its_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || {
+        let builder = PageStore::builder().directory(folder.path()).pool_bytes(1 << 20).ssd_bytes(0);
+        builder.page_bytes(4096)
+    };
+    let store = builder().open().await.unwrap();
+    let path = folder.path().join("manifest.json");
+    let before = std::fs::read(&path).unwrap();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+        store.spaces().create(name).await.unwrap();
+    }
+    let left = store.left();
+    drop(store);
+    left.await;
+    let whole = std::fs::read(&path).unwrap();
+    let contents = whole.iter().position(|byte| *byte == b'\n').unwrap() + 17;
+    assert_eq!(whole[..contents], before[..contents], "the spaces are records");
+    for len in (512..whole.len()).step_by(512).chain([contents]) {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        match builder().open().await {
+            Err(OpenError::BadManifest { .. }) => {}
+            Err(other) => panic!("{len}: {other}"),
+            Ok(store) => panic!("{len}: it opened with {} spaces", store.spaces().list().len()),
+        }
+    }
+    std::fs::write(&path, &whole).unwrap();
+    assert_eq!(builder().open().await.unwrap().spaces().list().len(), 10);
+}

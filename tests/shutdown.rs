@@ -272,6 +272,39 @@ async fn the_redo_position_covers_what_each_loss_takes() {
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(30));
 }
 
+/// The schedule: an engine takes a page, is cancelled before it logs anything, and later truncates its log.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_was_created_and_not_changed_holds_no_log_back() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = store.spaces().create("t").await.unwrap();
+    let page = |no| PageId::new(space, no);
+    for no in 0..4 {
+        drop(store.create(page(no)).await.unwrap());
+    }
+    assert_eq!(store.min_recovery_lsn(), None);
+    let log = async |no: u32, lsn: u64| store.get_mut(page(no)).await.unwrap().set_lsn(Lsn(lsn));
+    log(2, 20).await;
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(20)), "the first change counts");
+    drop(store.overwrite(page(2)).await.unwrap());
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(20)), "the version below lacks that change, too");
+    store.flush_to(Lsn(1)).await.unwrap();
+    let is_dirty = |no: &u32| store.why(page(*no)).unwrap().memory.is_some_and(|memory| memory.dirty);
+    let dirty = (0..4).filter(is_dirty);
+    assert_eq!(dirty.collect::<Vec<u32>>(), [2], "what was created is written");
+    store.sync().await.unwrap();
+    assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(20), "all are on the SSD alone");
+    assert_eq!(store.ssd().oldest_lsn(), Some(Lsn(20)));
+    log(0, 25).await;
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(25)));
+    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    drop(store.create(page(5)).await.unwrap());
+    assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(25));
+    store.sync().await.unwrap();
+    store.get_mut(page(1)).await.unwrap()[0] = 1;
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(0)), "a change without a record may need any");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_space_is_restored_under_its_number_and_no_number_is_used_twice() {
     let fixture = Fixture::new();

@@ -488,3 +488,79 @@ fn the_readme_shows_the_quickstart() {
     let code = example.split_once("\n\n").map(|(_, code)| code);
     assert_eq!(shown, code, "README.md and examples/quickstart.rs differ");
 }
+
+/// Asynchronous methods without a blocking form, and why.
+const WITHOUT_BLOCKING_FORM: [(&str, &str); 3] = [
+    ("PageStore::get_owned", "its guard would outlive the thread's runtime"),
+    ("PageStore::get_mut_owned", "its guard would outlive the thread's runtime"),
+    ("PageStore::left", "it outlives the store, and close and drop wait for it"),
+];
+
+/// The type that an `impl` line is about.
+fn implemented(line: &str) -> Option<&str> {
+    let mut rest = line.strip_prefix("impl")?;
+    if rest.starts_with('<') {
+        rest = rest.split_once("> ")?.1;
+    }
+    rest = rest.split_once(" for ").map_or(rest, |(_, subject)| subject);
+    rest.trim().split(|c: char| !c.is_alphanumeric()).next()
+}
+
+/// The functions that `declared` finds in the lines of `text`, each after its type (if any) and `::`.
+fn functions<'t>(text: &'t str, declared: impl Fn(&'t str) -> Option<&'t str>) -> Vec<String> {
+    let mut of = String::new();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        match (implemented(line), line.trim().strip_suffix(':').and_then(|part| part.split_once(" by "))) {
+            (Some(subject), _) => of = format!("{subject}::"),
+            (None, Some((part, _))) => of = format!("{part}::"),
+            (None, None) if line == "}" => of.clear(),
+            (None, None) => {}
+        }
+        if let Some(name) = declared(line) {
+            found.push(format!("{of}{name}"));
+        }
+    }
+    found
+}
+
+fn name(rest: &str) -> Option<&str> {
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+#[test]
+fn every_asynchronous_method_has_a_blocking_form() {
+    let (mut blocking, mut asynchronous) = (Vec::new(), Vec::new());
+    for (file, text) in files("rs").iter().filter(|(file, _)| file.starts_with("src/")) {
+        if file.starts_with("src/blocking/") {
+            blocking.extend(functions(text, |line| {
+                let line = line.trim();
+                let plain = ["pub fn ", "fn "].iter().find_map(|before| line.strip_prefix(before));
+                // Within the macros: the name and its arguments.
+                plain
+                    .or(line.ends_with(';').then_some(line).filter(|line| line.contains(") -> ")))
+                    .and_then(name)
+            }));
+        } else {
+            asynchronous.extend(functions(text, |line| {
+                let line = line.trim();
+                let future = line.strip_prefix("pub fn ").filter(|line| line.contains("-> impl Future"));
+                line.strip_prefix("pub async fn ").or(future).and_then(name)
+            }));
+        }
+    }
+    assert!(asynchronous.len() > 40, "{asynchronous:?}");
+    let has_form = |function: &String| {
+        let by_path = blocking.contains(function);
+        // A builder opens a store or stands first among the arguments of a function.
+        let by_builder = function.strip_prefix("Builder::").is_some_and(|name| {
+            [name.to_owned(), format!("PageStore::{name}")].iter().any(|form| blocking.contains(form))
+        });
+        by_path || by_builder || WITHOUT_BLOCKING_FORM.iter().any(|(without, _)| without == function)
+    };
+    let missing: Vec<&String> = asynchronous.iter().filter(|function| !has_form(function)).collect();
+    assert!(missing.is_empty(), "without a blocking form in src/blocking: {missing:?}");
+    for (without, _) in WITHOUT_BLOCKING_FORM {
+        assert!(asynchronous.iter().any(|function| function == without), "{without} does not exist");
+    }
+}

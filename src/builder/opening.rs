@@ -69,9 +69,14 @@ mod tests {
 
     #[test]
     fn recovery_is_described_in_words_and_damage_stands_out() {
-        let clean = recovery_text(true, &RecoveryReport { trusted: 7, ..RecoveryReport::default() });
-        assert_eq!(clean, "after a close: 7 pages on the SSD, 0 slots and 0 bytes read");
-        let crash = RecoveryReport { found: 2, damaged: 1, repaired: 3, ..RecoveryReport::default() };
+        let mut clean = RecoveryReport::default();
+        clean.trusted = 7;
+        assert_eq!(
+            recovery_text(true, &clean),
+            "after a close: 7 pages on the SSD, 0 slots and 0 bytes read"
+        );
+        let mut crash = RecoveryReport::default();
+        (crash.found, crash.damaged, crash.repaired) = (2, 1, 3);
         assert_eq!(
             recovery_text(false, &crash),
             "after a crash: 2 pages on the SSD, 0 slots and 0 bytes read, 3 repaired, 1 DAMAGED"

@@ -3,6 +3,7 @@
 use crate::edit;
 use crate::node::{self, HEADER_BYTES, NONE, Node, SLOT_BYTES};
 use crate::pages::Supply;
+use crate::room::PATH_PAGES;
 use crate::tree::{ROOT, Tree, TreeError};
 use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
@@ -11,6 +12,9 @@ impl Tree {
     /// Puts an entry whose leaf lacked room a moment ago, or whose value is, or was, in a chain.
     #[cold]
     pub(crate) async fn put_structural(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
+        let in_chain = !node::is_inline(key, value, self.payload());
+        let chain_pages = if in_chain { self.chain_pages(value.len()) } else { 0 };
+        let _room = self.room.take(PATH_PAGES + chain_pages).await;
         let _structure = self.structure.read().await;
         // 1. Descend with exclusive latches; release those above each node with room.
         let mut held: Vec<PageMut<'_>> = Vec::new();
@@ -28,9 +32,7 @@ impl Tree {
         let lacks_room = |page: &&PageMut<'_>| !self.has_room(Node(page), key, value);
         let mut wanted = [&page].into_iter().chain(held.iter().rev()).take_while(lacks_room).count();
         wanted += usize::from(wanted > held.len());
-        if !node::is_inline(key, value, self.payload()) {
-            wanted += self.chain_pages(value.len());
-        }
+        wanted += chain_pages;
         let freed = Node(&page).chain(Node(&page).search(key));
         let supply = self.supply(wanted, freed).await?;
         // 3. Ascend, splitting nodes without room, in a single record.

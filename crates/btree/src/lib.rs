@@ -6,6 +6,7 @@
 //! | How is a page laid out, and how is it changed? | `node.rs`, `edit.rs` |
 //! | What do readers and writers latch? | `tree.rs` |
 //! | How are pages allocated and freed? | `pages.rs` |
+//! | How many pages are latched at once? | `room.rs` |
 //! | How does the tree grow and shrink? | `grow.rs`, `shrink.rs` |
 //! | How is it scanned and bulk-loaded? | `scan.rs`, `append.rs` |
 //! | What makes a tree sound? | `check.rs` |
@@ -18,6 +19,7 @@ mod edit;
 mod grow;
 mod node;
 mod pages;
+mod room;
 mod scan;
 mod shrink;
 #[cfg(test)]

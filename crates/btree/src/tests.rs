@@ -1,7 +1,9 @@
 //! Tests of the tree: against a map, under concurrent tasks, and across crashes.
 
+use crate::node::{LEAF, Node};
+use crate::tree::{META_PAGE, ROOT};
 use crate::{Appender, Tree, full_pages};
-use pagetier::{PageSize, PageStore};
+use pagetier::{PageSize, PageStore, pool_bytes_for};
 use pagetier_wal::{Wal, WalLimits, redo};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -230,6 +232,136 @@ async fn a_queue_reuses_its_pages_and_stays_short() {
     }
     assert_eq!(assert_sound(&tree).await.entries, 100);
     assert!(end(&tree).await < 30, "{} pages", end(&tree).await);
+}
+
+/// The number of leaves without entries.
+async fn empty_leaves(tree: &Tree) -> usize {
+    let mut empty = 0;
+    for no in 1..end(tree).await as u32 {
+        let page = tree.store.get(tree.id(no)).await.unwrap();
+        empty += usize::from(Node(&page).kind() == LEAF && Node(&page).count() == 0);
+    }
+    empty
+}
+
+/// What a delete has to wait for in
+/// [`a_delete_dropped_while_it_waits_leaves_no_empty_leaf`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Blocked {
+    Structure,
+    Meta,
+    Parent,
+    Left,
+    Leaf,
+    Right,
+}
+
+/// The schedule: a delete finds the last entry of a leaf whose neighbours are full, waits for a lock or for
+/// one of the pages that the merge needs, and is dropped there. It must have removed nothing.
+#[tokio::test]
+async fn a_delete_dropped_while_it_waits_leaves_no_empty_leaf() {
+    use Blocked::{Leaf, Left, Meta, Parent, Right, Structure};
+    const PER_LEAF: u32 = 12;
+    let dir = tempfile::tempdir().unwrap();
+    let tree = new_tree(dir.path(), 4 << 20).await;
+    let mut appender = Appender::new(&tree);
+    for n in 0..50 * PER_LEAF {
+        appender.push(&n.to_be_bytes(), &short(n)).await.unwrap();
+    }
+    drop(appender);
+    assert_eq!(assert_sound(&tree).await.leaves, 50);
+    for (nth, blocked) in (1..).zip([Structure, Meta, Parent, Left, Leaf, Right]) {
+        let first = nth * 5 * PER_LEAF;
+        let last = (first + PER_LEAF - 1).to_be_bytes();
+        for n in first..first + PER_LEAF - 1 {
+            tree.delete(&n.to_be_bytes()).await.unwrap();
+        }
+        let leaf = async |n: u32| tree_leaf(&tree, n).await;
+        let page = match blocked {
+            Structure => None,
+            Meta => Some(META_PAGE),
+            Parent => Some(ROOT),
+            Left => Some(leaf(first - 1).await),
+            Leaf => Some(leaf(first).await),
+            Right => Some(leaf(first + PER_LEAF).await),
+        };
+        let latched = match page {
+            Some(no) => Some(tree.store.get_mut(tree.id(no)).await.unwrap()),
+            None => None,
+        };
+        let locked = if latched.is_none() { Some(tree.structure.write().await) } else { None };
+        let dropped = polled(tree.delete(&last), 1).await.is_none();
+        drop((latched, locked));
+        // The left neighbour can take the leaf: the right one is not needed.
+        assert_eq!(dropped, blocked != Right, "{blocked:?}");
+        let there = tree.get(&last, <[u8]>::to_vec).await.unwrap().is_some();
+        assert_eq!((there, empty_leaves(&tree).await), (dropped, 0), "{blocked:?}");
+        assert_eq!(tree.delete(&last).await.unwrap().is_some(), there);
+        assert_eq!(empty_leaves(&tree).await, 0, "{blocked:?}");
+        assert_eq!(assert_sound(&tree).await.leaves, 50 - u64::from(nth));
+    }
+}
+
+/// The page of the leaf that covers the number.
+async fn tree_leaf(tree: &Tree, n: u32) -> u32 {
+    tree.leaf(&n.to_be_bytes()).await.unwrap().id().no
+}
+
+/// The schedule: a delete merges a leaf, waits for the root in order to merge the nodes above, and is dropped
+/// there. The next merge below the same nodes must make up for it.
+#[tokio::test]
+async fn nodes_that_a_dropped_delete_left_small_are_merged_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = new_tree(dir.path(), 8 << 20).await;
+    for n in 0..3_000 {
+        tree.put(&key(n), &value(n)).await.unwrap();
+    }
+    assert_eq!(assert_sound(&tree).await.height, 3);
+    let mut dropped = 0;
+    for n in 0..3_000 {
+        if n % 8 > 0 {
+            let root = tree.store.get(tree.id(ROOT)).await.unwrap();
+            dropped += u32::from(polled(tree.delete(&key(n)), 1).await.is_none());
+            drop(root);
+        }
+        tree.delete(&key(n)).await.unwrap();
+    }
+    assert!(dropped > 50, "{dropped}");
+    // A drop may have come between the last merge and the removal of the levels above.
+    tree.put(&key(0), &value(0)).await.unwrap();
+    tree.delete(&key(0)).await.unwrap();
+    let report = assert_sound(&tree).await;
+    assert_eq!((report.leaves, report.height, report.free + 2), (1, 1, end(&tree).await));
+}
+
+/// The schedule: every task has latched the leaf of its key when the first of them takes pages for its value.
+/// The leaves pin more than half of the frames, and the value needs as many.
+#[tokio::test]
+async fn long_values_put_at_once_do_not_exhaust_the_pool() {
+    const LEAVES: u32 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let pool_bytes = pool_bytes_for(100, 0, PageSize::new(PAGE).unwrap());
+    let tree = Arc::new(new_tree(dir.path(), pool_bytes).await);
+    let mut appender = Appender::new(&tree);
+    for n in 0..LEAVES * 12 {
+        appender.push(&n.to_be_bytes(), &short(n)).await.unwrap();
+    }
+    drop(appender);
+    let meta = tree.store.get_mut(tree.id(META_PAGE)).await.unwrap();
+    let mut puts = tokio::task::JoinSet::new();
+    for leaf in 0..LEAVES {
+        let tree = Arc::clone(&tree);
+        puts.spawn(async move { tree.put(&(leaf * 12).to_be_bytes(), &vec![7; 50 * 4_000]).await });
+    }
+    // Long enough that all wait: the leaves are in memory.
+    for _ in 0..LEAVES {
+        tokio::task::yield_now().await;
+    }
+    drop(meta);
+    while let Some(put) = puts.join_next().await {
+        put.unwrap().unwrap();
+    }
+    assert_eq!(assert_sound(&tree).await.overflow, u64::from(LEAVES) * 50);
 }
 
 /// Seven tasks change keys of their own while two others scan in both directions and check the tree: every

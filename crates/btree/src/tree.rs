@@ -14,7 +14,8 @@
 //!
 //! **Structure.** Changes to several pages lock `structure` in shared mode; [`Tree::check`] locks it
 //! exclusively, so that no page joins or leaves the tree during its walk. A task locks it before it latches a
-//! page.
+//! page. Before that, it takes the pages that it may latch from `room`, so that such changes never pin every
+//! frame.
 //!
 //! **Records.** Each change is one mini-transaction. It first waits for all of its pages and then changes
 //! them without an await point, so an error or a dropped future leaves the tree unchanged. A delete that
@@ -22,6 +23,7 @@
 
 use crate::edit;
 use crate::node::{self, Meta, Node, Stored};
+use crate::room::Room;
 use pagetier::{Lsn, PageId, PageMut, PageRef, PageStore, SpaceId};
 use pagetier_wal::{MiniTx, Wal};
 use std::borrow::Cow;
@@ -60,6 +62,7 @@ pub struct Tree {
     pub(crate) wal: Option<Wal>,
     pub(crate) space: SpaceId,
     pub(crate) structure: RwLock<()>,
+    pub(crate) room: Room,
 }
 
 impl Tree {
@@ -85,10 +88,12 @@ impl Tree {
     }
 
     /// Opens the tree in `space`, once redo has recovered it. Without a log (for bulk loads), changes are not
-    /// logged.
+    /// logged. Splits, merges and changes of long values pin at most half of the frames that the pool has at
+    /// this moment: others wait.
     #[must_use]
     pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
-        Self { store, wal, space, structure: RwLock::new(()) }
+        let room = Room::of(&store);
+        Self { store, wal, space, structure: RwLock::new(()), room }
     }
 
     /// The meta page of the tree in `space`; `None` when the page does not exist or holds no tree, which redo

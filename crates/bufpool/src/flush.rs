@@ -32,15 +32,16 @@ impl<T: Tier> Pool<T> {
         self.flush_where(|frame| frame.word.is_unwritten()).await
     }
 
-    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Redo then needs nothing
-    /// up to `lsn`, as long as the embedder dirties no page with older LSNs. If the future is dropped, writes
-    /// in flight still finish.
+    /// Writes every page whose recovery LSN is at most `lsn`, and every page that was created and not changed
+    /// since, and makes them durable. Redo then needs nothing up to `lsn`, as long as the embedder dirties no
+    /// page with older LSNs. If the future is dropped, writes in flight still finish.
     ///
     /// # Errors
     /// As [`Pool::flush_all`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
         // Includes pages that are not dirty yet because the guard that logged the change still lives.
-        self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn)).await
+        self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn || from == Lsn::BLANK))
+            .await
     }
 
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {

@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// Marks the absence of a recovery LSN: the page is clean.
 pub(crate) const NO_LSN: u64 = u64::MAX;
+/// The recovery LSN of a page that is dirty because it was created, and has no change.
+const BLANK: u64 = Lsn::BLANK.0;
 
 /// A frame's metadata: 40 bytes.
 #[derive(Debug)]
@@ -48,8 +50,15 @@ impl Frame {
         self.logical.swap(0, Ordering::Relaxed)
     }
 
-    /// The smallest LSN that redo would need for this page. An LSN only moves from `recovery_lsn` to
-    /// `writing_lsn`, and is in both in between; reading them in that order never misses it.
+    /// Notes that the page is dirty from `lsn` on, unless an earlier change is noted.
+    pub(crate) fn note_lsn(&self, lsn: Lsn) {
+        let first = |noted| (noted >= BLANK && lsn.0 < noted).then_some(lsn.0);
+        let _ = self.recovery_lsn.fetch_update(Ordering::AcqRel, Ordering::Relaxed, first);
+    }
+
+    /// The smallest LSN that redo would need for this page; `None` when the page is clean, [`Lsn::BLANK`]
+    /// when it needs none. An LSN only moves from `recovery_lsn` to `writing_lsn`, and is in both in between;
+    /// reading them in that order never misses it.
     pub(crate) fn redo_from(&self) -> Option<Lsn> {
         let lsn = self.recovery_lsn.load(Ordering::Acquire).min(self.writing_lsn.load(Ordering::Acquire));
         (lsn != NO_LSN).then_some(Lsn(lsn))

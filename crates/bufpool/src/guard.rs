@@ -1,7 +1,6 @@
 //! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held
 //! across `.await`. A guard borrows its pool, or keeps it alive.
 
-use crate::frame::NO_LSN;
 use crate::inner::Inner;
 use crate::stalls::TaskId;
 use crate::tier::Tier;
@@ -10,7 +9,6 @@ use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::FrameId;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How a guard refers to its pool: by reference, or by an `Arc`. Only this crate implements it.
 pub trait Held: Clone + Deref<Target = Inner<Self::Tier>> {
@@ -33,6 +31,8 @@ pub struct Guard<P: Held, const EXCLUSIVE: bool> {
     frame: FrameId,
     holder: TaskId,
     modified: bool,
+    /// The page is dirty without a change through this guard.
+    dirty: bool,
     lsn_set: bool,
     /// The latch has been passed on: dropping the guard does nothing.
     passed_on: bool,
@@ -60,7 +60,7 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
         // A release build does not even look at the frame.
         let page = if cfg!(debug_assertions) { pool.frames.at(frame).page() } else { None };
         let holder = page.map_or_else(TaskId::current, |page| pool.stalls.holders.add(page));
-        Self { pool, frame, holder, modified: false, lsn_set: false, passed_on: false }
+        Self { pool, frame, holder, modified: false, dirty: false, lsn_set: false, passed_on: false }
     }
 
     /// Gives up the latch without releasing it. Removes the record that [`Guard::new`] made, on behalf of the
@@ -97,17 +97,19 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next.
     #[inline]
     fn publish(&mut self) {
-        if EXCLUSIVE && std::mem::take(&mut self.modified) {
-            self.pool.became_dirty(self.frame, self.id(), self.lsn());
+        let [modified, dirty] = [&mut self.modified, &mut self.dirty].map(std::mem::take);
+        if EXCLUSIVE && (modified || dirty) {
+            let lsn = if modified { self.lsn() } else { Lsn::BLANK };
+            self.pool.became_dirty(self.frame, self.id(), lsn);
         }
     }
 }
 
 impl<P: Held> Guard<P, true> {
-    /// As [`Guard::new`]; the page is dirty from the start.
+    /// As [`Guard::new`]; the page is dirty from the start, without a change that redo would need.
     pub(crate) fn dirty(pool: P, frame: FrameId) -> Self {
         let mut guard = Self::new(pool, frame);
-        guard.modified = true;
+        guard.dirty = true;
         guard
     }
 
@@ -125,8 +127,7 @@ impl<P: Held> Guard<P, true> {
         header.put(self.image_mut());
         if !self.lsn_set {
             self.lsn_set = true;
-            let first = &self.pool.frames.at(self.frame).recovery_lsn;
-            let _ = first.compare_exchange(NO_LSN, lsn.0, Ordering::AcqRel, Ordering::Relaxed);
+            self.pool.frames.at(self.frame).note_lsn(lsn);
             self.pool.note_lsn(lsn);
         }
     }
@@ -143,12 +144,23 @@ impl<P: Held> Guard<P, true> {
         Guard::new(pool, frame)
     }
 
-    /// Removes the page and its changes from memory.
-    pub(crate) fn discard(mut self) {
-        self.pass_on();
+    /// Removes the page and its changes from memory, unless the tier cannot discard it yet.
+    ///
+    /// # Errors
+    /// The guard, if so.
+    pub(crate) fn discard(mut self) -> Result<(), Self> {
         let (frame, page) = (self.frame, self.id());
-        self.pool.policy.lock().remove(frame, false);
+        // Under one lock: see `Pool::with_pages`.
+        let mut policy = self.pool.policy.lock();
+        if !self.pool.tier.discarded(page) {
+            drop(policy);
+            return Err(self);
+        }
+        policy.remove(frame, false);
+        drop(policy);
+        self.pass_on();
         self.pool.frames.abandon(frame, page);
+        Ok(())
     }
 }
 

@@ -155,8 +155,7 @@ impl<T: Tier> Inner<T> {
     /// Marks the page in `frame` dirty, after a change through a guard that is about to release it.
     pub(crate) fn became_dirty(&self, frame: FrameId, page: PageId, lsn: Lsn) {
         let f = self.frames.at(frame);
-        let none = crate::frame::NO_LSN;
-        let _ = f.recovery_lsn.compare_exchange(none, lsn.0, Ordering::AcqRel, Ordering::Relaxed);
+        f.note_lsn(lsn);
         let (was_dirty, being_written) = f.word.dirty();
         if was_dirty {
             return;

@@ -1,11 +1,10 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
-use crate::frame::{Frame, NO_LSN};
 use crate::guard::PageRef;
 use crate::inner::PolicyGuard;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use pagetier_page::PageId;
+use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{Access, FrameId, FramePolicy};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
@@ -26,7 +25,7 @@ pub struct InMemory {
     /// GD2L's H above the current inflation L, in milliseconds: the cost of losing the page from memory. The
     /// page with the smallest H is evicted first. `None` under policies without H.
     pub h_ms: Option<f64>,
-    /// The log position of the first unwritten change.
+    /// The log position of the first unwritten change; `None` for a page without one.
     pub recovery_lsn: Option<u64>,
 }
 
@@ -47,7 +46,7 @@ impl<T: Tier> Pool<T> {
             being_written: f.word.is_cleaning(),
             pins: f.word.pins(),
             h_ms: policy.worth_ms(frame),
-            recovery_lsn: (lsn != NO_LSN).then_some(lsn),
+            recovery_lsn: (lsn < Lsn::BLANK.0).then_some(lsn),
         })
     }
 
@@ -100,11 +99,15 @@ impl<T: Tier> Pool<T> {
         *policy = new;
     }
 
-    /// The pages in memory, in no order, except those whose eviction has begun. Takes no lock. A page that
-    /// enters or leaves memory during the call may be missing.
-    #[must_use]
-    pub fn resident(&self) -> Vec<PageId> {
-        self.inner.frames.all.iter().filter(|f| !f.word.is_gone()).filter_map(Frame::page).collect()
+    /// Passes to `see` the pages in memory, the next victim first. Until it returns, no page leaves memory,
+    /// and the tier learns of no discard. Pages that are being loaded are not among them. `see` runs under
+    /// the policy's lock: it may take locks that follow it in the order.
+    pub fn with_pages<R>(&self, see: impl FnOnce(&[PageId]) -> R) -> R {
+        let mut policy = self.inner.policy.lock();
+        let order = eviction_order(&mut policy);
+        let pages: Vec<PageId> =
+            order.into_iter().filter_map(|frame| self.inner.frames.at(frame).page()).collect();
+        see(&pages)
     }
 }
 

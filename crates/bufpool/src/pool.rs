@@ -1,5 +1,6 @@
 //! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
+use crate::frame::Frame;
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
@@ -187,13 +188,10 @@ impl<T: Tier> Pool<T> {
                 cleaned.await;
                 continue;
             }
-            if !inner.tier.discarded(page) {
-                drop(guard);
-                inner.tier.settled(page).await;
-                continue;
+            match guard.discard().map_err(drop) {
+                Ok(()) => return Ok(()),
+                Err(()) => inner.tier.settled(page).await,
             }
-            guard.discard();
-            return Ok(());
         }
     }
 
@@ -305,14 +303,16 @@ impl<T: Tier> Pool<T> {
         self.inner.policy.lock().set_costs(costs);
     }
 
-    /// The oldest log position that redo needs for dirty pages in memory; `None` when nothing is dirty.
+    /// The oldest log position that redo needs for dirty pages in memory; `None` when no change is dirty. A
+    /// page that was created and not changed since needs none.
     /// Written pages are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): read this value,
     /// flush, then truncate the log.
     ///
     /// A pool that ended without having written everything returns 0.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
-        let oldest = self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min();
+        let frames = self.inner.frames.all.iter();
+        let oldest = frames.filter_map(Frame::redo_from).filter(|lsn| *lsn != Lsn::BLANK).min();
         // Check this last: it is set before a change is dropped.
         if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }

@@ -90,7 +90,8 @@ pub struct DirtyPage {
     pub image: IoBuf,
     /// Logical reads of the page since they were last reported.
     pub logical: u32,
-    /// The LSN of the oldest change that the image contains and the storage below may lack (0 when unknown).
+    /// The LSN of the oldest change that the image contains and the storage below may lack: 0 when unknown,
+    /// [`Lsn::BLANK`] when the page was created and not changed since.
     pub recovery_lsn: Lsn,
 }
 

@@ -26,6 +26,8 @@ struct Zeroes {
     /// Whether a change invalidates a copy on the SSD.
     has_copies: AtomicBool,
     classes: Mutex<Vec<IoClass>>,
+    /// Called after a discard has taken effect.
+    on_discard: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 fn failed(page: PageId, op: IoOp) -> TierError {
@@ -76,6 +78,9 @@ impl Tier for Zeroes {
     fn allocated(&self, _: PageId) {}
 
     fn discarded(&self, _: PageId) -> bool {
+        if let Some(call) = &*self.on_discard.lock().unwrap() {
+            call();
+        }
         true
     }
 }
@@ -230,4 +235,28 @@ async fn a_waiting_request_gets_the_frame_of_a_failed_load_at_once() {
     };
     let ((), waited) = tokio::join!(bad, waiting);
     assert_eq!(waited, Duration::from_millis(6), "two consecutive reads without a pause between them");
+}
+
+/// The schedule: the tier forgets a page that is being discarded, and another thread asks for the pages in
+/// memory before the page has left. The list would outlive the page, and no notification would follow.
+#[tokio::test]
+async fn a_page_that_the_tier_has_forgotten_is_not_among_the_pages_in_memory() {
+    let tier = Arc::default();
+    let (pool, _) = start(&tier);
+    drop(pool.create(page(1)).await.unwrap());
+    drop(pool.create(page(2)).await.unwrap());
+    let (seen, lists) = std::sync::mpsc::channel();
+    let asked = pool.clone();
+    *tier.on_discard.lock().unwrap() = Some(Box::new(move || {
+        let (asked, seen, (now, answer)) = (asked.clone(), seen.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let pages = asked.with_pages(<[_]>::to_vec);
+            let _ = now.send(());
+            let _ = seen.send(pages);
+        });
+        // An answer before the page has left is the fault.
+        let _ = answer.recv_timeout(Duration::from_millis(200));
+    }));
+    pool.discard(page(1)).await.unwrap();
+    assert_eq!(lists.recv().unwrap(), [page(2)]);
 }

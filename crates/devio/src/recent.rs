@@ -17,6 +17,7 @@ const SECTOR: u64 = 512;
 
 /// The moving average of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct RecentCost {
     /// The number of operations in the average.
     pub ops: u64,

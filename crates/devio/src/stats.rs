@@ -14,6 +14,7 @@ use std::time::Duration;
 
 /// Statistics of one direction (reads or writes) of one class, or of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DirStats {
     /// Operations that succeeded.
     pub ops: u64,
@@ -65,6 +66,7 @@ impl DirStats {
 
 /// Reads and writes of one class, or of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ClassStats {
     /// Reads.
     pub read: DirStats,
@@ -82,6 +84,7 @@ impl ClassStats {
 
 /// Operations that failed for good, by error kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ErrorCounts {
     /// [`crate::DeviceErrorKind::Io`].
     pub io: u64,
@@ -107,6 +110,7 @@ impl ErrorCounts {
 
 /// Repeated attempts, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct RetryCounts {
     /// The kernel was temporarily out of resources (EAGAIN, EBUSY).
     pub again: u64,
@@ -128,6 +132,7 @@ impl RetryCounts {
 
 /// A device's statistics at one moment, or between two.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DeviceStats {
     /// By class, in the order of [`IoClass::ALL`]; see [`DeviceStats::class`].
     pub classes: [ClassStats; IoClass::ALL.len()],

@@ -47,6 +47,7 @@ impl TierParams {
 
 /// Event counts; the difference of two describes an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct Counts {
     /// Page references.
     pub requests: u64,

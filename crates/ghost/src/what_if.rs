@@ -28,6 +28,7 @@ impl Sampled {
 
 /// The cost of one pair of sizes. Everything but the sizes is per 1,000 requests of the whole stream.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Cost {
     /// Frames of the pool.
     pub pool_pages: u32,

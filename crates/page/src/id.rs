@@ -53,6 +53,12 @@ impl fmt::Display for PageId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Lsn(pub u64);
 
+impl Lsn {
+    /// The recovery LSN of a page that was created and not changed since: no record describes it, so redo
+    /// needs none. Above every position of a log.
+    pub const BLANK: Self = Self(u64::MAX - 1);
+}
+
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)

@@ -31,6 +31,7 @@ const ERRORS_MIN: f64 = 1.5;
 
 /// The setting that an adaptive policy follows, and why.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Choice {
     /// The setting in force.
     pub setting: &'static str,

@@ -57,7 +57,8 @@ pub struct TierStats {
     pub memory_bytes: u64,
     /// What the SSD is used for.
     pub mode: SsdMode,
-    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
+    /// alone.
     pub oldest_lsn: Option<Lsn>,
     /// The write budget, if there is one.
     pub write_budget: Option<BudgetStats>,
@@ -250,7 +251,8 @@ impl SsdTier {
         let _ = self.core.redo_from.set(redo_from);
     }
 
-    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
+    /// alone.
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.core.state.lock().oldest_lsn()
@@ -351,14 +353,15 @@ impl SsdTier {
     /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
     /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
     /// under way, and names the zone in which the policy works by a checkpoint; reads continue, writes wait.
-    /// `buffered`: the pages in memory. Must be driven to completion.
+    /// `with_buffered` passes on the pages in memory, of which none leaves memory meanwhile. Must be driven
+    /// to completion.
     ///
     /// # Errors
     /// The HDD cannot be flushed, or writes are refused; the policy in use is kept.
     pub async fn set_policy(
         &self,
         policy: Box<dyn SlotPolicy>,
-        buffered: impl FnOnce() -> Vec<PageId>,
+        with_buffered: impl FnOnce(&mut dyn FnMut(&[PageId])),
     ) -> Result<(), TierError> {
         let _quiet = self.core.quiesce().await;
         if let Some(refusal) = self.core.refusal() {
@@ -367,14 +370,15 @@ impl SsdTier {
         // What slots back (doublewrite), and copies that wait for their homes: clean from here on.
         self.core.flush_hdd().await?;
         let now = self.core.now();
-        let usable = {
+        let (mut policy, mut usable) = (Some(policy), false);
+        with_buffered(&mut |pages| {
+            let Some(policy) = policy.take() else { return };
             let mut state = self.core.state.lock();
-            // Under the lock: a page that leaves memory after this is reported to the new policy.
-            state.slots.switch_policy(policy, &buffered(), now);
+            state.slots.switch_policy(policy, pages, now);
             self.core.choice_changes.store(0, Ordering::Relaxed);
             self.core.resend_price();
-            state.ssd_error.is_none()
-        };
+            usable = state.ssd_error.is_none();
+        });
         if usable
             && self.core.has_slots()
             && let Err(error) = self.core.checkpoint().await

@@ -60,6 +60,7 @@ pub enum Verdict {
 
 /// One group's statistics (2013 paper, section 5.2), for reports.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct GroupStats {
     /// The space that the group's pages belong to.
     pub space: crate::SpaceId,
@@ -78,6 +79,7 @@ pub struct GroupStats {
 /// A policy's counts of one page since tracking began (2013 paper, section 5.1), by the page's home at the
 /// time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[non_exhaustive]
 pub struct PageCounts {
     /// r_D: random physical reads while not on the SSD.
     pub reads_hdd: u64,

@@ -442,14 +442,14 @@ impl Model {
         let page = self.pages.get(&id)?;
         let n = |what, home| parts(&page.log, what, home).div_ceil(PARTS);
         let logical = |home| if self.anticipates { n(What::Logical, home) } else { 0 };
-        Some(PageCounts {
-            reads_hdd: n(What::Read, Home::Hdd),
-            reads_ssd: n(What::Read, Home::Ssd),
-            logical_hdd: logical(Home::Hdd),
-            logical_ssd: logical(Home::Ssd),
-            writes_hdd: n(What::Write, Home::Hdd),
-            writes_ssd: n(What::Write, Home::Ssd),
-        })
+        let mut counts = PageCounts::default();
+        counts.reads_hdd = n(What::Read, Home::Hdd);
+        counts.reads_ssd = n(What::Read, Home::Ssd);
+        counts.logical_hdd = logical(Home::Hdd);
+        counts.logical_ssd = logical(Home::Ssd);
+        counts.writes_hdd = n(What::Write, Home::Hdd);
+        counts.writes_ssd = n(What::Write, Home::Ssd);
+        Some(counts)
     }
 
     pub(super) fn copied_home(&mut self, id: PageId, slot: u32) {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 /// The progress of a drain, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DrainProgress {
     /// Pages written home so far.
     pub written: u64,

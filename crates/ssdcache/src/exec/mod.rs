@@ -66,6 +66,12 @@ pub trait Homes: Send + Sync + 'static {
         self.offset(page)
     }
 
+    /// Whether `page`, which has no offset, was given up: it was freed, or its space is being dropped. If it
+    /// was not, it has lost its home by a fault, and a write of it fails. Default: no page was.
+    fn is_given_up(&self, _page: PageId) -> bool {
+        false
+    }
+
     /// A version of `page` has been written, to the SSD or home. Default: nothing.
     fn written(&self, _page: PageId) {}
 

@@ -4,26 +4,32 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use crate::exec::Core;
 use crate::exec::open::open;
 use crate::exec::write_home::{HomeBound, Outcome};
+use crate::exec::{Core, Homes};
 use crate::format::journal::Backing;
 use crate::protocol::slots::Located;
 use common::{LONG, dirty, formatted, image, layout, page, params, seed};
-use pagetier_bufpool::WrittenPage;
+use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
-use pagetier_page::{Flags, Lsn, Stamp};
+use pagetier_page::{Flags, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Home};
 use std::sync::Arc;
 use tokio::time::timeout;
 
 /// A tier without its maintenance, over a new SSD.
 async fn core(policy: &str) -> (Arc<Core>, Arc<SimDevice>) {
+    core_with(policy, None).await
+}
+
+async fn core_with(policy: &str, homes: Option<Arc<dyn Homes>>) -> (Arc<Core>, Arc<SimDevice>) {
     let power = SimPower::new();
     let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
     let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
     formatted(&ssd, layout(8)).await;
-    let opened = open(params(&hdd, &ssd, layout(8), policy));
+    let mut params = params(&hdd, &ssd, layout(8), policy);
+    params.homes = homes.unwrap_or(params.homes);
+    let opened = open(params);
     (Arc::new(opened.await.expect("it opens").0), ssd)
 }
 
@@ -86,4 +92,43 @@ async fn a_batch_whose_pages_are_all_superseded_wakes_those_that_wait_for_them()
     let pages = vec![HomeBound::new(page(1), image, Lsn(0))];
     core.write_home(Backing::Appended, pages, IoClass::Clean, &each).await;
     timeout(LONG, waiter).await.expect("it is woken").expect("it ends");
+}
+
+/// Homes without a place for any page.
+struct Homeless {
+    given_up: bool,
+}
+
+impl Homes for Homeless {
+    fn offset(&self, _: PageId) -> Option<u64> {
+        None
+    }
+
+    fn is_given_up(&self, _: PageId) -> bool {
+        self.given_up
+    }
+}
+
+/// A page without a home is dropped only if it was given up. Otherwise its write fails, whether it comes from
+/// the pool or from its slot, which keeps the only copy.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_lost_its_home_is_not_dropped() {
+    for given_up in [false, true] {
+        let homes: Arc<dyn Homes> = Arc::new(Homeless { given_up });
+        let (core, _) = core_with("lru2", Some(Arc::clone(&homes))).await;
+        core.write_one(1).await;
+        let batch = vec![core.state.lock().slots.hold_copy(page(1)).expect("a copy")];
+        let copied = core.copy_home(batch, IoClass::WriteBack).await;
+        copied.result.expect("flushed");
+        let failed: Vec<_> = copied.failed.into_iter().map(|(page, _)| page).collect();
+        assert_eq!(failed, if given_up { vec![] } else { vec![page(1)] });
+        assert_eq!(core.state.lock().slots.is_only_copy(page(1)), !given_up);
+
+        let (core, _) = core_with("none", Some(homes)).await;
+        let done = |written: WrittenPage| match written.result {
+            Ok(_) => assert!(given_up),
+            Err(error) => assert!(!given_up && matches!(error, TierError::NoSuchPage { .. }), "{error}"),
+        };
+        timeout(LONG, core.write_dirty(vec![dirty(2, 0)], IoClass::Clean, &done)).await.expect("it ends");
+    }
 }

@@ -182,7 +182,7 @@ impl Core {
             let mut displaced = displaced.get(&page).copied();
             let result = match outcome {
                 Outcome::Failed(error) => Err(error),
-                Outcome::Home | Outcome::Superseded | Outcome::SpaceDropped => {
+                Outcome::Home | Outcome::Superseded | Outcome::GivenUp => {
                     let (home, by_copy) = self.arrived_home(page, image.as_slice());
                     displaced = displaced.or(by_copy);
                     Ok(home)
@@ -219,7 +219,7 @@ impl Core {
                     return again.lock().push(HomeBound::new(page, image, lsn));
                 }
                 Outcome::Failed(error) => Err(error),
-                Outcome::Superseded | Outcome::SpaceDropped => Ok(state.slots.home(page)),
+                Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.home(page)),
                 Outcome::Home => {
                     state.slots.policy().wrote(page, Home::Hdd, now);
                     Ok(state.slots.home(page))

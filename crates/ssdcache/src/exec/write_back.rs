@@ -163,7 +163,7 @@ impl HeldSlots<'_> {
                 Outcome::Home => arrived.lock().push(page),
                 Outcome::Superseded => {}
                 // The copy has no home, so it is not worth another attempt.
-                Outcome::SpaceDropped => core.state.lock().slots.discard(page),
+                Outcome::GivenUp => core.state.lock().slots.discard(page),
                 Outcome::Failed(error) => errors.lock().push((page, error)),
             }
         };

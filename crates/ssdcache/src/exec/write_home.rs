@@ -54,9 +54,9 @@ pub(super) enum Outcome {
     Home,
     /// The page's slot has received a newer version, which may be home already.
     Superseded,
-    /// The page's space is being dropped, so there was nothing to write. Its slot must not be treated as a
-    /// copy of its home, though: a crash may bring the space back.
-    SpaceDropped,
+    /// The page was freed, or its space is being dropped, so there was nothing to write. Its slot must not be
+    /// treated as a copy of its home, though: a crash may bring the space back.
+    GivenUp,
     Failed(TierError),
 }
 
@@ -105,7 +105,7 @@ impl Core {
         let failed = Mutex::new(Vec::new());
         let each_noted = |page, image, outcome| {
             self.unflushed.ended(page, self.hdd_flush.next());
-            let unbacked = matches!(outcome, Outcome::SpaceDropped) && backing != Backing::Ring;
+            let unbacked = matches!(outcome, Outcome::GivenUp) && backing != Backing::Ring;
             if unbacked || matches!(outcome, Outcome::Failed(_)) {
                 failed.lock().push(page);
             }
@@ -307,7 +307,8 @@ impl Core {
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
-                None => each(page, image, Outcome::SpaceDropped),
+                None if self.homes.is_given_up(page) => each(page, image, Outcome::GivenUp),
+                None => each(page, image, Outcome::Failed(TierError::NoSuchPage { page })),
             }
         }
         let mut runs = write_runs(&self.hdd, pieces, class);

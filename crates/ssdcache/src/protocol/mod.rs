@@ -98,9 +98,11 @@ impl Protocol {
         }
     }
 
-    /// The oldest change that would be lost with the SSD; `None`: the HDD has every change.
+    /// The oldest change that would be lost with the SSD; `None`: the HDD has every change. A page that was
+    /// created and not changed since has none.
     pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
-        self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min()
+        let oldest = self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min();
+        oldest.filter(|lsn| *lsn != Lsn::BLANK)
     }
 
     /// A lower bound, for a checkpoint, of the changes that the HDD lacks and a copy has, present or written

@@ -125,7 +125,7 @@ impl Watch {
 }
 
 fn fields(counts: PageCounts) -> [u64; 6] {
-    let PageCounts { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd } = counts;
+    let PageCounts { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd, .. } = counts;
     [reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd]
 }
 
@@ -136,12 +136,17 @@ mod tests {
     #[test]
     fn counting_continues_for_a_forgotten_page() {
         let mut watch = Watch::default();
-        let counts = |reads_hdd, logical_hdd| PageCounts { reads_hdd, logical_hdd, ..PageCounts::default() };
+        let counts = |reads_hdd, logical_hdd| {
+            let mut counts = PageCounts::default();
+            (counts.reads_hdd, counts.logical_hdd) = (reads_hdd, logical_hdd);
+            counts
+        };
         watch.see(Some(counts(1, 4)), Home::Hdd, 5.0);
         watch.see(Some(counts(2, 8)), Home::Hdd, 5.0);
         watch.see(Some(counts(1, 2)), Home::Hdd, 5.0);
         watch.see(None, Home::Ssd, 5.0);
-        let on_ssd = PageCounts { reads_ssd: 3, logical_ssd: 4, writes_ssd: 2, ..PageCounts::default() };
+        let mut on_ssd = PageCounts::default();
+        (on_ssd.reads_ssd, on_ssd.logical_ssd, on_ssd.writes_ssd) = (3, 4, 2);
         watch.see(Some(on_ssd), Home::Ssd, 10.0);
         assert_eq!((watch.sum[0], watch.sum[2]), (3, 10));
         let point = watch.point(30.0).unwrap();

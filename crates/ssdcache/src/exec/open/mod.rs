@@ -97,6 +97,7 @@ pub enum OpenError {
 
 /// The progress of a recovery, in pages that it reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Progress {
     /// Pages read so far.
     pub done: u64,
@@ -106,6 +107,7 @@ pub struct Progress {
 
 /// The findings of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct RecoveryReport {
     /// The generation of the checkpoint from which it started.
     pub generation: u64,

@@ -126,6 +126,7 @@ pub enum MapWork {
 
 /// Counters of the SSD cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct SlotCounts {
     /// Pages admitted to a free slot.
     pub admitted_free: u64,
@@ -159,6 +160,7 @@ pub struct SlotCounts {
 
 /// The slots without a page, by what they wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct FreeSlots {
     /// Writable at once.
     pub writable: usize,

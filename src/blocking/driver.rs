@@ -1,0 +1,48 @@
+//! The runtime of a blocking store, and the thread that drives it.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::runtime::{EnterGuard, Handle, Runtime};
+use tokio::sync::Notify;
+
+/// A runtime that runs until this is dropped.
+#[derive(Debug)]
+pub(super) struct Driver {
+    handle: Handle,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    pub(super) fn start() -> io::Result<Self> {
+        let runtime: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (handle, stop) = (runtime.handle().clone(), Arc::new(Notify::new()));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("pagetier-blocking".into())
+            .spawn(move || runtime.block_on(stopped.notified()))?;
+        Ok(Self { handle, stop, thread: Some(thread) })
+    }
+
+    pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.handle.block_on(future)
+    }
+
+    /// Makes the runtime the current one of this thread.
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.handle.enter()
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the runtime's thread panicked");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The parts of a blocking store: each has the waiting calls of its counterpart, under the same names.
+//! [`PageStore::store`] has those that do not wait.
+
+use super::PageStore;
+use crate::{
+    Drain, DrainReport, Error, ReadmitReport, Recorded, ScrubOptions, ScrubProgress, ScrubReport, SpaceId,
+    SpaceInfo, SsdEvent, SsdLoss, SsdMode, SsdPolicy, UnknownPolicy, WhatIf,
+};
+use std::io;
+use std::ops::Range;
+
+/// Defines a part and blocking forms of its counterpart's methods, under their names.
+macro_rules! part {
+    (
+        $(#[$doc:meta])*
+        $part:ident by $method:ident:
+        $($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $part<'a>(&'a PageStore);
+
+        impl PageStore {
+            #[doc = concat!("See [`crate::PageStore::", stringify!($method), "`].")]
+            #[must_use]
+            pub fn $method(&self) -> $part<'_> {
+                $part(self)
+            }
+        }
+
+        impl $part<'_> {
+            $(
+                #[doc = concat!("See [`crate::", stringify!($part), "::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+                pub fn $name(self, $($arg: $type),*) -> Result<$ok, $err> {
+                    self.0.block_on(self.0.store().$method().$name($($arg),*))
+                }
+            )*
+        }
+    };
+}
+
+part! {
+    /// The spaces of a store. See [`PageStore::spaces`].
+    Spaces by spaces:
+    free(space: SpaceId, range: Range<u32>) -> Result<u32, Error>;
+    shrink(space: SpaceId) -> Result<u64, Error>;
+    create(name: &str) -> Result<SpaceId, Error>;
+    create_as(id: SpaceId, name: &str) -> Result<(), Error>;
+    remove(space: SpaceId) -> Result<(), Error>;
+}
+
+impl Spaces<'_> {
+    /// See [`crate::Spaces::find`].
+    #[must_use]
+    pub fn find(self, name: &str) -> Option<SpaceId> {
+        self.0.store().spaces().find(name)
+    }
+
+    /// See [`crate::Spaces::list`].
+    #[must_use]
+    pub fn list(self) -> Vec<SpaceInfo> {
+        self.0.store().spaces().list()
+    }
+
+    /// See [`crate::Spaces::pages`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
+        self.0.store().spaces().pages(space)
+    }
+}
+
+part! {
+    /// The SSD of a store. See [`PageStore::ssd`].
+    Ssd by ssd:
+    set_mode(mode: SsdMode) -> Result<(), Error>;
+    readmit() -> Result<ReadmitReport, Error>;
+    abandon() -> Result<SsdLoss, Error>;
+    acknowledge_loss() -> Result<(), Error>;
+}
+
+impl<'a> Ssd<'a> {
+    /// See [`crate::Ssd::drain`].
+    pub fn drain(self, drain: Drain) -> DrainReport {
+        self.0.block_on(self.0.store().ssd().drain(drain))
+    }
+
+    /// The SSD's events from this moment on; the iterator waits for the next one. See [`crate::Ssd::events`].
+    #[must_use]
+    pub fn events(self) -> SsdEvents<'a> {
+        SsdEvents { store: self.0, events: self.0.store().ssd().events() }
+    }
+}
+
+/// Events of the SSD, which ends with its store. See [`Ssd::events`].
+#[derive(Debug)]
+pub struct SsdEvents<'a> {
+    store: &'a PageStore,
+    events: crate::SsdEvents,
+}
+
+impl Iterator for SsdEvents<'_> {
+    type Item = SsdEvent;
+
+    fn next(&mut self) -> Option<SsdEvent> {
+        self.store.block_on(self.events.next())
+    }
+}
+
+part! {
+    /// The policies of a store. See [`PageStore::policies`].
+    Policies by policies:
+    set_ssd(policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Result<(), Error>;
+}
+
+part! {
+    /// The recording of page traces. See [`PageStore::trace`].
+    Trace by trace:
+    stop() -> Result<Recorded, io::Error>;
+}
+
+part! {
+    /// Simulated pools and SSDs of other sizes. See [`PageStore::what_if`].
+    Estimates by what_if:
+}
+
+impl Estimates<'_> {
+    /// See [`crate::Estimates::stop`].
+    #[must_use]
+    pub fn stop(self) -> Option<WhatIf> {
+        self.0.block_on(self.0.store().what_if().stop())
+    }
+}
+
+/// A scrub in progress in the background. Dropping this stops the scrub after the current page.
+#[derive(Debug)]
+pub struct Scrub<'a> {
+    store: &'a PageStore,
+    scrub: crate::Scrub,
+}
+
+impl PageStore {
+    /// See [`crate::PageStore::scrub`].
+    #[must_use]
+    pub fn scrub(&self, options: ScrubOptions) -> Scrub<'_> {
+        let _runtime = self.driver.enter();
+        Scrub { store: self, scrub: self.store.scrub(options) }
+    }
+}
+
+impl Scrub<'_> {
+    /// See [`crate::Scrub::progress`].
+    #[must_use]
+    pub fn progress(&self) -> ScrubProgress {
+        self.scrub.progress()
+    }
+
+    /// See [`crate::Scrub::abort`].
+    pub fn abort(&self) {
+        self.scrub.abort();
+    }
+
+    /// See [`crate::Scrub::finished`].
+    #[must_use]
+    pub fn finished(self) -> ScrubReport {
+        self.store.block_on(self.scrub.finished())
+    }
+}

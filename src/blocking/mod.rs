@@ -1,0 +1,205 @@
+//! The store for code without an async runtime: every call blocks its thread until it completes.
+//!
+//! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
+//! use the store at the same time. Every asynchronous method has a blocking form under its name, except for
+//! those that keep a store open beyond its thread ([`crate::PageStore::get_owned`],
+//! [`crate::PageStore::get_mut_owned`]). [`PageStore::store`] gives access to the methods that do not wait.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let temporary = tempfile::tempdir()?;
+//! # let dir = temporary.path().join("store");
+//! use pagetier::blocking::PageStore;
+//!
+//! let store = PageStore::open(pagetier::PageStore::builder().directory(&dir).ssd_bytes(64 << 20))?;
+//! let space = store.spaces().create("greetings")?;
+//! let mut page = store.allocate(space)?;
+//! page[..5].copy_from_slice(b"hello");
+//! let id = page.id();
+//! drop(page);
+//! store.sync()?;
+//! assert_eq!(&store.get(id)?[..5], b"hello");
+//! store.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Panics
+//! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
+//! other tasks: use [`crate::PageStore`] there.
+
+mod driver;
+mod handles;
+
+use crate::{
+    BackupError, BackupOptions, BackupReport, Builder, Costs, Error, HotSetError, HotSetReport, Inspection,
+    Loss, Lsn, NewSsd, OpenError, PageId, PageMut, PageRef, PageSize, RestoreProgress, RestoreReport,
+    SharedDevice, SpaceId, StatsExport, StatsExportError,
+};
+use driver::Driver;
+pub use handles::{Estimates, Policies, Scrub, Spaces, Ssd, SsdEvents, Trace};
+use std::future::Future;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+/// An open store with blocking calls. Share it in an `Arc`, or by reference between scoped threads.
+///
+/// Dropping it without [`PageStore::close`] is equivalent to a crash: nothing that [`PageStore::sync`]
+/// promised is lost.
+#[derive(Debug)]
+pub struct PageStore {
+    /// Dropped before the runtime that it runs on.
+    store: crate::PageStore,
+    driver: Driver,
+}
+
+impl PageStore {
+    /// Opens, or creates, the store that `builder` describes.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`OpenError::Runtime`] when the runtime or its thread cannot be started.
+    pub fn open(builder: Builder) -> Result<Self, OpenError> {
+        let driver = started()?;
+        let store = driver.block_on(builder.open())?;
+        Ok(Self { store, driver })
+    }
+
+    /// Opens the store that `builder` describes without changing anything.
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`]; [`OpenError::Runtime`].
+    pub fn open_read_only(builder: Builder) -> Result<Self, OpenError> {
+        let driver = started()?;
+        let store = driver.block_on(builder.open_read_only())?;
+        Ok(Self { store, driver })
+    }
+
+    /// The asynchronous store, for calls that do not wait, such as [`crate::PageStore::stats`] and
+    /// [`crate::PageStore::prefetch`].
+    #[must_use]
+    pub fn store(&self) -> &crate::PageStore {
+        &self.store
+    }
+
+    /// Waits for `future` on this thread, for a combination of the asynchronous store's methods.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.block_on(future)
+    }
+
+    /// See [`crate::PageStore::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
+        match self.store.try_get(page) {
+            Some(page) => Ok(page),
+            None => self.block_on(self.store.get(page)),
+        }
+    }
+
+    /// Reads the pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
+    pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
+        Scan { store: self, scan: self.store.scan(space, range) }
+    }
+
+    /// See [`crate::PageStore::close`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close(self) -> Result<(), Error> {
+        let Self { store, driver } = self;
+        driver.block_on(store.close())
+    }
+}
+
+/// Defines blocking forms of the asynchronous store's methods, under their names.
+macro_rules! blocking {
+    ($($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*) => {
+        $(
+            #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+            pub fn $name(&self, $($arg: $type),*) -> Result<$ok, $err> {
+                self.block_on(self.store.$name($($arg),*))
+            }
+        )*
+    };
+}
+
+impl PageStore {
+    blocking! {
+        allocate(space: SpaceId) -> Result<PageMut<'_>, Error>;
+        get_mut(page: PageId) -> Result<PageMut<'_>, Error>;
+        overwrite(page: PageId) -> Result<PageMut<'_>, Error>;
+        create(page: PageId) -> Result<PageMut<'_>, Error>;
+        recreate(page: PageId) -> Result<PageMut<'_>, Error>;
+        discard(page: PageId) -> Result<(), Error>;
+        free(page: PageId) -> Result<(), Error>;
+        free_pages(pages: &[PageId]) -> Result<u32, Error>;
+        sync() -> Result<(), Error>;
+        flush_to(lsn: Lsn) -> Result<(), Error>;
+        flush() -> Result<(), Error>;
+        redo_from(log_end: Lsn, loss: Loss) -> Result<Lsn, Error>;
+        resize_pool(bytes: u64) -> Result<u64, Error>;
+        replace_ssd(new: NewSsd) -> Result<(), Error>;
+        backup(dest: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport, BackupError>;
+        export_hot(path: impl AsRef<Path>) -> Result<u64, HotSetError>;
+        import_hot(path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError>;
+        export_stats(path: impl AsRef<Path>, every: Duration) -> Result<StatsExport, StatsExportError>;
+        shutdown() -> Result<(), Error>;
+    }
+}
+
+/// Creates a store from backups. See [`Builder::restore`].
+///
+/// # Errors
+/// As there; [`BackupError::Open`] with [`OpenError::Runtime`].
+pub fn restore(
+    builder: Builder,
+    from: impl AsRef<Path>,
+    upto: Option<u32>,
+    progress: impl Fn(RestoreProgress) + Send,
+) -> Result<RestoreReport, BackupError> {
+    started()?.block_on(builder.restore(from, upto, progress))
+}
+
+/// Describes a store that is not open. See [`Builder::inspect`].
+///
+/// # Errors
+/// As there; [`OpenError::Runtime`].
+pub fn inspect(builder: Builder) -> Result<Inspection, OpenError> {
+    started()?.block_on(builder.inspect())
+}
+
+/// Measures the costs of two devices. See [`crate::calibrate`].
+///
+/// # Errors
+/// [`OpenError::Device`], [`OpenError::Runtime`].
+pub fn calibrate(
+    hdd: &SharedDevice,
+    hdd_from: u64,
+    ssd: &SharedDevice,
+    ssd_from: u64,
+    page_size: PageSize,
+    budget: Duration,
+) -> Result<Costs, OpenError> {
+    Ok(started()?.block_on(crate::calibrate(hdd, hdd_from, ssd, ssd_from, page_size, budget))?)
+}
+
+fn started() -> Result<Driver, OpenError> {
+    Driver::start().map_err(|source| OpenError::Runtime { source })
+}
+
+/// The pages of a range, in order. See [`PageStore::scan`].
+#[derive(Debug)]
+pub struct Scan<'a> {
+    store: &'a PageStore,
+    scan: crate::Scan<'a>,
+}
+
+impl<'a> Iterator for Scan<'a> {
+    type Item = Result<PageRef<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.store.block_on(self.scan.next())
+    }
+}
