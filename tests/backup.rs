@@ -524,9 +524,9 @@ async fn a_restoration_on_devices_that_fail_is_an_error_and_a_finished_one_is_du
                 continue;
             }
         }
-        to.devices = devices.each_ref().map(|device| {
-            Arc::new(device.after_power_cut(nth, &SimPower::new())) as SharedDevice
-        });
+        to.devices = devices
+            .each_ref()
+            .map(|device| Arc::new(device.after_power_cut(nth, &SimPower::new())) as SharedDevice);
         let copy = to.builder().create(false).open().await.unwrap();
         expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
     }

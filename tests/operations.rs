@@ -53,7 +53,9 @@ enum Trouble {
     HddSlow,
     SsdGone,
     /// The manifest cannot be saved. The saves that fail may take effect.
-    Saves { replaced: bool },
+    Saves {
+        replaced: bool,
+    },
     /// Each call is dropped at some moment.
     Dropped,
     Beside(Operation),
@@ -293,9 +295,6 @@ async fn settles(store: &PageStore, what: &str) -> bool {
     for _ in 0..20 {
         if store.ssd().state() == SsdState::Degraded || store.stats().ssd.refusing.is_some() {
             failed = store.ssd().readmit().await.err();
-            if matches!(failed, Some(Error::Refusing { .. })) {
-                return false;
-            }
         }
         match store.sync().await {
             Ok(()) if store.ssd().state() != SsdState::Degraded => return true,
@@ -303,6 +302,9 @@ async fn settles(store: &PageStore, what: &str) -> bool {
             Err(error) => failed = Some(error),
         }
         sleep(Duration::from_secs(1)).await;
+    }
+    if store.stats().ssd.refusing.is_some() {
+        return false;
     }
     panic!("{what}: the store does not work again: {failed:?}, {:?}", store.stats().ssd);
 }
@@ -355,8 +357,18 @@ async fn try_with(operation: Operation, trouble: Trouble, seed: u64) {
 
 async fn with_every_trouble(operation: Operation) {
     let others = [
-        ResizePool, SetPoolPolicy, SetSsdPolicy, WriteBudget, ReplaceSsd, Modes, Draining, Scrub, Backup,
-        HotSet, Shrink, Observe,
+        ResizePool,
+        SetPoolPolicy,
+        SetSsdPolicy,
+        WriteBudget,
+        ReplaceSsd,
+        Modes,
+        Draining,
+        Scrub,
+        Backup,
+        HotSet,
+        Shrink,
+        Observe,
     ];
     let beside = others.into_iter().filter(|other| *other as u8 > operation as u8).map(Trouble::Beside);
     let shutdowns = [Trouble::Shutdown; 2];

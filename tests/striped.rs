@@ -87,7 +87,10 @@ async fn a_member_that_fails_or_disappears_under_load_costs_nothing_synced() {
         let _ = store.sync().await;
         assert_eq!(store.ssd().state(), SsdState::Degraded, "{seed}");
         let error = store.stats().ssd.ssd_error.map(|error| error.to_string());
-        assert!(error.as_ref().is_some_and(|error| error.contains(&format!("ssd {}", seed % 3))), "{error:?}");
+        assert!(
+            error.as_ref().is_some_and(|error| error.contains(&format!("ssd {}", seed % 3))),
+            "{error:?}"
+        );
         member.set_present(true);
         member.clear_faults();
         let report = store.ssd().readmit().await.unwrap();

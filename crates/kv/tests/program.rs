@@ -71,8 +71,8 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
     let dir = folder.path().join("kv");
     loaded(&dir, 500);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let open = || Kv::open(&Options::new(&dir).pool_bytes(8 << 20).ssd_bytes(16 << 20));
-    let store = Arc::new(runtime.block_on(open()).unwrap());
+    let options = Options::new(&dir).pool_bytes(8 << 20).ssd_bytes(16 << 20);
+    let store = Arc::new(runtime.block_on(Kv::open(&options)).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let writer = runtime.spawn({
         let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
@@ -100,7 +100,8 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
     for command in commands {
         let refused = kv(&dir, command);
         let text = said(&refused);
-        assert!(refused.status.code() == Some(1) && text.contains("in use") || text.contains("open already"));
+        let why = text.contains("in use") || text.contains("open already");
+        assert!(refused.status.code() == Some(1) && why, "{command:?}: {text}");
         assert!(refused.stdout.is_empty() && !copy.exists(), "{command:?}: {text}");
     }
     stop.store(true, Ordering::Relaxed);
@@ -126,15 +127,23 @@ fn a_full_disk_ends_a_load_by_name_and_loses_nothing() {
     let kept = entries(&dir);
     assert!(kept >= 2_000, "{kept}");
     loaded(&dir, 4_000);
-    assert_eq!(entries(&dir).max(4_000), entries(&dir));
+    assert!(entries(&dir) >= 4_000);
     // Nor can a copy be made, and the store is as it was.
     let (to, partial) = (folder.path().join("copy"), folder.path().join("copy.partial"));
     let backup = ["backup", to.to_str().unwrap()];
     let full = limited(1 << 20, &dir, &backup);
     assert!(full.status.code() == Some(1) && !to.exists(), "{}", said(&full));
     let before = entries(&dir);
+    // What an interrupted backup leaves is refused by name.
+    if !partial.exists() {
+        std::fs::create_dir(&partial).unwrap();
+    }
     let refused = kv(&dir, &backup);
-    assert!(refused.status.code() == Some(1) && said(&refused).contains("copy.partial"), "{}", said(&refused));
+    assert!(
+        refused.status.code() == Some(1) && said(&refused).contains("copy.partial"),
+        "{}",
+        said(&refused)
+    );
     std::fs::remove_dir_all(&partial).unwrap();
     assert!(kv(&dir, &backup).status.success());
     assert_eq!(entries(&to), before);
