@@ -10,12 +10,12 @@ use crate::lock::ReadLocks;
 use crate::manifest::ManifestStore;
 use crate::memory_manifest::MemoryManifest;
 use crate::store::PageStore;
-use pagetier_devio::{OpenOptions, OverlayDevice, Reap, SharedDevice, open_file};
+use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice, open_file};
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The memory for what recovery and the embedder write, in bytes per device.
@@ -75,7 +75,15 @@ impl Builder {
         }
         let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
         self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", &mut locks)?;
-        if has_ssd {
+        if has_ssd && let Some(path) = self.missing_ssd() {
+            if !self.options.accept_ssd_loss {
+                let expected = manifest.ssd.clone().unwrap_or_default();
+                let what = format!("is missing ({})", path.display());
+                return Err(OpenError::SsdMissing { expected, what });
+            }
+            // A blank SSD in memory takes its place.
+            self.ssd_device = Some(Arc::new(MemoryDevice::new("ssd", 0)));
+        } else if has_ssd {
             self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", &mut locks)?;
         } else if manifest.ssd.is_none() {
             self.ring_device = self.overlaid(self.ring_place(), "ring", &mut locks)?;
@@ -87,6 +95,16 @@ impl Builder {
         self.options.ssd_mode = SsdMode::ReadOnly;
         self.read_locks = ReadLocks { _held: locks };
         self.open().await
+    }
+
+    /// The path of the SSD, if nothing is there.
+    fn missing_ssd(&self) -> Option<PathBuf> {
+        let path = match (self.ssd_place(), &self.options.directory) {
+            (Place::Path(path), _) => path,
+            (Place::Default, Some(directory)) => directory.join("ssd.cache"),
+            _ => return None,
+        };
+        (!path.exists()).then_some(path)
     }
 
     /// The device at `place` under an overlay.

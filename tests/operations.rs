@@ -295,9 +295,6 @@ async fn settles(store: &PageStore, what: &str) -> bool {
     for _ in 0..20 {
         if store.ssd().state() == SsdState::Degraded || store.stats().ssd.refusing.is_some() {
             failed = store.ssd().readmit().await.err();
-            if matches!(failed, Some(Error::Refusing { .. })) {
-                return false;
-            }
         }
         match store.sync().await {
             Ok(()) if store.ssd().state() != SsdState::Degraded => return true,
@@ -305,6 +302,9 @@ async fn settles(store: &PageStore, what: &str) -> bool {
             Err(error) => failed = Some(error),
         }
         sleep(Duration::from_secs(1)).await;
+    }
+    if store.stats().ssd.refusing.is_some() {
+        return false;
     }
     panic!("{what}: the store does not work again: {failed:?}, {:?}", store.stats().ssd);
 }

@@ -72,8 +72,7 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
     loaded(&dir, 500);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let options = Options::new(&dir).pool_bytes(8 << 20).ssd_bytes(16 << 20);
-    let open = || Kv::open(&options);
-    let store = Arc::new(runtime.block_on(open()).unwrap());
+    let store = Arc::new(runtime.block_on(Kv::open(&options)).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let writer = runtime.spawn({
         let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
@@ -128,13 +127,17 @@ fn a_full_disk_ends_a_load_by_name_and_loses_nothing() {
     let kept = entries(&dir);
     assert!(kept >= 2_000, "{kept}");
     loaded(&dir, 4_000);
-    assert_eq!(entries(&dir).max(4_000), entries(&dir));
+    assert!(entries(&dir) >= 4_000);
     // A backup fails too, and leaves the store unchanged.
     let (to, partial) = (folder.path().join("copy"), folder.path().join("copy.partial"));
     let backup = ["backup", to.to_str().unwrap()];
     let full = limited(1 << 20, &dir, &backup);
     assert!(full.status.code() == Some(1) && !to.exists(), "{}", said(&full));
     let before = entries(&dir);
+    // What an interrupted backup leaves is refused by name.
+    if !partial.exists() {
+        std::fs::create_dir(&partial).unwrap();
+    }
     let refused = kv(&dir, &backup);
     assert!(
         refused.status.code() == Some(1) && said(&refused).contains("copy.partial"),

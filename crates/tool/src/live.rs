@@ -42,10 +42,7 @@ pub(crate) async fn top(
     let mut before = read(file)?;
     let mut views = 0;
     while count.is_none_or(|count| views < count) {
-        tokio::select! {
-            () = tokio::time::sleep(every) => {}
-            _ = tokio::signal::ctrl_c() => break,
-        }
+        tokio::time::sleep(every).await;
         let now = read(file)?;
         let text = format!("{clear}{}", view(&before, &now));
         if !show::view(json, &rates(&before, &now), text)? {

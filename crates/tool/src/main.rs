@@ -9,7 +9,11 @@ mod show;
 
 use args::{Cli, Command};
 use clap::Parser;
+use std::future::Future;
 use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 
 /// Why a command failed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -18,6 +22,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 const FOUND: u8 = 3;
 /// The exit code after a signal that asks the command to stop.
 const INTERRUPTED: u8 = 130;
+/// The maximum time that a stopped command takes to clean up.
+const STOP_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -28,14 +34,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // A command that is stopped is dropped: the store is left as by a crash, scratch files are removed.
-    let ended = runtime.block_on(async {
-        tokio::select! {
-            biased;
-            ended = run(cli) => Some(ended),
-            () = asked_to_stop() => None,
-        }
-    });
+    // Ctrl-C is how `top` ends.
+    let stopped = if matches!(cli.command, Command::Top { .. }) { 0 } else { INTERRUPTED };
+    let ended = runtime.block_on(until_stopped(run(cli)));
     // Blocking work, such as a read from a pipe, may never end.
     runtime.shutdown_background();
     match ended {
@@ -44,24 +45,31 @@ fn main() -> ExitCode {
             eprintln!("pagetier: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
-        None => {
-            eprintln!("pagetier: interrupted");
-            INTERRUPTED.into()
-        }
+        None => stopped.into(),
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-async fn asked_to_stop() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let interrupted = tokio::signal::ctrl_c();
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminated) => tokio::select! {
-            _ = interrupted => {}
-            _ = terminated.recv() => {}
-        },
-        Err(_) => drop(interrupted.await),
+/// Runs a command until it ends, or until Ctrl-C or SIGTERM: then it is dropped, which removes scratch files
+/// and leaves the store as a crash does. `None`: it was stopped.
+async fn until_stopped(
+    command: impl Future<Output = Result<ExitCode, Failure>> + Send + 'static,
+) -> Option<Result<ExitCode, Failure>> {
+    let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+    let [Ok(mut interrupted), Ok(mut terminated)] = signals else { return Some(command.await) };
+    // In a task of its own, since some commands compute without an await.
+    let mut task = tokio::spawn(command);
+    tokio::select! {
+        biased;
+        ended = &mut task => Some(ended.unwrap_or_else(|panic| Err(panic.into()))),
+        _ = interrupted.recv() => stop(task).await,
+        _ = terminated.recv() => stop(task).await,
     }
+}
+
+async fn stop(task: JoinHandle<Result<ExitCode, Failure>>) -> Option<Result<ExitCode, Failure>> {
+    task.abort();
+    let _ = tokio::time::timeout(STOP_MAX, task).await;
+    None
 }
 
 /// The error's text, with those of its causes that it does not include.
