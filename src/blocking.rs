@@ -1,8 +1,8 @@
 //! The store for code without an async runtime: every call blocks its thread until it completes.
 //!
-//! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
-//! use the store at the same time. [`PageStore::store`] and [`PageStore::block_on`] give access to all other
-//! methods.
+//! A thread of the store runs the tokio runtime that [`pagetier::PageStore`](crate::PageStore) needs; any
+//! number of threads may use the store at the same time. [`PageStore::store`] and [`PageStore::block_on`]
+//! give access to all other methods.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +25,7 @@
 //!
 //! # Panics
 //! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
-//! other tasks: use [`crate::PageStore`] there.
+//! other tasks: use [`pagetier::PageStore`](crate::PageStore) there.
 
 use crate::{Builder, Error, Loss, Lsn, OpenError, PageId, PageMut, PageRef, SpaceId, SpaceInfo};
 use std::future::Future;
@@ -58,8 +58,9 @@ impl PageStore {
         Ok(Self { store, driver })
     }
 
-    /// The asynchronous store, for calls that do not wait, such as [`crate::PageStore::stats`] and
-    /// [`crate::PageStore::prefetch`].
+    /// The asynchronous store, for calls that do not wait, such as
+    /// [`pagetier::PageStore::stats`](crate::PageStore::stats) and
+    /// [`pagetier::PageStore::prefetch`](crate::PageStore::prefetch).
     #[must_use]
     pub fn store(&self) -> &crate::PageStore {
         &self.store
@@ -70,13 +71,13 @@ impl PageStore {
         self.driver.handle.block_on(future)
     }
 
-    /// See [`crate::PageStore::spaces`].
+    /// See [`pagetier::PageStore::spaces`](crate::PageStore::spaces).
     #[must_use]
     pub fn spaces(&self) -> Spaces<'_> {
         Spaces(self)
     }
 
-    /// See [`crate::PageStore::get`].
+    /// See [`pagetier::PageStore::get`](crate::PageStore::get).
     ///
     /// # Errors
     /// As there.
@@ -87,12 +88,13 @@ impl PageStore {
         }
     }
 
-    /// Reads the pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
+    /// Reads the pages of `range` in order, with read-ahead. See
+    /// [`pagetier::PageStore::scan`](crate::PageStore::scan).
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         Scan { store: self, scan: self.store.scan(space, range) }
     }
 
-    /// See [`crate::PageStore::close`].
+    /// See [`pagetier::PageStore::close`](crate::PageStore::close).
     ///
     /// # Errors
     /// As there.
@@ -136,19 +138,19 @@ impl PageStore {
 pub struct Spaces<'a>(&'a PageStore);
 
 impl Spaces<'_> {
-    /// See [`crate::Spaces::find`].
+    /// See [`pagetier::Spaces::find`](crate::Spaces::find).
     #[must_use]
     pub fn find(self, name: &str) -> Option<SpaceId> {
         self.0.store.spaces().find(name)
     }
 
-    /// See [`crate::Spaces::list`].
+    /// See [`pagetier::Spaces::list`](crate::Spaces::list).
     #[must_use]
     pub fn list(self) -> Vec<SpaceInfo> {
         self.0.store.spaces().list()
     }
 
-    /// See [`crate::Spaces::pages`].
+    /// See [`pagetier::Spaces::pages`](crate::Spaces::pages).
     ///
     /// # Errors
     /// As there.
@@ -156,7 +158,7 @@ impl Spaces<'_> {
         self.0.store.spaces().pages(space)
     }
 
-    /// See [`crate::Spaces::free`].
+    /// See [`pagetier::Spaces::free`](crate::Spaces::free).
     ///
     /// # Errors
     /// As there.
@@ -164,7 +166,7 @@ impl Spaces<'_> {
         self.0.block_on(self.0.store.spaces().free(space, range))
     }
 
-    /// See [`crate::Spaces::shrink`].
+    /// See [`pagetier::Spaces::shrink`](crate::Spaces::shrink).
     ///
     /// # Errors
     /// As there.
@@ -172,7 +174,7 @@ impl Spaces<'_> {
         self.0.block_on(self.0.store.spaces().shrink(space))
     }
 
-    /// See [`crate::Spaces::create`].
+    /// See [`pagetier::Spaces::create`](crate::Spaces::create).
     ///
     /// # Errors
     /// As there.
@@ -180,7 +182,7 @@ impl Spaces<'_> {
         self.0.block_on(self.0.store.spaces().create(name))
     }
 
-    /// See [`crate::Spaces::create_as`].
+    /// See [`pagetier::Spaces::create_as`](crate::Spaces::create_as).
     ///
     /// # Errors
     /// As there.
@@ -188,7 +190,7 @@ impl Spaces<'_> {
         self.0.block_on(self.0.store.spaces().create_as(id, name))
     }
 
-    /// See [`crate::Spaces::remove`].
+    /// See [`pagetier::Spaces::remove`](crate::Spaces::remove).
     ///
     /// # Errors
     /// As there.

@@ -19,7 +19,7 @@ pub struct SsdLoss {
     /// The affected pages by space.
     pub spaces: Vec<LostPages>,
     /// Redo of the embedder's log from here on restores all of them. `None` when it is unknown (the embedder
-    /// may have recorded [`crate::Ssd::oldest_lsn`]) or nothing is lost.
+    /// may have recorded [`Ssd::oldest_lsn`](crate::Ssd::oldest_lsn)) or nothing is lost.
     pub redo_from: Option<Lsn>,
 }
 
