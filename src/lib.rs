@@ -169,6 +169,10 @@ pub use observe::{
     PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
 };
 pub use owned::{OwnedPageMut, OwnedPageRef};
+/// The embedder's log, as the store calls it. Its contract stands below this example: a log with group
+/// commit, which its engine and the store share. The [`guide`] continues with segments, redo, checkpoints and
+/// backups.
+///
 #[doc = include_str!("log_gate.md")]
 pub use pagetier_bufpool::LogGate;
 pub use pagetier_bufpool::{

@@ -394,6 +394,14 @@ impl PageStore {
     /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold
     /// none. Cancel-safe: writes in flight complete.
     ///
+    /// | method | pages that it writes | use |
+    /// | --- | --- | --- |
+    /// | `sync` | all dirty ones | commit without a log |
+    /// | [`flush_to`](PageStore::flush_to) | those with changes up to an LSN | checkpoint, first step |
+    /// | [`redo_from`](PageStore::redo_from) | none; makes durable what was written | checkpoint: which log may be removed |
+    /// | [`flush`](PageStore::flush) | none; makes durable what was written | included in the others |
+    /// | [`min_recovery_lsn`](PageStore::min_recovery_lsn) | none; nothing becomes durable | a look at the oldest change in memory |
+    ///
     /// ```
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore, id: PageId)

@@ -160,7 +160,7 @@ pub type GateError = Arc<dyn std::error::Error + Send + Sync>;
 /// The completion of [`LogGate::make_durable`].
 pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateError>> + Send + 'a>>;
 
-/// The embedder's log. The store writes a page, to any device, only after the log is durable up to the page's
+/// The embedder's log: the store writes a page, to any device, only after the log is durable up to the page's
 /// LSN.
 ///
 /// # What the engine must do
