@@ -57,7 +57,7 @@
 //! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`]; a drop is a crash, and safe |
 //! | wait until a dropped store is gone | [`PageStore::left`] |
 //! | copy a running store | [`PageStore::backup`], [`Builder::restore`] |
-//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`] |
+//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`] |
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
 //! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
 //! | see what the store does | [`PageStore::stats`], [`PageStore::why`], [`PageStore::recovery`] |
