@@ -9,8 +9,8 @@ use pagetier_page::PageId;
 use pagetier_ssdcache::ReadmitError;
 use std::io;
 
-/// What to do about an error. See [`Error::advice`], [`OpenError::advice`] and [`BackupError::advice`];
-/// `docs/embedding.md` treats each error in detail.
+/// What to do about an error. See [`Error::advice`], [`OpenError::advice`] and [`BackupError::advice`]; the
+/// [`guide`](crate::guide#what-to-do-about-each-error) treats each error in detail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {

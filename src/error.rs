@@ -36,7 +36,8 @@ pub enum OpenError {
         /// What is wrong with the value.
         why: String,
     },
-    /// The runtime of a [`crate::blocking::PageStore`], or its thread, cannot be started.
+    /// The runtime of a [`blocking::PageStore`](crate::blocking::PageStore), or its thread, cannot be
+    /// started.
     #[error("the store's runtime cannot be started")]
     Runtime {
         /// Why.
@@ -231,7 +232,9 @@ pub enum Error {
         /// The smallest number that may be used.
         free_from: SpaceId,
     },
-    /// The page lies beyond the end of its space, or was never written.
+    /// The page does not exist: it lies beyond the end of its space, is free, or was allocated but never
+    /// written before the store was last closed or crashed. Every method reports it so, and never as
+    /// [`TierError::NoSuchPage`] within [`Error::Pool`].
     #[error("page {page} does not exist")]
     NoSuchPage {
         /// The page.

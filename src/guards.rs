@@ -17,20 +17,38 @@ use pagetier_ssdcache::SsdTier;
 /// ```
 ///
 /// It is `Send` and may be held across `.await`; while it lives, writers of the page wait, and its frame
-/// stays in memory.
+/// stays in memory. The slice has [`PageSize::payload_bytes`](crate::PageSize::payload_bytes) bytes.
 pub struct PageRef<'a>(pub(crate) pagetier_bufpool::PageRef<'a, SsdTier>);
 
 /// A page latched exclusively. Derefs to its payload; the first mutable access marks the page dirty. See
 /// [`PageStore::get_mut`](crate::PageStore::get_mut).
 ///
 /// ```
-/// # use pagetier::{Lsn, PageMut};
-/// /// Changes a page by one log record.
-/// fn put(page: &mut PageMut<'_>, at: usize, bytes: &[u8], lsn: Lsn) {
+/// use pagetier::{Lsn, PageMut};
+/// use std::sync::Mutex;
+///
+/// /// A log's tail in memory: its records, and the LSN of the next one, at first 1.
+/// struct Tail {
+///     records: Vec<u8>,
+///     end: u64,
+/// }
+///
+/// /// Changes a page, and logs the change.
+/// fn put(log: &Mutex<Tail>, page: &mut PageMut<'_>, at: usize, bytes: &[u8]) -> Lsn {
 ///     page[at..at + bytes.len()].copy_from_slice(bytes);
-///     page.set_lsn(lsn);
+///     let mut tail = log.lock().unwrap();
+///     let lsn = Lsn(tail.end);
+///     tail.records.extend_from_slice(bytes); // and the page's id, `at`, the length, a checksum
+///     tail.end += bytes.len() as u64;
+///     page.set_lsn(lsn); // still under the log's lock
+///     lsn
 /// }
 /// ```
+///
+/// It is `Send` and may be held across `.await`; while it lives, all other users of the page wait, and its
+/// frame stays in memory. Dropping it without a mutable access or `set_lsn` leaves the page as it was; a page
+/// from `allocate`, `create` or `overwrite` is dirty in any case. The slice has
+/// [`PageSize::payload_bytes`](crate::PageSize::payload_bytes) bytes; the page's header is not part of it.
 pub struct PageMut<'a>(pub(crate) pagetier_bufpool::PageMut<'a, SsdTier>);
 
 /// A sequential read of a space's pages, with read-ahead. See
@@ -91,8 +109,14 @@ macro_rules! exclusive_guard {
     ($guard:ty, $field:tt) => {
         impl $guard {
             /// Records that the change made through this guard is logged at `lsn`: the page is not written
-            /// before the log is durable up to there. The first LSN after the page was clean is its recovery
-            /// LSN. Marks the page dirty.
+            /// before the log is durable up to there, the record at `lsn` included. The first LSN after the
+            /// page was clean is its recovery LSN. Marks the page dirty.
+            ///
+            /// Call it on all pages of a record in the critical section in which the record gets its LSN:
+            /// [`LogGate`](crate::LogGate) says why. A page changed without it keeps its earlier LSN, which
+            /// then is its recovery LSN: the page may be written before the change is logged, and
+            /// [`redo_from`](crate::PageStore::redo_from) may return a position before the log's start. Have
+            /// a record for every change.
             #[inline]
             pub fn set_lsn(&mut self, lsn: Lsn) {
                 self.$field.set_lsn(lsn);

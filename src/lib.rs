@@ -6,6 +6,87 @@
 //!
 //! The store needs a tokio runtime for its background tasks and timers; device I/O completes under any
 //! runtime.
+//!
+//! ```
+//! use pagetier::PageStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let temporary = tempfile::tempdir()?;
+//! # let dir = temporary.path();
+//! // 8 MiB of memory over 64 MiB of SSD cache; the rest is on the HDD. Here all are files in `dir`.
+//! let store = PageStore::builder().directory(dir).pool_bytes(8 << 20).ssd_bytes(64 << 20).open().await?;
+//! let space = store.spaces().create("greetings").await?;
+//!
+//! let mut page = store.allocate(space).await?; // zeroed, latched exclusively until dropped
+//! page[..5].copy_from_slice(b"hello");
+//! let id = page.id();
+//! drop(page);
+//!
+//! store.sync().await?; // survives a crash from here on
+//! assert_eq!(&store.get(id).await?[..5], b"hello");
+//! store.close().await?; // keeps the caches warm for the next opening
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Start here
+//!
+//! - Without a log: [`PageStore`], then the table below. [`PageStore::sync`] makes single pages durable.
+//! - With a log: the [`guide`], from the first program to redo, checkpoints and backups of store and log.
+//!   Then [`LogGate`], whose contract your log must meet; [`Lsn`]; [`PageStore::redo_from`].
+//! - To watch, back up, change and repair a store: [`operating`].
+//!
+//! # Map
+//!
+//! | to do this | call |
+//! | --- | --- |
+//! | open or create a store | [`PageStore::builder`], [`Builder::open`]; [`blocking`] without a runtime |
+//! | read options from a configuration file | [`Options`], [`Builder::from_options`] |
+//! | name groups of pages | [`PageStore::spaces`]: [`Spaces::create`], [`Spaces::find`] |
+//! | read a page, change a page | [`PageStore::get`], [`PageStore::get_mut`]: guards [`PageRef`], [`PageMut`] |
+//! | hold a guard that does not borrow the store | [`PageStore::get_owned`], [`PageStore::get_mut_owned`] |
+//! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::create`] |
+//! | free pages, give their room back | [`PageStore::free`], [`Spaces::free`], [`Spaces::shrink`] |
+//! | read many pages in order | [`PageStore::scan`], [`PageStore::prefetch`] |
+//! | make everything durable | [`PageStore::sync`] |
+//! | connect your log | [`Builder::log_gate`], [`LogGate`], [`PageMut::set_lsn`] |
+//! | redo after a crash | [`PageStore::recreate`], [`PageStore::overwrite`], [`PageRef::lsn`] |
+//! | make a checkpoint, shorten the log | [`PageStore::flush_to`], then [`PageStore::redo_from`] with [`Loss::Crash`] |
+//! | keep the log that the loss of the SSD would need | [`PageStore::redo_from`] with [`Loss::Ssd`] |
+//! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`]; a drop is a crash, and safe |
+//! | wait until a dropped store is gone | [`PageStore::left`] |
+//! | copy a running store | [`PageStore::backup`], [`Builder::restore`] |
+//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`] |
+//! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
+//! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
+//! | see what the store does | [`PageStore::stats`], [`PageStore::why`], [`PageStore::recovery`] |
+//! | estimate what more memory or SSD would save | [`PageStore::what_if`] |
+//! | verify and heal every copy | [`PageStore::scrub`] |
+//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`PageStore::set_pool_policy`] |
+//! | keep the pool's contents across a restart | [`PageStore::export_hot`], [`PageStore::import_hot`] |
+//! | examine a store without writing | [`Builder::open_read_only`], [`Builder::inspect`] |
+//! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`] |
+//! | add a device | [`device`] |
+//!
+//! # Glossary
+//!
+//! - **Frame**: the room of one page in the pool.
+//! - **Gate**: the embedder's log as the store calls it, [`LogGate`].
+//! - **Home**: a page's place on the HDD. A page is *written home* when its newest version goes there.
+//! - **Latch**: the lock on a page in memory that a guard holds; *pinned* means that its frame cannot be
+//!   reused.
+//! - **LSN**: the place of a record in the embedder's log, [`Lsn`].
+//! - **Outqueue**: the list of pages that recently left the SSD or were not admitted. CAC keeps their access
+//!   counts, to estimate what an SSD copy would save.
+//! - **Recovery LSN**: the first LSN that a page got since it was last clean; redo needs the log from there.
+//! - **Ring**: the doublewrite ring, a small area on the SSD, or in a file of its own. Pages pass through it
+//!   on their way home, so that a torn write can be repaired.
+//! - **Slot**: the room of one page on the SSD.
+//! - **Space**: a named group of pages, numbered from 0.
+//! - **Tier**: memory, SSD or HDD.
+//! - **Zone**: the part of the SSD whose slots are evicted and written next. A recovery reads it, because
+//!   only its slots may differ from the last checkpoint of the SSD's map.
 
 #![forbid(unsafe_code)]
 
@@ -61,6 +142,12 @@ mod unproved;
 mod volume;
 mod what_if;
 
+#[doc = include_str!("../docs/embedding.md")]
+pub mod guide {}
+
+#[doc = include_str!("../docs/operating.md")]
+pub mod operating {}
+
 pub use advice::Advice;
 pub use backup::{BackupError, BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
 pub use builder::{Builder, Options};
@@ -82,9 +169,14 @@ pub use observe::{
     PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
 };
 pub use owned::{OwnedPageMut, OwnedPageRef};
+/// The embedder's log, as the store calls it. Its contract stands below this example: a log with group
+/// commit, which its engine and the store share. The [`guide`] continues with segments, redo, checkpoints and
+/// backups.
+///
+#[doc = include_str!("log_gate.md")]
+pub use pagetier_bufpool::LogGate;
 pub use pagetier_bufpool::{
-    Exhausted, GateError, GateFuture, InMemory, LogGate, PoolError, PoolMemory, PoolStats, Recorded,
-    TierError,
+    Exhausted, GateError, GateFuture, InMemory, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
 pub use pagetier_devio::{
     Backend, COST_POINTS, ClassStats, Clock, Device, DeviceError, DeviceErrorKind, DeviceStats, DirStats,
@@ -123,13 +215,3 @@ pub use what_if::{Estimates, WhatIfOptions};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// Compiles and runs the programs of the embedders' guide.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/embedding.md")]
-struct Embedding;
-
-/// Compiles and runs the programs of the operators' guide.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/operating.md")]
-struct Operating;

@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 /// The ring's size in pages once a store continues without its SSD, unless the builder sets it.
 const STANDBY_RING_PAGES: u32 = 256;
 
-/// Options of a drain; see [`crate::Ssd::drain`].
+/// Options of a drain; see [`Ssd::drain`](crate::Ssd::drain).
 #[derive(Default)]
 #[must_use]
 pub struct Drain {

@@ -19,8 +19,8 @@ pub struct SsdLoss {
     /// The affected pages by space.
     pub spaces: Vec<LostPages>,
     /// Redo of the embedder's log from here on restores all of them. `None` when it is unknown (the embedder
-    /// may have recorded [`crate::Ssd::oldest_lsn`]) or nothing is lost; [`Lsn::BLANK`] when all of them were
-    /// created and not changed since, so that the log has nothing of them.
+    /// may have recorded [`Ssd::oldest_lsn`](crate::Ssd::oldest_lsn)) or nothing is lost; [`Lsn::BLANK`] when
+    /// all of them were created and not changed since, so that the log has nothing of them.
     pub redo_from: Option<Lsn>,
 }
 

@@ -1,6 +1,6 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie. Small changes are appended
-//! as records ([`crate::tail`]). Other changes, and those that the tail has no room for, replace the manifest
-//! atomically as a whole.
+//! as records ([`tail`](crate::tail)). Other changes, and those that the tail has no room for, replace the
+//! manifest atomically as a whole.
 
 use crate::changes::{Change, Record, reserved};
 use crate::error::OpenError;

@@ -38,8 +38,8 @@ impl Policies<'_> {
         self.0.shared.costs()
     }
 
-    /// Sets the device costs for both policies. With [`crate::Builder::online_costs`] they apply until the
-    /// next measurement.
+    /// Sets the device costs for both policies. With [`Builder::online_costs`](crate::Builder::online_costs)
+    /// they apply until the next measurement.
     ///
     /// # Errors
     /// [`Error::BadCosts`] when a cost is not a positive number; the policies keep their costs then.

@@ -1,5 +1,5 @@
 //! Replaces the manifest file atomically and durably, even on a file system without a free byte, and appends
-//! records to its tail ([`crate::tail`]).
+//! records to its tail ([`tail`](crate::tail)).
 //!
 //! The directory holds two files of the same rounded size. The new contents overwrite the spare, which is
 //! flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: this adds neither a block nor a

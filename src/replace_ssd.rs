@@ -25,7 +25,7 @@ impl NewSsd {
         Self { place: Place::Path(path.as_ref().to_owned()), bytes: 256 << 20 }
     }
 
-    /// A device; [`crate::device`] says how to write one.
+    /// A device; [`device`](crate::device) says how to write one.
     pub fn device(device: SharedDevice) -> Self {
         Self { place: Place::Device(device), bytes: 256 << 20 }
     }
@@ -44,7 +44,7 @@ impl PageStore {
     /// store does not write to the old one again, but keeps it locked until the store is closed. From then
     /// on, open the store with the new SSD: it does not open with the old one.
     ///
-    /// A larger SSD has larger tables: [`crate::Stats`] reports their memory, which may then exceed
+    /// A larger SSD has larger tables: [`Stats`](crate::Stats) reports their memory, which may then exceed
     /// [`Builder::pool_bytes`].
     ///
     /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the

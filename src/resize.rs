@@ -7,8 +7,8 @@ use pagetier_bufpool::{FRAMES_MIN, PoolParams};
 
 impl PageStore {
     /// Changes the store's memory budget to `bytes`, and with it the number of frames, while the store is in
-    /// use. Returns the number of frames. [`crate::Builder::pool_bytes`] says what the budget covers. The
-    /// store's next opening uses the builder's budget.
+    /// use. Returns the number of frames. [`Builder::pool_bytes`](crate::Builder::pool_bytes) says what the
+    /// budget covers. The store's next opening uses the builder's budget.
     ///
     /// Hits continue undisturbed, and guards stay valid. The policy keeps its statistics and scales its
     /// shares of the pool. A growing pool needs the memory at once, and can have at most the machine's. A
@@ -33,9 +33,10 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`], or [`crate::PoolError::Memory`] when the system does not provide the memory:
-    /// the size is unchanged. [`crate::PoolError::Shrink`] when no page could leave for
-    /// [`crate::Builder::exhausted_after`]: the error names the cause and the size that the pool has reached.
+    /// [`Error::PoolTooSmall`], or [`PoolError::Memory`](crate::PoolError::Memory) when the system does not
+    /// provide the memory: the size is unchanged. [`PoolError::Shrink`](crate::PoolError::Shrink) when no
+    /// page could leave for [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names
+    /// the cause and the size that the pool has reached.
     pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);

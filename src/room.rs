@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// The room that a store has for growth, in bytes. See [`crate::Stats::room`].
+/// The room that a store has for growth, in bytes. See [`Stats::room`](crate::Stats::room).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Room {

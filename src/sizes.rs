@@ -6,7 +6,8 @@ use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
 /// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
-/// doublewrite ring that it needs: an argument for [`crate::Builder::ssd_bytes`]. 0 for no pages.
+/// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). 0 for
+/// no pages.
 ///
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};
@@ -34,7 +35,7 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 }
 
 /// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, the tables of both included: an
-/// argument for [`crate::Builder::pool_bytes`].
+/// argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes).
 ///
 /// ```
 /// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};

@@ -181,8 +181,10 @@ impl Ssd<'_> {
     /// The log position from which redo would be needed if the SSD were lost at this moment: every older
     /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: the SSD holds no
     /// only copy, except of pages that were created and not changed since. After a recovery it may be older
-    /// than necessary. Like `flush_to`, it requires that no change gets an LSN older than the last value of
-    /// `min_recovery_lsn`.
+    /// than necessary. Like [`PageStore::flush_to`], it requires that an LSN is assigned and set on pages in
+    /// one critical section ([`LogGate`](crate::LogGate)), so that no change gets an LSN older than the last
+    /// value of `min_recovery_lsn`. The record at the returned LSN is needed. [`PageStore::redo_from`] with
+    /// [`Loss::Ssd`](crate::Loss::Ssd) combines the two.
     #[must_use]
     pub fn oldest_lsn(self) -> Option<Lsn> {
         self.0.shared.tier.oldest_lsn()

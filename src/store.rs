@@ -105,12 +105,23 @@ impl PageStore {
 
     // ---- pages ----
 
-    /// Allocates a page of `space`, all zeroes and latched exclusively. Reuses a freed page
-    /// ([`PageStore::free`]), the lowest that has room on the HDD if there is one; otherwise adds a page at
-    /// the end. The page is permanently part of the space once a [`PageStore::sync`] (or the embedder's redo,
-    /// see [`PageStore::recreate`]) covers it. Cancel-safe; a cancellation or a crash may leave a page number
-    /// unused. An engine with a log keeps its own page count in a page, and creates pages by number:
-    /// [`PageStore::create`].
+    /// Allocates a page of `space`, all zeroes and latched exclusively. The store chooses the number:
+    ///
+    /// | method | number | if the page exists | use |
+    /// | --- | --- | --- | --- |
+    /// | `allocate` | the store's choice | never does | engines that let the store count |
+    /// | [`create`](PageStore::create) | yours | zeroes it, without a read | a new page in normal operation, with a log |
+    /// | [`overwrite`](PageStore::overwrite) | yours | zeroes it, without a read | redo of a full image; repair of a corrupt page |
+    /// | [`recreate`](PageStore::recreate) | yours | returns its contents, clean | redo of a partial change; a page that may be new |
+    ///
+    /// `create` and `overwrite` do the same; the names say why they are called. Each method returns a page
+    /// that it has made as zeroes, dirty, with LSN 0, and grows the space to hold it.
+    ///
+    /// Reuses a freed page ([`PageStore::free`]), the lowest that has room on the HDD if there is one;
+    /// otherwise adds a page at the end. The page is permanently part of the space once a [`PageStore::sync`]
+    /// (or the embedder's redo, see [`PageStore::recreate`]) covers it. Cancel-safe; a cancellation or a
+    /// crash may leave a page number unused. An engine with a log keeps its own page count in a page, and
+    /// creates pages by number: [`PageStore::create`].
     ///
     /// ```
     /// # use pagetier::*;
@@ -151,8 +162,8 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// The page does not exist, cannot be read, or its only copy is corrupt; or no frame becomes available in
-    /// time.
+    /// [`Error::NoSuchPage`]: the page does not exist. [`Error::Pool`]: it cannot be read, its only copy is
+    /// corrupt, or no frame becomes available in time.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
         Ok(PageRef(self.pool.get(page).await?))
@@ -215,9 +226,11 @@ impl PageStore {
         self.pool.try_get_mut(page).map(PageMut)
     }
 
-    /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
-    /// created, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space grows
-    /// to hold the page. Cancel-safe.
+    /// Returns the page exclusively, as [`PageStore::get_mut`] does if it exists; reading it does not make it
+    /// dirty. Otherwise (it was never written, is free, or lies beyond the space's end) creates it, all
+    /// zeroes and dirty. For redo of a record that changes part of a page, and in normal operation for a page
+    /// that may be new. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space grows to
+    /// hold the page. Cancel-safe.
     ///
     /// ```
     /// use pagetier::{Error, Lsn, PageId, PageStore};
@@ -324,7 +337,8 @@ impl PageStore {
     }
 
     /// Creates `page`, for an embedder that keeps its own page count: returns it latched exclusively, all
-    /// zeroes and dirty, without reading anything. The space grows to hold it. The embedder's log decides
+    /// zeroes and dirty, without reading anything: the same as [`PageStore::overwrite`]. The space grows to
+    /// hold it. The embedder's log decides
     /// whether the page exists after a crash, so page numbers stay exact: see [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
@@ -380,6 +394,14 @@ impl PageStore {
     /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold
     /// none. Cancel-safe: writes in flight complete.
     ///
+    /// | method | pages that it writes | use |
+    /// | --- | --- | --- |
+    /// | `sync` | all dirty ones | commit without a log |
+    /// | [`flush_to`](PageStore::flush_to) | those with changes up to an LSN | checkpoint, first step |
+    /// | [`redo_from`](PageStore::redo_from) | none; makes durable what was written | checkpoint: which log may be removed |
+    /// | [`flush`](PageStore::flush) | none; makes durable what was written | included in the others |
+    /// | [`min_recovery_lsn`](PageStore::min_recovery_lsn) | none; nothing becomes durable | a look at the oldest change in memory |
+    ///
     /// ```
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore, id: PageId)
@@ -399,8 +421,13 @@ impl PageStore {
         self.shared.record_reused().await
     }
 
-    /// Writes every page whose recovery LSN is at most `lsn` and makes it durable: redo may start after `lsn`
-    /// once this returns. Waits for exclusive guards of these pages: the caller must hold none. Cancel-safe.
+    /// Writes every page whose recovery LSN is at most `lsn` and makes it durable. Redo then needs no record
+    /// up to and including `lsn` that was on its pages when the call began. To find out which log may be
+    /// removed, call [`PageStore::redo_from`] afterwards.
+    ///
+    /// This holds only if no page gets an LSN that was assigned before the call, so assign an LSN and set it
+    /// on the record's pages in one critical section, and read `lsn` in it: see [`LogGate`](crate::LogGate).
+    /// Waits for exclusive guards of these pages: the caller must hold none. Cancel-safe.
     ///
     /// ```
     /// # use pagetier::*;
@@ -433,12 +460,15 @@ impl PageStore {
         self.shared.record_reused().await
     }
 
-    /// The position from which redo would need the embedder's log after `loss`: all log before it may be
-    /// removed. Makes durable what has been written, but writes no page itself: to move the position on, call
-    /// [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for [`Loss::Ssd`].
+    /// The LSN from which redo would need the embedder's log after `loss`, the record at that LSN included:
+    /// all records with smaller LSNs may be removed. (If your LSNs are ends of records, keep the record that
+    /// *ends* there: see [`Lsn`].) Makes durable what has been written, but writes no page itself: to move
+    /// the position on, call [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for
+    /// [`Loss::Ssd`].
     ///
-    /// `log_end` is the end of the log, read before this call and in the critical section in which LSNs are
-    /// assigned and set on pages; it is the result when nothing is needed. Cancel-safe.
+    /// `log_end` is the end of the log, the LSN that the next record will get, read before this call and in
+    /// the critical section in which LSNs are assigned and set on pages (see [`LogGate`](crate::LogGate)). It
+    /// is the result when nothing is needed. The result is 0 if a page without an LSN is dirty. Cancel-safe.
     ///
     /// ```
     /// use pagetier::{Error, Loss, Lsn, PageStore};
@@ -526,7 +556,8 @@ impl PageStore {
         self.shared.hdd.backend()
     }
 
-    /// The size of a page, its header included.
+    /// The size of a page, its header included. [`PageSize::payload_bytes`] is the part that a guard gives
+    /// you.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
         self.shared.page_size()

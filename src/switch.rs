@@ -55,7 +55,8 @@ impl Policies<'_> {
     /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
     /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
     /// previous policy's statistics are lost. Under a policy that writes through, copies that are newer than
-    /// the HDD's versions remain so until they are written again or drained ([`crate::Ssd::drain`]).
+    /// the HDD's versions remain so until they are written again or drained
+    /// ([`Ssd::drain`](crate::Ssd::drain)).
     ///
     /// Flushes the HDD and writes a map checkpoint; meanwhile reads continue and writes wait. On a store
     /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the

@@ -1,13 +1,13 @@
-//! The HDD as a volume: a superblock ([`crate::superblock`]), then extents, each of which belongs to one
-//! space.
+//! The HDD as a volume: a superblock ([`superblock`](crate::superblock)), then extents, each of which belongs
+//! to one space.
 //!
 //! All spaces share one device. Offsets are the disk's own, so that sorting and merging writes suits the arm,
 //! and a block device serves as well as a file. The table (runs of extents) is small and kept in memory;
 //! changes reach the manifest before they take effect.
 //!
 //! A freed page does not exist until its number is reused. The manifest lists it as free until the page's
-//! first new version is durable ([`crate::free`]): whatever an earlier crash leaves of it belongs to a page
-//! that does not exist.
+//! first new version is durable ([`free`](crate::free)): whatever an earlier crash leaves of it belongs to a
+//! page that does not exist.
 
 use crate::arriving::{Arriving, Mark};
 use crate::changes::{Change, merged, next_extents, take_extents};

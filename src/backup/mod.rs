@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 /// The maximum number of backups that the manifest lists.
 pub(crate) const BACKUPS_LISTED: usize = 8;
 
-/// Options of a backup; see [`crate::PageStore::backup`].
+/// Options of a backup; see [`PageStore::backup`](crate::PageStore::backup).
 #[derive(Default)]
 #[must_use]
 pub struct BackupOptions {

@@ -45,7 +45,9 @@ impl Builder {
     /// Creates a new store in the builder's directory from the chain of backups in `from`: the last full
     /// backup and the incremental ones after it, or with `upto` the chain that ends with that number. Spaces
     /// keep their ids, pages their numbers and LSNs. Afterwards, open the store with the same options and
-    /// redo the log.
+    /// redo the log that was copied after the backup ([`PageStore::backup`]). Give this builder no log gate:
+    /// it would be asked for the LSNs of the backup's pages. The engine's log must continue above them: a log
+    /// that starts again at 1 would skip its records in redo, because the pages have larger LSNs.
     ///
     /// The directory appears under its name once the store is complete, closed and durable. An interrupted
     /// restoration leaves `<directory>.partial`: remove it and restore again.

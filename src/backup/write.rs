@@ -37,7 +37,7 @@ impl Draft {
         let partial = dir.join("unfinished.partial");
         let (dir, named) = (dir.to_owned(), partial.clone());
         let file = blocking(move || {
-            std::fs::create_dir_all(&dir).map_err(BackupError::io(&dir))?;
+            create_durably(&dir)?;
             File::create(&named).map_err(BackupError::io(&named))
         });
         Ok(Self { file: Some(file.await?), partial, path, waiting: Vec::new(), bytes: 0 })
@@ -78,6 +78,17 @@ impl Draft {
     }
 }
 
+/// Creates the directory and those above it that are missing; makes their names durable.
+fn create_durably(dir: &Path) -> Result<(), BackupError> {
+    let missing = dir.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).count();
+    std::fs::create_dir_all(dir).map_err(BackupError::io(dir))?;
+    for parent in dir.ancestors().skip(1).take(missing) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(BackupError::io(parent))?;
+    }
+    Ok(())
+}
+
 /// The state of a backup directory: where its next backup begins.
 struct Base {
     number: u32,
@@ -91,9 +102,21 @@ impl PageStore {
     /// but dirty pages, by its syncs, and an entry in the manifest.
     ///
     /// Every page in the chain is whole and at least as new as before the call. Pages may date from different
-    /// moments of the backup: keep the log from before the call until after its return, and redo it over the
-    /// restored store, as after a crash. Without concurrent writes the copy is exact.
-    /// [`crate::Builder::restore`] restores the chain.
+    /// moments of the backup. Without concurrent writes the copy is exact.
+    /// [`Builder::restore`](crate::Builder::restore) restores the chain.
+    ///
+    /// **With a log**, redo over the restored store brings all pages to one moment, as after a crash. It
+    /// needs the log from [`redo_from(log_end, Loss::Crash)`](PageStore::redo_from), called before the
+    /// backup, up to at least the log's end after the backup's return. So (1) stop removing log, (2) call
+    /// `backup`, (3) make the log durable up to its end, (4) copy what there is of it, (5) remove log again.
+    /// Step 1 keeps everything from the previous `redo_from` on, which suffices. The pages in a backup are
+    /// never ahead of the durable log. An incremental backup needs no older log than a full one: the log of
+    /// its own call suffices. [`guide`](crate::guide#back-up-store-and-log) has the whole program.
+    ///
+    /// `dest` gets one file per backup, `000001.backup` and so on, and `unfinished.partial` meanwhile. Other
+    /// files and directories there are ignored, so log copies may have a directory of their own in it. When
+    /// the call returns, the backup is durable: its file, its name and the directories made for it are
+    /// synced.
     ///
     /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
     /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. Take only one

@@ -50,19 +50,19 @@ part! {
 }
 
 impl Spaces<'_> {
-    /// See [`crate::Spaces::find`].
+    /// See [`pagetier::Spaces::find`](crate::Spaces::find).
     #[must_use]
     pub fn find(self, name: &str) -> Option<SpaceId> {
         self.0.store().spaces().find(name)
     }
 
-    /// See [`crate::Spaces::list`].
+    /// See [`pagetier::Spaces::list`](crate::Spaces::list).
     #[must_use]
     pub fn list(self) -> Vec<SpaceInfo> {
         self.0.store().spaces().list()
     }
 
-    /// See [`crate::Spaces::pages`].
+    /// See [`pagetier::Spaces::pages`](crate::Spaces::pages).
     ///
     /// # Errors
     /// As there.
@@ -81,12 +81,13 @@ part! {
 }
 
 impl<'a> Ssd<'a> {
-    /// See [`crate::Ssd::drain`].
+    /// See [`pagetier::Ssd::drain`](crate::Ssd::drain).
     pub fn drain(self, drain: Drain) -> DrainReport {
         self.0.block_on(self.0.store().ssd().drain(drain))
     }
 
-    /// The SSD's events from this moment on; the iterator waits for the next one. See [`crate::Ssd::events`].
+    /// The SSD's events from this moment on; the iterator waits for the next one. See
+    /// [`pagetier::Ssd::events`](crate::Ssd::events).
     #[must_use]
     pub fn events(self) -> SsdEvents<'a> {
         SsdEvents { store: self.0, events: self.0.store().ssd().events() }
@@ -126,7 +127,7 @@ part! {
 }
 
 impl Estimates<'_> {
-    /// See [`crate::Estimates::stop`].
+    /// See [`pagetier::Estimates::stop`](crate::Estimates::stop).
     #[must_use]
     pub fn stop(self) -> Option<WhatIf> {
         self.0.block_on(self.0.store().what_if().stop())
@@ -141,7 +142,7 @@ pub struct Scrub<'a> {
 }
 
 impl PageStore {
-    /// See [`crate::PageStore::scrub`].
+    /// See [`pagetier::PageStore::scrub`](crate::PageStore::scrub).
     #[must_use]
     pub fn scrub(&self, options: ScrubOptions) -> Scrub<'_> {
         let _runtime = self.driver.enter();
@@ -150,18 +151,18 @@ impl PageStore {
 }
 
 impl Scrub<'_> {
-    /// See [`crate::Scrub::progress`].
+    /// See [`pagetier::Scrub::progress`](crate::Scrub::progress).
     #[must_use]
     pub fn progress(&self) -> ScrubProgress {
         self.scrub.progress()
     }
 
-    /// See [`crate::Scrub::abort`].
+    /// See [`pagetier::Scrub::abort`](crate::Scrub::abort).
     pub fn abort(&self) {
         self.scrub.abort();
     }
 
-    /// See [`crate::Scrub::finished`].
+    /// See [`pagetier::Scrub::finished`](crate::Scrub::finished).
     #[must_use]
     pub fn finished(self) -> ScrubReport {
         self.store.block_on(self.scrub.finished())

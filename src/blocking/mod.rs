@@ -1,9 +1,11 @@
 //! The store for code without an async runtime: every call blocks its thread until it completes.
 //!
-//! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
-//! use the store at the same time. Every asynchronous method has a blocking form under its name, except for
-//! those that keep a store open beyond its thread ([`crate::PageStore::get_owned`],
-//! [`crate::PageStore::get_mut_owned`]). [`PageStore::store`] gives access to the methods that do not wait.
+//! A thread of the store runs the tokio runtime that [`pagetier::PageStore`](crate::PageStore) needs; any
+//! number of threads may use the store at the same time. Every asynchronous method has a blocking form under
+//! its name, except for those that keep a store open beyond its thread
+//! ([`pagetier::PageStore::get_owned`](crate::PageStore::get_owned),
+//! [`pagetier::PageStore::get_mut_owned`](crate::PageStore::get_mut_owned)). [`PageStore::store`] gives
+//! access to the methods that do not wait.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +28,7 @@
 //!
 //! # Panics
 //! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
-//! other tasks: use [`crate::PageStore`] there.
+//! other tasks: use [`pagetier::PageStore`](crate::PageStore) there.
 
 mod driver;
 mod handles;
@@ -75,8 +77,9 @@ impl PageStore {
         Ok(Self { store, driver })
     }
 
-    /// The asynchronous store, for calls that do not wait, such as [`crate::PageStore::stats`] and
-    /// [`crate::PageStore::prefetch`].
+    /// The asynchronous store, for calls that do not wait, such as
+    /// [`pagetier::PageStore::stats`](crate::PageStore::stats) and
+    /// [`pagetier::PageStore::prefetch`](crate::PageStore::prefetch).
     #[must_use]
     pub fn store(&self) -> &crate::PageStore {
         &self.store
@@ -87,7 +90,7 @@ impl PageStore {
         self.driver.block_on(future)
     }
 
-    /// See [`crate::PageStore::get`].
+    /// See [`pagetier::PageStore::get`](crate::PageStore::get).
     ///
     /// # Errors
     /// As there.
@@ -98,12 +101,13 @@ impl PageStore {
         }
     }
 
-    /// Reads the pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
+    /// Reads the pages of `range` in order, with read-ahead. See
+    /// [`pagetier::PageStore::scan`](crate::PageStore::scan).
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         Scan { store: self, scan: self.store.scan(space, range) }
     }
 
-    /// See [`crate::PageStore::close`].
+    /// See [`pagetier::PageStore::close`](crate::PageStore::close).
     ///
     /// # Errors
     /// As there.
@@ -170,7 +174,7 @@ pub fn inspect(builder: Builder) -> Result<Inspection, OpenError> {
     started()?.block_on(builder.inspect())
 }
 
-/// Measures the costs of two devices. See [`crate::calibrate`].
+/// Measures the costs of two devices. See [`pagetier::calibrate`](crate::calibrate).
 ///
 /// # Errors
 /// [`OpenError::Device`], [`OpenError::Runtime`].

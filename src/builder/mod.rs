@@ -152,7 +152,7 @@ impl Builder {
         self
     }
 
-    /// The HDD as a device; [`crate::device`] says how to write one.
+    /// The HDD as a device; [`device`](crate::device) says how to write one.
     pub fn hdd_device(mut self, device: SharedDevice) -> Self {
         self.hdd_device = Some(device);
         self
@@ -165,7 +165,7 @@ impl Builder {
         self
     }
 
-    /// The SSD as a device; [`crate::device`] says how to write one.
+    /// The SSD as a device; [`device`](crate::device) says how to write one.
     pub fn ssd_device(mut self, device: SharedDevice) -> Self {
         self.ssd_device = Some(device);
         self
@@ -195,16 +195,24 @@ impl Builder {
         self
     }
 
-    /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless
-    /// [`Builder::costs`] gives their costs. The store keeps the result; an existing store without one
-    /// cannot be measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default: off.
+    /// Measures the devices for about `budget` each ([`calibrate`](crate::calibrate)) when the store is
+    /// created, unless [`Builder::costs`] gives their costs. The store keeps the result; an existing store
+    /// without one cannot be measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default:
+    /// off.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.options.calibrate_ms = Some(millis(budget));
         self
     }
 
     /// The embedder's log. The store asks it to be durable up to a page's LSN before it writes the page
-    /// anywhere.
+    /// anywhere; [`LogGate`] has the contract and an example. The gate must exist before the opening, but the
+    /// opening does not call it: it may recover the log afterwards, before redo changes a page.
+    ///
+    /// **Lock the log too.** A store that was dropped, here or in another process, releases its directory
+    /// once its last device operation has ended, while a call of its gate may still run and write the log.
+    /// Either hold a lock on the log for as long as the log exists in memory, as `pagetier-wal` does, or
+    /// await [`PageStore::left`](crate::PageStore::left) before you open the log. A store releases its gate,
+    /// the `Arc`, when it is shut down or dropped and the last call has ended.
     pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
         self.gate = Some(gate);
         self

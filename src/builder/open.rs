@@ -26,7 +26,12 @@ impl Builder {
     /// Opens the store, or creates it.
     ///
     /// After a crash this recovers the SSD's map from the last checkpoint and the eviction zone, and repairs
-    /// torn pages. Dropping the future is equivalent to a crash, and safe.
+    /// torn pages. Dropping the future is equivalent to a crash, and safe. Waits up to 30 s for the locks of
+    /// a store that was dropped or whose process died; a store in use is an error at once. The locks do not
+    /// cover the embedder's log: see [`Builder::log_gate`].
+    ///
+    /// An engine with a log then redoes it before anything else reads a page:
+    /// [`guide`](crate::guide#recovery-order) has the order.
     ///
     /// # Errors
     /// [`OpenError`], which names the fault and the remedy. Nothing on disk was changed then, except that a

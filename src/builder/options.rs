@@ -87,25 +87,26 @@ options! {
     /// Pages per cluster of the pool policies that write in clusters (CFDC, SAWC), and per block of REF:
     /// neighbours in a space, from 1 to 65,536. Default: 64.
     cluster_pages(u32): u32 = CLUSTER_PAGES;
-    /// The eviction zone in per cent of the SSD's slots, above 0 and up to 100. A recovery reads the zone.
-    /// Default: 10.
+    /// The eviction zone (see the [glossary](crate#glossary)) in per cent of the SSD's slots, above 0 and up
+    /// to 100. A recovery reads the zone. Default: 10.
     zone_percent(f64): f64 = 10.0;
-    /// Entries of the outqueue. Default: one per slot of the SSD (2013 paper, section 6.1).
+    /// Entries of the outqueue, the list of pages that left the SSD and whose counts are kept. Default: one
+    /// per slot of the SSD (2013 paper, section 6.1).
     outqueue(usize): Option<usize> = None;
     /// The width of CAC's subranges, in logical reads per minute. Default: 1 (2013 paper, section 5.2).
     group_width_per_min(f64): f64 = 1.0;
-    /// The devices' costs. Default: the 2013 paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`]
-    /// measures them.
+    /// The devices' costs. Default: the 2013 paper's (7.2, 4.96, 0.11 and 0.27 ms);
+    /// [`calibrate`](crate::calibrate) measures them.
     costs(Costs): Option<Costs> = None;
     /// How long to measure a new store's devices, in milliseconds: see [`Builder::calibrate`]. Default: off.
     calibrate_ms: Option<u64> = None;
     /// Measures the devices while the store runs and passes the costs to the policies once a second. A cost
-    /// is the moving average over this many of a device's last page reads or writes ([`crate::COST_POINTS`]
-    /// in the paper: Ou et al., section 3.2.2). The pages of a merged write share its time; operations longer
-    /// than 65 ms are ignored. Until there are enough samples of a kind, the cost from [`Builder::costs`] or
-    /// the calibration applies. Each point takes 16 bytes of memory; the maximum is 2^24 points. Default:
-    /// off, so that a policy which weighs reads against writes (CASA, CAC, GD2L) uses the costs that it was
-    /// opened with.
+    /// is the moving average over this many of a device's last page reads or writes
+    /// ([`COST_POINTS`](crate::COST_POINTS) in the paper: Ou et al., section 3.2.2). The pages of a merged
+    /// write share its time; operations longer than 65 ms are ignored. Until there are enough samples of a
+    /// kind, the cost from [`Builder::costs`] or the calibration applies. Each point takes 16 bytes of
+    /// memory; the maximum is 2^24 points. Default: off, so that a policy which weighs reads against writes
+    /// (CASA, CAC, GD2L) uses the costs that it was opened with.
     online_costs(usize): Option<usize> = None;
     /// The I/O backend for files. Default: io_uring where available.
     io(Backend): Backend = Backend::Auto;
@@ -118,8 +119,10 @@ options! {
     /// MiB, and btrfs' inner copies. A block device that is mounted or otherwise in use is always refused.
     /// Default: no.
     force(bool): bool = false;
-    /// The maximum span of log, in LSN units, that redo may have to process; the store writes out older
-    /// changes. Default: unbounded.
+    /// The span of log that redo should have to process, in units of LSNs: bytes if your LSNs are byte
+    /// positions, records if they are numbers. The store writes out pages with older changes in the
+    /// background. It does not remove log: ask [`PageStore::redo_from`](crate::PageStore::redo_from) what may
+    /// be removed. Default: unbounded.
     redo_span_max(u64): Option<u64> = None;
     /// The maximum number of bytes written to the SSD per day: see
     /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Less than 1 MiB counts as 1 MiB. Default:
@@ -135,13 +138,13 @@ options! {
     exhausted_after_ms: u64 = 10_000;
     /// Whether to detect sequential access and read ahead. Default: yes.
     read_ahead(bool): bool = true;
-    /// The initial mode of the SSD; [`crate::Ssd::set_mode`] changes it later. [`SsdMode::Off`] is
-    /// refused here: open the store without an SSD, or switch the SSD off once the store is open. Default:
-    /// [`SsdMode::WriteBack`].
+    /// The initial mode of the SSD; [`Ssd::set_mode`](crate::Ssd::set_mode) changes it later.
+    /// [`SsdMode::Off`] is refused here: open the store without an SSD, or switch the SSD off once the store
+    /// is open. Default: [`SsdMode::WriteBack`].
     ssd_mode(SsdMode): SsdMode = SsdMode::WriteBack;
     /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in
     /// its place, although the lost SSD may have held newer pages than the HDD; an older copy is formatted.
-    /// The same holds for the ring's file of a store without an SSD. [`crate::Ssd::loss`] then
+    /// The same holds for the ring's file of a store without an SSD. [`Ssd::loss`](crate::Ssd::loss) then
     /// lists the pages, in later openings too. If the store's own SSD is present, nothing is lost. If that
     /// SSD has unreadable blocks and opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave
     /// it out or put a blank one in its place to give it up. Default: no.

@@ -27,10 +27,10 @@ impl Drop for MetricsExport {
 }
 
 impl PageStore {
-    /// Publishes the statistics through the [`metrics`] facade, at once and then every `every` (at least
-    /// 100 ms), with the label `store` set to `name`, until the result is dropped. Install a recorder (a
-    /// Prometheus exporter, say) first. `docs/operating.md` lists the metrics; `docs/grafana.json` shows
-    /// them. Must be called in a tokio runtime.
+    /// Publishes the statistics through the [`metrics`] facade, at once and then every `every` (at least 100
+    /// ms), with the label `store` set to `name`, until the result is dropped. Install a recorder (a
+    /// Prometheus exporter, say) first. [`operating`](crate::operating#metrics) lists the metrics;
+    /// `docs/grafana.json` shows them. Must be called in a tokio runtime.
     pub fn export_metrics(&self, name: &str, every: Duration) -> MetricsExport {
         describe();
         publish(name, &Stats::of(&self.shared).summary());

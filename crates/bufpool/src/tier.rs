@@ -112,8 +112,8 @@ pub struct WrittenPage {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TierError {
-    /// The page was allocated but never written before the store was last closed or crashed, or lies beyond
-    /// the end of its space.
+    /// The page was allocated but never written before the store was last closed or crashed, is free, or lies
+    /// beyond the end of its space. A store's methods return this as `Error::NoSuchPage`.
     #[error("page {page} does not exist")]
     NoSuchPage {
         /// The page.
@@ -161,9 +161,44 @@ pub type GateError = Arc<dyn std::error::Error + Send + Sync>;
 /// The completion of [`LogGate::make_durable`].
 pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateError>> + Send + 'a>>;
 
-/// The pool's interface to the embedder's log: a page is written only after the log is durable up to its LSN.
+/// The embedder's log: the store writes a page, to any device, only after the log is durable up to the page's
+/// LSN.
+///
+/// # What the engine must do
+///
+/// In **one critical section** of the log, assign a record its LSN and set this LSN on every page that the
+/// record changes (`set_lsn`), while you hold the exclusive guards of these pages. Read the log's end for a
+/// checkpoint in the same critical section. Otherwise a checkpoint may find that a record has an LSN below
+/// the log's end, but its pages do not have it yet, and removes log that redo needs.
+///
+/// # What the store does
+///
+/// - *Calls* are concurrent, from several tasks and threads, and not in order of LSN.
+/// - *LSNs* are those that `set_lsn` put into pages, in this run or an earlier one; one call covers a batch
+///   of pages. A call never has `Lsn(0)`. An LSN beyond the log's end means that the log is older than the
+///   store, for example because a part of it was lost: return an error.
+/// - *Runtime.* The store polls the future in its own tasks, on the tokio runtime on which it was opened. So
+///   the future may use `spawn_blocking`, and must not block the thread.
+/// - *Dropped futures.* The store awaits every call, even if the caller of `sync` is gone. Only the end of
+///   the runtime drops a future midway: whatever it has begun must be sound then, as after a crash.
+/// - *Errors.* The pages stay dirty in memory. A cleaner retries after 10 ms, later at intervals of up to 2
+///   s, and as soon as a request needs a frame. `sync` and its like return the error as [`PoolError::Log`].
+///   If all frames are dirty, requests wait and then fail with [`PoolError::Exhausted`]. Nothing is lost when
+///   the gate works again.
+/// - *Opening* does not call the gate: the first call follows the first change of a page, as by redo.
+/// - *After a drop* or a shutdown no further call begins, apart from one that races with the drop. A call in
+///   progress continues, although the store's directory may already be open again: see `Builder::log_gate`.
+///
+/// The gate must not wait for the store: a call of `get` or `sync` may wait for a write that waits for the
+/// gate.
+///
+/// [`PoolError::Log`]: crate::PoolError::Log
+/// [`PoolError::Exhausted`]: crate::PoolError::Exhausted
 pub trait LogGate: Send + Sync + 'static {
-    /// Makes the log durable up to at least `lsn`. Often called with an LSN that is already durable, which
-    /// must be cheap.
+    /// Makes the log durable up to at least `lsn`, the record at `lsn` included. Often called with an LSN
+    /// that is already durable, which must be cheap: an atomic load.
+    ///
+    /// # Errors
+    /// The log is not durable up to `lsn`. The store keeps the pages and calls again.
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_>;
 }

@@ -80,8 +80,8 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     fn stats(&self) -> DeviceStats;
 
     /// Starts keeping moving averages of the times of the last `points` page reads and writes
-    /// ([`crate::COST_POINTS`] in the paper that defines them), for [`Device::recent_costs`]. Further calls
-    /// have no effect. Each point takes 8 bytes of memory.
+    /// ([`COST_POINTS`](crate::COST_POINTS) in the paper that defines them), for [`Device::recent_costs`].
+    /// Further calls have no effect. Each point takes 8 bytes of memory.
     fn track_costs(&self, _points: usize) {}
 
     /// The recent costs of pages; `None` before [`Device::track_costs`], or where nothing is measured.

@@ -190,7 +190,7 @@ impl RawFile {
         Completion { bufs: transfer.bufs, result: Ok(()) }
     }
 
-    /// See [`crate::Device::grow`]. Reserves the space where the file system can.
+    /// See [`Device::grow`](crate::Device::grow). Reserves the space where the file system can.
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let size = self.size();
         if bytes <= size {

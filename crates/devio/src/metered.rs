@@ -31,7 +31,7 @@ pub type RawTransfer = Pin<Box<dyn Future<Output = (IoBufs, Result<(), DeviceErr
 pub type RawDone = Pin<Box<dyn Future<Output = Result<(), DeviceErrorKind>> + Send>>;
 
 /// The methods that a device implementation provides. [`Metered::over`] turns it into a [`Device`];
-/// [`crate::conformance`] checks it.
+/// [`conformance`](crate::conformance) checks it.
 ///
 /// Offsets, lengths and buffer addresses are multiples of [`RawDevice::alignment`], and ranges lie within
 /// [`RawDevice::size`] and are not empty: [`Metered`] refuses all others. Operations may overlap and may
@@ -72,7 +72,7 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
     }
 
     /// The granularity of offsets, lengths and buffer addresses, in bytes: a power of two, at most
-    /// [`crate::BUF_ALIGN`]. Default: 512.
+    /// [`BUF_ALIGN`](crate::BUF_ALIGN). Default: 512.
     fn alignment(&self) -> usize {
         512
     }

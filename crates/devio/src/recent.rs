@@ -1,10 +1,10 @@
 //! Moving averages of the times of the last n page reads and writes, which Ou et al. use to detect cost
 //! ratios (section 3.2.2).
 //!
-//! A sample is the busy time charged to one operation (see [`crate::DeviceStats`]) in whole microseconds, two
-//! bytes as in the paper, and the operation's length: a merged write of many pages is one sample, and its
-//! pages share its time. Recording a sample takes one array element and a few additions, without a lock.
-//! Samples of more than 65,535 µs are ignored.
+//! A sample is the busy time charged to one operation (see [`DeviceStats`](crate::DeviceStats)) in whole
+//! microseconds, two bytes as in the paper, and the operation's length: a merged write of many pages is one
+//! sample, and its pages share its time. Recording a sample takes one array element and a few additions,
+//! without a lock. Samples of more than 65,535 µs are ignored.
 
 use crate::class::{Counter, IoClass};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -81,7 +81,7 @@ impl Recorder {
         }
     }
 
-    /// See [`crate::Device::track_costs`].
+    /// See [`Device::track_costs`](crate::Device::track_costs).
     pub(crate) fn track_costs(&self, points: usize) {
         self.recent.get_or_init(|| Recent::new(points));
     }

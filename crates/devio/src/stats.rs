@@ -86,15 +86,15 @@ impl ClassStats {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ErrorCounts {
-    /// [`crate::DeviceErrorKind::Io`].
+    /// [`DeviceErrorKind::Io`](crate::DeviceErrorKind::Io).
     pub io: u64,
-    /// [`crate::DeviceErrorKind::NoSpace`].
+    /// [`DeviceErrorKind::NoSpace`](crate::DeviceErrorKind::NoSpace).
     pub no_space: u64,
-    /// [`crate::DeviceErrorKind::Gone`].
+    /// [`DeviceErrorKind::Gone`](crate::DeviceErrorKind::Gone).
     pub gone: u64,
-    /// [`crate::DeviceErrorKind::UnexpectedEof`].
+    /// [`DeviceErrorKind::UnexpectedEof`](crate::DeviceErrorKind::UnexpectedEof).
     pub eof: u64,
-    /// [`crate::DeviceErrorKind::Misaligned`].
+    /// [`DeviceErrorKind::Misaligned`](crate::DeviceErrorKind::Misaligned).
     pub misaligned: u64,
     /// Anything else.
     pub other: u64,

@@ -21,7 +21,9 @@ const LABEL_BYTES: usize = 4096;
 /// The maximum number of members.
 const MEMBERS_MAX: usize = 64;
 
-/// Several devices as one. See the module.
+/// Several devices as one: consecutive chunks are distributed over the devices in turn. Every member carries
+/// a label, so members may be passed in any order, and a missing, foreign or extra one is an error before
+/// anything is read. Losing one member loses the set.
 pub type StripedDevice = Metered<Striped>;
 
 /// How to create a set; an existing one keeps its own settings.

@@ -49,7 +49,17 @@ impl fmt::Display for PageId {
     }
 }
 
-/// A position in the embedder's log. Zero is "before every record".
+/// The place of a record in the embedder's log, in the log's order. 0 means "before every record", so a
+/// record's LSN is at least 1. `u64::MAX` is reserved.
+///
+/// An LSN is **the position where its record starts, or the record's sequence number**. Wherever an API takes
+/// or returns an LSN, the record *at* the LSN is included: a log gate makes it durable, `flush_to` writes its
+/// pages, and the log that `redo_from` asks for begins with it. The end of the log is the LSN that the next
+/// record will get.
+///
+/// If your LSNs are the positions where records *end*, the same rules apply to the record that ends there:
+/// remove the log before an LSN only up to the **start** of the record that ends at it. Removing all bytes
+/// before the LSN would remove a record that redo still needs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Lsn(pub u64);
 

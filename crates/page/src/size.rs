@@ -39,7 +39,7 @@ impl PageSize {
         self.0 as usize
     }
 
-    /// The page's size without its header, in bytes: the embedder's share.
+    /// The page's size without its header, in bytes: the embedder's share, and the length of a guard's slice.
     #[must_use]
     pub const fn payload_bytes(self) -> usize {
         self.bytes() - crate::HEADER_BYTES

@@ -40,7 +40,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// A device slowed down by a timing model. See the module.
+/// A device with the timing of another one. Operations queue for the servers of a [`Model`] in order of class
+/// and take its service times; their data moves through the underlying device when their service begins. Busy
+/// time in the statistics is the model's service time. Dropping the device executes what is outstanding
+/// without further delay.
+///
+/// With [`Clock::Tokio`] and [`Clock::Virtual`], operations must be started inside a tokio runtime with
+/// timers enabled, and panic otherwise.
 #[derive(Debug)]
 pub struct EmulatedDevice {
     shared: Arc<Shared>,
