@@ -114,7 +114,7 @@ states! {
     FreeFailed => "upkeep: a free failed",
     Shrinking => "upkeep: shrink of a space in flight",
     Shrunk => "upkeep: extents given back",
-    Resizing => "upkeep: resize of the pool in flight",
+    Resized => "upkeep: pool resized",
     Switching => "upkeep: switch of the SSD policy in flight",
     Budgeted => "upkeep: a write budget set",
     BackingUp => "upkeep: backup in flight",

@@ -84,8 +84,16 @@ impl Worker {
             0 => drop(up_to(polls, store.get(page)).await),
             1 => drop(up_to(polls, store.get_mut(page)).await),
             2 => {
-                self.model.lock().loosen(page.space.0, Some(page.no));
+                if self.model.lock().doing.allocate > 0 && self.frees {
+                    return Ok(());
+                }
+                {
+                    let mut model = self.model.lock();
+                    model.loosen(page.space.0, Some(page.no));
+                    model.doing.by_number += 1;
+                }
                 drop(up_to(polls, store.recreate(page)).await);
+                self.model.lock().doing.by_number -= 1;
             }
             3 => drop(up_to(polls, store.flush_to(Lsn(u64::MAX - 1))).await),
             _ => {
@@ -101,8 +109,17 @@ impl Worker {
         let live = self.model.lock().live();
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let Some(space) = live.first().copied().filter(|_| !full) else { return Ok(()) };
-        self.model.lock().loosen(space, None);
-        match up_to(polls, store.allocate(SpaceId(space))).await {
+        if self.frees && self.model.lock().doing.by_number > 0 {
+            return Ok(());
+        }
+        {
+            let mut model = self.model.lock();
+            model.loosen(space, None);
+            model.doing.allocate += 1;
+        }
+        let allocated = up_to(polls, store.allocate(SpaceId(space))).await;
+        self.model.lock().doing.allocate -= 1;
+        match allocated {
             Some(Ok(guard)) => {
                 self.is_new(&guard)?;
                 self.publish(guard);

@@ -95,7 +95,11 @@ impl Worker {
             None => tokio::time::timeout(LONG, self.call(&call)).await.map_err(|_| "free hangs".to_owned()),
         };
         self.model.lock().doing.free -= 1;
-        match done? {
+        let done = done?;
+        if dropped && matches!(done, Ok(_) | Err(Error::NoSuchPage { .. })) {
+            self.await_dropped(&pages, upto).await?;
+        }
+        match done {
             Ok(freed) => {
                 pages.iter().for_each(|page| self.model.lock().freed(*page, upto));
                 let least = sure.iter().filter(|sure| **sure).count();
@@ -107,6 +111,22 @@ impl Worker {
             }
             Err(error) => self.free_failed(&call, (&pages, &sure), upto, (alone, error)).await,
         }
+    }
+
+    /// Waits until a dropped call that goes on has dropped the pages' copies in memory: the call after it may
+    /// return before.
+    async fn await_dropped(&self, pages: &[PageId], upto: u32) -> Outcome {
+        for page in pages {
+            let until = tokio::time::Instant::now() + LONG;
+            // Until it fails, another task has used the number again, or the page is gone.
+            while !self.model.lock().is_above(*page, upto) && self.store.get(*page).await.is_ok() {
+                if tokio::time::Instant::now() > until {
+                    return Err(format!("page {page} is still there after it was freed"));
+                }
+                tokio::time::sleep(Duration::from_micros(self.plan.hdd_us)).await;
+            }
+        }
+        Ok(())
     }
 
     async fn call(&self, call: &Free) -> Result<u32, Error> {

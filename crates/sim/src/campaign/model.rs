@@ -38,6 +38,8 @@ pub(super) struct PageModel {
     earlier: Vec<u32>,
     /// The page was discarded in its present life, so an earlier life may show.
     bared: bool,
+    /// A call to free it has begun once.
+    was_freed: bool,
     /// Operations that are using it.
     pub(super) users: u32,
     /// An operation uses it exclusively.
@@ -60,9 +62,12 @@ impl PageModel {
     /// after a discard, and, unless the power was cut, at the next power cut: readable data need not be
     /// durable.
     pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
-        let mut versions = std::mem::take(&mut self.versions);
-        versions.retain(|v| *v <= version);
-        let (earlier, bared) = (std::mem::take(&mut self.earlier), self.bared);
+        let (versions, gone): (Vec<u32>, Vec<u32>) = self.versions.iter().partition(|v| **v <= version);
+        let (mut earlier, bared, was_freed) = (std::mem::take(&mut self.earlier), self.bared, self.was_freed);
+        if was_freed {
+            // Its home may have them, and show them after a discard.
+            earlier.extend(gone);
+        }
         let given_up = self.given_up;
         let kept = if power_was_cut {
             Self { floor: version, given_up, ..Self::default() }
@@ -70,7 +75,7 @@ impl PageModel {
             let Self { floor, worthless, discards, .. } = *self;
             Self { floor, worthless, discards, given_up, ..Self::default() }
         };
-        *self = Self { versions, published: version, earlier, bared, ..kept };
+        *self = Self { versions, published: version, earlier, bared, was_freed, ..kept };
     }
 
     /// Whether a failed write may have left its home torn for good: it was discarded before the next attempt,
@@ -145,7 +150,9 @@ pub(super) struct Doing {
     pub(super) drop_space: u32,
     pub(super) free: u32,
     pub(super) shrink: u32,
-    pub(super) resize: u32,
+    /// Allocations, and uses of free pages by number: not both at once, or a page gets two owners.
+    pub(super) allocate: u32,
+    pub(super) by_number: u32,
     pub(super) switch: u32,
     pub(super) backup: u32,
     pub(super) closing: bool,

@@ -95,13 +95,16 @@ impl Operator {
     async fn resize(&mut self) -> Result<(), String> {
         let frames = self.rng.random_range(18..=60);
         let (store, bytes) = (Arc::clone(&self.store), self.plan.pool_bytes(frames));
-        self.call("resize_pool", |doing| &mut doing.resize, store.resize_pool(bytes)).await
+        self.probe.mark(State::Resized);
+        self.call("resize_pool", |_| (), store.resize_pool(bytes)).await
     }
 
     async fn switch(&mut self) -> Result<(), String> {
         let policy = Plan::any_ssd_policy(&mut self.rng);
         let store = Arc::clone(&self.store);
-        self.call("set_ssd", |doing| &mut doing.switch, store.policies().set_ssd(policy)).await
+        self.probe.model.lock().doing.switch += 1;
+        let ended = |doing: &mut Doing| doing.switch -= 1;
+        self.call("set_ssd", ended, store.policies().set_ssd(policy)).await
     }
 
     fn set_budget(&mut self) {
@@ -114,14 +117,13 @@ impl Operator {
     async fn call<T>(
         &mut self,
         what: &str,
-        count: fn(&mut Doing) -> &mut u32,
+        ended: impl FnOnce(&mut Doing),
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<(), String> {
         let dropped = self.plan.has("drop-future") && self.rng.random_bool(0.2);
         let polls = if dropped { self.rng.random_range(1..10) } else { u32::MAX };
-        *count(&mut self.probe.model.lock().doing) += 1;
         let done = tokio::time::timeout(LONG, up_to(polls, call)).await;
-        *count(&mut self.probe.model.lock().doing) -= 1;
+        ended(&mut self.probe.model.lock().doing);
         match done.map_err(|_| format!("{what} hangs"))? {
             Some(Err(error)) if !self.errors_allowed => Err(format!("{what}: {error}")),
             _ => Ok(()),
@@ -197,7 +199,8 @@ async fn judge(restored: &PageStore, mut before: Model, mut after: Model) -> Res
     for page in both {
         let found = match look(restored, page).await? {
             Ok(found) => found,
-            Err(Error::NoSuchSpace { .. }) => None,
+            // Checked below.
+            Err(Error::NoSuchSpace { .. }) => continue,
             Err(error) => return Err(format!("page {page}: {error}")),
         };
         let then = before.live_page(page).cloned();

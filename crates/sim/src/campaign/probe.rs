@@ -334,7 +334,6 @@ impl Probe {
         states.add_if(doing.closing, State::Closing);
         states.add_if(doing.free > 0, State::Freeing);
         states.add_if(doing.shrink > 0, State::Shrinking);
-        states.add_if(doing.resize > 0, State::Resizing);
         states.add_if(doing.switch > 0, State::Switching);
         states.add_if(doing.backup > 0, State::BackingUp);
         let (free, reused) = model.free_and_reused();

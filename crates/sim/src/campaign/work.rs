@@ -249,7 +249,13 @@ impl Worker {
                 if !held.was_free {
                     self.judge("get_mut", Some(page), &error)?;
                 }
-                match store.recreate(page).await {
+                if self.frees && self.model.lock().doing.allocate > 0 {
+                    return Ok(());
+                }
+                self.model.lock().doing.by_number += 1;
+                let recreated = store.recreate(page).await;
+                self.model.lock().doing.by_number -= 1;
+                match recreated {
                     Ok(guard) => {
                         self.model.lock().exists(page);
                         guard
@@ -284,7 +290,7 @@ impl Worker {
     pub(super) fn is_new(&self, guard: &PageMut<'_>) -> Outcome {
         let page = guard.id();
         match version_in(guard, page)? {
-            0 if self.model.lock().page(page).is_some_and(|p| p.is_in_use()) => {
+            0 if self.frees && self.model.lock().page(page).is_some_and(|p| p.is_in_use()) => {
                 Err(format!("page {page} was allocated, but is in use"))
             }
             0 => Ok(()),
@@ -312,8 +318,14 @@ impl Worker {
             self.create_space().await?;
             return Ok(!self.model.lock().live().is_empty());
         };
+        if self.frees && self.model.lock().doing.by_number > 0 {
+            return Ok(true);
+        }
         let store = Arc::clone(&self.store);
-        match store.allocate(SpaceId(space)).await {
+        self.model.lock().doing.allocate += 1;
+        let allocated = store.allocate(SpaceId(space)).await;
+        self.model.lock().doing.allocate -= 1;
+        match allocated {
             Ok(guard) => {
                 self.is_new(&guard)?;
                 self.publish(guard);

@@ -85,6 +85,7 @@ impl PageModel {
         if !self.is_free() {
             let mut versions = std::mem::take(&mut self.earlier);
             versions.append(&mut self.versions);
+            versions.sort_unstable();
             (self.versions, self.bared) = (versions, true);
         }
     }
@@ -133,7 +134,7 @@ impl Model {
     /// Records that a call begins to free the page.
     pub(in crate::campaign) fn freeing(&mut self, page: PageId) {
         if let Some(p) = self.page(page).filter(|p| !p.is_free()) {
-            p.existence = Existence::Leaving;
+            (p.existence, p.was_freed) = (Existence::Leaving, true);
         }
     }
 
@@ -258,6 +259,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_crash_left_of_a_freed_page_may_show_after_a_discard_alone() {
+        let mut model = Model::default();
+        model.created(SpaceId(1), "s".into());
+        let _ = model.wrote(PAGE);
+        // The crash finds it free, though its home has version 1.
+        model.freeing(PAGE);
+        model.page(PAGE).unwrap().was_found(None, true);
+        let version = model.wrote(PAGE);
+        model.published(PAGE, version);
+        assert!(!model.page(PAGE).unwrap().may_be(Some(1)));
+        model.discarded(PAGE);
+        assert!(model.page(PAGE).unwrap().may_be(Some(1)));
+    }
+
+    #[test]
     fn a_backup_holds_no_version_older_than_its_beginning_and_no_earlier_life() {
         let mut model = written(2);
         let before = model.clone();
@@ -268,6 +284,7 @@ mod tests {
         let may = |copied| p.may_be_copied(then, 2, copied);
         assert!(may(Some(2)) && may(Some(3)) && !may(Some(1)) && !may(None) && !may(Some(0)));
         let mut freed = written(2);
+        freed.freeing(PAGE);
         freed.freed(PAGE, 2);
         let before = freed.clone();
         let version = freed.wrote(PAGE);
