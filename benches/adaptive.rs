@@ -11,10 +11,10 @@
 //! | `hit, some missed` | the same with some misses: the simulations see hits only where there are misses |
 //! | `tiers, LEVEL` | both policies alone (`pagetier_ghost::Tiers`), by the share of misses; a quarter of the requests write |
 //! | `SLOTS slots, filling` | the same with a large SSD, until the SSD is full; nearly all requests miss |
-//! | `SLOTS slots, full` | from then on |
+//! | `SLOTS slots, full` | the same once the SSD is full |
 //!
 //! The last columns are the difference of the best turns and that of all turns, per missed request, in
-//! nanoseconds: what is done only now and then is missing from the best turns. A second table has the memory
+//! nanoseconds: the best turns lack the work that is done only occasionally. A second table has the memory
 //! that the simulations take, relative to the pool's.
 
 use pagetier::{

@@ -35,7 +35,7 @@ pub(crate) struct Manifest {
     /// The store's id, which both devices bear too.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
-    /// Incremented by every attempt to replace the manifest.
+    /// Incremented by every attempt to replace the manifest or to append a record to it.
     pub(crate) generation: u64,
     /// Incremented by every opening, before anything else is written.
     pub(crate) epoch: u32,

@@ -58,6 +58,12 @@ impl Placement {
         *self = Self::new(&replaced(&self.runs, nth, run));
     }
 
+    /// The number of pages whose extents have no place.
+    pub(crate) fn roomless_pages(&self) -> u64 {
+        let holes = self.runs.iter().filter(|(first, _)| *first == HOLE);
+        holes.map(|(_, count)| count).sum::<u64>() * u64::from(EXTENT_PAGES)
+    }
+
     /// The number of pages for which there is room.
     pub(crate) fn pages(&self) -> u64 {
         self.extents * u64::from(EXTENT_PAGES)

@@ -83,7 +83,7 @@ struct Appendable {
     /// The size of the file in bytes.
     has: usize,
     /// The maximum size of the contents, in bytes, when they are rewritten with all records applied.
-    anew: usize,
+    rewritten: usize,
 }
 
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl ManifestFile {
             (other, _) => other,
         }?;
         // Contents that are not a manifest's have no tail.
-        *tail = End::after(bytes).ok().map(|end| Appendable { end, has, anew: bytes.len() });
+        *tail = End::after(bytes).ok().map(|end| Appendable { end, has, rewritten: bytes.len() });
         Ok(())
     }
 
@@ -154,12 +154,14 @@ impl ManifestFile {
         slack: Slack,
     ) -> Result<bool> {
         let mut state = self.state.lock();
-        let Some(Appendable { end, has, anew }) = state.tail else { return Ok(false) };
+        let Some(Appendable { end, has, rewritten }) = state.tail else { return Ok(false) };
         let json = json(end.records)?;
         let Some(record) = end.place(&json) else { return Ok(false) };
-        let anew = anew + json.len();
+        let rewritten = rewritten + json.len();
         // The next replacement must not need room that a full disk does not have.
-        if record.end.file_end().max(anew) + slack.left() > has || anew + slack.left() > self.spare_bytes() {
+        if record.end.file_end().max(rewritten) + slack.left() > has
+            || rewritten + slack.left() > self.spare_bytes()
+        {
             return Ok(false);
         }
         // Nothing may follow the record until it is durable.
@@ -169,7 +171,7 @@ impl ManifestFile {
             file.write_all_at(&record.bytes, offset as u64).map_err(full)?;
         }
         file.sync_data().map_err(full)?;
-        state.tail = Some(Appendable { end: record.end, has, anew });
+        state.tail = Some(Appendable { end: record.end, has, rewritten });
         Ok(true)
     }
 
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_spare_is_made_anew() {
+    fn a_missing_spare_is_recreated() {
         let (directory, file) = file();
         file.replace(b"one", Slack::Keep).unwrap();
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();

@@ -1,4 +1,4 @@
-//! Ends a store in order (`close`, `shutdown`), and waits for what a dropped one leaves behind.
+//! Ends a store cleanly (`close`, `shutdown`), and waits for what a dropped one leaves behind.
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the

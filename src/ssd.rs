@@ -72,8 +72,9 @@ impl Ssd<'_> {
     /// exchange that has begun completes.
     ///
     /// # Errors
-    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed.
-    /// The previous mode then stays in effect.
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device failed: the previous mode
+    /// then stays in effect. [`Error::Manifest`] when the exchange could not be recorded: a later opening may
+    /// or may not find it in effect, so the store refuses writes until it is opened again.
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);

@@ -205,6 +205,12 @@ impl Volume {
         }
     }
 
+    /// The number of pages, free ones included, whose extents have a place on the HDD.
+    pub(crate) fn placed_pages(&self) -> u64 {
+        let placed = |s: &SpaceEntry| u64::from(s.pages).saturating_sub(s.placement.roomless_pages());
+        self.spaces.iter().map(|s| placed(&s)).sum()
+    }
+
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
         let info = |id: SpaceId, s: &SpaceEntry| {
             let free = s.free.pages();
@@ -225,7 +231,7 @@ impl Volume {
     }
 
     /// The reused pages that the manifest still lists as free.
-    pub(crate) fn pages_again(&self) -> FxHashSet<PageId> {
+    pub(crate) fn reused_pages(&self) -> FxHashSet<PageId> {
         let of = |s: &SpaceEntry, id| s.reused.keys().map(|no| PageId::new(id, *no)).collect::<Vec<_>>();
         self.spaces.iter().flat_map(|s| of(&s, *s.key())).collect()
     }

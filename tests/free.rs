@@ -265,7 +265,9 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
         let store = written(&fixture).await;
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
         store.spaces().free(SPACE, 30..256).await.unwrap();
+        let room = store.stats().room.unallocated_bytes;
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 3 * 64 * fixture::PAGE);
+        assert_eq!(store.stats().room.unallocated_bytes, room + 3 * 64 * fixture::PAGE);
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
         let size = fixture.hdd.size();
         let other = store.spaces().create("u").await.unwrap();

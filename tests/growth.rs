@@ -33,7 +33,7 @@ impl Trouble {
     }
 }
 
-/// Appends a page in version 1; returns its number.
+/// Appends a page at version 1; returns its number.
 async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
     let mut page = store.allocate(space).await?;
     let no = page.id().no;

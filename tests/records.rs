@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, fill, version_of};
 use pagetier::{MemoryManifest, OpenError, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
-/// Appends a page in version 1; returns whether the space could grow.
+/// Appends a page at version 1; returns whether the space could grow.
 async fn append(store: &PageStore, space: SpaceId) -> bool {
     let Ok(mut page) = store.allocate(space).await else { return false };
     let no = page.id().no;

@@ -215,6 +215,38 @@ fn is_test_root(file: &str) -> bool {
     !manifest.contains("autotests = false") || manifest.contains(&listed)
 }
 
+/// A manifest may say that a target has no tests, which saves building it once more. They would not run.
+#[test]
+fn targets_built_without_tests_have_none() {
+    let (sources, mut hidden) = (files("rs"), Vec::new());
+    for (manifest, text) in files("toml").iter().filter(|(file, _)| file.ends_with("Cargo.toml")) {
+        let package = manifest.trim_end_matches("Cargo.toml");
+        let lib =
+            text.split_once("[lib]\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap_or(rest));
+        let bins = text.contains("[[bin]]")
+            && !text.split("[[bin]]").skip(1).any(|bin| !bin.contains("test = false"));
+        let untested = |file: &str| {
+            let bin = file.starts_with("bin/") || file.starts_with("main.rs");
+            if bin { bins } else { lib.lines().any(|line| line == "test = false") }
+        };
+        for (file, code) in &sources {
+            let Some(inside) = file.strip_prefix(&format!("{package}src/")) else { continue };
+            if untested(inside)
+                && code.lines().any(|line| line.trim().starts_with("#[") && line.contains("test]"))
+            {
+                hidden.push(format!("{file}: a unit test"));
+            }
+            let example = |line: &str| {
+                comment(line).is_some_and(|text| text.trim_start_matches(['/', '!', ' ']).starts_with("```"))
+            };
+            if lib.contains("doctest = false") && code.lines().any(example) {
+                hidden.push(format!("{file}: an example"));
+            }
+        }
+    }
+    none("tests that never run", &hidden);
+}
+
 /// A file that no `mod` names is not compiled.
 #[test]
 fn every_file_belongs_to_a_crate() {
@@ -380,7 +412,7 @@ fn every_mutation_belongs_to_an_invariant() {
     let invariants = document.split_once("## Invariants").and_then(|(_, rest)| rest.split_once("\n## "));
     let words: Vec<&str> = invariants.map_or("", |(section, _)| section).split_whitespace().collect();
     let text = words.join(" ");
-    let items = text.split(" - **I").filter_map(|item| item.split_once("Broken by"));
+    let items = text.split(" - **I").skip(1).filter_map(|item| item.split_once("Broken by"));
     let named: Vec<&str> = items
         .filter_map(|(_, names)| names.split('.').next())
         .flat_map(|names| names.split('`').skip(1).step_by(2))

@@ -177,7 +177,7 @@ impl SsdTier {
         Ok(self.core.flush_hdd().await?)
     }
 
-    /// Ends in order: admissions in flight finish, and a last checkpoint names every page. Dropping the call
+    /// Ends cleanly: admissions in flight finish, and a last checkpoint names every page. Dropping the call
     /// leaves the tier as a crash would: no data is lost, but the next opening has more to read.
     ///
     /// # Errors
@@ -372,7 +372,7 @@ impl SsdTier {
             // Under the lock: a page that leaves memory after this is reported to the new policy.
             state.slots.switch_policy(policy, &buffered(), now);
             self.core.choice_changes.store(0, Ordering::Relaxed);
-            self.core.budget_starts_anew();
+            self.core.resend_price();
             state.ssd_error.is_none()
         };
         if usable

@@ -109,8 +109,8 @@ impl Core {
         set_price(&mut state, costs, passed.filter(|factor| !factor.is_nan()).unwrap_or(1.0));
     }
 
-    /// Notes that another policy or SSD is in use, which has not received the price.
-    pub(crate) fn budget_starts_anew(&self) {
+    /// Makes the next charge pass the price on, because another policy or SSD is in use.
+    pub(crate) fn resend_price(&self) {
         if let Some(spending) = &mut *self.budget.spending.lock() {
             spending.device_bytes = written_bytes(&self.ssd());
             spending.passed = f64::NAN;
