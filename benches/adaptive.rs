@@ -87,14 +87,16 @@ fn turns<S>(name: &str, rounds: usize, subjects: &mut [S; 2], mut run: impl FnMu
     }
     let [pinned, adaptive] = all.each_ref().map(|all| all.iter().copied().fold(f64::INFINITY, f64::min));
     let [pinned_sum, adaptive_sum] = all.each_ref().map(|all| all.iter().sum::<f64>());
-    let per_miss = (adaptive - pinned) / missed;
-    let per_miss_in_all = (adaptive_sum - pinned_sum) / rounds as f64 / missed;
+    let per_miss = |ns: f64| if missed > 0.0 { format!("{:.0}", ns / missed) } else { String::new() };
+    let (of_bests, of_all) = (adaptive - pinned, (adaptive_sum - pinned_sum) / rounds as f64);
     let [pinned_median, adaptive_median] = all.map(median);
     println!(
-        "| {name} | {pinned_median:.0} | {adaptive_median:.0} | {:.3} | {:.3} | {:.1} % | {per_miss:.0} | {per_miss_in_all:.0} |",
+        "| {name} | {pinned_median:.0} | {adaptive_median:.0} | {:.3} | {:.3} | {:.1} % | {} | {} |",
         median(ratios),
         adaptive / pinned,
-        100.0 * missed
+        100.0 * missed,
+        per_miss(of_bests),
+        per_miss(of_all)
     );
 }
 

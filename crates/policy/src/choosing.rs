@@ -4,7 +4,9 @@
 //! the difference of two costs varies less than either cost. A change to another setting requires that the
 //! mean difference exceeds its standard error, that the gain is large enough as a share of the cost, and that
 //! the sum saved over the remembered stretches exceeds the cost of the change. There are two memories of past
-//! stretches: a short one for large gains, a long one for small gains that last.
+//! stretches: a short one for large gains, a long one for small gains that last. A change by the short memory
+//! that the long one contradicts must have saved several times its cost: most of these changes follow a part
+//! of the workload that soon ends, and the way back costs as much again.
 //!
 //! Stretches before the first decision are only noted. They choose the setting to start with, if it gained as
 //! much as the short memory asks for, and are forgotten then.
@@ -25,6 +27,10 @@ const SHORT: Terms = Terms { kept: 0.7, weight_min: 1.9, gain_min: 0.02 };
 
 /// Small gains that last.
 const LONG: Terms = Terms { kept: 0.97, weight_min: 3.0, gain_min: 0.002 };
+
+/// How many times its cost a change must have saved if the setting was the more expensive one in the long
+/// memory.
+const AGAINST_LONG: f64 = 4.0;
 
 /// The number of standard errors by which the mean difference must exceed 0.
 const ERRORS_MIN: f64 = 1.5;
@@ -119,7 +125,11 @@ impl<const N: usize> Chooser<N> {
     ) -> Option<usize> {
         self.note(&costs_ms);
         let long = self.long.better_than(self.chosen, change_ms);
-        let other = long.or_else(|| self.short.better_than(self.chosen, change_ms))?;
+        let mut soon_ms = |other: usize| {
+            let agrees = self.long.costs_ms[other] <= self.long.costs_ms[self.chosen];
+            change_ms(other) * if agrees { 1.0 } else { AGAINST_LONG }
+        };
+        let other = long.or_else(|| self.short.better_than(self.chosen, &mut soon_ms))?;
         self.change_to(other);
         Some(other)
     }
@@ -228,6 +238,17 @@ mod tests {
             chooser.compare([100.0 + noise, 99.0 + other], &mut free);
         }
         assert_eq!((chooser.chosen, chooser.changes()), (1, 1));
+    }
+
+    #[test]
+    fn what_the_long_memory_contradicts_must_save_the_change_several_times() {
+        let followed = |change_ms: f64| {
+            let mut chooser = Chooser::new(0);
+            (0..40).for_each(|_| assert_eq!(chooser.compare([10.0, 12.0], &mut |_| change_ms), None));
+            (0..6).any(|_| chooser.compare([12.0, 10.0], &mut |_| change_ms).is_some())
+        };
+        // The short memory saves up to 2.0 / (1 - 0.7) = 6.7 ms while the long one still contradicts it.
+        assert_eq!([0.0, 1.0, 2.0, 5.0].map(followed), [true, true, false, false]);
     }
 
     #[test]
