@@ -27,7 +27,7 @@
 //! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
 //! other tasks: use [`crate::PageStore`] there.
 
-use crate::{Builder, Error, Loss, Lsn, OpenError, PageId, PageMut, PageRef, SpaceId, SpaceInfo};
+use crate::{Builder, Error, Loss, Lsn, OpenError, PageId, PageMut, PageRef, SpaceHints, SpaceId, SpaceInfo};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -154,6 +154,22 @@ impl Spaces<'_> {
     /// As there.
     pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
         self.0.store.spaces().pages(space)
+    }
+
+    /// See [`crate::Spaces::set_hints`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_hints(self, space: SpaceId, hints: SpaceHints) -> Result<(), Error> {
+        self.0.store.spaces().set_hints(space, hints)
+    }
+
+    /// See [`crate::Spaces::hints`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hints(self, space: SpaceId) -> Result<SpaceHints, Error> {
+        self.0.store.spaces().hints(space)
     }
 
     /// See [`crate::Spaces::free`].

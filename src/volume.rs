@@ -11,6 +11,7 @@
 
 use crate::arriving::{Arriving, Mark};
 use crate::changes::{Change, merged, next_extents, take_extents};
+use crate::hints::SpaceHints;
 pub(crate) use crate::manifest::EXTENT_PAGES;
 use crate::manifest::Manifest;
 use crate::page_runs::PageRuns;
@@ -102,6 +103,10 @@ pub struct SpaceInfo {
     /// Its free pages: numbers below `pages` that [`PageStore::allocate`](crate::PageStore::allocate) uses
     /// again.
     pub free: u32,
+    /// What the engine says of it.
+    pub hints: SpaceHints,
+    /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
+    pub frames: Option<u64>,
 }
 
 /// The spaces and their extents.
@@ -210,7 +215,8 @@ impl Volume {
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
         let info = |id: SpaceId, s: &SpaceEntry| {
             let free = s.free.pages();
-            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free }
+            let hints = SpaceHints::default();
+            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free, hints, frames: None }
         };
         let mut all: Vec<SpaceInfo> =
             self.spaces.iter().filter(|s| !s.dropping).map(|s| info(*s.key(), &s)).collect();
