@@ -88,7 +88,8 @@ impl Spaces<'_> {
     /// Misses wait meanwhile, some milliseconds per ten thousand pages in memory.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
-    /// SSD, until the space is removed or the store is closed: an engine sets them after each opening.
+    /// SSD, until the space is removed or the store is closed: an engine sets them after each opening. A
+    /// recovery may find copies on the SSD that had left it; they leave again then.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

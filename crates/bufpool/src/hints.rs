@@ -77,6 +77,15 @@ impl Hints {
         self.with(space, full).unwrap_or(false)
     }
 
+    /// Whether `space` has more frames than its quota.
+    fn is_beyond(&self, space: SpaceId) -> bool {
+        let beyond = |hinted: &Hinted| {
+            let held = hinted.held.load(Ordering::Relaxed);
+            hinted.hints.frames_max.is_some_and(|max| held > max)
+        };
+        self.with(space, beyond).unwrap_or(false)
+    }
+
     /// How a page of `space` is read that was requested on demand.
     pub(crate) fn access(&self, space: SpaceId) -> Access {
         match self.with(space, |hinted| hinted.hints.retention) {
@@ -105,8 +114,9 @@ impl Hints {
 }
 
 impl<T: Tier> Pool<T> {
-    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Misses
-    /// wait meanwhile: some milliseconds per ten thousand pages in memory.
+    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Clean pages
+    /// beyond a quota leave at once, others as later requests need frames. Misses wait meanwhile: some
+    /// milliseconds per ten thousand pages in memory.
     pub fn set_hints(&self, space: SpaceId, hints: PoolHints) {
         let (inner, frames) = (&self.inner, &self.inner.frames);
         let hints = PoolHints { frames_max: hints.frames_max.map(|max| max.max(1)), ..hints };
@@ -126,6 +136,8 @@ impl<T: Tier> Pool<T> {
         });
         policy.set_hints(space, hints, &resident);
         frames.table.quiet(|| frames.hints.set(space, hints, &frames.all));
+        drop(policy);
+        inner.trim(space);
     }
 
     /// How the pages of `space` are treated.
@@ -179,6 +191,19 @@ impl<T: Tier> Inner<T> {
             // Dropping a pin wakes no waiter: retry periodically.
             let again = tokio::time::sleep(RETRY);
             tokio::select! { biased; () = cleaned => {}, () = again => {} }
+        }
+    }
+
+    /// Evicts pages of `space` that can leave now, until it has as many frames as its quota.
+    fn trim(&self, space: SpaceId) {
+        let frames = &self.frames;
+        let evictable = &mut |f: FrameId| frames.all.get(f.at()).is_some_and(|f| f.word.is_evictable());
+        while frames.hints.is_beyond(space) {
+            let mut policy = self.policy.lock();
+            match policy.victim_of(space, evictable) {
+                Some(victim) if self.evict_from(victim, &mut policy) => frames.give_back(victim),
+                _ => return,
+            }
         }
     }
 

@@ -144,14 +144,19 @@ async fn a_quota_that_the_space_exceeds_is_reached_with_each_miss() {
     let memory = memory(200);
     let pool = pool(&memory, "gd2l", 64);
     for no in 0..40 {
-        read(&pool, other(no)).await;
+        write(&pool, other(no), 1).await;
     }
     pool.set_hints(OTHER, quota(10));
-    assert_eq!(pool.frames_of(OTHER), Some(40));
-    for no in 40..70 {
+    assert_eq!(pool.frames_of(OTHER), Some(40), "dirty pages stay until they are written");
+    for no in 40..90 {
         read(&pool, other(no)).await;
     }
     assert_eq!(pool.frames_of(OTHER), Some(10));
+    // Clean pages leave at once, unless they are pinned.
+    let guards = (pool.get(other(89)).await.unwrap(), pool.get(other(88)).await.unwrap());
+    pool.set_hints(OTHER, quota(1));
+    assert_eq!(pool.frames_of(OTHER), Some(2));
+    drop(guards);
     pool.set_hints(OTHER, quota(0));
     for no in 0..20 {
         read(&pool, other(no)).await;

@@ -50,7 +50,9 @@ impl Slots {
             self.kept_off.spaces.remove(&space);
         } else if self.kept_off.spaces.insert(space) {
             let copies = self.copies().into_iter().filter(|page| page.space == space);
-            self.kept_off.leaving.extend(copies);
+            // Clean ones first: they do not wait for the HDD.
+            let (only, clean): (Vec<_>, Vec<_>) = copies.partition(|page| self.is_only_copy(*page));
+            self.kept_off.leaving.extend(clean.into_iter().chain(only));
         }
     }
 
