@@ -1,19 +1,22 @@
 //! What to do about an error: who can act on it, and how.
 
+use crate::backup::BackupError;
 use crate::error::{Error, OpenError};
+use crate::hot::HotSetError;
 use pagetier_bufpool::{Exhausted, PoolError, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind};
 use pagetier_page::PageId;
 use pagetier_ssdcache::ReadmitError;
 use std::io;
 
-/// What to do about an error. See [`Error::advice`] and [`OpenError::advice`]; `docs/embedding.md` treats
-/// each error in detail.
+/// What to do about an error. See [`Error::advice`], [`OpenError::advice`] and [`BackupError::advice`];
+/// `docs/embedding.md` treats each error in detail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {
     /// Repeat the call later: it may succeed once guards are dropped, the log gate works again, or another
-    /// process has closed the store. Nothing was changed.
+    /// process has closed the store. Nothing was changed, except that a pool that could not shrink further
+    /// keeps the size it reached.
     Retry,
     /// Free space on the device or in the directory, then repeat the call.
     FreeSpace,
@@ -21,7 +24,7 @@ pub enum Advice {
     Reopen,
     /// Change the option or the argument that the error names.
     FixConfiguration,
-    /// A device failed, is missing, or is the wrong one: attach the right one, or replace it.
+    /// A device failed, is missing, or is the wrong one: attach the right one, or replace the device.
     FixDevice,
     /// Data is damaged or too old: restore the page, or the store, from a backup or the log.
     Restore,
@@ -120,6 +123,35 @@ impl OpenError {
             Self::BadManifest { .. } | Self::StaleManifest { .. } => Advice::Restore,
             Self::Device(error) => of_device(error),
             Self::Pool(error) => of_pool(error),
+        }
+    }
+}
+
+impl BackupError {
+    /// What to do about this error. [`Advice::Restore`] of a damaged chain means another chain, or an earlier
+    /// backup of this one.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Io { source, .. } => of_io(source, Advice::FixConfiguration),
+            Self::Damaged { .. } => Advice::Restore,
+            Self::NoChain { .. } | Self::Exists { .. } | Self::Unfinished { .. } | Self::NoDirectory => {
+                Advice::FixConfiguration
+            }
+            Self::Page { source, .. } | Self::Store(source) => source.advice(),
+            Self::Open(error) => error.advice(),
+            Self::Runtime => Advice::Reopen,
+        }
+    }
+}
+
+impl HotSetError {
+    /// What to do about this error.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Io { source, .. } => of_io(source, Advice::FixConfiguration),
+            Self::Malformed { .. } => Advice::FixConfiguration,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Replaces the SSD in use by another: larger, smaller, or new.
+//! Replaces the SSD in use with another: larger, smaller, or new.
 
 use crate::builder::{Builder, Place};
 use crate::error::{Error, OpenError};
@@ -63,8 +63,9 @@ impl PageStore {
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
-    /// too small, holds other data, or is in use, by this store or another; or when a device or the manifest
-    /// failed. The current SSD and the previous mode then stay in effect.
+    /// too small, holds other data, or is in use, by this store or another; or when a device failed. The
+    /// current SSD and the previous mode then stay in effect. [`Error::Manifest`] when the exchange could not
+    /// be recorded: a later opening may find either SSD in use, so the store refuses writes until then.
     pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);

@@ -2,10 +2,10 @@
 
 use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
 use pagetier::{
-    BackupError, BackupOptions, Builder, Error, Lsn, MemoryDevice, PageId, PageStore, RestoreReport,
+    Advice, BackupError, BackupOptions, Builder, Error, Lsn, MemoryDevice, PageId, PageStore, RestoreReport,
     SharedDevice, SpaceId,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ fn plain() -> BackupOptions {
     BackupOptions::new()
 }
 
-/// The place of a restored store: a directory, with devices in memory that follow the paused clock.
+/// The location of a restored store: a directory, with devices in memory that follow the paused clock.
 struct Destination {
     dir: tempfile::TempDir,
     devices: [SharedDevice; 2],
@@ -189,8 +189,8 @@ async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
     }
 }
 
-/// The schedule that brings back an earlier life of a page: its number is used again while a backup begins,
-/// and nothing of the new life is written when the backup reads the page.
+/// The schedule that could bring back an earlier life of a page: its number is reused while a backup begins,
+/// and no version of the new life is written yet when the backup reads the page.
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_in_the_chain() {
     let (mut absent, mut new) = (0, 0);
@@ -201,7 +201,7 @@ async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_i
         let dir = tempfile::tempdir().unwrap();
         store.backup(dir.path(), plain()).await.unwrap();
         store.free(PageId::new(space, 5)).await.unwrap();
-        // Something for the backup's syncs to wait for.
+        // A dirty page, so that the backup's syncs have to wait.
         write(&store, space, 6, 2).await.unwrap();
         let backing = tokio::spawn({
             let (store, dir) = (Arc::clone(&store), dir.path().to_owned());
@@ -272,7 +272,7 @@ async fn a_chain_continues_after_crashes_and_ends_as_the_store_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_set_back_does_not_continue_a_chain_that_is_ahead_of_it() {
+async fn a_store_reset_to_an_earlier_state_does_not_continue_a_chain_that_is_ahead_of_it() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
@@ -419,4 +419,116 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
     assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
     let memory = Fixture::new().builder().restore(dir.path(), None, |_| ()).await;
     assert!(matches!(memory, Err(BackupError::NoDirectory)));
+}
+
+/// The draft is a device that is always full.
+#[tokio::test(start_paused = true)]
+async fn a_backup_without_room_fails_under_load_and_the_chain_goes_on_once_there_is_some() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    store.backup(dir.path(), plain()).await.unwrap();
+    let (versions, stop) = (Versions::new(1), Arc::new(AtomicBool::new(false)));
+    let load = keep_writing(Arc::clone(&store), space, Arc::clone(&versions), Arc::clone(&stop));
+    let writer = tokio::spawn(load);
+    let draft = dir.path().join("unfinished.partial");
+    std::os::unix::fs::symlink("/dev/full", &draft).unwrap();
+    for _ in 0..2 {
+        let full = store.backup(dir.path(), plain()).await.unwrap_err();
+        let BackupError::Io { path, source } = &full else { panic!("{full:?}") };
+        assert_eq!((path, source.kind()), (&draft, std::io::ErrorKind::StorageFull));
+        assert_eq!(full.advice(), Advice::FreeSpace);
+    }
+    std::fs::remove_file(&draft).unwrap();
+    let ended = versions.ended();
+    let report = store.backup(dir.path(), plain()).await.unwrap();
+    assert_eq!((report.number, report.full_because), (2, None));
+    stop.store(true, Ordering::Relaxed);
+    writer.await.unwrap();
+    let (_dir, copy, space) = restored(dir.path(), None).await;
+    for no in 0..PAGES {
+        let version = read(&copy, space, no).await.unwrap();
+        assert!(version >= ended[no as usize], "page {no}: {version}, not {}", ended[no as usize]);
+    }
+    copy.close().await.unwrap();
+}
+
+/// A chain of two backups, all of whose pages are in version 2.
+async fn chain_of_two() -> tempfile::TempDir {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    store.backup(dir.path(), plain()).await.unwrap();
+    write_all(&store, space, 2).await;
+    assert_eq!(store.backup(dir.path(), plain()).await.unwrap().full_because, None);
+    store.close().await.unwrap();
+    dir
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restoration_dropped_at_any_moment_leaves_no_store_and_can_be_repeated() {
+    let chain = chain_of_two().await;
+    let (mut polls, mut dropped) = (1, 0);
+    loop {
+        let mut to = Destination::new();
+        let over = crate::fixture::polled(polls, to.restore(chain.path(), None)).await.is_some();
+        if !over {
+            dropped += 1;
+            assert!(!to.path().exists(), "after {polls} polls");
+            let partial = to.dir.path().join("restored.partial");
+            if partial.exists() {
+                let refused = to.restore(chain.path(), None).await;
+                let Err(error @ BackupError::Unfinished { path }) = &refused else { panic!("{refused:?}") };
+                assert_eq!((path, error.advice()), (&partial, Advice::FixConfiguration));
+                std::fs::remove_dir_all(&partial).unwrap();
+            }
+            to.devices = Destination::new().devices;
+            to.restore(chain.path(), None).await.unwrap();
+        }
+        let copy = to.builder().create(false).open().await.unwrap();
+        expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
+        copy.close().await.unwrap();
+        if over {
+            break;
+        }
+        polls += 1 + polls / 2;
+    }
+    assert!(dropped >= 6, "{dropped}");
+}
+
+/// Each operation of the new store's devices in turn fails, or the power fails after it.
+#[tokio::test(start_paused = true)]
+async fn a_restoration_on_devices_that_fail_is_an_error_and_a_finished_one_is_durable() {
+    let chain = chain_of_two().await;
+    let (mut failed, mut finished) = (0, 0);
+    for nth in 0..24 {
+        let (mut to, power) = (Destination::new(), SimPower::new());
+        let devices = ["hdd", "ring"].map(|name| Arc::new(SimDevice::new(name, 0, nth, &power)));
+        to.devices = devices.each_ref().map(|device| Arc::clone(device) as SharedDevice);
+        let (op, effect) = [
+            (IoOp::Write, FaultEffect::Eio),
+            (IoOp::Write, FaultEffect::NoSpace),
+            (IoOp::Flush, FaultEffect::Eio),
+            (IoOp::Grow, FaultEffect::NoSpace),
+        ][nth as usize % 4];
+        // The last ones never come to that.
+        let fault = Fault::new(effect).on(op).from_op(if op == IoOp::Grow { 1 } else { nth * nth });
+        devices[nth as usize / 4 % 2].inject(fault);
+        match to.restore(chain.path(), None).await {
+            Ok(_) => finished += 1,
+            Err(error) => {
+                failed += 1;
+                assert!(!to.path().exists() && !error.to_string().is_empty(), "{nth}: {error}");
+                continue;
+            }
+        }
+        to.devices = devices
+            .each_ref()
+            .map(|device| Arc::new(device.after_power_cut(nth, &SimPower::new())) as SharedDevice);
+        let copy = to.builder().create(false).open().await.unwrap();
+        expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
+    }
+    assert!(failed >= 8 && finished >= 3, "{failed} failed, {finished} finished");
 }

@@ -2,6 +2,7 @@
 
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read};
 use pagetier::{HotSetError, PageId};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
 
 #[tokio::test(start_paused = true)]
 async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
@@ -39,4 +40,47 @@ async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
     let refused = store.import_hot(&path).await;
     assert!(matches!(refused, Err(HotSetError::Malformed { line: 2, .. })), "{refused:?}");
     assert!(matches!(store.import_hot(dir.path().join("no")).await, Err(HotSetError::Io { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hot_set_is_imported_as_far_as_its_pages_can_be_read() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hot");
+    store.export_hot(&path).await.unwrap();
+    store.close().await.unwrap();
+    let store = fixture.open().await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read));
+    let report = store.import_hot(&path).await.unwrap();
+    assert!(report.loaded < report.wanted, "{report:?}");
+    fixture.hdd.clear_faults();
+    let report = store.import_hot(&path).await.unwrap();
+    assert_eq!(report.loaded, report.wanted);
+    expect_all(&store, space, 1).await;
+    store.validate().unwrap();
+}
+
+#[tokio::test]
+async fn a_hot_set_that_cannot_be_saved_leaves_the_earlier_file_and_no_other() {
+    let fixture = Fixture::with_latency(std::time::Duration::ZERO, std::time::Duration::ZERO);
+    let store = fixture.open().await;
+    grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let taken = dir.path().join("taken");
+    std::fs::create_dir(&taken).unwrap();
+    let refused = store.export_hot(&taken).await;
+    assert!(matches!(&refused, Err(HotSetError::Io { path, .. }) if *path == taken), "{refused:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a part of a file is left");
+    std::fs::remove_dir(&taken).unwrap();
+    // Several at the same time: each writes the whole file.
+    let saves = (0..16).map(|_| store.export_hot(&taken));
+    for saved in futures_util::future::join_all(saves).await {
+        assert!(saved.unwrap() > 0);
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    let report = store.import_hot(&taken).await.unwrap();
+    assert!(report.listed > 20 && report.loaded == report.wanted, "{report:?}");
 }

@@ -125,3 +125,36 @@ async fn an_export_is_whole_at_every_moment_and_ends_when_dropped() {
     let refused = store.export_stats(dir.path().join("no/such"), Duration::from_secs(1)).await;
     assert!(refused.unwrap_err().to_string().contains("no/such"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_export_and_a_trace_that_cannot_be_written_disturb_no_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, away) = (dir.path().join("exports"), dir.path().join("away"));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("stats.json");
+    let fixture = Fixture::new();
+    let (store, space) = busy(&fixture).await;
+    let export = store.export_stats(&path, Duration::from_secs(1)).await.unwrap();
+    // Like a full disk, the device accepts no byte.
+    store.trace().start("/dev/full").unwrap();
+    std::fs::rename(&folder, &away).unwrap();
+    for _ in 0..20 {
+        for no in 0..PAGES {
+            read(&store, space, no).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let stopped = store.trace().stop().await;
+    assert_eq!(stopped.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // Another trace can begin, and the export continues once it can be written again.
+    let trace = dir.path().join("trace");
+    store.trace().start(&trace).unwrap();
+    read(&store, space, 1).await.unwrap();
+    assert_eq!(store.trace().stop().await.unwrap().records, 1);
+    let before: LiveStats = serde_json::from_slice(&std::fs::read(away.join("stats.json")).unwrap()).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    assert!(exported(&path, before.number + 10).await.stats.pool.counts.misses > 0);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    drop(export);
+    store.validate().unwrap();
+}

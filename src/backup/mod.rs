@@ -128,6 +128,12 @@ pub enum BackupError {
         /// The directory.
         path: PathBuf,
     },
+    /// An interrupted restoration has left this directory: remove it, and restore again.
+    #[error("{path}: an interrupted restoration left it; remove it, then restore again", path = .path.display())]
+    Unfinished {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A restoration needs a store in a directory, not in memory.
     #[error("a backup is restored into a directory: pass `directory`, and no `in_memory`")]
     NoDirectory,

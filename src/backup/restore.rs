@@ -64,10 +64,11 @@ impl Builder {
             return Err(BackupError::NoDirectory);
         };
         let partial = beside(&to);
-        for taken in [&to, &partial] {
-            if taken.exists() {
-                return Err(BackupError::Exists { path: taken.clone() });
-            }
+        if to.exists() {
+            return Err(BackupError::Exists { path: to });
+        }
+        if partial.exists() {
+            return Err(BackupError::Unfinished { path: partial });
         }
         let dir = from.as_ref().to_owned();
         let chain = blocking(move || chain(&dir, upto)).await?;

@@ -3,5 +3,6 @@
 
 mod faults;
 mod model;
+mod program;
 mod store;
 mod world;

@@ -47,10 +47,9 @@ pub(crate) async fn top(
             _ = tokio::signal::ctrl_c() => break,
         }
         let now = read(file)?;
-        if json {
-            show::result(true, &rates(&before, &now), "")?;
-        } else {
-            print!("{clear}{}", view(&before, &now));
+        let text = format!("{clear}{}", view(&before, &now));
+        if !show::view(json, &rates(&before, &now), text)? {
+            break;
         }
         // Rates need two different exports.
         if now.number != before.number {

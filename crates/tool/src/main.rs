@@ -16,6 +16,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The exit code when damage was found or work is left.
 const FOUND: u8 = 3;
+/// The exit code after a signal that asks the command to stop.
+const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -26,12 +28,39 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(cli)) {
-        Ok(code) => code,
-        Err(error) => {
+    // A command that is stopped is dropped: the store is left as by a crash, scratch files are removed.
+    let ended = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            ended = run(cli) => Some(ended),
+            () = asked_to_stop() => None,
+        }
+    });
+    // Blocking work, such as a read from a pipe, may never end.
+    runtime.shutdown_background();
+    match ended {
+        Some(Ok(code)) => code,
+        Some(Err(error)) => {
             eprintln!("pagetier: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
+        None => {
+            eprintln!("pagetier: interrupted");
+            INTERRUPTED.into()
+        }
+    }
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let interrupted = tokio::signal::ctrl_c();
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminated) => tokio::select! {
+            _ = interrupted => {}
+            _ = terminated.recv() => {}
+        },
+        Err(_) => drop(interrupted.await),
     }
 }
 

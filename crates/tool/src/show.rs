@@ -21,10 +21,16 @@ pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
 
 /// Prints `value` as JSON, or `text`.
 pub(crate) fn result<T: Serialize>(json: bool, value: &T, text: impl Display) -> Result<(), Failure> {
+    view(json, value, text).map(drop)
+}
+
+/// Prints `value` as JSON, or `text`. Returns false if the reader has closed the pipe, as `head` does, which
+/// is not a failure.
+pub(crate) fn view<T: Serialize>(json: bool, value: &T, text: impl Display) -> Result<bool, Failure> {
     let out = if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text.to_string() };
-    // A reader that has closed the pipe, such as `head`, is no failure.
-    match std::io::stdout().lock().write_all(out.as_bytes()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
     }
 }

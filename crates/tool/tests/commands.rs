@@ -1,68 +1,10 @@
 //! Runs every command as a process, on stores that were closed, that crashed and that are damaged.
 
-use pagetier::{Backend, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode};
+use crate::stores::{PAGES, contents, contents_of_pages, damage, json, made, open, run, runtime, write};
+use pagetier::{PageId, PageStore, SsdMode};
 use serde_json::Value;
-use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::Duration;
-
-const PAGES: u32 = 300;
-const PAGE: usize = 4096;
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-async fn open(dir: &Path) -> PageStore {
-    let builder = PageStore::builder().directory(dir).page_size(PageSize::MIN).io(Backend::Threads);
-    builder.pool_bytes(1 << 20).ssd_bytes(3 << 20).open().await.unwrap()
-}
-
-async fn write(store: &PageStore, space: SpaceId, version: u32) {
-    for no in 0..PAGES {
-        let mut page = if no < store.spaces().pages(space).unwrap() {
-            store.get_mut(PageId::new(space, no)).await.unwrap()
-        } else {
-            store.allocate(space).await.unwrap()
-        };
-        page[..4].copy_from_slice(&version.to_le_bytes());
-        page.set_lsn(Lsn(u64::from(version)));
-    }
-    store.sync().await.unwrap();
-}
-
-/// Makes a store whose pages are in version 2, then closes it, or drops it as by a crash.
-fn made(dir: &Path, close: bool) {
-    runtime().block_on(async {
-        let store = open(dir).await;
-        let space = store.spaces().create("t").await.unwrap();
-        write(&store, space, 1).await;
-        write(&store, space, 2).await;
-        if close {
-            store.close().await.unwrap();
-        }
-    });
-}
-
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pagetier")).args(args).output().unwrap()
-}
-
-/// Runs a command with `--json`; returns its exit code and its output.
-fn json(args: &[&str]) -> (i32, Value) {
-    let out = run(&[args, &["--json"]].concat());
-    let printed = serde_json::from_slice(&out.stdout);
-    let value = printed.unwrap_or_else(|e| panic!("{args:?}: {e}: {}", String::from_utf8_lossy(&out.stderr)));
-    (out.status.code().unwrap(), value)
-}
-
-fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
-    let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-    let mut all: Vec<_> = files.map(|f| (f.display().to_string(), std::fs::read(&f).unwrap())).collect();
-    all.sort();
-    all
-}
 
 #[test]
 fn what_only_looks_writes_nothing_even_after_a_crash() {
@@ -95,23 +37,6 @@ fn what_only_looks_writes_nothing_even_after_a_crash() {
     }
 }
 
-/// Damages every image of some pages in a file of the store.
-fn damage(file: &Path, from: u64) -> usize {
-    let bytes = std::fs::read(file).unwrap();
-    let mut damaged = 0;
-    let mut out = std::fs::OpenOptions::new().write(true).open(file).unwrap();
-    for at in (from as usize..bytes.len().saturating_sub(PAGE - 1)).step_by(PAGE) {
-        let word = |o: usize| u32::from_le_bytes(bytes[at + o..at + o + 4].try_into().unwrap());
-        // A page image of space 1: format 2, its number.
-        if word(4) & 0xffff == 2 && word(8) == 1 && word(12) == 5 {
-            out.seek(SeekFrom::Start(at as u64 + 2000)).unwrap();
-            out.write_all(b"rotten").unwrap();
-            damaged += 1;
-        }
-    }
-    damaged
-}
-
 #[test]
 fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,15 +45,25 @@ fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
     let at = store.to_str().unwrap();
     // Write everything home, so that a bad copy on the SSD has a good one there.
     assert_eq!(json(&["drain", at]).0, 0);
-    let damaged = damage(&store.join("hdd.vol"), 1 << 20);
-    assert_eq!(damaged, 1);
+    let on_ssd = |no: &u32| json(&["why", at, "--space", "t", "--page", &no.to_string()]).1["on_ssd"] == true;
+    let (twice, once) = ((0..PAGES).rev().find(on_ssd).unwrap(), (0..PAGES).find(|no| !on_ssd(no)).unwrap());
+    for page in [twice, once] {
+        assert_eq!(damage(&store.join("hdd.vol"), 1 << 20, page), 1);
+    }
     let (code, found) = json(&["verify", at]);
-    assert_eq!((code, &found["damaged"]), (3, &1.into()), "{found}");
-    assert_eq!((&found["findings"][0]["page"], &found["findings"][0]["healed"]), (&5.into(), &false.into()));
+    assert_eq!((code, &found["damaged"]), (3, &2.into()), "{found}");
+    assert_eq!(found["findings"][0]["healed"], false);
     let (code, repaired) = json(&["repair", at, "--write"]);
-    let healed = repaired["healed"] == 1;
-    assert_eq!(code, if healed { 0 } else { 3 }, "{repaired}");
-    assert_eq!(json(&["verify", at]).0, if healed { 0 } else { 3 });
+    assert_eq!((code, &repaired["damaged"], &repaired["healed"]), (3, &2.into(), &1.into()), "{repaired}");
+    let (code, found) = json(&["verify", at]);
+    assert_eq!((code, &found["damaged"], &found["findings"][0]["page"]), (3, &1.into(), &once.into()));
+    // A bad copy on the SSD is dropped.
+    assert!(damage(&store.join("ssd.cache"), 0, twice) > 0);
+    let (_, repaired) = json(&["repair", at, "--write"]);
+    assert_eq!((&repaired["damaged"], &repaired["healed"]), (&2.into(), &1.into()), "{repaired}");
+    for (no, read) in contents_of_pages(&store) {
+        assert_eq!(read.ok(), (no != once).then_some(2), "page {no}");
+    }
     let text = run(&["verify", at]);
     assert!(String::from_utf8(text.stdout).unwrap().contains("slots and homes checked"));
 }

@@ -141,12 +141,14 @@ impl HintedPool {
 
     /// Whether any space has hints.
     #[must_use]
+    #[inline]
     pub fn has_hints(&self) -> bool {
         !self.spaces.is_empty()
     }
 
     /// Whether uses of the page in `frame` do not count.
     #[must_use]
+    #[inline]
     pub fn ignores_uses_of(&self, frame: FrameId) -> bool {
         self.held_of(frame).is_some_and(|held| held.retention == Retention::ScanOnly)
     }
@@ -197,6 +199,7 @@ impl HintedPool {
         self.spaces.get(&space).map_or(0, |space| space.frames.len())
     }
 
+    #[inline]
     fn held_of(&self, frame: FrameId) -> Option<Held> {
         self.held.get(frame.at()).copied().flatten()
     }
@@ -317,6 +320,7 @@ impl FramePolicy for HintedPool {
         self.inner.insert(frame, page, home, access);
     }
 
+    #[inline]
     fn hit(&mut self, frame: FrameId, write: bool) {
         let Some(held) = self.held_of(frame) else { return self.inner.hit(frame, write) };
         if held.retention == Retention::ScanOnly {

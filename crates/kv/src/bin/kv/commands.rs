@@ -1,7 +1,7 @@
 //! The commands of one or a few lines.
 
 use crate::args::ScanArgs;
-use crate::{Failure, Stop, show};
+use crate::{Failure, STOPPED, Stop, show};
 use pagetier_kv::{BackupProgress, Kv};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::ops::Bound;
@@ -77,7 +77,7 @@ pub(crate) async fn scan(kv: &Kv, args: &ScanArgs, stop: &Stop) -> Result<ExitCo
         left -= 1;
     }
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if stop.is_asked() { STOPPED.into() } else { ExitCode::SUCCESS })
 }
 
 pub(crate) async fn check(kv: &Kv) -> Result<ExitCode, Failure> {

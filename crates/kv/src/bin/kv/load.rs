@@ -1,7 +1,7 @@
 //! `load`: inserts many entries and makes them durable together.
 
 use crate::args::LoadArgs;
-use crate::{Failure, Stop, show};
+use crate::{Failure, STOPPED, Stop, show};
 use pagetier_kv::Kv;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -27,7 +27,7 @@ pub(crate) async fn load(kv: &Kv, args: &LoadArgs, stop: &Stop) -> Result<ExitCo
     // Keep what was inserted, even if the rest failed.
     kv.sync().await?;
     println!("{} entries", loaded?);
-    Ok(if stop.is_asked() { 130.into() } else { ExitCode::SUCCESS })
+    Ok(if stop.is_asked() { STOPPED.into() } else { ExitCode::SUCCESS })
 }
 
 async fn numbered(kv: &Kv, count: u64, value_bytes: usize, stop: &Stop) -> Result<u64, Failure> {

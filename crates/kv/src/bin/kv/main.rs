@@ -9,20 +9,37 @@ mod show;
 use args::{Cli, Command};
 use clap::Parser;
 use pagetier_kv::{Kv, KvError};
+use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
 
 /// Why a command failed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+/// The exit code of a command that was asked to stop.
+pub(crate) const STOPPED: u8 = 130;
+
 /// A request to stop, from Ctrl-C or SIGTERM.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(watch::Sender<bool>);
 
 impl Stop {
     pub(crate) fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        *self.0.borrow()
+    }
+
+    /// Runs a command that can be dropped at any await.
+    async fn or(
+        &self,
+        command: impl Future<Output = Result<ExitCode, Failure>>,
+    ) -> Result<ExitCode, Failure> {
+        let mut asked = self.0.subscribe();
+        tokio::select! {
+            biased;
+            ended = command => ended,
+            _ = asked.wait_for(|asked| *asked) => Ok(STOPPED.into()),
+        }
     }
 
     /// The first signal asks the command to end, after which the store is closed. The second one ends the
@@ -31,10 +48,10 @@ impl Stop {
         for first in [true, false] {
             asked_to_stop().await;
             if !first {
-                std::process::exit(130);
+                std::process::exit(STOPPED.into());
             }
             eprintln!("stopping; a second signal stops at once");
-            self.0.store(true, Ordering::Release);
+            self.0.send_replace(true);
         }
     }
 }
@@ -93,8 +110,8 @@ async fn command(kv: &Arc<Kv>, command: Command, stop: &Stop) -> Result<ExitCode
         Command::Delete { key } => commands::delete(kv, &key).await,
         Command::Scan(scan) => commands::scan(kv, &scan, stop).await,
         Command::Load(load) => load::load(kv, &load, stop).await,
-        Command::Check => commands::check(kv).await,
+        Command::Check => stop.or(commands::check(kv)).await,
         Command::Bench(bench) => bench::bench(kv, &bench, stop).await,
-        Command::Backup { to } => commands::backup(kv, &to).await,
+        Command::Backup { to } => stop.or(commands::backup(kv, &to)).await,
     }
 }

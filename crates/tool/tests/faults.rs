@@ -1,0 +1,460 @@
+//! Every command on a store that is in use elsewhere, damaged or incomplete, on a full disk, and stopped
+//! half-way: it says what is wrong, returns the right exit code, and the store loses nothing.
+
+use crate::stores::{PAGES, contents, contents_of_pages, copy, json, made, open, run, runtime, write};
+use pagetier::PageStore;
+use rustix::fs::{CWD, FileType, Mode};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn begun(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Sends the signal; returns the exit code (`None` if the signal killed the process) and the output.
+fn ended_by(signal: Signal, child: Child) -> (Option<i32>, String) {
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let out = child.wait_with_output().unwrap();
+    (out.status.code(), said(&out))
+}
+
+fn said(out: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&out.stdout) + &text(&out.stderr)
+}
+
+/// Runs a command under a limit on file sizes, in bytes, which acts like a full disk.
+fn limited(bytes: u64, args: &[&str]) -> Output {
+    let script = "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, &(bytes / 512).to_string(), env!("CARGO_BIN_EXE_pagetier")]);
+    command.args(args).output().unwrap()
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..6_000 {
+        if done() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    panic!("{what}: it does not come to that");
+}
+
+fn fifo(path: &Path) {
+    rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+fn has_all_pages(store: &Path, what: &str) {
+    assert_eq!(json(&["verify", store.to_str().unwrap()]).0, 0, "{what}");
+    for (no, read) in contents_of_pages(store) {
+        assert_eq!(read, Ok(2), "{what}: page {no}");
+    }
+}
+
+#[test]
+fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (at, hot, chain) = (path("store"), path("hot"), path("chain"));
+    let running = runtime();
+    let store = Arc::new(running.block_on(open(Path::new(&at))));
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = running.spawn({
+        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+        async move {
+            let space = store.spaces().create("t").await.unwrap();
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) || rounds < 2 {
+                write(&store, space, 1).await;
+                write(&store, space, 2).await;
+                rounds += 1;
+            }
+        }
+    });
+    let commands: [&[&str]; 10] = [
+        &["verify", &at],
+        &["stat", &at],
+        &["why", &at, "--space", "t", "--page", "1"],
+        &["export-hot", &at, "--to", &hot],
+        &["drain", &at],
+        &["drain", &at, "--off"],
+        &["backup", &at, "--to", &chain],
+        &["repair", &at],
+        &["repair", &at, "--write"],
+        &["verify", &at, "--accept-ssd-loss"],
+    ];
+    for command in commands {
+        let refused = run(command);
+        assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", said(&refused));
+        assert!(said(&refused).contains("open already"), "{command:?}: {}", said(&refused));
+        assert!(refused.stdout.is_empty(), "{command:?}: {}", said(&refused));
+    }
+    assert_eq!(run(&["inspect", &at]).status.code(), Some(0));
+    let made = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
+    assert_eq!(made.collect::<Vec<_>>(), ["store"], "a refused command has made something");
+    stop.store(true, Ordering::Relaxed);
+    running.block_on(async {
+        writer.await.unwrap();
+        let full = store.backup(&chain, pagetier::BackupOptions::new()).await.unwrap();
+        assert_eq!(full.pages, u64::from(PAGES));
+        // A restoration into a store's directory, too.
+        let refused = run(&["restore", &chain, "--to", &at]);
+        assert!(refused.status.code() == Some(1) && said(&refused).contains("already exists"));
+        store.validate().unwrap();
+        store.shutdown().await.unwrap();
+    });
+    has_all_pages(Path::new(&at), "afterwards");
+}
+
+/// Stops commands later and later, until one ends by itself. Each works on a copy of a crashed store, so that
+/// its recovery is interrupted, too.
+#[test]
+fn a_command_stopped_at_any_moment_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let crashed = dir.path().join("crashed");
+    made(&crashed, false);
+    let mut stopped = 0;
+    for command in ["drain", "backup", "repair", "verify"] {
+        let mut ms = 1;
+        for round in 0.. {
+            let store = dir.path().join(format!("{command} {round}"));
+            copy(&crashed, &store);
+            let (at, chain) = (store.to_str().unwrap(), format!("{}.chain", store.display()));
+            let args: &[&str] = match command {
+                "drain" => &["drain", at, "--off"],
+                "backup" => &["backup", at, "--to", &chain],
+                "repair" => &["repair", at, "--write"],
+                _ => &["verify", at],
+            };
+            let child = begun(args);
+            std::thread::park_timeout(Duration::from_millis(ms));
+            let signal = [Signal::KILL, Signal::INT, Signal::TERM][round % 3];
+            let (code, text) = ended_by(signal, child);
+            let what = format!("{command} after {ms} ms of {signal:?}: {code:?}, {text}");
+            // Before the program has its handler, a signal kills it.
+            assert!([None, Some(130), Some(0)].contains(&code), "{what}");
+            has_all_pages(&store, &what);
+            if command == "backup" {
+                let (code, made) = json(&["backup", at, "--to", &chain]);
+                assert!(code == 0 && made["looked_at"] == PAGES, "{what}: {made}");
+            }
+            if code == Some(0) {
+                break;
+            }
+            stopped += 1;
+            ms += 1 + ms / 2;
+        }
+    }
+    assert!(stopped >= 12, "{stopped} commands were stopped");
+}
+
+/// The chain's file is a pipe, so the restoration waits half-way.
+#[test]
+fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, chain, to) = (path("store"), path("chain"), path("to"));
+    made(Path::new(&store), true);
+    assert_eq!(run(&["backup", &store, "--to", &chain]).status.code(), Some(0));
+    let (file, partial) = (dir.path().join("chain/000001.backup"), dir.path().join("to.partial"));
+    let bytes = std::fs::read(&file).unwrap();
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        std::fs::remove_file(&file).unwrap();
+        fifo(&file);
+        let child = begun(&["restore", &chain, "--to", &to]);
+        let open = || OpenOptions::new().write(true).open(&file).unwrap();
+        // The whole chain is read before anything is created.
+        open().write_all(&bytes).unwrap();
+        wait_until("the new store", || partial.exists());
+        let mut pipe = open();
+        pipe.write_all(&bytes[..bytes.len() / 2]).unwrap();
+        let (code, text) = ended_by(signal, child);
+        assert_eq!(code, (signal != Signal::KILL).then_some(130), "{text}");
+        assert!(!Path::new(&to).exists() && partial.exists());
+        drop(pipe);
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, &bytes).unwrap();
+        let refused = run(&["restore", &chain, "--to", &to]);
+        let text = said(&refused);
+        assert!(refused.status.code() == Some(1) && text.contains("to.partial: an interrupted"), "{text}");
+        std::fs::remove_dir_all(&partial).unwrap();
+        assert_eq!(json(&["restore", &chain, "--to", &to]).1["pages"], PAGES);
+        has_all_pages(Path::new(&to), "restored");
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+}
+
+/// The draft is a pipe, so the backup waits half-way.
+#[test]
+fn a_backup_stopped_in_its_middle_leaves_the_chain_and_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, chain) = (path("store"), path("chain"));
+    made(Path::new(&store), false);
+    std::fs::create_dir(&chain).unwrap();
+    let draft = dir.path().join("chain/unfinished.partial");
+    for (signal, number) in [(Signal::INT, 1), (Signal::KILL, 2)] {
+        fifo(&draft);
+        let child = begun(&["backup", &store, "--to", &chain, "--full"]);
+        let mut pipe = File::open(&draft).unwrap();
+        pipe.read_exact(&mut [0; 4096]).unwrap();
+        let (code, text) = ended_by(signal, child);
+        assert_eq!(code, (signal != Signal::KILL).then_some(130), "{text}");
+        std::fs::remove_file(&draft).unwrap();
+        assert_eq!(std::fs::read_dir(&chain).unwrap().count(), number - 1);
+        has_all_pages(Path::new(&store), "the store");
+        let (code, report) = json(&["backup", &store, "--to", &chain, "--full"]);
+        assert_eq!((code, &report["number"], &report["pages"]), (0, &number.into(), &PAGES.into()));
+    }
+}
+
+#[test]
+fn a_calibration_that_is_stopped_or_lacks_room_leaves_no_scratch_file() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = dir.path().to_str().unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    for signal in [Signal::INT, Signal::TERM] {
+        let child = begun(&["calibrate", "--hdd", at, "--ssd", at, "--seconds", "600"]);
+        wait_until("the scratch files", || {
+            let all = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().metadata().unwrap());
+            all.filter(|file| file.len() > 0).count() == 2
+        });
+        let (code, text) = ended_by(signal, child);
+        assert_eq!((code, files()), (Some(130), 0), "{text}");
+    }
+    let full = limited(1 << 20, &["calibrate", "--hdd", at, "--ssd", at, "--seconds", "1"]);
+    assert_eq!((full.status.code(), files()), (Some(1), 0), "{}", said(&full));
+    assert!(said(&full).contains("pagetier-calibrate-hdd"), "{}", said(&full));
+    let nowhere = run(&["calibrate", "--hdd", at, "--ssd", "/no/such", "--seconds", "1"]);
+    assert_eq!((nowhere.status.code(), files()), (Some(1), 0), "{}", said(&nowhere));
+    let odd = run(&["calibrate", "--hdd", at, "--ssd", at, "--page-bytes", "5000"]);
+    assert_eq!((odd.status.code(), files()), (Some(1), 0), "{}", said(&odd));
+}
+
+#[test]
+fn on_a_full_disk_a_command_fails_by_name_and_succeeds_once_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, chain, to, hot) = (path("store"), path("chain"), path("to"), path("hot"));
+    made(Path::new(&store), true);
+    // The chain's directory is full.
+    let full = limited(1 << 20, &["backup", &store, "--to", &chain]);
+    assert_eq!(full.status.code(), Some(1), "{}", said(&full));
+    assert!(said(&full).contains("unfinished.partial: File too large"), "{}", said(&full));
+    assert_eq!(json(&["backup", &store, "--to", &chain]).1["number"], 1);
+    has_all_pages(Path::new(&store), "after a backup without room");
+    // So is the file of the hot set.
+    let full = limited(512, &["export-hot", &store, "--to", &hot]);
+    assert_eq!(full.status.code(), Some(1), "{}", said(&full));
+    assert!(said(&full).contains(&hot), "{}", said(&full));
+    // So is the HDD: what is newer on the SSD stays there, and is counted.
+    let drained = limited(3 << 19, &["drain", &store, "--off", "--json"]);
+    assert_eq!(drained.status.code(), Some(3), "{}", said(&drained));
+    let report: serde_json::Value = serde_json::from_slice(&drained.stdout).unwrap();
+    assert!(report["left"].as_u64() > Some(0) && report["off"] == false, "{report}");
+    assert!(report["stopped_by"].as_str().is_some_and(|why| why.contains("hdd.vol")), "{report}");
+    has_all_pages(Path::new(&store), "after a drain without room");
+    let (code, drained) = json(&["drain", &store, "--off"]);
+    assert_eq!((code, &drained["left"]), (0, &0.into()));
+    // So is the place of a restored store.
+    let full = limited(3 << 19, &["restore", &chain, "--to", &to]);
+    assert_eq!((full.status.code(), Path::new(&to).exists()), (Some(1), false), "{}", said(&full));
+    std::fs::remove_dir_all(format!("{to}.partial")).unwrap();
+    assert_eq!(run(&["restore", &chain, "--to", &to]).status.code(), Some(0));
+    has_all_pages(Path::new(&to), "restored");
+}
+
+#[test]
+fn a_missing_ssd_is_named_and_given_up_only_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, true);
+    let at = store.to_str().unwrap();
+    std::fs::remove_file(store.join("ssd.cache")).unwrap();
+    let before = contents(&store);
+    for command in [&["verify", at][..], &["stat", at], &["drain", at], &["backup", at, "--to", at]] {
+        let refused = run(command);
+        assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", said(&refused));
+        assert!(said(&refused).contains("SSD"), "{command:?}: {}", said(&refused));
+    }
+    let (code, found) = json(&["verify", at, "--accept-ssd-loss"]);
+    assert!(code == 3 && found["lost_pages"].as_u64() > Some(0), "{found}");
+    let inspected = json(&["inspect", at]);
+    assert!(inspected.0 == 0 && inspected.1["ssd"]["Err"].is_string(), "{}", inspected.1);
+    assert!(contents(&store) == before, "a refused command has changed something");
+    // A repair that accepts the loss leaves a store that opens; the loss stays listed.
+    let (_, repaired) = json(&["repair", at, "--write", "--accept-ssd-loss"]);
+    assert_eq!(repaired["complete"], true, "{repaired}");
+    let (code, found) = json(&["verify", at]);
+    assert!(code == 3 && found["lost_pages"].as_u64() > Some(0), "{found}");
+    for (no, read) in contents_of_pages(&store) {
+        assert!(read.is_ok_and(|version| version == 1 || version == 2), "page {no}");
+    }
+}
+
+/// Small numbers that depend on `seed` alone.
+fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    }
+}
+
+/// A block of one file is zeroed or rotten, or the file is cut short.
+fn spoil(store: &Path, seed: u64) -> String {
+    let mut dice = dice(seed);
+    let name = ["manifest.json", "hdd.vol", "ssd.cache", "ssd.cache"][dice(4) as usize];
+    let mut bytes = std::fs::read(store.join(name)).unwrap();
+    let at = dice(bytes.len() as u64) as usize;
+    // Half of the damage is at the start, where the superblocks are.
+    let at = if dice(2) == 0 { at % (64 << 10) % bytes.len() } else { at } / 512 * 512;
+    let end = (at + 4096).min(bytes.len());
+    match dice(3) {
+        0 => bytes[at..end].fill(0),
+        1 => bytes[at..end].iter_mut().for_each(|byte| *byte ^= 0x55),
+        _ => bytes.truncate(at),
+    }
+    std::fs::write(store.join(name), bytes).unwrap();
+    format!("seed {seed}: {name} at {at}")
+}
+
+#[test]
+fn a_damaged_store_is_described_verified_and_repaired_without_a_panic_or_an_older_page() {
+    let dir = tempfile::tempdir().unwrap();
+    for crash in [false, true] {
+        let sound = dir.path().join(format!("sound {crash}"));
+        made(&sound, !crash);
+        for seed in 0..8 {
+            let store = dir.path().join(format!("{crash} {seed}"));
+            copy(&sound, &store);
+            let what = spoil(&store, seed * 2 + u64::from(crash));
+            let (at, before) = (store.to_str().unwrap(), contents(&store));
+            let code = |args: &[&str]| {
+                let out = run(args);
+                let code = out.status.code();
+                assert!([Some(0), Some(1), Some(3)].contains(&code), "{what}, {args:?}: {}", said(&out));
+                assert!(!said(&out).contains("panicked"), "{what}, {args:?}: {}", said(&out));
+                (code, said(&out))
+            };
+            let (verified, _) = code(&["verify", at]);
+            code(&["inspect", at]);
+            let (shown, _) = code(&["stat", at]);
+            assert_eq!(shown == Some(1), verified == Some(1), "{what}: both open it, or neither");
+            assert!(contents(&store) == before, "{what}: a file changed");
+            let (repaired, text) = code(&["repair", at, "--write"]);
+            if repaired == Some(1) {
+                continue;
+            }
+            assert_eq!(code(&["verify", at]).0, repaired, "{what}: {text}");
+            for (no, read) in contents_of_pages(&store) {
+                assert!(read.is_err() || read == Ok(2), "{what}: page {no} reads as {read:?}");
+                assert!(repaired == Some(3) || read.is_ok(), "{what}: page {no} reads as {read:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn views_end_with_their_reader_and_say_when_the_store_has_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("store"), dir.path().join("stats.json"));
+    let at = file.to_str().unwrap();
+    let running = runtime();
+    let (open, export) = running.block_on(async {
+        let open = open(&store).await;
+        let export = open.export_stats(&file, Duration::from_millis(100)).await.unwrap();
+        (open, export)
+    });
+    for json in [false, true] {
+        let mut args = vec!["top", at, "--every", "0.1"];
+        args.extend(json.then_some("--json"));
+        let mut child = begun(&args);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty());
+        // Its reader is gone.
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{}", said(&out));
+    }
+    let mut child = begun(&["top", at, "--every", "0.1"]);
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    let (code, text) = ended_by(Signal::INT, child);
+    assert_eq!(code, Some(0), "Ctrl-C is how it ends: {text}");
+    drop(export);
+    drop(open);
+    drop(running);
+    wait_until("a stale export", || said(&run(&["stat", "--live", at, "x"])).contains("HAS STOPPED"));
+    let old = std::fs::read(&file).unwrap();
+    for bytes in [&b"{}"[..], b"", b"not JSON", &old[..old.len() / 2]] {
+        std::fs::write(&file, bytes).unwrap();
+        for args in [&["top", at, "--count", "1"][..], &["stat", "--live", at, "x"]] {
+            let refused = run(args);
+            let text = said(&refused);
+            assert!(refused.status.code() == Some(1) && text.contains("not an export of a store"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_refused_by_the_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.ptr");
+    let at = file.to_str().unwrap();
+    let what_if = |pool: &str| run(&["what-if", at, "--pool-pages", pool, "--ssd-pages", "200"]);
+    for (bytes, words) in [(vec![0xff; 1024], "record 0 is malformed"), (vec![0; 1025], "ends within record")]
+    {
+        std::fs::write(&file, bytes).unwrap();
+        let refused = what_if("50");
+        assert!(refused.status.code() == Some(1) && said(&refused).contains(words), "{}", said(&refused));
+    }
+    std::fs::remove_file(&file).unwrap();
+    let missing = what_if("50");
+    assert!(missing.status.code() == Some(1) && said(&missing).contains(at), "{}", said(&missing));
+    std::fs::write(&file, b"").unwrap();
+    let empty = what_if("0");
+    assert!(
+        matches!(empty.status.code(), Some(0 | 1)) && !said(&empty).contains("panicked"),
+        "{}",
+        said(&empty)
+    );
+}
+
+/// A store whose directory was taken away while a command reads it, or that never was one.
+#[test]
+fn what_is_no_store_is_said_to_be_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    for args in [
+        &["inspect", at][..],
+        &["verify", at],
+        &["stat", at],
+        &["why", at, "--space", "t", "--page", "1"],
+        &["export-hot", at, "--to", "/no/such"],
+        &["drain", at],
+        &["backup", at, "--to", "/no/such"],
+        &["repair", at, "--write"],
+    ] {
+        let refused = run(args);
+        let text = said(&refused);
+        assert!(refused.status.code() == Some(1) && text.contains("no store"), "{args:?}: {text}");
+        assert_eq!(std::fs::read_dir(at).unwrap().count(), 0, "{args:?} has made something");
+    }
+    let builder = PageStore::builder().directory(at).pool_bytes(4 << 20).ssd_bytes(0);
+    runtime().block_on(async { builder.open().await.unwrap().close().await.unwrap() });
+    for args in [&["why", at, "--space", "t", "--page", "1"][..], &["why", at, "--space", "t", "--page", "x"]]
+    {
+        assert!(matches!(run(args).status.code(), Some(1 | 2)), "{args:?}");
+    }
+}
