@@ -104,6 +104,7 @@ mod error;
 mod free;
 mod gate;
 mod guards;
+mod hints;
 mod hot;
 mod id;
 mod inspect;
@@ -154,6 +155,7 @@ pub use builder::{Builder, Options};
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
 pub use guards::{PageMut, PageRef, Scan};
+pub use hints::SpaceHints;
 pub use hot::{HotSetError, HotSetReport};
 pub use inspect::{
     HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
@@ -185,7 +187,7 @@ pub use pagetier_devio::{
 };
 pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};
-pub use pagetier_policy::pool::{Gd2lOptions, WindowPercent};
+pub use pagetier_policy::pool::{Gd2lOptions, Retention, WindowPercent};
 pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
 pub use pagetier_policy::{
     Choice, Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,

@@ -3,6 +3,7 @@
 use crate::builder::Builder;
 use crate::ending::Ending;
 use crate::gate::Gate;
+use crate::hints::AllHints;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
 use crate::volume::Volume;
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     costs: parking_lot::Mutex<Costs>,
     /// The loss that the manifest lists.
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
+    pub(crate) hints: AllHints,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
     pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
@@ -65,6 +67,7 @@ impl Shared {
             builder,
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
+            hints: AllHints::default(),
             ssd_change: Arc::default(),
             ending: Ending::default(),
             gate,

@@ -62,10 +62,10 @@ impl Spaces<'_> {
         self.0.shared.volume.by_name(name)
     }
 
-    /// Every space, in id order.
+    /// Every space, in id order, with its hints.
     #[must_use]
     pub fn list(self) -> Vec<SpaceInfo> {
-        self.0.shared.volume.list()
+        self.0.shared.spaces_with_hints()
     }
 
     /// The number of pages of `space`, free ones included. If none is free, this is also the number of the
@@ -148,6 +148,7 @@ impl Spaces<'_> {
         // crash.
         shared.tier.forget_space(space).await?;
         meta.change(&shared.volume, |manifest| shared.volume.record_dropped(space, manifest))?;
+        shared.forget_hints(space);
         shared.volume.end_drop(space);
         Ok(())
     }

@@ -11,6 +11,7 @@
 
 use crate::arriving::{Arriving, Mark};
 use crate::changes::{Change, merged, next_extents, take_extents};
+use crate::hints::SpaceHints;
 pub(crate) use crate::manifest::EXTENT_PAGES;
 use crate::manifest::Manifest;
 use crate::page_runs::PageRuns;
@@ -100,6 +101,10 @@ pub struct SpaceInfo {
     pub pages: u32,
     /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
+    /// What the engine says of it.
+    pub hints: SpaceHints,
+    /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
+    pub frames: Option<u64>,
 }
 
 /// The spaces and their extents.
@@ -214,7 +219,8 @@ impl Volume {
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
         let info = |id: SpaceId, s: &SpaceEntry| {
             let free = s.free.pages();
-            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free }
+            let hints = SpaceHints::default();
+            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free, hints, frames: None }
         };
         let mut all: Vec<SpaceInfo> =
             self.spaces.iter().filter(|s| !s.dropping).map(|s| info(*s.key(), &s)).collect();

@@ -15,6 +15,7 @@ mod frozen;
 mod futures;
 mod geometry;
 mod growth;
+mod hints;
 mod hostile;
 mod hot;
 mod identity;

@@ -2,7 +2,7 @@
 //! synced.
 
 use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
-use pagetier::{BackupOptions, Error, Lsn, PageId, PageStore, SpaceId, SsdPolicy};
+use pagetier::{BackupOptions, Error, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdPolicy};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -459,8 +459,29 @@ async fn syncs(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<Atomic
     }
 }
 
+/// Changes the hints of both spaces until told to stop.
+async fn hint(store: Arc<PageStore>, stop: Arc<AtomicBool>, seed: u64) {
+    for step in seed.. {
+        tokio::time::sleep(Duration::from_millis(7 + seed % 20)).await;
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let hints = SpaceHints::new().never_to_ssd(step % 2 == 0).frames_max([5, 20, 9][step as usize % 3]);
+        store.spaces().set_hints(if step % 3 == 0 { OTHER } else { SPACE }, hints).unwrap();
+    }
+}
+
 /// Three lives of a store under load, each ended by a power cut or a close.
 async fn lives(seed: u64, builder: impl Fn(&Fixture) -> pagetier::Builder) -> Result<(), String> {
+    lives_with(seed, false, builder).await
+}
+
+/// With `hints`, the hints of the spaces change as well.
+async fn lives_with(
+    seed: u64,
+    hints: bool,
+    builder: impl Fn(&Fixture) -> pagetier::Builder,
+) -> Result<(), String> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut fixture = Fixture::new();
     let store = builder(&fixture).open().await.unwrap();
@@ -491,6 +512,7 @@ async fn lives(seed: u64, builder: impl Fn(&Fixture) -> pagetier::Builder) -> Re
         let ((a, b, c), (d, e, f)) = (task(), task());
         let worker = tokio::spawn(work(a, b, c, rng.random()));
         let syncer = tokio::spawn(syncs(d, e, f, rng.random()));
+        let hinter = hints.then(|| tokio::spawn(hint(Arc::clone(&store), Arc::clone(&stop), seed)));
         tokio::time::sleep(Duration::from_micros(rng.random_range(200_000..1_500_000))).await;
         let closes = rng.random_bool(0.25);
         let crashed =
@@ -498,6 +520,9 @@ async fn lives(seed: u64, builder: impl Fn(&Fixture) -> pagetier::Builder) -> Re
         stop.store(true, Ordering::Relaxed);
         worker.await.map_err(|error| format!("seed {seed}, life {life}: {error}"))?;
         syncer.await.map_err(|error| error.to_string())?;
+        if let Some(hinter) = hinter {
+            hinter.await.map_err(|error| error.to_string())?;
+        }
         if let Some(crashed) = crashed {
             (model, fixture) = crashed;
             continue;
@@ -519,6 +544,15 @@ async fn pages_freed_and_used_again_under_load_survive_power_cuts_and_failing_sa
         let policy = || policies[seed as usize % policies.len()].parse::<SsdPolicy>().unwrap();
         let lived = lives(seed, |fixture| fixture.builder().ssd_policy(policy())).await;
         assert_eq!(lived, Ok(()), "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_do_pages_of_spaces_whose_hints_change() {
+    for seed in 100..130 {
+        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let lived = lives_with(seed, true, |fixture| fixture.builder().ssd_policy(policy)).await;
+        assert_eq!(lived, Ok(()), "seed {seed}, {policy}");
     }
 }
 

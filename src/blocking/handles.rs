@@ -3,8 +3,8 @@
 
 use super::PageStore;
 use crate::{
-    Drain, DrainReport, Error, ReadmitReport, Recorded, ScrubOptions, ScrubProgress, ScrubReport, SpaceId,
-    SpaceInfo, SsdEvent, SsdLoss, SsdMode, SsdPolicy, UnknownPolicy, WhatIf,
+    Drain, DrainReport, Error, ReadmitReport, Recorded, ScrubOptions, ScrubProgress, ScrubReport, SpaceHints,
+    SpaceId, SpaceInfo, SsdEvent, SsdLoss, SsdMode, SsdPolicy, UnknownPolicy, WhatIf,
 };
 use std::io;
 use std::ops::Range;
@@ -68,6 +68,22 @@ impl Spaces<'_> {
     /// As there.
     pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
         self.0.store().spaces().pages(space)
+    }
+
+    /// See [`pagetier::Spaces::set_hints`](crate::Spaces::set_hints).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_hints(self, space: SpaceId, hints: SpaceHints) -> Result<(), Error> {
+        self.0.store().spaces().set_hints(space, hints)
+    }
+
+    /// See [`pagetier::Spaces::hints`](crate::Spaces::hints).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hints(self, space: SpaceId) -> Result<SpaceHints, Error> {
+        self.0.store().spaces().hints(space)
     }
 }
 

@@ -94,6 +94,9 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
             "        write budget {budget} per day, recently {written}; writes priced at {factor:.2}x"
         )?;
     }
+    if s.leaving > 0 {
+        writeln!(f, "        {} copies leave because of hints", s.leaving)?;
+    }
     if let Some(error) = &s.error {
         writeln!(f, "        takes no new pages: {error}")?;
     }

@@ -72,6 +72,9 @@ pub struct SsdSummary {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
+    /// Copies of pages whose space is kept off the SSD: they are about to leave.
+    #[serde(default)]
+    pub leaving: u64,
     /// Free slots that may be written at once.
     pub free_writable: u64,
     /// Free slots that may be written after the next checkpoint.
@@ -215,6 +218,7 @@ fn ssd_of(stats: &Stats) -> SsdSummary {
         slots: ssd.slots,
         pages: ssd.pages,
         dirty_pages: ssd.dirty_pages,
+        leaving: ssd.leaving,
         free_writable: ssd.free.writable as u64,
         free_waiting: ssd.free.waiting as u64,
         free_retired: ssd.free.retired as u64,

@@ -2,9 +2,11 @@
 
 use super::summary::mode_name;
 use crate::error::Error;
+use crate::hints::SpaceHints;
 use crate::store::PageStore;
 use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;
+use pagetier_policy::pool::Retention;
 use pagetier_policy::{GroupStats, Home, PageCounts};
 use pagetier_ssdcache::Homes;
 use serde::Serialize;
@@ -36,6 +38,8 @@ pub struct PageWhy {
     pub group: Option<GroupFactor>,
     /// The SSD's mode.
     pub ssd_mode: &'static str,
+    /// What the engine says of its space.
+    pub hints: SpaceHints,
 }
 
 /// The group of a page under CAC: pages of its space with a similar rate of logical reads.
@@ -85,6 +89,7 @@ impl PageStore {
             counts: self.shared.tier.counts(page),
             group: self.shared.tier.group_of(page).map(group_of),
             ssd_mode: mode_name(self.shared.tier.mode()),
+            hints: self.shared.hints_of(page.space),
         })
     }
 }
@@ -132,6 +137,17 @@ impl Display for PageWhy {
                 "group   subrange {} of {} pages, alpha {:.3} (miss rate {on} on the SSD, {off} off it)",
                 g.subrange, g.pages, g.alpha
             )?;
+        }
+        if self.hints != SpaceHints::default() {
+            let retention = match self.hints.retention {
+                Retention::KeepInMemory => Some("kept in memory".to_owned()),
+                Retention::ScanOnly => Some("scan-only".to_owned()),
+                _ => None,
+            };
+            let ssd = self.hints.never_to_ssd.then(|| "never to the SSD".to_owned());
+            let quota = self.hints.frames_max.map(|max| format!("at most {max} frames"));
+            let all: Vec<String> = retention.into_iter().chain(ssd).chain(quota).collect();
+            writeln!(f, "hints   {}", all.join(", "))?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! flight. Its pages enter the policy as sequential: only a later demand read promotes them.
 
 use crate::guard::PageRef;
+use crate::hints::Own;
 use crate::inner::{Inner, bump};
 use crate::load::keep;
 use crate::params::PoolError;
@@ -12,7 +13,7 @@ use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_devio::IoBuf;
 use pagetier_page::{PageId, SpaceId};
-use pagetier_policy::{Access, FrameId};
+use pagetier_policy::{Access, FrameId, FramePolicy};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,7 +70,8 @@ impl<'a, T: Tier> Scan<'a, T> {
     }
 
     fn look_ahead(&mut self) {
-        let window = self.pool.inner.params().read_ahead_pages as u32;
+        let inner = &self.pool.inner;
+        let window = inner.frames.hints.ahead_max(self.space, inner.params().read_ahead_pages as u32);
         self.ahead = self.ahead.max(self.next);
         if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
             let count = window.min(self.end - self.ahead);
@@ -101,6 +103,7 @@ impl<T: Tier> Inner<T> {
 
     /// Reads `count` pages from `first` on, as long as frames are available at once.
     pub(crate) fn read_ahead(self: &Arc<Self>, first: PageId, count: u32) {
+        let count = self.frames.hints.ahead_max(first.space, count);
         let mut run: Vec<(FrameId, IoBuf)> = Vec::new();
         let mut from = first;
         for no in first.no..first.no.saturating_add(count) {
@@ -125,7 +128,13 @@ impl<T: Tier> Inner<T> {
         {
             return None;
         }
-        let frame = self.frames.free.pop().or_else(|| self.evict())?;
+        let frame = match self.frames.hints.is_full(page.space) {
+            false => self.frames.free.pop().or_else(|| self.evict())?,
+            true => match self.evict_own(page.space) {
+                Own::Frame(frame) => frame,
+                Own::Later | Own::Nothing => return None,
+            },
+        };
         if !self.name(frame, page) {
             self.frames.give_back(frame);
             return None;

@@ -13,7 +13,7 @@ use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Header, Lsn, PageId};
-use pagetier_policy::{CleanReason, FrameId, FrameState, Home};
+use pagetier_policy::{CleanReason, FrameId, FramePolicy, FrameState, Home};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -6,7 +6,7 @@ use crate::params::PoolError;
 use crate::stalls::On;
 use crate::tier::{Displaced, Tier};
 use pagetier_page::PageId;
-use pagetier_policy::FrameId;
+use pagetier_policy::{FrameId, FramePolicy};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,10 +19,15 @@ pub(crate) const RETRY: Duration = Duration::from_millis(5);
 const PAGES_MAX: usize = 8;
 
 impl<T: Tier> Inner<T> {
-    /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
+    /// A frame without a page, for `page`: a free one, or a victim's. Waits for the cleaner if necessary.
     pub(crate) async fn free_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(PoolError::Closed);
+        }
+        if self.frames.hints.is_full(page.space)
+            && let Some(frame) = self.frame_within_quota(page).await?
+        {
+            return Ok(frame);
         }
         if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
             return Ok(frame);
@@ -102,7 +107,7 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Evicts the page of frame `victim`. Returns false when the frame has no page, or its page cannot leave.
-    fn evict_from(&self, victim: FrameId, policy: &mut PolicyGuard<'_>) -> bool {
+    pub(crate) fn evict_from(&self, victim: FrameId, policy: &mut PolicyGuard<'_>) -> bool {
         let Some(page) = self.frames.at(victim).page() else { return false };
         let bucket = self.frames.table.lock(page);
         if !self.frames.at(victim).word.try_evict() {
@@ -113,6 +118,7 @@ impl<T: Tier> Inner<T> {
         let logical = self.frames.at(victim).take_logical();
         let displaced = self.tier.evicted(page, logical, image);
         bucket.remove(&self.frames.all, victim);
+        self.frames.hints.left(page);
         drop(bucket);
         policy.remove(victim, true);
         self.displaced(policy, displaced);

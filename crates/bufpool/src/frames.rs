@@ -1,9 +1,11 @@
 //! The set of all frames with its table, free list and waiters.
 //!
-//! Locking order: policy → bucket → the tier's own. Waiter shards and the free list are leaves.
+//! Locking order: policy → bucket → the tier's own. Waiter shards, the free list and the spaces' hints are
+//! leaves.
 
 use crate::arena::Arena;
 use crate::frame::{Frame, NO_LSN};
+use crate::hints::Hints;
 use crate::memory::Growable;
 use crate::sync::SegQueue;
 use crate::table::Table;
@@ -23,6 +25,7 @@ pub(crate) struct Frames {
     pub(crate) all: Growable<Frame>,
     pub(crate) table: Table,
     pub(crate) waiters: Waiters,
+    pub(crate) hints: Hints,
     pub(crate) free: SegQueue<FrameId>,
     /// The frames that the pool has given up: neither free nor in use, and without memory.
     given_up: Mutex<Vec<FrameId>>,
@@ -46,6 +49,7 @@ impl Frames {
             all: Growable::new(max, || Frame::new(crate::table::NONE))?,
             table: Table::new(count, max)?,
             waiters: Waiters::new(),
+            hints: Hints::default(),
             free: SegQueue::new(),
             given_up: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
@@ -159,6 +163,7 @@ impl Frames {
     pub(crate) fn unlist(&self, frame: FrameId, page: PageId) {
         let bucket = self.table.lock(page);
         bucket.remove(&self.all, frame);
+        self.hints.left(page);
         self.at(frame).word.orphan();
     }
 }

@@ -6,7 +6,7 @@ use crate::stalls::TaskId;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
-use pagetier_policy::FrameId;
+use pagetier_policy::{FrameId, FramePolicy};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 

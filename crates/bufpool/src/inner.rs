@@ -11,13 +11,14 @@ use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
 use pagetier_devio::IoBuf;
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
+use pagetier_policy::pool::HintedPool;
 use pagetier_policy::{FrameId, FramePolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 /// The policy, locked.
-pub(crate) type PolicyGuard<'a> = MutexGuard<'a, Box<dyn FramePolicy>>;
+pub(crate) type PolicyGuard<'a> = MutexGuard<'a, HintedPool>;
 
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -32,7 +33,7 @@ pub struct Inner<T: Tier> {
     pub(crate) resizing: tokio::sync::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
-    pub(crate) policy: Mutex<Box<dyn FramePolicy>>,
+    pub(crate) policy: Mutex<HintedPool>,
     pub(crate) hits: HitBuffers,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) counters: Counters,
@@ -114,7 +115,7 @@ impl<T: Tier> Inner<T> {
             staging_made: AtomicUsize::new(params.staging.max(1)),
             frames: Arc::new(frames),
             tier,
-            policy: Mutex::new(policy),
+            policy: Mutex::new(HintedPool::new(policy, params.frames)),
             hits: HitBuffers::new(),
             gate,
             counters: Counters::default(),

@@ -13,6 +13,7 @@ mod flush;
 mod frame;
 mod frames;
 mod guard;
+mod hints;
 mod hits;
 mod inner;
 mod load;

@@ -17,7 +17,7 @@ use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::PageId;
-use pagetier_policy::{Access, FrameId, Home};
+use pagetier_policy::{Access, FrameId, FramePolicy, Home};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
@@ -49,7 +49,11 @@ impl<T: Tier> Inner<T> {
     }
 
     pub(crate) fn drain_hits(&self, policy: &mut PolicyGuard<'_>) {
+        let hinted = policy.has_hints();
         self.hits.drain(|frame, write| {
+            if hinted && policy.ignores_uses_of(frame) {
+                return;
+            }
             self.frames.at(frame).logical.fetch_add(1, Ordering::Relaxed);
             policy.hit(frame, write);
         });
@@ -70,7 +74,8 @@ impl<T: Tier> Inner<T> {
                 self.frames.give_back(frame);
                 continue;
             }
-            self.load(frame, page, Access::Random).await?;
+            let access = self.frames.hints.access(page.space);
+            self.load(frame, page, access).await?;
             if let Some((from, count)) = self.detector.missed(page) {
                 self.read_ahead(from, count);
             }
@@ -142,6 +147,7 @@ impl<T: Tier> Inner<T> {
         }
         self.frames.at(frame).word.begin_fill();
         bucket.insert(&self.frames.all, frame);
+        self.frames.hints.entered(page);
         true
     }
 

@@ -1,7 +1,6 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
 use crate::guard::PageRef;
-use crate::inner::PolicyGuard;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use pagetier_page::{Lsn, PageId};
@@ -53,7 +52,7 @@ impl<T: Tier> Pool<T> {
     /// At most `max` pages in memory, those that the policy would keep longest first.
     #[must_use]
     pub fn hottest(&self, max: usize) -> Vec<PageId> {
-        let order = eviction_order(&mut self.inner.policy.lock());
+        let order = eviction_order(&*self.inner.policy.lock());
         let pages = order.into_iter().rev().filter_map(|frame| self.inner.frames.at(frame).page());
         pages.take(max).collect()
     }
@@ -77,14 +76,14 @@ impl<T: Tier> Pool<T> {
     }
 
     /// Replaces the policy. The new one learns of the pages in memory in the order in which the previous one
-    /// would evict them.
+    /// would evict them. Hints stay in force.
     pub fn set_policy(&self, mut new: Box<dyn FramePolicy>) {
         let inner = &self.inner;
         // Hold the lock to the end, so that neither policy misses an event.
         let mut policy = inner.policy.lock();
         // The pool's size may have changed since the policy was built.
         new.set_frames(inner.params().frames);
-        for frame in eviction_order(&mut policy) {
+        for frame in eviction_order(policy.inner()) {
             // Do not track a frame that has just lost its page: the pending notification of its removal then
             // has no effect.
             let f = inner.frames.at(frame);
@@ -96,7 +95,7 @@ impl<T: Tier> Pool<T> {
                 new.dirtied(frame);
             }
         }
-        *policy = new;
+        policy.set_inner(new);
     }
 
     /// Passes to `see` the pages in memory, the next victim first. Until it returns, no page leaves memory,
@@ -112,7 +111,7 @@ impl<T: Tier> Pool<T> {
 }
 
 /// The frames with pages, the next victim first.
-fn eviction_order(policy: &mut PolicyGuard<'_>) -> Vec<FrameId> {
+fn eviction_order(policy: &dyn FramePolicy) -> Vec<FrameId> {
     let mut order = Vec::new();
     policy.first_to_go(&mut |frame| {
         order.push(frame);

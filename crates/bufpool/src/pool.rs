@@ -9,7 +9,7 @@ use crate::sampler::SampleSink;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
 use pagetier_page::{Lsn, PageId, Sampling};
-use pagetier_policy::{Access, FramePolicy};
+use pagetier_policy::FramePolicy;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -156,7 +156,7 @@ impl<T: Tier> Pool<T> {
         }
         inner.blank(frame, page);
         let home = inner.tier.home(page);
-        inner.arrived(frame, page, home, Access::Random);
+        inner.arrived(frame, page, home, inner.frames.hints.access(page.space));
         Ok(Some(PageMut::dirty(&**inner, frame)))
     }
 

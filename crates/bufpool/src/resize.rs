@@ -11,7 +11,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use pagetier_devio::IoBuf;
-use pagetier_policy::FrameId;
+use pagetier_policy::{FrameId, FramePolicy};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

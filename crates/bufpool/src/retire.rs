@@ -18,6 +18,7 @@ use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::PageId;
+use pagetier_policy::FramePolicy;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

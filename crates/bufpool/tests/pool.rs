@@ -44,18 +44,26 @@ fn eio(op: IoOp) -> DeviceError {
 impl Memory {
     pub(crate) fn with_pages(count: u32) -> Arc<Self> {
         let memory = Self::default();
-        for no in 0..count {
-            let mut image = vec![0; PAGE];
-            Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(&mut image);
-            image[32..36].copy_from_slice(&no.to_le_bytes());
-            memory.pages.lock().unwrap().insert(page(no), image);
-        }
+        memory.add_pages(SPACE, count);
         Arc::new(memory)
     }
 
+    pub(crate) fn add_pages(&self, space: SpaceId, count: u32) {
+        for no in 0..count {
+            let (page, mut image) = (PageId::new(space, no), vec![0; PAGE]);
+            Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(&mut image);
+            image[32..36].copy_from_slice(&no.to_le_bytes());
+            self.pages.lock().unwrap().insert(page, image);
+        }
+    }
+
     pub(crate) fn version(&self, no: u32) -> u32 {
+        self.version_of(page(no))
+    }
+
+    pub(crate) fn version_of(&self, page: PageId) -> u32 {
         let pages = self.pages.lock().unwrap();
-        u32::from_le_bytes(pages[&page(no)][36..40].try_into().unwrap())
+        u32::from_le_bytes(pages[&page][36..40].try_into().unwrap())
     }
 }
 
@@ -79,7 +87,7 @@ impl Tier for Memory {
     async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
         let mut fetched = Vec::new();
         for (no, buf) in (first.no..).zip(bufs) {
-            fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
+            fetched.push(self.fetch(PageId::new(first.space, no), Access::Sequential, buf).await);
         }
         fetched
     }
@@ -145,7 +153,7 @@ pub(crate) fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Me
     pool_ahead(memory, policy, frames, 0)
 }
 
-fn pool_ahead(memory: &Arc<Memory>, policy: &str, frames: usize, ahead: usize) -> Pool<Memory> {
+pub(crate) fn pool_ahead(memory: &Arc<Memory>, policy: &str, frames: usize, ahead: usize) -> Pool<Memory> {
     let params = PoolParams { read_ahead_pages: ahead, ..PoolParams::new(frames, PageSize::MIN) };
     let policy = policy.parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, Costs::PAPER));
     Pool::start(params, policy, Arc::clone(memory), Some(Arc::new(Gate(Arc::clone(memory))))).unwrap()

@@ -8,6 +8,7 @@ mod clustered;
 mod common;
 mod gd2l;
 mod gd2l_weighted;
+mod hinted;
 mod obligations;
 mod placement;
 mod ssd_rivals;

@@ -13,6 +13,7 @@ extern crate self as pagetier_ssdcache;
 
 mod exec;
 mod format;
+mod keep_off;
 mod mode;
 #[cfg(feature = "mutations")]
 mod moment;

@@ -46,6 +46,8 @@ pub struct TierStats {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
+    /// Copies of pages whose space is kept off the SSD: they are about to leave.
+    pub leaving: u64,
     /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
     /// SSD.
     pub free: FreeSlots,
@@ -98,6 +100,7 @@ impl SsdTier {
             oldest_lsn: state.oldest_lsn(),
             pages: slots.pages() as u64,
             dirty_pages: slots.dirty_pages() as u64,
+            leaving: slots.copies_kept_off() as u64,
             free: slots.free_slots(),
             journal_used: home.journal_held(),
             counts: slots.counts(),
@@ -523,9 +526,11 @@ impl Tier for SsdTier {
         }
         let state = self.core.state.lock();
         // Under a policy that writes through, every page waits for the disk; under one that appends, hardly
-        // any does.
-        let by_policy = state.slots.writes_home_first() || state.slots.appends();
-        state.writes_back() && !by_policy && state.slots.home(page) == Home::Hdd
+        // any does, unless its space is kept off the SSD.
+        let (through, circle) = (state.slots.writes_home_first(), state.slots.appends());
+        let kept_off = !state.slots.admits(page);
+        let by_home = !circle && state.slots.home(page) == Home::Hdd;
+        state.writes_back() && !through && (kept_off || by_home)
     }
 
     fn home(&self, page: PageId) -> Home {

@@ -1,5 +1,6 @@
 //! Data structures that several policies share.
 
+pub(crate) mod chains;
 pub(crate) mod dirty_slots;
 pub(crate) mod links;
 pub(crate) mod page_index;

@@ -2,7 +2,7 @@
 //! free slots and ring.
 
 use crate::exec::Core;
-use crate::protocol::slots::{MapWork, WriteBack};
+use crate::protocol::slots::{Leaving, MapWork, WriteBack};
 use futures_util::future::join;
 use pagetier_devio::{DeviceError, IoClass};
 use std::sync::Arc;
@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The maximum number of pages of a write-back.
 const WRITE_BACK_MAX: usize = 32;
+
+/// The maximum number of these that are not victims, but leave because their space is kept off the SSD.
+const LEAVING_MAX: usize = WRITE_BACK_MAX / 2;
 
 /// Runs until the tier stops or aborts it, and waits without polling.
 ///
@@ -76,22 +79,30 @@ impl Core {
         result.is_ok()
     }
 
-    /// Writes the next victims back or flushes the HDD for the ring, if either is due. Returns false if
+    /// Writes the next victims back, and copies that leave because their space is kept off the SSD, or flushes
+    /// the HDD for the ring, if any of it is due. Returns false if
     /// nothing was done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
         self.give_second_chances().await;
-        let (batch, flush) = {
+        let (batch, flush, dropped) = {
             let now = self.now();
             let mut state = self.state.lock();
             let usable = state.ssd_error.is_none();
+            let in_flight = |page| self.unflushed.in_flight(page);
+            let leaving =
+                if usable { state.begin_leaving(&in_flight, LEAVING_MAX, now) } else { Leaving::default() };
             let due = usable && state.wants_write_back(now);
             // Copies whose homes were already written need only the flush to be clean, not another home
             // write.
-            let waits = due && state.slots.wants_home_flush(&|page| self.unflushed.in_flight(page));
+            let waits = due && state.slots.wants_home_flush(&in_flight);
             let due = due && !waits;
-            let batch = if due { state.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
-            (batch, state.wants_hdd_flush() || waits || self.unflushed.wants_flush())
+            let mut batch = leaving.held;
+            if due {
+                batch.extend(state.begin_write_back(WRITE_BACK_MAX - batch.len(), now));
+            }
+            let flush = state.wants_hdd_flush() || waits || leaving.flush || self.unflushed.wants_flush();
+            (batch, flush, leaving.dropped)
         };
         if !batch.is_empty() {
             // Failed pages are tried again after the next event.
@@ -99,7 +110,7 @@ impl Core {
         } else if flush {
             self.flush_hdd().await.is_ok()
         } else {
-            false
+            dropped > 0
         }
     }
 

@@ -118,7 +118,9 @@ impl Quiet<'_> {
         let mut state = core.state.lock();
         let copies = state.slots.copies();
         let lost = state.slots.only_copies();
+        let kept_off = state.slots.spaces_kept_off();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
+        kept_off.into_iter().for_each(|space| state.slots.keep_off(space, true));
         state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, Default::default());
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;

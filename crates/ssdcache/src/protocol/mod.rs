@@ -15,7 +15,7 @@ use flushes::HddFlush;
 use home_batches::{BatchId, HomeBatches, NoPlace, Places};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::Millis;
-use slots::{Move, Slots, WriteBack};
+use slots::{Leaving, Move, OnItsWay, Slots, WriteBack};
 use std::sync::Arc;
 
 /// A page to be written home.
@@ -207,6 +207,26 @@ impl Protocol {
         let batch = slots.begin_write_back(&|page| home.keeps_copy(page), max, now);
         batch.iter().for_each(|one| home.hold(one.page));
         batch
+    }
+
+    /// Lets at most `max` only copies of pages that are kept off the SSD go home, each held until
+    /// [`Protocol::end_write_back`], and gives up clean ones. `in_flight`: the page's home is being written.
+    pub(crate) fn begin_leaving(
+        &mut self,
+        in_flight: &dyn Fn(PageId) -> bool,
+        max: usize,
+        now: Millis,
+    ) -> Leaving {
+        let Self { slots, home, .. } = self;
+        let settles = home.can_settle();
+        let on_its_way = |page| {
+            let keeps_copy = home.keeps_copy(page);
+            let settles = if keeps_copy { home.is_backed(page) && settles } else { !in_flight(page) };
+            OnItsWay { keeps_copy, settles }
+        };
+        let next = slots.next_leaving(&on_its_way, max, now);
+        next.held.iter().for_each(|one| home.hold(one.page));
+        next
     }
 
     /// Ends a write-back. `ok`: an HDD flush followed it.

@@ -10,6 +10,7 @@
 mod alloc;
 mod checkpoint;
 mod copies;
+mod kept_off;
 #[cfg(feature = "mutations")]
 mod moment;
 mod recovered;
@@ -26,6 +27,7 @@ pub use types::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Ticket, WriteBack,
 };
 
+pub(crate) use kept_off::{Leaving, OnItsWay};
 #[cfg(feature = "mutations")]
 pub use tampering::Tampered;
 pub(crate) use types::NoSlot;
@@ -33,6 +35,7 @@ pub(crate) use types::NoSlot;
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use alloc::Alloc;
+use kept_off::KeptOff;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -87,6 +90,7 @@ pub struct Slots {
     on_read: bool,
     /// While the write budget is overdrawn: the price of a write to the SSD, in milliseconds.
     write_price_ms: Option<f64>,
+    kept_off: KeptOff,
 }
 
 impl Slots {
@@ -125,6 +129,7 @@ impl Slots {
             through,
             on_read,
             write_price_ms: None,
+            kept_off: KeptOff::default(),
         };
         this.apply_recovered(map);
         this
@@ -201,8 +206,12 @@ impl Slots {
 
     // ---- writes
 
-    /// Decides where the dirty page `page` goes. A page on the SSD stays there, in another slot.
+    /// Decides where the dirty page `page` goes. A page on the SSD stays there, in another slot, unless its
+    /// space is kept off the SSD.
     pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        if !self.admits(page) {
+            return Plan::Hdd;
+        }
         match self.place_dirty(page, now) {
             Ok((slot, displaced)) => {
                 let mut ticket = self.start(slot, page, Standing::Only, displaced, now, fresh());
@@ -266,6 +275,7 @@ impl Slots {
         if let Some(old) = before {
             self.retire(old, durable_at);
         }
+        self.note_copy(page);
     }
 
     /// Handles the failed write of a newer version of `page`.

@@ -47,7 +47,7 @@ impl Slots {
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
         let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
         let page = stored.version.page;
-        !overtaken && stored.readers == 0 && !busy(page)
+        !overtaken && stored.readers == 0 && !busy(page) && self.admits(page)
     }
 
     fn set_moving(&mut self, slot: SlotId, moving: bool) {

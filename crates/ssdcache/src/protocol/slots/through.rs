@@ -33,7 +33,7 @@ impl Slots {
         now: Millis,
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Option<Ticket> {
-        if self.home(page) == Home::Ssd {
+        if self.home(page) == Home::Ssd || !self.admits(page) {
             return None;
         }
         if !self.is_worth_its_price(page) {
@@ -65,7 +65,7 @@ impl Slots {
         if !had {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
         }
-        let may = may && self.is_worth_its_price(page);
+        let may = may && self.admits(page) && self.is_worth_its_price(page);
         self.give_up_copy(page);
         // The same slot may be given out again: its contents do not count.
         let Some(slot) = may.then(|| self.take_writable()).flatten() else {

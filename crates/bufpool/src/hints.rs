@@ -1,0 +1,242 @@
+//! What the embedder says of single spaces: how long their pages stay in memory, and how many may be there.
+//!
+//! [`HintedPool`](pagetier_policy::pool::HintedPool) decides which page leaves. This file counts the frames
+//! of each space with hints, as they are entered into the page table, so that pages being read count, too. A
+//! request at the quota takes the frame of another page of the space. If all of these are dirty or being read,
+//! it waits, but not for long; then, and if guards pin them, it takes a frame beyond the quota: no hint may
+//! make a request fail. Read-ahead takes at most half of a quota, so that it does not displace what it read.
+//!
+//! Without hints, a miss and an eviction pay one relaxed load each; a hit pays nothing.
+
+use crate::evict::RETRY;
+use crate::frame::Frame;
+use crate::inner::Inner;
+use crate::params::PoolError;
+use crate::pool::Pool;
+use crate::stalls::On;
+use crate::tier::Tier;
+use pagetier_page::{PageId, SpaceId};
+use pagetier_policy::pool::{PoolHints, Resident, Retention};
+use pagetier_policy::{Access, FrameId, FramePolicy};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a request at the quota waits for pages of its space to be written or read, at most.
+const QUOTA_WAIT: Duration = Duration::from_millis(100);
+
+/// How many of a space's pages one request tries to evict.
+const TRIES: usize = 8;
+
+/// The spaces with hints. A leaf in the locking order; counts change under the bucket's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    any: AtomicBool,
+    spaces: RwLock<FxHashMap<SpaceId, Hinted>>,
+}
+
+#[derive(Debug)]
+struct Hinted {
+    hints: PoolHints,
+    /// The number of frames that hold its pages, or read them.
+    held: AtomicUsize,
+}
+
+impl Hints {
+    fn with<R>(&self, space: SpaceId, ask: impl FnOnce(&Hinted) -> R) -> Option<R> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.spaces.read().get(&space).map(ask)
+    }
+
+    /// `page` has entered the table. The caller holds its bucket's lock.
+    pub(crate) fn entered(&self, page: PageId) {
+        self.with(page.space, |hinted| hinted.held.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// `page` has left the table. The caller holds its bucket's lock.
+    pub(crate) fn left(&self, page: PageId) {
+        self.with(page.space, |hinted| hinted.held.fetch_sub(1, Ordering::Relaxed));
+    }
+
+    /// How many of `count` pages of `space` may be read ahead at once.
+    pub(crate) fn ahead_max(&self, space: SpaceId, count: u32) -> u32 {
+        let quota = self.with(space, |hinted| hinted.hints.frames_max).flatten();
+        quota.map_or(count, |max| count.min(u32::try_from(max / 2).unwrap_or(u32::MAX)))
+    }
+
+    /// Whether `space` has used up its quota.
+    pub(crate) fn is_full(&self, space: SpaceId) -> bool {
+        let full = |hinted: &Hinted| {
+            let held = hinted.held.load(Ordering::Relaxed);
+            hinted.hints.frames_max.is_some_and(|max| held >= max)
+        };
+        self.with(space, full).unwrap_or(false)
+    }
+
+    /// Whether `space` has more frames than its quota.
+    fn is_beyond(&self, space: SpaceId) -> bool {
+        let beyond = |hinted: &Hinted| {
+            let held = hinted.held.load(Ordering::Relaxed);
+            hinted.hints.frames_max.is_some_and(|max| held > max)
+        };
+        self.with(space, beyond).unwrap_or(false)
+    }
+
+    /// How a page of `space` is read that was requested on demand.
+    pub(crate) fn access(&self, space: SpaceId) -> Access {
+        match self.with(space, |hinted| hinted.hints.retention) {
+            Some(Retention::ScanOnly) => Access::Sequential,
+            _ => Access::Random,
+        }
+    }
+
+    /// The number of frames that hold pages of `space`, or read them; `None` if it has no hints.
+    fn held(&self, space: SpaceId) -> Option<usize> {
+        self.with(space, |hinted| hinted.held.load(Ordering::Relaxed))
+    }
+
+    /// Sets the hints of `space`. The caller holds the locks of all buckets.
+    fn set(&self, space: SpaceId, hints: PoolHints, frames: &[Frame]) {
+        let mut spaces = self.spaces.write();
+        if hints == PoolHints::default() {
+            spaces.remove(&space);
+        } else {
+            let held = frames.iter().filter_map(Frame::page).filter(|page| page.space == space).count();
+            spaces.insert(space, Hinted { hints, held: AtomicUsize::new(held) });
+        }
+        // The bucket locks publish it to whoever counts.
+        self.any.store(!spaces.is_empty(), Ordering::Relaxed);
+    }
+}
+
+impl<T: Tier> Pool<T> {
+    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Clean pages
+    /// beyond a quota leave at once, others as later requests need frames. Misses wait meanwhile: some
+    /// milliseconds per ten thousand pages in memory.
+    pub fn set_hints(&self, space: SpaceId, hints: PoolHints) {
+        let (inner, frames) = (&self.inner, &self.inner.frames);
+        let hints = PoolHints { frames_max: hints.frames_max.map(|max| max.max(1)), ..hints };
+        let mut policy = inner.policy.lock();
+        if self.hints(space) == hints {
+            return;
+        }
+        inner.drain_hits(&mut policy);
+        let mut resident = Vec::new();
+        policy.first_to_go(&mut |frame| {
+            let f = frames.at(frame);
+            if let Some(page) = f.page().filter(|page| page.space == space) {
+                let (home, dirty) = (inner.tier.home(page), f.word.is_dirty());
+                resident.push(Resident { frame, page, home, dirty });
+            }
+            false
+        });
+        policy.set_hints(space, hints, &resident);
+        frames.table.quiet(|| frames.hints.set(space, hints, &frames.all));
+        drop(policy);
+        inner.trim(space);
+    }
+
+    /// How the pages of `space` are treated.
+    #[must_use]
+    pub fn hints(&self, space: SpaceId) -> PoolHints {
+        self.inner.frames.hints.with(space, |hinted| hinted.hints).unwrap_or_default()
+    }
+
+    /// The number of frames that hold pages of `space`, or read them; `None` if it has no hints.
+    #[must_use]
+    pub fn frames_of(&self, space: SpaceId) -> Option<usize> {
+        self.inner.frames.hints.held(space)
+    }
+}
+
+/// What a space at its quota can give up.
+pub(crate) enum Own {
+    /// The frame of one of its pages, which has left.
+    Frame(FrameId),
+    /// A page can leave once it has been written or read.
+    Later,
+    /// Guards pin its pages.
+    Nothing,
+}
+
+impl<T: Tier> Inner<T> {
+    /// A frame of another page of the same space, for a space that has used up its quota. `None`: the request
+    /// takes any frame.
+    #[cold]
+    pub(crate) async fn frame_within_quota(&self, page: PageId) -> Result<Option<FrameId>, PoolError> {
+        let until = Instant::now() + QUOTA_WAIT;
+        let mut waiting = None;
+        loop {
+            let cleaned = self.cleaned.notified();
+            tokio::pin!(cleaned);
+            cleaned.as_mut().enable();
+            if self.closing.load(Ordering::Acquire) {
+                return Err(PoolError::Closed);
+            }
+            if !self.frames.hints.is_full(page.space) {
+                return Ok(None);
+            }
+            match self.evict_own(page.space) {
+                Own::Frame(frame) => return Ok(Some(frame)),
+                // Pages that cannot be written do not hold up a request.
+                Own::Later if Instant::now() < until && self.last_failure.lock().is_none() => {}
+                Own::Later | Own::Nothing => return Ok(None),
+            }
+            waiting.get_or_insert_with(|| self.stalls.wait(On::Frame, page));
+            self.clean.notify_one();
+            // Dropping a pin wakes no waiter: retry periodically.
+            let again = tokio::time::sleep(RETRY);
+            tokio::select! { biased; () = cleaned => {}, () = again => {} }
+        }
+    }
+
+    /// Evicts pages of `space` that can leave now, until it has as many frames as its quota.
+    fn trim(&self, space: SpaceId) {
+        let frames = &self.frames;
+        let evictable = &mut |f: FrameId| frames.all.get(f.at()).is_some_and(|f| f.word.is_evictable());
+        while frames.hints.is_beyond(space) {
+            let mut policy = self.policy.lock();
+            match policy.victim_of(space, evictable) {
+                Some(victim) if self.evict_from(victim, &mut policy) => frames.give_back(victim),
+                _ => return,
+            }
+        }
+    }
+
+    /// Evicts a page of `space`; two while it has more frames than its quota, which may be new.
+    pub(crate) fn evict_own(&self, space: SpaceId) -> Own {
+        let mut policy = self.policy.lock();
+        self.drain_hits(&mut policy);
+        let frames = &self.frames.all;
+        let (mut taken, mut later) = (None, false);
+        for _ in 0..TRIES {
+            let victim = policy.victim_of(space, &mut |f| {
+                let Some(word) = frames.get(f.at()).map(|f| &f.word) else { return false };
+                later |= word.is_unwritten() && word.pins() == 0;
+                word.is_evictable()
+            });
+            let Some(victim) = victim else { break };
+            if !self.evict_from(victim, &mut policy) {
+                continue;
+            }
+            match taken {
+                None => taken = Some(victim),
+                Some(_) => self.frames.give_back(victim),
+            }
+            if taken != Some(victim) || !self.frames.hints.is_full(space) {
+                break;
+            }
+        }
+        // Pages that are being read have no place in its order yet.
+        later |= self.frames.hints.held(space).is_some_and(|held| held > policy.frames_of(space));
+        match taken {
+            Some(frame) => Own::Frame(frame),
+            None if later => Own::Later,
+            None => Own::Nothing,
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! What the embedder says of single spaces, put into effect around any pool policy.
+//!
+//! The *inner* policy knows only pages of the usual retention. The others are in two lists:
+//!
+//! - *Kept* pages, the one used longest ago first. They leave after all others. If they have more than three
+//!   quarters of the frames, the first leaves before any other page, so that other spaces have a working set
+//!   in any case.
+//! - *Scan-only* pages, in the order in which they came. The first leaves before any other page if they have
+//!   more than an eighth of the frames, or if as many pages have been evicted since it came: until then it
+//!   may have been read ahead for a request to come. Uses do not count.
+//!
+//! A space with a quota also has a list of all its frames, the one used longest ago first: at the quota, the
+//! shell asks for a victim from that list ([`HintedPool::victim_of`]).
+//!
+//! Without hints every call goes to the inner policy unchanged. With them each event is O(1); a search for a
+//! victim passes over at most [`LOOKS_MAX`] frames of a list that cannot leave now.
+
+use super::{FramePolicy, FrameState, LookAhead};
+use crate::collections::chains::{Chain, ChainLinks};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SpaceId};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+/// Kept pages leave at least this share of the frames to others: a quarter.
+const OTHERS_SHARE: usize = 4;
+/// Scan-only pages have this share of the frames: an eighth. Read-ahead keeps no more in flight.
+const SCAN_SHARE: usize = 8;
+/// How many frames of a list a search passes over.
+const LOOKS_MAX: usize = 64;
+/// The share of a quota whose next victims are kept clean.
+const QUOTA_CLEAN_SHARE: usize = 8;
+
+/// How long a page stays in memory, compared with others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Retention {
+    /// As the pool's policy decides.
+    #[default]
+    Usual,
+    /// It leaves after the pages of other spaces, as long as such pages take at most three quarters of the
+    /// pool. Beyond that, the one used longest ago leaves first.
+    KeepInMemory,
+    /// It is used once: it enters as a page read by a scan, its uses do not count, and such pages displace
+    /// others from at most an eighth of the pool.
+    ScanOnly,
+}
+
+/// How the pool treats the pages of a space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolHints {
+    /// How long they stay, compared with others.
+    pub retention: Retention,
+    /// The maximum number of frames that hold them; `None`: any number.
+    pub frames_max: Option<usize>,
+}
+
+/// A tracked frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resident {
+    /// The frame.
+    pub frame: FrameId,
+    /// Its page.
+    pub page: PageId,
+    /// Whether the page has an SSD copy.
+    pub home: Home,
+    /// Whether the page is dirty.
+    pub dirty: bool,
+}
+
+#[derive(Debug)]
+struct Space {
+    hints: PoolHints,
+    /// With a quota: its frames.
+    frames: Chain,
+}
+
+impl Space {
+    /// With a quota that is nearly used up: the number of its next victims to keep clean.
+    fn clean_ahead(&self) -> Option<usize> {
+        let max = self.hints.frames_max?;
+        let ahead = max / QUOTA_CLEAN_SHARE + 1;
+        (self.frames.len() + ahead >= max).then_some(ahead)
+    }
+}
+
+/// What is known of the frame of a page with hints.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    space: SpaceId,
+    retention: Retention,
+    /// The number of evictions when it came.
+    came: u64,
+}
+
+/// A pool policy under the hints for single spaces; see the module.
+#[derive(Debug)]
+pub struct HintedPool {
+    inner: Box<dyn FramePolicy>,
+    frames: usize,
+    /// Those with hints.
+    spaces: FxHashMap<SpaceId, Space>,
+    /// By frame; `None`: the page has no hints.
+    held: Vec<Option<Held>>,
+    /// Of `kept` and `scans`.
+    links: ChainLinks,
+    kept: Chain,
+    scans: Chain,
+    /// Of the spaces' frames.
+    quota_links: ChainLinks,
+    evictions: u64,
+}
+
+impl HintedPool {
+    /// `inner` for a pool of `frames` frames, without hints.
+    #[must_use]
+    pub fn new(inner: Box<dyn FramePolicy>, frames: usize) -> Self {
+        Self {
+            inner,
+            frames,
+            spaces: FxHashMap::default(),
+            held: Vec::new(),
+            links: ChainLinks::default(),
+            kept: Chain::EMPTY,
+            scans: Chain::EMPTY,
+            quota_links: ChainLinks::default(),
+            evictions: 0,
+        }
+    }
+
+    /// The policy of the pages of the usual retention.
+    #[must_use]
+    pub fn inner(&self) -> &dyn FramePolicy {
+        &*self.inner
+    }
+
+    /// Replaces the inner policy by `inner`, which tracks the same frames.
+    pub fn set_inner(&mut self, inner: Box<dyn FramePolicy>) {
+        self.inner = inner;
+    }
+
+    /// Whether any space has hints.
+    #[must_use]
+    #[inline]
+    pub fn has_hints(&self) -> bool {
+        !self.spaces.is_empty()
+    }
+
+    /// Whether uses of the page in `frame` do not count.
+    #[must_use]
+    #[inline]
+    pub fn ignores_uses_of(&self, frame: FrameId) -> bool {
+        self.held_of(frame).is_some_and(|held| held.retention == Retention::ScanOnly)
+    }
+
+    /// Sets the hints of `space`, in place of earlier ones. `resident`: all its tracked frames, in eviction
+    /// order. O(their number).
+    pub fn set_hints(&mut self, space: SpaceId, hints: PoolHints, resident: &[Resident]) {
+        let before: Vec<Option<Held>> = resident.iter().map(|one| self.take_out(one.frame)).collect();
+        // Frames that the caller does not list have lost their pages.
+        for frame in (0..self.held.len() as u32).map(FrameId) {
+            if self.held_of(frame).is_some_and(|held| held.space == space)
+                && self.take_out(frame).is_some_and(|held| held.retention == Retention::Usual)
+            {
+                self.inner.remove(frame, false);
+            }
+        }
+        if hints == PoolHints::default() {
+            self.spaces.remove(&space);
+        } else {
+            self.spaces.insert(space, Space { hints, frames: Chain::EMPTY });
+        }
+        for (one, before) in resident.iter().zip(before) {
+            self.take_in(one.frame, one.page);
+            let was_inside = before.is_none_or(|held| held.retention == Retention::Usual);
+            match (was_inside, hints.retention == Retention::Usual) {
+                (true, false) => self.inner.remove(one.frame, false),
+                (false, true) => {
+                    self.inner.insert(one.frame, one.page, one.home, Access::Random);
+                    if one.dirty {
+                        self.inner.dirtied(one.frame);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the frame of `space`, which has a quota, that leaves first to keep it: the one used longest
+    /// ago among those that `evictable` accepts.
+    pub fn victim_of(&self, space: SpaceId, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        let frames = &self.spaces.get(&space)?.frames;
+        frames.iter(&self.quota_links).take(LOOKS_MAX).map(FrameId).find(|frame| evictable(*frame))
+    }
+
+    /// The number of frames of `space`, which has a quota.
+    #[must_use]
+    pub fn frames_of(&self, space: SpaceId) -> usize {
+        self.spaces.get(&space).map_or(0, |space| space.frames.len())
+    }
+
+    #[inline]
+    fn held_of(&self, frame: FrameId) -> Option<Held> {
+        self.held.get(frame.at()).copied().flatten()
+    }
+
+    /// Whether the inner policy tracks the page in `frame`, if it is tracked.
+    fn is_inside(&self, frame: FrameId) -> bool {
+        self.held_of(frame).is_none_or(|held| held.retention == Retention::Usual)
+    }
+
+    /// Puts the frame of `page` into the lists that the hints of its space name.
+    fn take_in(&mut self, frame: FrameId, page: PageId) {
+        let Some(space) = self.spaces.get_mut(&page.space) else { return };
+        let PoolHints { retention, frames_max } = space.hints;
+        if frames_max.is_some() {
+            space.frames.put_last(&mut self.quota_links, frame.0);
+        }
+        match retention {
+            Retention::Usual => {}
+            Retention::KeepInMemory => self.kept.put_last(&mut self.links, frame.0),
+            Retention::ScanOnly => self.scans.put_last(&mut self.links, frame.0),
+        }
+        if frame.at() >= self.held.len() {
+            self.held.resize(frame.at() + 1, None);
+        }
+        self.held[frame.at()] = Some(Held { space: page.space, retention, came: self.evictions });
+    }
+
+    /// Takes `frame` out of the lists. Returns what was known of it.
+    fn take_out(&mut self, frame: FrameId) -> Option<Held> {
+        let held = self.held.get_mut(frame.at())?.take()?;
+        if let Some(space) = self.spaces.get_mut(&held.space).filter(|s| s.hints.frames_max.is_some()) {
+            space.frames.take_out(&mut self.quota_links, frame.0);
+        }
+        match held.retention {
+            Retention::Usual => {}
+            Retention::KeepInMemory => self.kept.take_out(&mut self.links, frame.0),
+            Retention::ScanOnly => self.scans.take_out(&mut self.links, frame.0),
+        }
+        Some(held)
+    }
+
+    fn kept_max(&self) -> usize {
+        self.frames - self.frames / OTHERS_SHARE
+    }
+
+    /// Whether the first scan-only page leaves before any other.
+    fn scan_is_due(&self) -> bool {
+        let share = (self.frames / SCAN_SHARE).max(1);
+        let first = self.scans.iter(&self.links).next().and_then(|frame| self.held_of(FrameId(frame)));
+        first.is_some_and(|held| self.scans.len() > share || held.came + share as u64 <= self.evictions)
+    }
+
+    fn first_of(
+        &self,
+        chain: &Chain,
+        looks: usize,
+        evictable: &mut dyn FnMut(FrameId) -> bool,
+    ) -> Option<FrameId> {
+        chain.iter(&self.links).take(looks).map(FrameId).find(|frame| evictable(*frame))
+    }
+
+    /// Appends dirty frames among the next victims of spaces near their quotas, among the first scan-only
+    /// pages, and among the first kept ones if they are near their share: up to `full` in all.
+    fn own_clean_set(
+        &self,
+        depth: usize,
+        full: usize,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
+        out: &mut Vec<FrameId>,
+    ) {
+        let quotas = self.spaces.values().filter_map(|space| {
+            Some((space.clean_ahead()?.min(depth), space.frames.iter(&self.quota_links)))
+        });
+        for (depth, frames) in quotas {
+            append_dirty(frames, depth, full, state, out);
+        }
+        append_dirty(self.scans.iter(&self.links), depth, full, state, out);
+        if self.kept.len() + 1 >= self.kept_max() {
+            append_dirty(self.kept.iter(&self.links), depth, full, state, out);
+        }
+    }
+}
+
+/// Appends the dirty ones of `frames` to `out`, until `depth` were clean or dirty, or it has `full`.
+fn append_dirty(
+    frames: impl Iterator<Item = u32>,
+    depth: usize,
+    full: usize,
+    state: &mut dyn FnMut(FrameId) -> FrameState,
+    out: &mut Vec<FrameId>,
+) {
+    let mut ahead = LookAhead::new(depth);
+    for frame in frames.map(FrameId) {
+        if ahead.is_over() || out.len() >= full {
+            return;
+        }
+        if out.contains(&frame) {
+            continue;
+        }
+        let state = state(frame);
+        ahead.note(state);
+        if state == FrameState::Dirty {
+            out.push(frame);
+        }
+    }
+}
+
+impl FramePolicy for HintedPool {
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        if self.has_hints() {
+            let _ = self.take_out(frame);
+            self.take_in(frame, page);
+            if !self.is_inside(frame) {
+                // In case it tracks the frame's page before.
+                return self.inner.remove(frame, false);
+            }
+        }
+        self.inner.insert(frame, page, home, access);
+    }
+
+    #[inline]
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        let Some(held) = self.held_of(frame) else { return self.inner.hit(frame, write) };
+        if held.retention == Retention::ScanOnly {
+            return;
+        }
+        if let Some(space) = self.spaces.get_mut(&held.space).filter(|s| s.hints.frames_max.is_some()) {
+            space.frames.move_last(&mut self.quota_links, frame.0);
+        }
+        match held.retention {
+            Retention::KeepInMemory => self.kept.move_last(&mut self.links, frame.0),
+            _ => self.inner.hit(frame, write),
+        }
+    }
+
+    /// Scan-only pages, then those of the inner policy, then the kept ones. [`FramePolicy::victim`] follows
+    /// this order within the shares.
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.first_of(&self.scans, usize::MAX, accept)
+            .or_else(|| self.inner.first_to_go(accept))
+            .or_else(|| self.first_of(&self.kept, usize::MAX, accept))
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        let mut first = None;
+        if self.kept.len() > self.kept_max() {
+            first = self.first_of(&self.kept, LOOKS_MAX, evictable);
+        }
+        if first.is_none() && self.scan_is_due() {
+            first = self.first_of(&self.scans, LOOKS_MAX, evictable);
+        }
+        first
+            .or_else(|| self.inner.victim(evictable))
+            .or_else(|| self.first_of(&self.scans, usize::MAX, evictable))
+            .or_else(|| self.first_of(&self.kept, usize::MAX, evictable))
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        self.evictions += u64::from(evicted);
+        if self.take_out(frame).is_none_or(|held| held.retention == Retention::Usual) {
+            self.inner.remove(frame, evicted);
+        }
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if self.is_inside(frame) {
+            self.inner.dirtied(frame);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        if self.is_inside(frame) {
+            self.inner.cleaned(frame, home, reason);
+        }
+    }
+
+    fn ssd_evicted(&mut self, frame: FrameId) {
+        if self.is_inside(frame) {
+            self.inner.ssd_evicted(frame);
+        }
+    }
+
+    fn ssd_invalidated(&mut self, frame: FrameId) {
+        if self.is_inside(frame) {
+            self.inner.ssd_invalidated(frame);
+        }
+    }
+
+    /// At most half of the dirty frames are those that leave early because of hints, so that neither kind
+    /// waits for the other.
+    fn clean_set(
+        &mut self,
+        depth: usize,
+        max: usize,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
+        out: &mut Vec<FrameId>,
+    ) {
+        if !self.has_hints() {
+            return self.inner.clean_set(depth, max, state, out);
+        }
+        let (from, full) = (out.len(), out.len().saturating_add(max));
+        self.own_clean_set(depth, from.saturating_add(max.div_ceil(2)), state, out);
+        let own = out[from..].to_vec();
+        let mut others = |frame| if own.contains(&frame) { FrameState::Busy } else { state(frame) };
+        self.inner.clean_set(depth, full - out.len(), &mut others, out);
+        // The pages behind those of the inner policy.
+        let behind = depth.saturating_sub(self.inner.len());
+        append_dirty(self.kept.iter(&self.links), behind, full, state, out);
+    }
+
+    fn worth_ms(&self, frame: FrameId) -> Option<f64> {
+        if self.is_inside(frame) { self.inner.worth_ms(frame) } else { None }
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.inner.set_costs(costs);
+    }
+
+    fn set_frames(&mut self, frames: usize) {
+        self.frames = frames;
+        self.inner.set_frames(frames);
+    }
+
+    fn choice_changes(&self) -> u64 {
+        self.inner.choice_changes()
+    }
+
+    fn choice(&self) -> Option<Choice> {
+        self.inner.choice()
+    }
+
+    fn extra_memory_bytes(&self) -> usize {
+        let held = self.held.capacity() * size_of::<Option<Held>>();
+        self.inner.extra_memory_bytes() + held + self.links.memory_bytes() + self.quota_links.memory_bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.inner.len() + self.kept.len() + self.scans.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let count = |so: &dyn Fn(&Held) -> bool| self.held.iter().flatten().filter(|held| so(held)).count();
+        for (chain, retention) in [(&self.kept, Retention::KeepInMemory), (&self.scans, Retention::ScanOnly)]
+        {
+            let (listed, held) = (chain.iter(&self.links).count(), count(&|h| h.retention == retention));
+            if listed != chain.len() || listed != held {
+                return Err(format!("{held} frames {retention:?}, {listed} listed, {} counted", chain.len()));
+            }
+        }
+        for (id, space) in &self.spaces {
+            let held = if space.hints.frames_max.is_some() { count(&|h| h.space == *id) } else { 0 };
+            let listed = space.frames.iter(&self.quota_links).count();
+            if listed != space.frames.len() || listed != held {
+                return Err(format!("{held} frames of {id}, {listed} listed"));
+            }
+        }
+        if count(&|h| !self.spaces.contains_key(&h.space)) > 0 {
+            return Err("a frame of a space without hints is listed".to_owned());
+        }
+        self.inner.validate()
+    }
+}

@@ -1,0 +1,359 @@
+//! Hints for spaces, under every policy, under load, with power cuts and faults.
+
+use crate::changing::{Known, blank_ssd, check, known, load};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all};
+use pagetier::{
+    Error, Home, NewSsd, PageId, PageStore, PoolPolicy, Retention, ScrubOptions, SpaceHints, SpaceId,
+    SsdMode, SsdPolicy,
+};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn off() -> SpaceHints {
+    SpaceHints::new().never_to_ssd(true)
+}
+
+fn on_ssd(store: &PageStore, space: SpaceId) -> usize {
+    (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).count()
+}
+
+fn in_memory(store: &PageStore, space: SpaceId) -> usize {
+    (0..PAGES).filter(|no| store.try_get(PageId::new(space, *no)).is_some()).count()
+}
+
+/// A second space of pages in version 1.
+async fn second(store: &PageStore) -> SpaceId {
+    let space = store.spaces().create("second").await.unwrap();
+    for no in 0..PAGES {
+        fill(&mut store.allocate(space).await.unwrap(), no, 1);
+    }
+    space
+}
+
+async fn left(store: &PageStore, what: &str) {
+    for _ in 0..200 {
+        if store.stats().ssd.leaving == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{what}: {} copies are still there", store.stats().ssd.leaving);
+}
+
+async fn no_findings(store: &PageStore, what: &str) {
+    let report = store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+    assert!(report.findings.is_empty(), "{what}: {report:?}");
+    store.validate().unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let hints = off().retention(Retention::KeepInMemory).frames_max(20);
+    store.spaces().set_hints(space, hints).unwrap();
+    assert_eq!(store.spaces().hints(space).unwrap(), hints);
+    for no in 0..30 {
+        read(&store, space, no).await.unwrap();
+    }
+    let info = &store.spaces().list()[0];
+    assert_eq!((info.hints, info.frames), (hints, Some(20)));
+    let why = store.why(PageId::new(space, 29)).unwrap();
+    assert_eq!(why.hints, hints);
+    let shown = why.to_string();
+    assert!(shown.contains("hints   kept in memory, never to the SSD, at most 20 frames"), "{shown}");
+    let json = serde_json::to_string(&hints).unwrap();
+    assert_eq!(json, r#"{"retention":"keep-in-memory","never_to_ssd":true,"frames_max":20}"#);
+    assert_eq!(serde_json::from_str::<SpaceHints>(&json).unwrap(), hints);
+    assert_eq!(serde_json::from_str::<SpaceHints>("{}").unwrap(), SpaceHints::new());
+
+    store.spaces().remove(space).await.unwrap();
+    for gone in [space, SpaceId(9)] {
+        assert!(matches!(store.spaces().set_hints(gone, hints), Err(Error::NoSuchSpace { .. })));
+        assert!(matches!(store.spaces().hints(gone), Err(Error::NoSuchSpace { .. })));
+    }
+    let space = second(&store).await;
+    store.spaces().set_hints(space, hints).unwrap();
+    store.shutdown().await.unwrap();
+    assert!(matches!(store.spaces().set_hints(space, hints), Err(Error::Closed)));
+    drop(store);
+    let store = fixture.open().await;
+    assert_eq!(store.spaces().hints(space).unwrap(), SpaceHints::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
+    for &policy in SsdPolicy::ALL {
+        let fixture = Fixture::new();
+        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let kept_off = store.spaces().create("off").await.unwrap();
+        store.spaces().set_hints(kept_off, off()).unwrap();
+        let space = grown(&store).await;
+        for version in 1..4 {
+            for no in 0..PAGES {
+                let page = PageId::new(kept_off, no);
+                fill(&mut store.recreate(page).await.unwrap(), no, version);
+                assert_eq!(store.home(page), Home::Hdd, "{policy}");
+            }
+            // Clean pages leave memory, and are read again.
+            store.sync().await.unwrap();
+            for no in 0..PAGES {
+                read(&store, kept_off, no).await.unwrap();
+                assert_eq!(on_ssd(&store, kept_off), 0, "{policy}, version {version}");
+            }
+            write_all(&store, space, version).await;
+        }
+        assert_eq!(on_ssd(&store, space) > 0, policy != SsdPolicy::None, "{policy}");
+        store.sync().await.unwrap();
+        let later = fixture.after_power_cut(3);
+        drop(store);
+        let store = later.builder().ssd_policy(policy).open().await.unwrap();
+        expect_all(&store, kept_off, 3).await;
+        expect_all(&store, space, 3).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_that_are_there_leave_by_themselves_with_and_without_a_ring() {
+    for &policy in SsdPolicy::ALL {
+        for ring in [true, false] {
+            let what = format!("{policy}, ring {ring}");
+            let fixture = Fixture::new();
+            let builder = || {
+                let builder = fixture.builder().ssd_policy(policy);
+                if ring { builder } else { builder.ring_pages(0) }
+            };
+            let store = builder().open().await.unwrap();
+            let space = grown(&store).await;
+            for version in 2..4 {
+                write_all(&store, space, version).await;
+            }
+            store.sync().await.unwrap();
+            let other = second(&store).await;
+            store.sync().await.unwrap();
+            let (before, others) = (on_ssd(&store, space), on_ssd(&store, other));
+            assert_eq!(before > 0, policy != SsdPolicy::None, "{what}");
+            store.spaces().set_hints(space, off()).unwrap();
+            assert_eq!(store.stats().ssd.leaving, before as u64, "{what}");
+            // Nothing is requested meanwhile.
+            left(&store, &what).await;
+            assert_eq!((on_ssd(&store, space), on_ssd(&store, other)), (0, others), "{what}");
+            expect_all(&store, space, 3).await;
+            store.sync().await.unwrap();
+            drop(store);
+            let store = builder().open().await.unwrap();
+            // A recovery finds clean copies that the last map checkpoint named.
+            expect_all(&store, space, 3).await;
+            store.spaces().set_hints(space, off()).unwrap();
+            left(&store, &what).await;
+            assert_eq!(on_ssd(&store, space), 0, "{what}");
+            expect_all(&store, space, 3).await;
+            expect_all(&store, other, 1).await;
+            no_findings(&store, &what).await;
+        }
+    }
+}
+
+/// The power fails at some moment after the space's pages, some of which are on the SSD alone, began to
+/// leave, while they are changed and synced.
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_while_copies_leave_loses_nothing_synced() {
+    for seed in 0..40_u64 {
+        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let what = format!("seed {seed}, {policy}");
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let space = grown(&store).await;
+        store.sync().await.unwrap();
+        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
+        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        store.spaces().set_hints(space, off()).unwrap();
+        tokio::time::sleep(Duration::from_micros(seed * 7_919 % 160_000)).await;
+        let (later, at_cut) = (fixture.after_power_cut(seed), known.copy());
+        // Without a cut they leave, whatever is changed.
+        left(&store, &what).await;
+        assert_eq!(on_ssd(&store, space), 0, "{what}");
+        stop.store(true, Ordering::Relaxed);
+        task.await.unwrap();
+        check(&store, space, &known, &what).await;
+        drop(store);
+        let opened = later.builder().ssd_policy(policy).open().await.unwrap();
+        check(&opened, space, &at_cut, &what).await;
+        no_findings(&opened, &what).await;
+    }
+}
+
+async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<AtomicBool>, seed: u64) {
+    let all = [
+        SpaceHints::new().retention(Retention::KeepInMemory),
+        off().retention(Retention::ScanOnly),
+        SpaceHints::new().frames_max(12),
+        SpaceHints::new(),
+        off().frames_max(5),
+        SpaceHints::new().retention(Retention::ScanOnly).frames_max(30),
+        off().retention(Retention::KeepInMemory).frames_max(40),
+    ];
+    let (pools, ssds) = (PoolPolicy::ALL, SsdPolicy::ALL);
+    for step in seed as usize.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        store.spaces().set_hints(space, all[step % all.len()]).unwrap();
+        store.validate().unwrap();
+        tokio::time::sleep(Duration::from_micros(9_000 + seed * 1_193)).await;
+        match step % 5 {
+            0 => drop(store.resize_pool([200, 45, 60, 36][step / 5 % 4] * PAGE).await.unwrap()),
+            2 => store.set_pool_policy(pools[step % pools.len()]).unwrap(),
+            4 => store.policies().set_ssd(ssds[step % ssds.len()]).await.unwrap(),
+            _ => {}
+        }
+        store.validate().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_change_under_load_with_sizes_and_policies_and_a_power_cut_loses_nothing_synced() {
+    for seed in 0..32_u64 {
+        let (pool, ssd) = (PoolPolicy::ALL, SsdPolicy::ALL);
+        let (pool, ssd) = (pool[seed as usize % pool.len()], ssd[seed as usize % ssd.len()]);
+        let what = format!("seed {seed}, {pool}, {ssd}");
+        let fixture = Fixture::new();
+        let builder = |fixture: &Fixture| fixture.builder().pool_policy(pool).ssd_policy(ssd);
+        let store = Arc::new(builder(&fixture).open().await.unwrap());
+        let space = grown(&store).await;
+        let other = second(&store).await;
+        store.sync().await.unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let all: [Arc<Known>; 2] = [known(), known()];
+        let mut tasks: Vec<_> = [space, other]
+            .into_iter()
+            .zip(&all)
+            .map(|(space, known)| {
+                tokio::spawn(load(Arc::clone(&store), space, Arc::clone(known), Arc::clone(&stop)))
+            })
+            .collect();
+        tasks.push(tokio::spawn(change_everything(Arc::clone(&store), space, Arc::clone(&stop), seed)));
+        tokio::time::sleep(Duration::from_micros(150_000 + seed * 49_193)).await;
+        let (later, at_cut) = (fixture.after_power_cut(seed), all.each_ref().map(|known| known.copy()));
+        stop.store(true, Ordering::Relaxed);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        for (space, known) in [space, other].into_iter().zip(&all) {
+            check(&store, space, known, &what).await;
+        }
+        drop(store);
+        let opened = builder(&later).open().await.unwrap();
+        for (space, known) in [space, other].into_iter().zip(&at_cut) {
+            check(&opened, space, known, &what).await;
+        }
+        no_findings(&opened, &what).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_holds_in_the_store_and_other_spaces_keep_their_frames() {
+    for &policy in PoolPolicy::ALL {
+        let fixture = Fixture::new();
+        let store = fixture.builder().pool_policy(policy).open().await.unwrap();
+        let (space, few) = (grown(&store).await, second(&store).await);
+        store.sync().await.unwrap();
+        store.spaces().set_hints(few, SpaceHints::new().frames_max(8)).unwrap();
+        // With read-ahead.
+        for no in 0..PAGES {
+            read(&store, few, no).await.unwrap();
+        }
+        assert!(in_memory(&store, few) <= 8, "{policy}");
+        for no in 0..40 {
+            read(&store, space, no).await.unwrap();
+        }
+        let others = in_memory(&store, space);
+        for version in 2..4 {
+            write_all(&store, few, version).await;
+            assert!(store.spaces().list()[1].frames.unwrap() <= 8, "{policy}");
+            // A request that waits too long for a write takes a frame beyond the quota.
+            assert!(in_memory(&store, space) + 3 >= others, "{policy}");
+        }
+        store.sync().await.unwrap();
+        expect_all(&store, few, 3).await;
+        store.validate().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_that_cannot_be_written_home_stay_and_leave_once_they_can() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.dirty_pages > 0);
+    fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
+    store.spaces().set_hints(space, off()).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let stats = store.stats().ssd;
+    assert!(stats.leaving > 0 && stats.leaving == stats.dirty_pages, "{stats:?}");
+    expect_all(&store, space, 2).await;
+    fixture.hdd.clear_faults();
+    write_all(&store, space, 3).await;
+    left(&store, "the disk has room again").await;
+    store.sync().await.unwrap();
+    drop(store);
+    let store = fixture.after_power_cut(1).open().await;
+    expect_all(&store, space, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let other = second(&store).await;
+    store.spaces().set_hints(space, off()).unwrap();
+    store.replace_ssd(NewSsd::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE)).await.unwrap();
+    for version in 2..4 {
+        write_all(&store, space, version).await;
+        write_all(&store, other, version).await;
+        assert_eq!(on_ssd(&store, space), 0);
+        store.ssd().set_mode(SsdMode::Off).await.unwrap();
+        store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+    }
+    write_all(&store, other, 4).await;
+    assert!(on_ssd(&store, other) > 0);
+    store.spaces().set_hints(space, SpaceHints::new()).unwrap();
+    write_all(&store, space, 4).await;
+    assert!(on_ssd(&store, space) > 0, "the hint was withdrawn");
+    expect_all(&store, space, 4).await;
+}
+
+/// A space is dropped while its copies leave, and another gets its extents.
+#[tokio::test(start_paused = true)]
+async fn a_space_can_be_dropped_while_its_copies_leave() {
+    for seed in 0..24_u64 {
+        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let what = format!("seed {seed}, {policy}");
+        let fixture = Fixture::new();
+        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        store.spaces().set_hints(space, off().frames_max(10)).unwrap();
+        tokio::time::sleep(Duration::from_micros(seed * 3_917)).await;
+        store.spaces().remove(space).await.unwrap();
+        let next = second(&store).await;
+        assert_eq!(store.spaces().list()[0].hints, SpaceHints::new(), "{what}");
+        store.sync().await.unwrap();
+        assert_eq!(store.stats().ssd.leaving, 0, "{what}");
+        expect_all(&store, next, 1).await;
+        let later = fixture.after_power_cut(seed);
+        drop(store);
+        let store = later.builder().ssd_policy(policy).open().await.unwrap();
+        expect_all(&store, next, 1).await;
+        no_findings(&store, &what).await;
+    }
+}
