@@ -102,8 +102,8 @@ impl<T: Tier> Pool<T> {
     /// and the tier learns of no discard. Pages that are being loaded are not among them. `see` runs under
     /// the policy's lock: it may take locks that follow it in the order.
     pub fn with_pages<R>(&self, see: impl FnOnce(&[PageId]) -> R) -> R {
-        let mut policy = self.inner.policy.lock();
-        let order = eviction_order(&mut policy);
+        let policy = self.inner.policy.lock();
+        let order = eviction_order(&*policy);
         let pages: Vec<PageId> =
             order.into_iter().filter_map(|frame| self.inner.frames.at(frame).page()).collect();
         see(&pages)

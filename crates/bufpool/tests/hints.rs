@@ -44,7 +44,7 @@ async fn write(pool: &Pool<Memory>, page: PageId, version: u32) {
 }
 
 fn resident(pool: &Pool<Memory>, space: SpaceId) -> usize {
-    pool.resident().iter().filter(|page| page.space == space).count()
+    pool.with_pages(|pages| pages.iter().filter(|page| page.space == space).count())
 }
 
 #[tokio::test(start_paused = true)]
