@@ -80,8 +80,9 @@ fn a_store_is_operated_without_a_runtime() {
     let scrub = store.scrub(ScrubOptions::default());
     assert!(scrub.progress().total > 0);
     assert!(scrub.finished().complete);
+    store.ssd().set_mode(SsdMode::ReadOnly).expect("read-only");
+    assert!(events.any(|event| matches!(event, SsdEvent::Mode { mode: SsdMode::ReadOnly })));
     store.ssd().set_mode(SsdMode::Off).expect("off");
-    assert!(events.any(|event| matches!(event, SsdEvent::Mode { mode: SsdMode::Off })));
     let new = folder.path().join("new-ssd");
     store.replace_ssd(NewSsd::path(&new).bytes(16 << 20)).expect("replaced");
     store.ssd().acknowledge_loss().expect("nothing is lost");

@@ -511,7 +511,8 @@ fn functions<'t>(text: &'t str, declared: impl Fn(&'t str) -> Option<&'t str>) -
     let mut of = String::new();
     let mut found = Vec::new();
     for line in text.lines() {
-        match (implemented(line), line.trim().strip_suffix(':').and_then(|part| part.split_once(" by "))) {
+        let part = line.trim().strip_suffix(':').and_then(|part| part.split_once(" by "));
+        match (implemented(line), part.filter(|(part, _)| part.chars().all(char::is_alphanumeric))) {
             (Some(subject), _) => of = format!("{subject}::"),
             (None, Some((part, _))) => of = format!("{part}::"),
             (None, None) if line == "}" => of.clear(),
