@@ -1,9 +1,9 @@
 //! The cost of reading a page that is in memory: `cargo bench --bench hit_path [-- --quick]`.
 //!
 //! The subject is a store on devices in memory, with all pages resident; each read takes 8 bytes of a page
-//! through its guard. The floor runs beside it: a look-up in a hash table from page to frame (open
-//! addressing, no deletions), an atomic pin, the same 8 bytes, an atomic unpin; no latch, no policy, no
-//! generations. Every pool with evictable pages must do at least this.
+//! through its guard. The floor runs beside it: a lookup in a hash table from page to frame (open addressing,
+//! no deletions), an atomic pin, the same 8 bytes, an atomic unpin; no latch, no policy, no generations.
+//! Every pool with evictable pages must do at least this.
 //!
 //! | name | meaning |
 //! | --- | --- |

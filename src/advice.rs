@@ -15,7 +15,8 @@ use std::io;
 #[non_exhaustive]
 pub enum Advice {
     /// Repeat the call later: it may succeed once guards are dropped, the log gate works again, or another
-    /// process has closed the store. Nothing was changed.
+    /// process has closed the store. Nothing was changed, except that a pool that could not shrink further
+    /// keeps the size it reached.
     Retry,
     /// Free space on the device or in the directory, then repeat the call.
     FreeSpace,
@@ -23,7 +24,7 @@ pub enum Advice {
     Reopen,
     /// Change the option or the argument that the error names.
     FixConfiguration,
-    /// A device failed, is missing, or is the wrong one: attach the right one, or replace it.
+    /// A device failed, is missing, or is the wrong one: attach the right one, or replace the device.
     FixDevice,
     /// Data is damaged or too old: restore the page, or the store, from a backup or the log.
     Restore,

@@ -1,8 +1,9 @@
-//! Pages that exist and have no frame yet: [`PageStore::allocate`](crate::PageStore::allocate) and the like
-//! take a page's number first, and then wait for a frame.
+//! Pages that exist but have no frame yet: [`PageStore::allocate`](crate::PageStore::allocate) and similar
+//! calls take a page's number first and then wait for a frame.
 //!
-//! Freeing such a page finds nothing in memory. If it ended there, the number could be used again, and two
-//! callers would own the page; so it waits until the page has arrived, and then for the guard.
+//! Freeing such a page finds nothing in memory. If the free returned at once, the number could be reused
+//! while the allocation still waits, and two callers would own the page. The free therefore waits until the
+//! page has arrived, and then for its guard.
 
 use pagetier_page::PageId;
 use parking_lot::Mutex;
@@ -11,20 +12,21 @@ use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
 pub(crate) struct Arriving {
-    /// With the number of callers of each.
+    /// The number of callers that each page is arriving for.
     pages: Mutex<FxHashMap<PageId, u32>>,
     arrived: Notify,
 }
 
 impl Arriving {
-    /// `page` arrives until the mark is dropped. Called under the lock of the page's space, which orders it
-    /// before or after a call that frees the page.
+    /// Marks `page` as arriving until the mark is dropped. Call it under the lock of the page's space, which
+    /// orders it against calls that free the page.
     pub(crate) fn begin(&self, page: PageId) -> Mark<'_> {
         *self.pages.lock().entry(page).or_default() += 1;
         Mark { arriving: self, page }
     }
 
-    /// Waits until `page`, whose number cannot be taken meanwhile, does not arrive. Cancel-safe.
+    /// Waits until no caller has `page` marked as arriving. Its number must not be available for allocation
+    /// meanwhile. Cancel-safe.
     pub(crate) async fn ended(&self, page: PageId) {
         loop {
             let arrived = self.arrived.notified();
@@ -38,7 +40,7 @@ impl Arriving {
     }
 }
 
-/// A page that arrives; dropped once its frame is latched, or if the caller gives up.
+/// Marks a page as arriving; dropped once its frame is latched, or when the caller gives up.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Mark<'a> {

@@ -1,10 +1,10 @@
-//! Blocking file work on the runtime's threads for it.
+//! Runs blocking file work on the runtime's blocking threads.
 
 use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs `work`, to its end even if the future is dropped.
+/// Runs `work` to its end, even if the future is dropped.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -12,10 +12,10 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(Error::other("the runtime is shutting down")))
 }
 
-/// Writes the file `path` whole, and renames it into place. Not flushed. A failure leaves `path` as it was,
-/// and nothing beside it.
+/// Writes a whole file and renames it to `path`. Does not flush it. A failure leaves `path` unchanged and no
+/// other file behind.
 pub(crate) async fn put_file(path: PathBuf, contents: Vec<u8>) -> Result<()> {
-    // A write whose future was dropped may still run, so each has a name of its own.
+    // A write whose future was dropped may still run, so each write has its own file name.
     static WRITES: AtomicU64 = AtomicU64::new(0);
     let number = WRITES.fetch_add(1, Ordering::Relaxed);
     let write = move || {

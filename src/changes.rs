@@ -1,19 +1,19 @@
-//! Small changes of the manifest, each a record of its tail. Applying one is the same in memory and when the
-//! file is read.
+//! Small changes of the manifest, each a record in its tail. A change is applied by the same code in memory
+//! and when the file is read.
 
 use crate::manifest::{EXTENT_PAGES, Manifest};
 use crate::placement::{HOLE, places, replaced};
 use serde::{Deserialize, Serialize};
 
-/// The maximum number of page runs in a record: it fits into a block.
+/// The maximum number of page runs in a record, so that the record fits into a block.
 pub(crate) const CHANGE_RUNS_MAX: usize = 128;
 
-/// A record of the tail.
+/// A record in the tail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Its number among the tail's records, from 0.
     pub(crate) n: u64,
-    /// The manifest's generation with it.
+    /// The manifest's generation once the record is applied.
     pub(crate) generation: u64,
     pub(crate) change: Change,
 }
@@ -24,8 +24,8 @@ pub(crate) struct Record {
 pub(crate) enum Change {
     /// A new space, without pages.
     Add { space: u32, name: String },
-    /// Extents (first, count) for a space, at its end or in a hole from its extent `at` on: free ones, or new
-    /// ones at the volume's end.
+    /// A space gets extents (first, count), at its end or in a hole from its extent `at` on. They were free,
+    /// or are new ones at the volume's end.
     Grow {
         space: u32,
         run: (u64, u64),
@@ -36,12 +36,12 @@ pub(crate) enum Change {
     Free { space: u32, pages: Vec<(u32, u32)> },
     /// Freed pages (first, count) exist again.
     Reuse { space: u32, pages: Vec<(u32, u32)> },
-    /// Extents of a space (first in the space, count), whose pages are all free, become free.
+    /// Extents of a space (first in the space, count) become free; all of their pages were.
     GiveBack { space: u32, extents: (u64, u64) },
 }
 
 impl Change {
-    /// Whether the manifest names more with it: extents or a space.
+    /// Whether the change makes the manifest name more: extents or a space.
     pub(crate) fn names_more(&self) -> bool {
         matches!(self, Self::Add { .. } | Self::Grow { .. })
     }
@@ -51,7 +51,8 @@ impl Manifest {
     /// Applies `change`.
     ///
     /// # Errors
-    /// The change does not fit the manifest, which is then of no use: a record of another manifest.
+    /// The change does not fit the manifest: the record belongs to another one. The manifest may be half
+    /// changed and must not be used.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), &'static str> {
         match change {
             Change::Add { space, name } => {
@@ -79,7 +80,7 @@ impl Manifest {
                 if !pages.iter().all(|(first, count)| space.free.insert(*first, *count)) {
                     return Err("a record frees a free page");
                 }
-                // After a crash the space may have more pages than were counted.
+                // After a crash the space may have more pages than the manifest counts.
                 space.pages = space.pages.max(space.free.end());
                 if u64::from(space.pages) > reserved(&space.runs) {
                     return Err("a record frees a page without room");
@@ -114,7 +115,7 @@ impl Manifest {
     }
 }
 
-/// The number of pages for which these extents have room.
+/// The number of pages that fit into these extents.
 pub(crate) fn reserved(runs: &[(u64, u64)]) -> u64 {
     let extents: u64 = runs.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
     extents.saturating_mul(u64::from(EXTENT_PAGES))
@@ -132,7 +133,7 @@ pub(crate) fn append(runs: &mut Vec<(u64, u64)>, run: (u64, u64)) {
     }
 }
 
-/// Whether a space with these runs has so many extents from the `at`-th on.
+/// Whether a space with these runs has `count` extents from the `at`-th on.
 fn is_within(runs: &[(u64, u64)], at: u64, count: u64) -> bool {
     let extents = runs.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
     count > 0 && at.checked_add(count).is_some_and(|end| end <= extents)
@@ -151,7 +152,7 @@ pub(crate) fn next_extents(used: u64, free: &[(u64, u64)], wanted: u64) -> (u64,
     free.last().map_or((used, wanted), |(first, count)| (*first, wanted.min(*count)))
 }
 
-/// Takes the extents that [`next_extents`] names; false, without effect, for others.
+/// Takes the extents that [`next_extents`] returns; returns false, without effect, for any others.
 pub(crate) fn take_extents(used: &mut u64, free: &mut Vec<(u64, u64)>, run: (u64, u64)) -> bool {
     let (first, count) = run;
     match free.last_mut() {
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!((manifest.next_space, manifest.extents_used), (3, 6));
         assert_eq!(manifest.spaces[1].runs, [(0, 1), (3, 3)]);
         let with = |more: &[Change]| applied(&[&base, more].concat());
-        // Both extents of a space go, and come back elsewhere.
+        // A space gives back both of its extents, and gets others.
         let empty = Change::Free { space: 1, pages: vec![(0, 128)] };
         let give = |extents| Change::GiveBack { space: 1, extents };
         let given = [empty.clone(), give((1, 1)), give((0, 1))];

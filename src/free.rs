@@ -1,15 +1,15 @@
-//! Freed pages: they do not exist until their numbers are used again.
+//! Freed pages: a freed page does not exist until its number is reused.
 //!
-//! A page is freed in this order: (1) the manifest lists it as free, durably; (2) reads do not find it; (3)
-//! its copies in memory and on the SSD are dropped, once nothing of it is in flight; (4) its number can be
-//! used again. A crash after (1) leaves a page that does not exist, whatever homes, slots, ring and journal
-//! hold of it; one before leaves the page as it was.
+//! Freeing a page takes four steps: (1) the manifest durably lists it as free; (2) reads report that it does
+//! not exist; (3) its copies in memory and on the SSD are dropped, once no I/O of it is in flight; (4) its
+//! number becomes available. A crash before (1) leaves the page as it was. A crash after (1) leaves a page
+//! that does not exist, whatever versions of it remain in its home, in slots, in the ring and in the journal.
 //!
-//! Its number is used again in this order: (1) the page exists in memory, and nothing below counts as it; (2)
-//! a version of it is written and flushed, as of any page; (3) the manifest lists it as free no longer,
-//! durably; (4) the `sync` that covers the page returns. A crash before (3) leaves a page that does not
-//! exist. After (3), the version of (2) is durable and newer than everything from before the page was freed.
-//! So that is never read again, and no recovery needs to tell the two lives of a page apart.
+//! Reusing its number takes four steps: (1) the page exists in memory, and every version below memory is
+//! ignored; (2) a new version is written and flushed, as for any page; (3) the manifest durably removes the
+//! page from its free list; (4) the `sync` that covers the page returns. A crash before (3) leaves a page
+//! that does not exist. After (3), the version written in (2) is durable and newer than every version from
+//! before the free. Those are never read again, so recovery need not distinguish the page's two lives.
 
 use crate::changes::{CHANGE_RUNS_MAX, Change};
 use crate::error::Error;
@@ -27,16 +27,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl PageStore {
-    /// Frees `page`: it does not exist from then on, in this run and after a crash, and its contents are
-    /// dropped from memory and the SSD without being written. [`PageStore::allocate`] uses its number again;
-    /// [`PageStore::create`], [`PageStore::overwrite`] and [`PageStore::recreate`] of that number make the
-    /// page exist again. Nothing of its earlier contents can be read then, in this run or later; a crash
-    /// before a [`PageStore::sync`] covers the page leaves it free.
+    /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
+    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::create`],
+    /// [`PageStore::overwrite`] and [`PageStore::recreate`] make the page exist again under that number. Its
+    /// earlier contents are never read again, in this run or later, unless the new page is discarded
+    /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
+    /// page leaves it free.
     ///
-    /// Durable when it returns, by a small synchronous write to the manifest: free several pages with
-    /// [`PageStore::free_pages`], or a range with [`Spaces::free`]. It is no part of the embedder's log: free
-    /// a page when the record that frees it is durable. Waits for all guards of the page: the caller must
-    /// hold none. It completes even if the future is dropped.
+    /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
+    /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is
+    /// not part of the embedder's log: free a page only once the log record that frees it is durable. Waits
+    /// for all guards of the page, so the caller must hold none. Completes even if the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -55,9 +56,9 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// The page does not exist, or is free already: redo of a record that frees it may ignore that. The
-    /// manifest cannot be written: the page exists, and a crash before the next [`PageStore::sync`] may free
-    /// it.
+    /// [`Error::NoSuchPage`] when the page does not exist or is free already; redo of a record that frees the
+    /// page may ignore it. If the manifest cannot be written, the page still exists, but a crash before the
+    /// next [`PageStore::sync`] may free it.
     pub async fn free(&self, page: PageId) -> Result<(), Error> {
         match self.free_pages(&[page]).await? {
             0 => Err(Error::NoSuchPage { page }),
@@ -65,11 +66,11 @@ impl PageStore {
         }
     }
 
-    /// Frees those of `pages` that exist, as [`PageStore::free`] does, with one write to the manifest for
-    /// some hundred of them. Returns their number.
+    /// Frees those of `pages` that exist, as [`PageStore::free`] does, with one manifest write for every 128
+    /// runs of consecutive pages in a space. Returns the number of pages freed.
     ///
     /// # Errors
-    /// A space does not exist, or the manifest cannot be written; some of the pages may be free then.
+    /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
     pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
         let mut by_space: BTreeMap<SpaceId, Vec<Range<u32>>> = BTreeMap::new();
         for page in pages {
@@ -83,7 +84,7 @@ impl PageStore {
     }
 
     pub(crate) async fn free_ranges(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
-        // In a task of its own: a page that has been freed half-way could not be used again.
+        // Runs in its own task: a page that is only half freed could never be reused.
         let shared = Arc::clone(&self.shared);
         let task = self.shared.runtime.spawn(async move { shared.free(space, ranges).await });
         task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
@@ -91,7 +92,7 @@ impl PageStore {
 }
 
 impl Spaces<'_> {
-    /// Frees the pages of `space` in `range` that exist, as [`PageStore::free`] does. Returns their number.
+    /// Frees the existing pages of `space` in `range`, as [`PageStore::free`] does. Returns their number.
     ///
     /// # Errors
     /// As [`PageStore::free_pages`].
@@ -101,15 +102,15 @@ impl Spaces<'_> {
 }
 
 impl Spaces<'_> {
-    /// Gives the room of the free pages of `space` back, where all pages of an extent (64 pages) are free:
-    /// the next growth of any space uses it, and until then the file system has it, if the HDD is a file and
-    /// holes can be punched into it. The file's size stays. The pages stay free: using such a number again
-    /// makes the space grow. Returns the number of bytes given back. Cancel-safe: it goes on if the future is
+    /// Gives back the extents (64 pages each) of `space` in which every page is free. Any space can grow into
+    /// them; until then, if the HDD is a file on a file system that can punch holes, their room returns to
+    /// the file system. The file's length does not change. The pages stay free, and reusing one of their
+    /// numbers makes the space grow. Returns the number of bytes given back. Completes even if the future is
     /// dropped.
     ///
     /// # Errors
-    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written; a part may
-    /// have been given back.
+    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
+    /// may have been given back.
     pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
         let shared = Arc::clone(&self.0.shared);
         let task = self.0.shared.runtime.spawn(async move { shared.shrink(space).await });
@@ -118,19 +119,24 @@ impl Spaces<'_> {
 }
 
 impl Shared {
-    /// Extents are given back in this order: no number of theirs can be used again; nothing written to them
-    /// can be torn; the manifest; memory; holes. The manifest's lock is held to the end: a hole punched after
-    /// the next growth would take its pages.
+    /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
+    /// them, so that no torn write remains; record it in the manifest; update the maps in memory; punch
+    /// holes. Holds the manifest's lock to the end: a hole punched after a space has grown into the extents
+    /// would destroy its pages.
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
         let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
+        let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
+        let pages = PageRuns::from_runs(&pages);
+        if self.builder.rules().gives_back_in_use() {
+            self.volume.end_free(space, &pages);
+        }
         let mut given = Vec::new();
         let result = self.give_back(space, &extents, &mut meta, &mut given).await;
-        let pages: Vec<(u32, u32)> = extents.into_iter().filter_map(pages_of).collect();
-        self.volume.end_free(space, &PageRuns::from_runs(&pages));
+        self.volume.end_free(space, &pages);
         for range in &given {
-            // A hint.
+            // Only a hint: a failure loses nothing but room in the file system.
             if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
                 tracing::debug!(%error, "no hole was punched");
             }
@@ -156,7 +162,7 @@ impl Shared {
     async fn free(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
-        // A failed save may have recorded that a page is not free.
+        // A save that failed may still have reached the disk and list a free page as reused.
         meta.settle(&self.volume)?;
         let (mut pages, mut unlisted, mut freed) = Default::default();
         for range in ranges {
@@ -171,7 +177,7 @@ impl Shared {
         result.map(|()| freed.pages())
     }
 
-    /// Steps 1 and 2, for pages and for those of them that the manifest does not list as free.
+    /// Steps 1 and 2 of freeing `pages`, of which the manifest does not yet list `unlisted` as free.
     async fn begin_free(
         &self,
         space: SpaceId,
@@ -185,8 +191,8 @@ impl Shared {
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
-            meta.append(&self.volume, &change)
-                .inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
+            let recorded = self.builder.rules().frees(|| meta.append(&self.volume, &change));
+            recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
             self.take_out(space, &PageRuns::from_runs(pages), freed);
         }
         let mut listed = pages;
@@ -197,7 +203,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Step 2.
+    /// Step 2 of freeing.
     fn take_out(&self, space: SpaceId, pages: &PageRuns, freed: &mut PageRuns) {
         self.volume.begin_free(space, pages);
         for (first, count) in pages.iter() {
@@ -205,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// Step 3.
+    /// Step 3 of freeing.
     async fn drop_copies(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
         for no in pages.numbers() {
             let page = PageId::new(space, no);
@@ -215,7 +221,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Records that pages exist again, versions of which have been written: steps 2 and 3.
+    /// Flushes the versions of reused pages that have been written, and records that these pages exist: steps
+    /// 2 and 3 of reuse.
     pub(crate) async fn record_reused(&self) -> Result<(), Error> {
         let rules = self.builder.rules();
         let upto = self.volume.first_writes();
@@ -225,7 +232,7 @@ impl Shared {
         }
         self.tier.flush().await?;
         let mut meta = self.meta.lock().await;
-        // Some may have been freed or discarded meanwhile.
+        // Computed again under the lock: some may have been freed or discarded meanwhile.
         for (space, pages) in reused() {
             let runs: Vec<(u32, u32)> = pages.iter().collect();
             for pages in runs.chunks(CHANGE_RUNS_MAX) {
@@ -237,7 +244,7 @@ impl Shared {
     }
 }
 
-/// Adds pages, some of which may be there.
+/// Adds pages, some of which `to` may contain already.
 fn add(to: &mut PageRuns, pages: &PageRuns) {
     for no in pages.numbers() {
         let _ = to.insert(no, 1);

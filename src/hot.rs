@@ -47,7 +47,7 @@ pub struct HotSetReport {
 }
 
 impl PageStore {
-    /// At most `max` of the pages in memory, those first that the pool's policy would keep longest.
+    /// At most `max` of the pages in memory, first those that the pool's policy would keep longest.
     #[must_use]
     pub fn hot_set(&self, max: usize) -> Vec<PageId> {
         self.pool.hottest(max)

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) fn new_id() -> [u8; 16] {
     let mut id = [0; 16];
     // The kernel fills this few bytes completely, or fails. Where the call is blocked, the seeds of the
-    // standard library's hash tables have to serve.
+    // standard library's hash tables serve instead.
     if getrandom(&mut id, GetRandomFlags::empty()) != Ok(id.len()) {
         let halves = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)].map(u64::to_le_bytes);
         id.copy_from_slice(halves.as_flattened());

@@ -36,7 +36,7 @@ pub struct ManifestInspection {
     pub store: String,
     /// The page size in bytes.
     pub page_bytes: u64,
-    /// The number of times the manifest was replaced, failed attempts included.
+    /// The number of times the manifest was replaced or appended to, failed attempts included.
     pub generation: u64,
     /// The last opening that began.
     pub epoch: u32,

@@ -183,7 +183,7 @@ impl Tenure {
         Ok(())
     }
 
-    /// Locks the device at `path`. A device that was locked before (an SSD put back) is locked anew, because
+    /// Locks the device at `path`. A device that was locked before (an SSD put back) is locked again, because
     /// another device may have taken its place.
     async fn lock_device(&self, path: &Path) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {

@@ -1,5 +1,6 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie. Small changes are appended
-//! as records ([`crate::tail`]); everything else, and a tail without room, replaces it atomically as a whole.
+//! as records ([`crate::tail`]). Other changes, and those that the tail has no room for, replace the manifest
+//! atomically as a whole.
 
 use crate::changes::{Change, Record, reserved};
 use crate::error::OpenError;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 3;
 
-/// The oldest format that it reads: without a tail, and without free pages.
+/// The oldest format that this version reads: it has neither a tail nor free pages.
 const MANIFEST_FORMAT_MIN: u32 = 2;
 
 /// Pages per extent.
@@ -34,7 +35,7 @@ pub(crate) struct Manifest {
     /// The store's id, which both devices bear too.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
-    /// Incremented by every attempt to replace the manifest.
+    /// Incremented by every attempt to replace the manifest or to append a record to it.
     pub(crate) generation: u64,
     /// Incremented by every opening, before anything else is written.
     pub(crate) epoch: u32,
@@ -68,7 +69,7 @@ pub(crate) struct Manifest {
     /// Below this byte offset the HDD may hold data from before the store.
     #[serde(default)]
     pub(crate) leftovers_to: u64,
-    /// Runs of extents that dropped spaces gave back: first, count.
+    /// Runs of extents that dropped and shrunk spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,
 }
@@ -111,7 +112,7 @@ impl Manifest {
         self.spaces.push(space);
     }
 
-    /// Removes pages that exist again from the lists of free ones.
+    /// Removes pages that exist again from the lists of free pages.
     pub(crate) fn list_reused(&mut self, reused: &[(SpaceId, PageRuns)]) {
         for space in &mut self.spaces {
             for (_, pages) in reused.iter().filter(|(id, _)| id.0 == space.id) {
@@ -201,7 +202,7 @@ pub(crate) struct SpaceRecord {
     pub(crate) pages: u32,
     /// Its extents in page order, as runs: first, count.
     pub(crate) runs: Vec<(u64, u64)>,
-    /// Its pages that do not exist: they were freed.
+    /// Its freed pages, which do not exist.
     #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
     pub(crate) free: PageRuns,
     /// The space is being dropped; the next opening completes that.
@@ -262,7 +263,7 @@ impl ManifestStore {
         self.bytes()?.map(|b| decode(&b)).transpose()
     }
 
-    /// The manifest as it stands; `None` before there is one.
+    /// The manifest's present bytes; `None` before there is one.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
         match &self.place {
             Place::Memory(cell) => Ok(cell.bytes()),
@@ -280,11 +281,11 @@ impl ManifestStore {
         self.replace(&Manifest { unproved, ..manifest.clone() }, slack)
     }
 
-    /// Appends `change`, with which the manifest has this generation; durable when it returns true. False,
-    /// without effect: there is no room, so the manifest must be replaced. After an error the change may be
-    /// found later or not, and the next change must replace the manifest.
+    /// Appends `change`, which gives the manifest this generation. Returns true once it is durable; false,
+    /// without effect, when there is no room and the manifest must be replaced. After an error a later
+    /// opening may or may not find the change, and the next change must replace the manifest.
     pub(crate) fn append(&self, generation: u64, change: &Change, slack: Slack) -> std::io::Result<bool> {
-        // No replacement of the manifest meanwhile.
+        // Excludes a replacement of the manifest meanwhile.
         let _noted = self.unproved.lock();
         let json = |n| serde_json::to_vec(&Record { n, generation, change: change.clone() });
         match &self.place {
@@ -438,8 +439,8 @@ mod tests {
         assert_eq!(decode(&bytes).unwrap(), expected);
     }
 
-    /// A store that was opened as often as possible, with a space of 64 pages in extents 0 and 2; extent 1 is
-    /// free.
+    /// A store that was opened as often as possible, with a space of 128 pages in extents 0 and 2; extent 1
+    /// is free.
     fn at_its_limits() -> Manifest {
         let mut manifest = Manifest::new("s".into(), PageSize::MIN);
         manifest.epoch = Stamp::EPOCHS - 2;

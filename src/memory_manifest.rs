@@ -90,10 +90,11 @@ impl MemoryManifest {
         failing.map_or(Ok(()), |_| Err(Error::from(ErrorKind::StorageFull)))
     }
 
-    /// Appends a record, which `json` makes of its number; false when the tail has no room for it.
+    /// Appends the record that `json` encodes, given its number. Returns false when the tail has no room for
+    /// it.
     ///
     /// # Errors
-    /// As [`MemoryManifest::fail_saves`] requests. A save that does not take effect leaves a part of the
+    /// As [`MemoryManifest::fail_saves`] requests. A save that does not take effect leaves part of the
     /// record.
     pub(crate) fn append(&self, json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>) -> Result<bool> {
         let mut cell = self.0.lock();
@@ -109,7 +110,7 @@ impl MemoryManifest {
         after.resize(after.len().max(end), b'\n');
         let failing = cell.next_save();
         for offset in record.offsets {
-            // What a failed save leaves of a record that is not in force: all but its last sector.
+            // A failed save that does not take effect leaves all but the record's last sector.
             let torn = failing.is_some_and(|failing| !failing.replaced);
             let landed = record.bytes.len() - if torn { tail::SECTOR } else { 0 };
             after[offset..offset + landed].copy_from_slice(&record.bytes[..landed]);
@@ -121,7 +122,7 @@ impl MemoryManifest {
 }
 
 impl Cell {
-    /// Counts a save; how it fails, if it does.
+    /// Counts a save. Returns how it fails, if it does.
     fn next_save(&mut self) -> Option<Failing> {
         let number = self.saves;
         self.saves += 1;

@@ -23,8 +23,8 @@ pub(crate) struct Meta {
     /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
     /// is durable only after a flush.
     pub(crate) hdd_bytes_durable: u64,
-    /// A failed save may have taken effect and would remove a space, or free a page: `sync` promises nothing
-    /// until a save succeeds.
+    /// A failed save may have taken effect after all, and would remove a space or free a page: `sync`
+    /// promises nothing until a save succeeds.
     pub(crate) doubtful: Arc<AtomicBool>,
     /// The file may differ from `manifest`: the next save replaces it.
     differs: bool,
@@ -39,13 +39,13 @@ impl Meta {
         Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable, doubtful, differs, rules }
     }
 
-    /// Appends `change` to the file; replaces the file if that cannot be. The caller makes the same change of
-    /// the volume after that. On failure nothing has changed in memory; the change may be found on disk or
-    /// not.
+    /// Appends `change` to the file, or replaces the file if the change cannot be appended. The caller then
+    /// applies the same change to the volume. On failure nothing has changed in memory; the disk may or may
+    /// not hold the change.
     pub(crate) fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
         let appended = self.rules.appends(self.differs) && self.append_record(change)?;
         if appended {
-            // What has been appended is what the next opening applies to the same manifest.
+            // The next opening applies the same record to the same manifest.
             return self.manifest.apply(change).map_err(|why| failed(std::io::Error::other(why)));
         }
         let mut applied = Ok(());
@@ -75,7 +75,7 @@ impl Meta {
         appended.map_err(failed)
     }
 
-    /// Makes the file what `manifest` is, if it may differ.
+    /// Saves the manifest if the file may differ from it.
     pub(crate) fn settle(&mut self, volume: &Volume) -> Result<(), Error> {
         if self.differs { self.save(volume) } else { Ok(()) }
     }

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A set of page numbers of one space. Runs never touch. Written as a list of runs: first, count.
+/// A set of page numbers of one space. Its runs never touch. Serialised as a list of runs: first, count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32)>", into = "Vec<(u32, u32)>")]
 pub(crate) struct PageRuns {
-    /// By first page, the page behind the last.
+    /// Maps the first page of each run to the number after its last.
     ends: BTreeMap<u32, u32>,
     pages: u32,
 }
@@ -22,7 +22,7 @@ impl PageRuns {
         self.pages
     }
 
-    /// The number behind the last page.
+    /// The number after the last page; 0 for an empty set.
     pub(crate) fn end(&self) -> u32 {
         self.ends.last_key_value().map_or(0, |(_, end)| *end)
     }
@@ -51,7 +51,7 @@ impl PageRuns {
         self.iter().flat_map(|(first, count)| first..first + count)
     }
 
-    /// The set of these runs; those that overlap earlier ones are left out.
+    /// The set of these runs, without those that overlap earlier ones.
     pub(crate) fn from_runs(list: &[(u32, u32)]) -> Self {
         let mut runs = Self::default();
         for (first, count) in list {
@@ -60,8 +60,8 @@ impl PageRuns {
         runs
     }
 
-    /// Adds the run; false, without effect, if it is empty, ends beyond the largest number, or has pages of
-    /// the set.
+    /// Adds the run. Returns false, without effect, if it is empty, ends beyond the largest number, or
+    /// overlaps the set.
     pub(crate) fn insert(&mut self, first: u32, count: u32) -> bool {
         let Some(end) = first.checked_add(count).filter(|end| *end > first) else { return false };
         if self.ends.range(..end).next_back().is_some_and(|(_, last)| *last > first) {
@@ -78,7 +78,7 @@ impl PageRuns {
         true
     }
 
-    /// Removes the run; false, without effect, if not all of its pages are in the set.
+    /// Removes the run. Returns false, without effect, unless all of its pages are in the set.
     pub(crate) fn remove(&mut self, first: u32, count: u32) -> bool {
         let Some(end) = first.checked_add(count).filter(|end| *end > first) else { return false };
         let Some((&start, &last)) = self.ends.range(..=first).next_back().filter(|(_, last)| end <= **last)

@@ -1,17 +1,18 @@
-//! Where a space's extents lie on the HDD. Extents whose pages are all free may have no place: holes.
+//! Where a space's extents lie on the HDD. Extents whose pages are all free may have no place there: they
+//! form holes.
 
 use crate::changes::append;
 use crate::manifest::EXTENT_PAGES;
 use std::ops::Range;
 
-/// The first extent of a run that has no place.
+/// Stands for the first extent of a run without a place on the HDD.
 pub(crate) const HOLE: u64 = u64::MAX;
 
 /// The extents of a space in page order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
     runs: Vec<(u64, u64)>,
-    /// By run, the number of the space's extents before it.
+    /// For each run, the number of the space's extents before it.
     before: Vec<u64>,
     extents: u64,
 }
@@ -36,7 +37,7 @@ impl Placement {
         &self.runs
     }
 
-    /// The HDD's extent that is the space's `nth`, in O(log n) for n runs.
+    /// The HDD's extent that holds the space's `nth`, in O(log n) for n runs.
     pub(crate) fn extent(&self, nth: u64) -> Option<u64> {
         let run = self.before.partition_point(|before| *before <= nth).checked_sub(1)?;
         let (first, count) = self.runs[run];
@@ -44,7 +45,7 @@ impl Placement {
         (within < count && first != HOLE).then(|| first + within)
     }
 
-    /// The extents of the hole that the `nth` lies in, if it lies in one.
+    /// The extents of the hole that contains the `nth`, if it lies in one.
     pub(crate) fn hole(&self, nth: u64) -> Option<Range<u64>> {
         let run = self.before.partition_point(|before| *before <= nth).checked_sub(1)?;
         let (first, count) = self.runs[run];
@@ -52,9 +53,15 @@ impl Placement {
         (first == HOLE && hole.contains(&nth)).then_some(hole)
     }
 
-    /// Puts the run, or with [`HOLE`] no extents, in the place of those from the `nth` on.
+    /// Replaces the extents from the `nth` on with the run, or with a hole if the run begins at [`HOLE`].
     pub(crate) fn replace(&mut self, nth: u64, run: (u64, u64)) {
         *self = Self::new(&replaced(&self.runs, nth, run));
+    }
+
+    /// The number of pages whose extents have no place.
+    pub(crate) fn roomless_pages(&self) -> u64 {
+        let holes = self.runs.iter().filter(|(first, _)| *first == HOLE);
+        holes.map(|(_, count)| count).sum::<u64>() * u64::from(EXTENT_PAGES)
     }
 
     /// The number of pages for which there is room.
@@ -63,7 +70,7 @@ impl Placement {
     }
 }
 
-/// The runs of a space with `run` in the place of its extents from the `nth` on.
+/// The runs of a space after `run` has replaced its extents from the `nth` on.
 pub(crate) fn replaced(runs: &[(u64, u64)], nth: u64, run: (u64, u64)) -> Vec<(u64, u64)> {
     let (end, mut at, mut all) = (nth + run.1, 0, Vec::with_capacity(runs.len() + 2));
     let part = |first: u64, skip: u64| if first == HOLE { HOLE } else { first + skip };
@@ -84,7 +91,7 @@ pub(crate) fn replaced(runs: &[(u64, u64)], nth: u64, run: (u64, u64)) -> Vec<(u
     all
 }
 
-/// The runs of the HDD's extents from the `nth` to before `end`; holes are left out.
+/// The HDD's extents, as runs, that hold the extents of a space in `range`, without holes.
 pub(crate) fn places(runs: &[(u64, u64)], range: Range<u64>) -> Vec<(u64, u64)> {
     let (mut at, mut all) = (0, Vec::new());
     for &(first, count) in runs {
@@ -154,7 +161,7 @@ mod tests {
         }
     }
 
-    /// A lookup compares as many runs as a binary search.
+    /// A lookup is a binary search.
     #[test]
     fn finding_an_extent_does_not_take_time_in_proportion_to_the_runs() {
         let mut placement = Placement::default();

@@ -1,12 +1,11 @@
-//! The policies of a running store: the costs that they use and what they count.
+//! The policies of a running store: the costs that they use and their counts.
 
 use crate::error::Error;
 use crate::store::PageStore;
 use pagetier_page::PageId;
 use pagetier_policy::{Costs, GroupStats, PageCounts};
 
-/// The policies of pool and SSD: which they are, what they count, and the costs that they use. See
-/// [`PageStore::policies`].
+/// The policies of pool and SSD, the costs that they use, and their counts. See [`PageStore::policies`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -25,7 +24,7 @@ use pagetier_policy::{Costs, GroupStats, PageCounts};
 pub struct Policies<'a>(pub(crate) &'a PageStore);
 
 impl PageStore {
-    /// The policies of pool and SSD: another one for the SSD, costs and counts.
+    /// The policies of pool and SSD: replaces the SSD's, sets costs, reports counts.
     #[must_use]
     pub fn policies(&self) -> Policies<'_> {
         Policies(self)

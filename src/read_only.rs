@@ -27,10 +27,10 @@ impl Builder {
     ///
     /// A store that crashed is recovered in memory: what [`Builder::open`] would write to the devices stays
     /// in this process, so the store looks as after a recovery, and the files do not change. The same holds
-    /// for what the embedder writes (redo, say): it is readable until the store is closed or dropped, then
-    /// discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1 GiB per
-    /// device; beyond that they fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so that
-    /// pages which leave memory are not copied there.
+    /// for what the embedder writes, for example by redo: it is readable until the store is closed or
+    /// dropped, then discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1
+    /// GiB per device; beyond that they fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so
+    /// that pages which leave memory are not copied there.
     ///
     /// Any number of read-only openings may exist at the same time, but no writing one.
     ///

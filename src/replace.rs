@@ -1,26 +1,26 @@
-//! Replaces the manifest's file atomically and durably, even on a file system without a free byte, and
-//! appends records to its tail ([`crate::tail`]).
+//! Replaces the manifest file atomically and durably, even on a file system without a free byte, and appends
+//! records to its tail ([`crate::tail`]).
 //!
 //! The directory holds two files of the same rounded size. The new contents overwrite the spare, which is
 //! flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: this adds neither a block nor a
-//! directory entry. `manifest.json` is whole at every moment, and only it is ever read: a spare never stands
-//! in for a rotten manifest.
+//! directory entry. `manifest.json` is whole at every moment, and no other file is ever read: a spare never
+//! stands in for a rotten manifest.
 //!
-//! The spare may be overwritten only while the disk, too, certainly has it under that name. After an exchange
-//! whose directory fsync failed this is uncertain, and the spare may be the manifest that a crash leaves. A
-//! new file is then written instead. If there is no room for one, the two files are exchanged there and back,
-//! which makes the directory write its names again, and the directory is flushed.
+//! The spare may be overwritten only while it certainly has that name on disk, too. After an exchange whose
+//! directory fsync failed, this is uncertain: a crash may leave the spare as the manifest. A new file is then
+//! written instead. If there is no room for one, the two files are exchanged and exchanged back, which makes
+//! the directory write their names again, and the directory is flushed.
 //!
-//! A new process does not know how its predecessor ended. It, too, prefers a new file, and relies on a
-//! directory fsync when there is no room for one: the spare may be older than the predecessor's last save, so
-//! it must not be the manifest even for a moment.
+//! A new process does not know how its predecessor ended. It, too, prefers a new file. When there is no room
+//! for one, it relies on a directory fsync; it must not exchange the files, because the spare may be older
+//! than the predecessor's last save and would be the manifest for a moment.
 //!
 //! A save that names more than before succeeds only when both files have room for it and the slack: otherwise
 //! the next save would need room that a full disk does not have.
 //!
-//! A record is written into room that the file has, where it has line ends. It is appended only to a file
-//! that this process wrote and whose name is durable; after a failure none is appended before the next
-//! replacement, which goes to another file.
+//! A record is written to a part of the file that already has blocks and is padded with newlines. Records are
+//! appended only to a file that this process wrote and whose name is durable. After a failure none is
+//! appended before the next replacement, which goes to another file.
 
 use crate::tail::{self, End};
 use parking_lot::Mutex;
@@ -38,8 +38,8 @@ const FRESH: &str = "manifest.json.new";
 
 /// The size of both files is a multiple of this, in bytes.
 const ROUND_BYTES: usize = 64 << 10;
-/// The minimum room that a file has beyond its contents, in bytes: what a store can still record when its
-/// disk is full.
+/// The minimum room that a file has beyond its contents, in bytes, so that the store can still record changes
+/// when its disk is full.
 const SLACK_BYTES: usize = 16 << 10;
 
 /// The state of the spare file.
@@ -59,9 +59,9 @@ enum Spare {
 pub(crate) enum Slack {
     /// Preserve it: the contents name more than before.
     Keep,
-    /// Use half of it: pages are freed, which a full disk must allow, but not without end.
+    /// Use at most half of it: freeing pages must work on a full disk, but must not consume all of the slack.
     Half,
-    /// Use it: the contents name nothing new, or must be recorded whatever room is left.
+    /// Use it: the contents name nothing new, or must be recorded in any case.
     Use,
 }
 
@@ -82,8 +82,8 @@ struct Appendable {
     end: End,
     /// The size of the file in bytes.
     has: usize,
-    /// The most bytes that the contents need when they are written anew with all records.
-    anew: usize,
+    /// The maximum size of the contents, in bytes, when they are rewritten with all records applied.
+    rewritten: usize,
 }
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ struct State {
     tail: Option<Appendable>,
 }
 
-/// The manifest's file. See the module.
+/// The manifest file. See the module.
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
     directory: PathBuf,
@@ -106,7 +106,7 @@ impl ManifestFile {
         Self { directory: directory.to_owned(), state }
     }
 
-    /// Reads the contents; `None`: the file does not exist.
+    /// Reads the contents; `None` when the file does not exist.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         match std::fs::read(self.directory.join(FILE)) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -141,35 +141,37 @@ impl ManifestFile {
             (other, _) => other,
         }?;
         // Contents that are not a manifest's have no tail.
-        *tail = End::after(bytes).ok().map(|end| Appendable { end, has, anew: bytes.len() });
+        *tail = End::after(bytes).ok().map(|end| Appendable { end, has, rewritten: bytes.len() });
         Ok(())
     }
 
-    /// Appends a record, which `json` makes of its number. Durable when it returns true. False, without
-    /// effect: the manifest must be replaced. After an error the record may be found later or not, and the
-    /// next save must replace the manifest.
+    /// Appends the record that `json` encodes, given its number. Returns true once it is durable; false,
+    /// without effect, when the manifest must be replaced instead. After an error a reader may or may not
+    /// find the record, and the next save must replace the manifest.
     pub(crate) fn append(
         &self,
         json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
         slack: Slack,
     ) -> Result<bool> {
         let mut state = self.state.lock();
-        let Some(Appendable { end, has, anew }) = state.tail else { return Ok(false) };
+        let Some(Appendable { end, has, rewritten }) = state.tail else { return Ok(false) };
         let json = json(end.records)?;
         let Some(record) = end.place(&json) else { return Ok(false) };
-        let anew = anew + json.len();
+        let rewritten = rewritten + json.len();
         // The next replacement must not need room that a full disk does not have.
-        if record.end.file_end().max(anew) + slack.left() > has || anew + slack.left() > self.spare_bytes() {
+        if record.end.file_end().max(rewritten) + slack.left() > has
+            || rewritten + slack.left() > self.spare_bytes()
+        {
             return Ok(false);
         }
-        // Until the record is durable nothing may follow it.
+        // Nothing may follow the record until it is durable.
         state.tail = None;
         let file = open(&self.directory.join(FILE), OFlags::WRONLY)?;
         for offset in record.offsets {
             file.write_all_at(&record.bytes, offset as u64).map_err(full)?;
         }
         file.sync_data().map_err(full)?;
-        state.tail = Some(Appendable { end: record.end, has, anew });
+        state.tail = Some(Appendable { end: record.end, has, rewritten });
         Ok(true)
     }
 
@@ -179,14 +181,15 @@ impl ManifestFile {
         usize::try_from(bytes).unwrap_or(0)
     }
 
-    /// Returns the size of the file, as the other ways to replace it.
+    /// Writes the contents over the spare and exchanges the files. Returns the file's size, as
+    /// [`Self::by_new_file`] does.
     fn over_spare(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<usize> {
         let path = self.directory.join(SPARE);
         let has = usize::try_from(std::fs::metadata(&path)?.len()).unwrap_or(0);
         let fits = bytes.len() + SLACK_BYTES <= has;
         if slack == Slack::Keep && has < padded(bytes.len()) && *spare == Spare::Ready {
             match self.by_new_file(bytes, slack, spare) {
-                // Without room for a longer tail, it is soon used up again.
+                // There is no room for a longer tail: the present one is soon used up again.
                 Err(error) if fits && error.kind() == ErrorKind::StorageFull => {}
                 other => return other,
             }
@@ -229,7 +232,7 @@ impl ManifestFile {
                 _ => Ok(has),
             });
         let has = written.inspect_err(|_| {
-            // Free the room that it took.
+            // Free the room that the file took.
             let _ = std::fs::remove_file(&path);
         })?;
         // The spare is unaffected, whether or not the rename becomes durable.
@@ -483,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_spare_is_made_anew() {
+    fn a_missing_spare_is_recreated() {
         let (directory, file) = file();
         file.replace(b"one", Slack::Keep).unwrap();
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();

@@ -1,4 +1,4 @@
-//! Replaces the SSD in use by another: larger, smaller, or new.
+//! Replaces the SSD in use with another: larger, smaller, or new.
 
 use crate::builder::{Builder, Place};
 use crate::error::{Error, OpenError};

@@ -1,4 +1,4 @@
-//! Another size of the pool while the store is in use.
+//! Changes the pool's size while the store is in use.
 
 use crate::builder::{POOL_POLICY_BYTES, tables_bytes};
 use crate::error::Error;
@@ -6,18 +6,18 @@ use crate::store::PageStore;
 use pagetier_bufpool::{FRAMES_MIN, PoolParams};
 
 impl PageStore {
-    /// Changes the store's memory budget to `bytes`, of which [`crate::Builder::pool_bytes`] says what it
-    /// covers, and the number of frames with it, while the store is in use. Returns the number of frames. The
+    /// Changes the store's memory budget to `bytes`, and with it the number of frames, while the store is in
+    /// use. Returns the number of frames. [`crate::Builder::pool_bytes`] says what the budget covers. The
     /// store's next opening uses the builder's budget.
     ///
-    /// Hits go on undisturbed, and guards stay valid. The policy keeps what it knows, and its shares of the
-    /// pool follow. To grow, the store needs the memory at once, and at most as much as the machine has. To
-    /// shrink, it evicts the pages that would be evicted next, and gives their memory back to the system; the
-    /// metadata of the frames, some 60 bytes each, stay. It waits for dirty pages to be written, and for
-    /// guards when those pin more pages than are to stay.
+    /// Hits continue undisturbed, and guards stay valid. The policy keeps its statistics and scales its
+    /// shares of the pool. A growing pool needs the memory at once, and can have at most the machine's. A
+    /// shrinking pool evicts the pages that would be evicted next, and gives their memory back to the system;
+    /// the frames' metadata, about 60 bytes each, stays. It waits for dirty pages to be written, and for
+    /// guards to be dropped if they pin more pages than are to stay.
     ///
-    /// Cancel-safe: dropped, it leaves the pool at the size that it has reached. Simulations of
-    /// [`PageStore::what_if`] that run go on with the size at which they were started.
+    /// Cancel-safe: a dropped call leaves the pool at the size that it has reached. Running simulations of
+    /// [`PageStore::what_if`] keep the size that they started with.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -33,9 +33,9 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`]; [`crate::PoolError::Memory`] when the system does not provide the memory: the
-    /// size is as before. [`crate::PoolError::Shrink`] when no page could leave for
-    /// [`crate::Builder::exhausted_after`], with what keeps them: the pool has the size that it names.
+    /// [`Error::PoolTooSmall`], or [`crate::PoolError::Memory`] when the system does not provide the memory:
+    /// the size is unchanged. [`crate::PoolError::Shrink`] when no page could leave for
+    /// [`crate::Builder::exhausted_after`]: the error names the cause and the size that the pool has reached.
     pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);

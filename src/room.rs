@@ -1,9 +1,9 @@
-//! Room for growth: what the store still has, and the alarm when that is too little.
+//! Room for growth: how much the store has, and an alarm when it is low.
 
 use crate::builder::{Builder, Place};
 use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -11,26 +11,29 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Room {
-    /// What new pages can take before the HDD has to grow.
+    /// Room for new pages before the HDD has to grow. Freed pages count as taken until
+    /// [`Spaces::shrink`](crate::Spaces::shrink) gives their room to other spaces.
     pub unallocated_bytes: u64,
-    /// What the file system of the HDD's file has free; `None`: it is no file.
+    /// Free room in the file system of the HDD's file; `None` if the HDD is not a file.
     pub hdd_free_bytes: Option<u64>,
-    /// What the file system of the directory has free, where the manifest is; `None`: there is none.
+    /// Free room in the file system of the store's directory, which holds the manifest; `None` without a
+    /// directory.
     pub directory_free_bytes: Option<u64>,
-    /// What the file system of the SSD's file (or the ring's) has free; `None`: it is no file.
+    /// Free room in the file system of the SSD's (or the ring's) file; `None` if it is not a file.
     pub ssd_free_bytes: Option<u64>,
-    /// What is low, by [`Builder::low_room`](crate::Builder::low_room): `pages` (what new pages can take, in
-    /// the HDD and in its file system), `directory`, `ssd` (unless its file has all its room already).
+    /// What is below [`Builder::low_room`](crate::Builder::low_room): `pages` (room for new pages, in the HDD
+    /// and in its file system), `directory`, `ssd` (unless all blocks of its file are already allocated).
     pub low: Vec<String>,
 }
 
 impl Room {
-    /// Judges what is low: less than `low_bytes`. `ssd_may_grow`: the SSD's file has not all its room yet.
-    fn judged(mut self, low_bytes: u64, ssd_may_grow: bool) -> Self {
+    /// Lists what has less than `low_bytes`. `hdd_may_grow`: `None` if that is unknown. `ssd_may_grow`:
+    /// blocks of the SSD's file are yet to be allocated.
+    fn judged(mut self, low_bytes: u64, hdd_may_grow: Option<bool>, ssd_may_grow: bool) -> Self {
         let pages = self.unallocated_bytes.saturating_add(self.hdd_free_bytes.unwrap_or(0));
         let all = [
-            // A device whose size is not known ahead of time may grow.
-            ("pages", Some(pages).filter(|_| self.hdd_free_bytes.is_some())),
+            // A device of the embedder may grow without limit: it raises no alarm.
+            ("pages", hdd_may_grow.map(|_| pages)),
             ("directory", self.directory_free_bytes),
             ("ssd", self.ssd_free_bytes.filter(|_| ssd_may_grow)),
         ];
@@ -41,26 +44,28 @@ impl Room {
 }
 
 impl Shared {
-    /// The room at this moment. Asks the file systems, which takes microseconds.
+    /// The room at this moment. Queries the file systems, which takes microseconds.
     pub(crate) fn room(&self) -> Room {
         let builder = &self.builder;
-        let pages: u64 = self.volume.list().iter().map(|space| u64::from(space.pages)).sum();
+        let pages = self.volume.placed_pages();
         let taken = pages * self.page_size().bytes() as u64 + crate::superblock::DATA_AT;
+        let hdd = builder.path_of(&builder.hdd_place(), "hdd.vol");
+        let hdd_may_grow = hdd.as_deref().and_then(may_grow);
         let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd_place(), |(place, _)| place);
         let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
         let cache_file = builder.file_of(&cache.0, cache.1);
-        let may_grow = cache_file.as_deref().is_some_and(is_sparse);
+        let ssd_may_grow = cache_file.as_deref().is_some_and(is_sparse);
         Room {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),
-            hdd_free_bytes: builder.file_of(&builder.hdd_place(), "hdd.vol").and_then(free_bytes),
+            hdd_free_bytes: hdd.filter(|_| hdd_may_grow == Some(true)).and_then(free_bytes),
             directory_free_bytes: builder.options.directory.clone().and_then(free_bytes),
             ssd_free_bytes: cache_file.and_then(free_bytes),
             low: Vec::new(),
         }
-        .judged(builder.options.low_room, may_grow)
+        .judged(builder.options.low_room, hdd_may_grow, ssd_may_grow)
     }
 
-    /// Logs when room becomes low, and when it is no longer.
+    /// Logs when room becomes low, and when that ends.
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
@@ -76,23 +81,33 @@ impl Shared {
 }
 
 impl Builder {
-    /// The file at `place`; `None`: it is a device.
+    /// The path of `place`; `None` for a device of the embedder.
+    fn path_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
+        match place {
+            Place::Path(path) => Some(path.clone()),
+            Place::Default => Some(self.options.directory.as_ref()?.join(default)),
+            Place::Device(_) => None,
+        }
+    }
+
+    /// The file at `place`; `None` if it is a device or does not exist.
     fn file_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
-        let path = match place {
-            Place::Path(path) => path.clone(),
-            Place::Default => self.options.directory.as_ref()?.join(default),
-            Place::Device(_) => return None,
-        };
-        std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)
+        self.path_of(place, default).filter(|path| may_grow(path) == Some(true))
     }
 }
 
-/// Whether the file system has not provided all blocks of the file.
+/// Whether what is at `path` can grow: a file can, a block device cannot. `None` if it is neither.
+fn may_grow(path: &Path) -> Option<bool> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    if kind.is_file() { Some(true) } else { kind.is_block_device().then_some(false) }
+}
+
+/// Whether blocks of the file are yet to be allocated.
 fn is_sparse(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.blocks() * 512 < file.len())
 }
 
-/// What an unprivileged process can still write to the file system of `path`.
+/// The bytes that an unprivileged process can still write to the file system of `path`.
 fn free_bytes(path: PathBuf) -> Option<u64> {
     let system = rustix::fs::statvfs(&path).ok()?;
     Some(system.f_bavail.saturating_mul(system.f_frsize))
@@ -104,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_has_less_than_the_threshold_is_low() {
-        let low = |unallocated, hdd, directory, ssd| {
+        let low = |unallocated, hdd: Option<u64>, directory, ssd| {
             let room = Room {
                 unallocated_bytes: unallocated,
                 hdd_free_bytes: hdd,
@@ -112,13 +127,15 @@ mod tests {
                 ssd_free_bytes: ssd,
                 low: Vec::new(),
             };
-            room.judged(100, true).low
+            room.judged(100, hdd.map(|_| true), true).low
         };
         assert!(low(0, Some(100), Some(100), None).is_empty());
         assert!(low(60, Some(40), Some(100), Some(100)).is_empty());
         assert_eq!(low(59, Some(40), Some(99), Some(99)), ["pages", "directory", "ssd"]);
         assert!(low(0, None, None, None).is_empty(), "devices may grow");
+        let full = Room { unallocated_bytes: 99, ..Room::default() };
+        assert_eq!(full.judged(100, Some(false), false).low, ["pages"], "a block device does not grow");
         let whole = Room { ssd_free_bytes: Some(0), ..Room::default() };
-        assert!(whole.judged(100, false).low.is_empty(), "the SSD's file has its room");
+        assert!(whole.judged(100, None, false).low.is_empty(), "the SSD's file has its room");
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
-    /// Whether the alarm of low room was raised and has not been lifted.
+    /// Whether the low-room alarm is raised.
     pub(crate) room_alarm: AtomicBool,
 }
 

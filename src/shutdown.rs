@@ -1,4 +1,4 @@
-//! Ends a store in order (`close`, `shutdown`), and waits for what a dropped one leaves behind.
+//! Ends a store cleanly (`close`, `shutdown`), and waits for what a dropped one leaves behind.
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the
@@ -58,7 +58,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// The first failure. The store is closed all the same, as by a crash.
+    /// The first failure. The store is closed even so, as by a crash.
     pub async fn shutdown(&self) -> Result<(), Error> {
         let mut outcome = self.shared.ending.begin(|done| {
             let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));

@@ -1,8 +1,8 @@
-//! Creates, grows and drops spaces; a failure or crash between two steps leaves nothing half-done.
+//! Creates, grows and drops spaces. A failure or crash between two steps leaves nothing half-done.
 //!
 //! Additions take effect in memory last: a growth reaches the HDD (durably), then the manifest, then the
 //! table that pages are allocated from. Removals are marked in the manifest first; the extents are free once
-//! the manifest does not name the space.
+//! the manifest has ceased to name the space.
 
 use crate::changes::Change;
 use crate::error::Error;
@@ -68,8 +68,8 @@ impl Spaces<'_> {
         self.0.shared.volume.list()
     }
 
-    /// The number of pages of `space`, free ones included: when none is free, it is also the number of the
-    /// next page allocated.
+    /// The number of pages of `space`, free ones included. If none is free, this is also the number of the
+    /// next page to be allocated.
     ///
     /// # Errors
     /// The space does not exist.
@@ -77,8 +77,7 @@ impl Spaces<'_> {
         self.0.shared.volume.pages(space).ok_or(Error::NoSuchSpace { space })
     }
 
-    /// Creates a space called `name`. Durable when it returns. Cancel-safe: it happens completely or not at
-    /// all.
+    /// Creates a space called `name`. Durable when it returns. Cancel-safe: it takes full effect or none.
     ///
     /// # Errors
     /// The name is taken, or the manifest cannot be written. The space does not exist then, though the next
@@ -88,8 +87,8 @@ impl Spaces<'_> {
     }
 
     /// Creates a space called `name` with the number `id`, to restore a backup whose log names pages by it.
-    /// Numbers are never used twice: `id` must be above the number of every space that this store ever had,
-    /// so restore spaces in ascending order. Durable when it returns. Cancel-safe, as [`Spaces::create`].
+    /// Numbers are never reused: `id` must be above the number of every space that this store ever had, so
+    /// restore spaces in ascending order. Durable when it returns. Cancel-safe, as [`Spaces::create`].
     ///
     /// # Errors
     /// As [`Spaces::create`]; [`Error::SpaceIdUsed`] when `id` is too small.
@@ -155,7 +154,7 @@ impl Spaces<'_> {
 }
 
 impl PageStore {
-    /// Extends `space` to have room for page `no`.
+    /// Gives `space` room for page `no`.
     pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
@@ -195,7 +194,7 @@ impl PageStore {
             return Ok(());
         }
         if self.shared.hdd.size() < end {
-            // Grow in steps of an eighth to grow the file rarely.
+            // Grow in steps of an eighth, so that the file grows rarely.
             let ahead = (end / 8).clamp(1 << 20, 256 << 20);
             if self.shared.hdd.grow(end + ahead).is_err() {
                 self.shared.hdd.grow(end)?;
@@ -207,9 +206,9 @@ impl PageStore {
         Ok(())
     }
 
-    /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. It
-    /// holds the manifest's lock to its end, even if the caller is dropped, so nothing grows meanwhile: its
-    /// writes would land on the pages of the next growth.
+    /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Holds
+    /// the manifest's lock to the end, even if the caller is dropped, so that no space grows meanwhile: the
+    /// blanking writes would overwrite the pages of the next growth.
     async fn blank(
         &self,
         meta: OwnedMutexGuard<Meta>,
@@ -223,8 +222,8 @@ impl PageStore {
         task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
     }
 
-    /// Saves the manifest again after a failed save that may have marked a space as dropped, or freed pages:
-    /// writes to these would otherwise be lost with them.
+    /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as
+    /// free: writes to them would otherwise be lost after a crash.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
         if !self.shared.doubtful.load(Ordering::Acquire) {
             return Ok(());
@@ -245,7 +244,7 @@ impl Shared {
         HddSuperblock::mark(&self.hdd, marks).await?;
         let only = self.tier.only_copies();
         let exact = self.tier.are_only_copies(&only);
-        // Every page has been written.
+        // Every page has been written by now.
         let reused = self.volume.reused(u64::MAX, false);
         let closed = |runs_max| {
             let (list, reused) = (OnlyCopies::of(&only, exact, runs_max), &reused);

@@ -74,7 +74,7 @@ impl Ssd<'_> {
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device failed: the previous mode
     /// then stays in effect. [`Error::Manifest`] when the exchange could not be recorded: a later opening may
-    /// find it done or not, so the store refuses writes until it is opened again.
+    /// or may not find it in effect, so the store refuses writes until it is opened again.
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);
@@ -108,18 +108,19 @@ impl Ssd<'_> {
         }
     }
 
-    /// Sets how many bytes may be written to the SSD per day, all that the store writes there counted;
-    /// `None`: any number. An hour's worth is saved up at most, and at the start.
+    /// Sets the budget for writes to the SSD, in bytes per day; `None` removes it. Every write of the store
+    /// to the SSD counts. The budget starts with an hour's worth in reserve, and unused budget accumulates to
+    /// at most that.
     ///
-    /// While the budget is overdrawn, a write to the SSD is priced at a multiple of its cost, the larger the
-    /// more is overdrawn. Policies that weigh costs (`auto`, `cac`, `cc`) value pages by that price, so that
-    /// pages that are often written lose their places. A copy of a page that the HDD has is written only if
-    /// its benefit exceeds the price; policies that estimate no benefit admit no such copy. What has to be
-    /// written is written in any case: changed pages, which go through the doublewrite ring even on their way
-    /// home, the journal and the map. So a budget below that is overdrawn for good, and says so:
-    /// [`TierStats::write_budget`](crate::TierStats) has the rate and the factor.
+    /// While the budget is overdrawn, a write to the SSD is priced at a multiple of its cost, which rises
+    /// with the overdraft. Policies that weigh costs (`auto`, `cac`, `cc`) value pages by that price, so that
+    /// frequently written pages lose their slots. A copy of a version that the HDD has is written only if its
+    /// benefit exceeds the price; policies that estimate no benefit admit no such copy. Required writes are
+    /// never held back: changed pages, which go through the doublewrite ring even on their way home, the
+    /// journal and the map. A budget that does not cover these stays overdrawn;
+    /// [`TierStats::write_budget`](crate::TierStats) reports the rate and the factor.
     ///
-    /// Less than 1 MiB per day counts as 1 MiB. The budget starts anew at each opening
+    /// Less than 1 MiB per day counts as 1 MiB. Each opening starts a new budget
     /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
     pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
         let shared = &self.0.shared;

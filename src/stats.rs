@@ -24,7 +24,7 @@ pub struct Stats {
     pub ssd_device: DeviceStats,
     /// The number of frames in the pool.
     pub frames: u64,
-    /// The room that the store has for growth, and what of it is low.
+    /// The store's room for growth, and which parts of it are low.
     pub room: Room,
     /// The setting that the pool's policy follows, and the simulated cost of each setting; `None` if the
     /// policy does not adapt.

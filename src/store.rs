@@ -105,11 +105,12 @@ impl PageStore {
 
     // ---- pages ----
 
-    /// Allocates a page of `space`, all zeroes and latched exclusively: one that was freed
-    /// ([`PageStore::free`]), the lowest with room first, or else one at the end. It is permanently part of
-    /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
-    /// Cancel-safe; cancelling may leave a page number unused, and so may a crash. An engine with a log
-    /// counts its pages itself, in a page, and creates them by number: [`PageStore::create`].
+    /// Allocates a page of `space`, all zeroes and latched exclusively. Reuses a freed page
+    /// ([`PageStore::free`]), the lowest that has room on the HDD if there is one; otherwise adds a page at
+    /// the end. The page is permanently part of the space once a [`PageStore::sync`] (or the embedder's redo,
+    /// see [`PageStore::recreate`]) covers it. Cancel-safe; a cancellation or a crash may leave a page number
+    /// unused. An engine with a log keeps its own page count in a page, and creates pages by number:
+    /// [`PageStore::create`].
     ///
     /// ```
     /// # use pagetier::*;
@@ -215,8 +216,8 @@ impl PageStore {
     }
 
     /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
-    /// created anew, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space
-    /// grows to hold the page. Cancel-safe.
+    /// created, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space grows
+    /// to hold the page. Cancel-safe.
     ///
     /// ```
     /// use pagetier::{Error, Lsn, PageId, PageStore};
@@ -282,8 +283,8 @@ impl PageStore {
         }
     }
 
-    /// Reads the pages `range` of `space` in order, ahead in large requests, without displacing the hot pages
-    /// in memory. Skips pages that were never written.
+    /// Reads the pages `range` of `space` in order, with read-ahead in large requests, without displacing the
+    /// hot pages in memory. Skips pages that were never written.
     ///
     /// ```
     /// # use pagetier::*;
@@ -322,9 +323,9 @@ impl PageStore {
         self.pool.prefetch(pages);
     }
 
-    /// Creates `page`, which the embedder counts itself: returns it exclusively, all zeroes and dirty,
-    /// without reading anything. The space grows to hold it. The embedder's log decides whether the page
-    /// exists after a crash, so page numbers stay exact: see [`PageStore::allocate`].
+    /// Creates `page`, for an embedder that keeps its own page count: returns it latched exclusively, all
+    /// zeroes and dirty, without reading anything. The space grows to hold it. The embedder's log decides
+    /// whether the page exists after a crash, so page numbers stay exact: see [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
     /// Cancel-safe: a dropped future changes nothing but the space's size.
@@ -349,10 +350,10 @@ impl PageStore {
         self.overwrite(page).await
     }
 
-    /// Discards the page's contents: drops it from memory and the SSD without writing it. The page goes on to
-    /// exist, other than with [`PageStore::free`]. A later `get` returns an earlier version, perhaps from
-    /// before the page was freed and used again, or fails. Waits for all guards of the page: the caller must
-    /// hold none. Cancel-safe.
+    /// Discards the page's contents: drops it from memory and the SSD without writing it. Unlike with
+    /// [`PageStore::free`], the page continues to exist. A later `get` returns an earlier version, possibly
+    /// from before the page was freed and reused, or fails. Waits for all guards of the page, so the caller
+    /// must hold none. Cancel-safe.
     ///
     /// ```
     /// # use pagetier::*;
@@ -420,7 +421,7 @@ impl PageStore {
         self.shared.record_reused().await
     }
 
-    /// Makes durable what has been written so far, by evictions or for the redo bound, say; writes no page
+    /// Makes durable what has been written so far, for example by evictions or to bound redo. Writes no page
     /// itself. [`PageStore::flush_to`] and [`PageStore::redo_from`] include it. Cancel-safe.
     ///
     /// # Errors
@@ -473,7 +474,7 @@ impl PageStore {
     /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared.
     ///
     /// # Errors
-    /// The first failure. The store is closed all the same, as by a crash.
+    /// The first failure. The store is closed even so, as by a crash.
     pub async fn close(self) -> Result<(), Error> {
         self.close_owned().await
     }

@@ -1,4 +1,5 @@
-//! The superblock of the HDD: whose volume it is, and which openings it took part in. It stands twice.
+//! The superblock of the HDD: which store the volume belongs to, and which openings it took part in. The HDD
+//! holds two copies of it.
 
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use pagetier_ssdcache::{Marks, write_superblocks};
@@ -80,8 +81,8 @@ impl HddSuperblock {
     /// Formats `hdd` as the volume of this store, without extents.
     pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
         hdd.grow(DATA_AT)?;
-        // This store's superblock stays in place until the new one replaces it: if a crash came between, the
-        // data behind it would look like another program's.
+        // This store's superblock stays in place until the new one replaces it: after a crash in between, the
+        // data behind a blank one would look like another program's.
         let (found, newest) = identify_hdd(hdd).await?;
         if matches!(found, FoundHdd::Volume(found) if found.store == self.store) {
             return self.write(hdd, newest).await;

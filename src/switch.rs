@@ -1,4 +1,4 @@
-//! Another policy while the store is in use.
+//! Replaces the policies while the store is in use.
 
 use crate::error::{Error, OpenError};
 use crate::policies::Policies;
@@ -7,10 +7,10 @@ use crate::store::PageStore;
 use pagetier_policy::{FramePolicyParams, PoolPolicy, SsdPolicy, UnknownPolicy};
 
 impl PageStore {
-    /// Replaces the pool's policy, given as [`PoolPolicy::Lru`] or by name, while the store is in use. The
-    /// pages in memory stay there and keep their order of eviction; what the policy before had counted of
-    /// them is lost. Takes some milliseconds per ten thousand pages, during which misses wait. The store's
-    /// next opening uses the builder's policy.
+    /// Replaces the pool's policy while the store is in use; `policy` is a value such as [`PoolPolicy::Lru`]
+    /// or a name. The pages in memory stay there and keep their order of eviction; the previous policy's
+    /// statistics are lost. Takes some milliseconds per ten thousand pages, during which misses wait. The
+    /// store's next opening uses the builder's policy.
     ///
     /// ```
     /// # use pagetier::*;
@@ -23,7 +23,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::UnknownPolicy`]; the policy in use is kept.
+    /// [`OpenError::UnknownPolicy`]; the policy in use stays.
     pub fn set_pool_policy(
         &self,
         policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>,
@@ -51,13 +51,13 @@ impl PageStore {
 }
 
 impl Policies<'_> {
-    /// Replaces the SSD's policy, given as [`SsdPolicy::Lru2`] or by name, while the store is in use. Any
-    /// policy may follow any other. The SSD stays warm: its copies keep their slots, also under a policy that
-    /// gives slots out in another order, and nothing is drained or formatted. What the policy before had
-    /// counted of the pages is lost. Copies that are newer than the HDD's versions stay so under a policy
-    /// that writes through, until they are written again or drained ([`crate::Ssd::drain`]).
+    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Lru2`]
+    /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
+    /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
+    /// previous policy's statistics are lost. Under a policy that writes through, copies that are newer than
+    /// the HDD's versions remain so until they are written again or drained ([`crate::Ssd::drain`]).
     ///
-    /// Flushes the HDD and writes a map checkpoint, during which reads go on and writes wait. On a store
+    /// Flushes the HDD and writes a map checkpoint; meanwhile reads continue and writes wait. On a store
     /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the
     /// builder's policy. Cancel-safe: a switch that has begun completes.
     ///
@@ -77,7 +77,7 @@ impl Policies<'_> {
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`]; or the HDD cannot be flushed, or the store refuses writes. The policy in use
-    /// is kept.
+    /// stays.
     pub async fn set_ssd(
         self,
         policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>,
@@ -91,7 +91,7 @@ impl Policies<'_> {
     /// The SSD's policy.
     #[must_use]
     pub fn ssd(self) -> SsdPolicy {
-        // The opening has checked the names.
+        // Opening the store has checked the names.
         self.0.shared.builder.ssd_policy_in_use().unwrap_or_default()
     }
 }
@@ -101,7 +101,7 @@ impl Shared {
         let built = policy.build(&self.builder.slot_params(self.tier.slots(), self.costs(), self.frames()));
         self.tier.set_policy(built, || self.pool.resident()).await?;
         *self.builder.switched_ssd_policy.lock() = Some(policy);
-        // They may have been measured anew while the switch waited.
+        // The costs may have been measured again while the switch waited.
         self.tier.set_costs(self.costs());
         tracing::info!(%policy, "the SSD's policy");
         Ok(())

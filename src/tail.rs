@@ -1,60 +1,62 @@
-//! The tail of the manifest's file: records of changes since its contents were written, so that a small
-//! change costs a small write however much the manifest names.
+//! The tail of the manifest file: records of the changes since its contents were written. A small change
+//! costs a small write, however large the manifest is.
 //!
-//! The tail begins at the first block behind the contents. It consists of pairs of blocks; both blocks of a
-//! pair hold the same records, each of whole sectors. A record is one line of JSON and a line with its
-//! CRC32C, which continues that of the contents: a record counts for these contents only.
+//! The tail begins at the first block after the contents and consists of pairs of blocks. Both blocks of a
+//! pair hold the same records; each record occupies whole sectors. A record is a line of JSON and a line with
+//! its CRC32C. The CRC continues that of the contents, so a record is valid for these contents only.
 //!
-//! Schedules, and what reads back:
+//! What a reader finds after each failure:
 //!
-//! - *Cut between the write and the flush.* Any of the record's sectors, in either block, is there or not.
-//!   The record counts if one of its copies is whole. Records before it lie in other sectors.
-//! - *Killed between the write and the flush.* The record can be read and is not durable. The next opening
-//!   writes it with the contents to another file before it acts on it.
-//! - *The flush, or a write, fails.* Any of the above, and later writes may be lost too. Nothing is appended
-//!   to this file again: the next save writes another file.
-//! - *A sector or a block rots.* The other copy counts. If a record that was durable is bad in both copies,
-//!   either a later one is sound, which is damage, or it was the last: two faults.
-//! - *A new file takes the place of this one.* It was written whole, so its tail is blank.
+//! - *Power cut between the write and the flush.* Each of the record's sectors, in either block, may have
+//!   been written or not. The record is valid if one of its copies is whole. Earlier records lie in other
+//!   sectors.
+//! - *Killed between the write and the flush.* The record is readable but not durable. The next opening
+//!   writes it, with the contents, to another file before it acts on it.
+//! - *The flush or a write fails.* Any of the above, and later writes may be lost too. Nothing is appended to
+//!   this file again: the next save writes another file.
+//! - *A sector or a block rots.* The other copy is read. If both copies of a durable record are bad and a
+//!   later record is sound, the reader reports damage. The loss of both copies of the last record goes
+//!   undetected: that takes two faults.
+//! - *A new file replaces this one.* It is written whole, so its tail is blank.
 
-/// Bytes of a block: the unit that a disk may lose.
+/// Bytes of a block: the unit in which a disk loses data.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Bytes of a sector: the unit that a crash tears at. A record begins with one.
+/// Bytes of a sector: the unit of a torn write. A record begins at a sector's start.
 pub(crate) const SECTOR: usize = 512;
 
-/// The least room for records, both copies together, in bytes.
+/// The minimum room for records, in bytes, both copies together.
 const ROOM_MIN: usize = 32 << 10;
 
-/// The room for the records that follow contents of `bytes`. In proportion, so that writing the contents anew
-/// when the room is used up costs each record a constant share.
+/// The room for records after contents of `bytes`. It is proportional to the contents, so that rewriting them
+/// once the room is used up costs a constant amount per record.
 pub(crate) fn room(bytes: usize) -> usize {
     bytes.max(ROOM_MIN).next_multiple_of(2 * BLOCK)
 }
 
-/// The end of a tail: where the next record goes.
+/// The end of a tail, where the next record goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct End {
     /// The first byte of the tail in the file.
     start: usize,
     /// The CRC32C of the contents.
     seed: u32,
-    /// The position in one copy of the tail.
+    /// The position within one copy of the tail.
     at: usize,
     /// The number of records.
     pub(crate) records: u64,
 }
 
-/// A record to write: the same bytes at both offsets of the file.
+/// A record to write: the same bytes at both offsets in the file.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Placed {
     pub(crate) bytes: Vec<u8>,
     pub(crate) offsets: [usize; 2],
-    /// The end of the tail with the record.
+    /// The end of the tail after the record.
     pub(crate) end: End,
 }
 
-/// The contents of a file and the records of its tail, as JSON.
+/// The contents of a file and the records in its tail, as JSON.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Parsed<'a> {
     pub(crate) contents: &'a str,
@@ -62,7 +64,7 @@ pub(crate) struct Parsed<'a> {
     pub(crate) end: End,
 }
 
-/// Encodes contents or a record: a line of JSON, and a line with its checksum, which continues `seed`.
+/// Encodes contents or a record: a line of JSON and a line with its checksum, which continues `seed`.
 pub(crate) fn sealed(json: &[u8], seed: u32) -> Vec<u8> {
     let sum = crc32c::crc32c_append(seed, json);
     let mut bytes = Vec::with_capacity(json.len() + 20);
@@ -84,10 +86,10 @@ fn opened(bytes: &[u8], seed: u32) -> Result<(&str, usize, u32), &'static str> {
     Ok((json, line + 1 + expected.len() + 1, sum))
 }
 
-/// Reads a file.
+/// Parses a file.
 ///
 /// # Errors
-/// The contents are damaged, or a record is.
+/// The contents or a record are damaged.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, &'static str> {
     let (contents, len, seed) = opened(bytes, 0)?;
     let mut end = End { start: len.next_multiple_of(BLOCK), seed, at: 0, records: 0 };
@@ -96,8 +98,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, &'static str> {
         records.push(json);
         end = next;
     }
-    // Appends are in order, each flushed before the next: a record behind the last one was preceded by
-    // others.
+    // Each append is flushed before the next begins. A sound record after a gap therefore means that a
+    // durable record before it was damaged.
     let tail = bytes.get(end.start..).unwrap_or_default();
     let later = (0..tail.len() / (2 * BLOCK) * BLOCK).step_by(SECTOR).filter(|at| *at >= end.at);
     let mut ends = later.map(|at| End { at, ..end });
@@ -119,12 +121,12 @@ impl End {
         self.start
     }
 
-    /// The first byte of the file behind the tail's last pair.
+    /// The offset in the file just past the tail's last pair.
     pub(crate) fn file_end(self) -> usize {
         self.start + 2 * self.at.next_multiple_of(BLOCK)
     }
 
-    /// Places a record; `None`: it is longer than a block.
+    /// Places a record; `None` when it is longer than a block.
     pub(crate) fn place(self, json: &[u8]) -> Option<Placed> {
         let mut bytes = sealed(json, self.seed);
         bytes.resize(bytes.len().next_multiple_of(SECTOR), b'\n');
@@ -143,12 +145,12 @@ impl End {
         self.start + (2 * (self.at / BLOCK) + copy) * BLOCK + self.at % BLOCK
     }
 
-    /// The record that follows: here, or in the next pair if it did not fit here.
+    /// The next record: at this position, or in the next pair if it did not fit here.
     fn next_record(self, bytes: &[u8]) -> Option<(&str, Self)> {
         self.record(bytes).or_else(|| Self { at: self.at.next_multiple_of(BLOCK), ..self }.record(bytes))
     }
 
-    /// The record at this place, if one of its copies is sound.
+    /// The record at this position, if one of its copies is sound.
     fn record(self, bytes: &[u8]) -> Option<(&str, Self)> {
         let room = BLOCK - self.at % BLOCK;
         (0..2).find_map(|copy| {
@@ -203,7 +205,8 @@ mod tests {
         assert_eq!((parsed.records.len(), parsed.end), (0, end));
     }
 
-    /// Every way in which a cut can leave the sectors of the last append: the record is there or it is not.
+    /// Every subset of the last append's sectors that a power cut can leave: the record is either whole or
+    /// absent.
     #[test]
     fn a_torn_append_is_there_or_not_and_harms_no_other_record() {
         let (long, more) = (long(1200), long(700));

@@ -1,13 +1,13 @@
 //! The HDD as a volume: a superblock ([`crate::superblock`]), then extents, each of which belongs to one
 //! space.
 //!
-//! All spaces share one device. Offsets are the disk's own, so that sorting and merging of writes follows the
-//! arm, and a block device serves as well as a file. The table (runs of extents) is small and in memory;
-//! changes reach the manifest before they are used.
+//! All spaces share one device. Offsets are the disk's own, so that sorting and merging writes suits the arm,
+//! and a block device serves as well as a file. The table (runs of extents) is small and kept in memory;
+//! changes reach the manifest before they take effect.
 //!
-//! A page that was freed does not exist until its number is used again. The manifest lists it as free until
-//! the page's first version since then is durable ([`crate::free`]): what a crash leaves of it before that is
-//! of a page that does not exist.
+//! A freed page does not exist until its number is reused. The manifest lists it as free until the page's
+//! first new version is durable ([`crate::free`]): whatever an earlier crash leaves of it belongs to a page
+//! that does not exist.
 
 use crate::arriving::{Arriving, Mark};
 use crate::changes::{Change, merged, next_extents, take_extents};
@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// In [`SpaceEntry::reused`]: the page has not been written.
+/// In [`SpaceEntry::reused`]: the page has not been written yet.
 const UNWRITTEN: u64 = 0;
 
 /// The maximum number of pages by which a space grows at once; bounds what crash recovery must search.
@@ -40,13 +40,12 @@ struct SpaceEntry {
     placement: Placement,
     /// The pages that do not exist.
     free: PageRuns,
-    /// Those of `free` whose numbers cannot be used again yet: something of them may be in memory or in
-    /// flight.
+    /// Those of `free` whose numbers cannot be reused yet: copies of them may be in memory or in flight.
     leaving: PageRuns,
-    /// Those of `free` whose numbers can be used again and have room on the HDD.
+    /// Those of `free` whose numbers can be reused and have room on the HDD.
     usable: PageRuns,
-    /// Pages that exist again and that the manifest lists as free, each with the number of its first write
-    /// since then.
+    /// Reused pages that the manifest still lists as free, each with the number of its first write since it
+    /// was reused.
     reused: FxHashMap<u32, u64>,
     /// The space is being dropped: lookups do not find it, but its extents are not free yet.
     dropping: bool,
@@ -70,7 +69,7 @@ impl SpaceEntry {
         no < self.pages && !self.free.contains(no)
     }
 
-    /// The lowest free number without room.
+    /// The lowest free number that is not leaving. None of them has room when `usable` is empty.
     fn roomless(&self) -> Option<u32> {
         if self.leaving.is_empty() {
             return self.free.first();
@@ -78,7 +77,7 @@ impl SpaceEntry {
         self.free.numbers().find(|no| !self.leaving.contains(*no))
     }
 
-    /// Those of the numbers that can be used again from now on are free, not leaving, and have room.
+    /// Adds those of `pages` to `usable` that are free, not leaving, and have room.
     fn note_usable(&mut self, pages: impl Iterator<Item = u32>) {
         for no in pages {
             let free = self.free.contains(no) && !self.leaving.contains(no);
@@ -99,8 +98,7 @@ pub struct SpaceInfo {
     pub name: String,
     /// Its number of pages, free ones included.
     pub pages: u32,
-    /// Its free pages: numbers below `pages` that [`PageStore::allocate`](crate::PageStore::allocate) uses
-    /// again.
+    /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
 }
 
@@ -113,9 +111,9 @@ pub(crate) struct Volume {
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
     first_writes: AtomicU64,
-    /// Freed pages have left memory.
+    /// Signals that freed pages have left memory.
     pub(crate) left: Notify,
-    /// Pages that exist and wait for a frame.
+    /// Pages that exist but wait for a frame.
     pub(crate) arriving: Arriving,
 }
 
@@ -128,14 +126,14 @@ pub(crate) enum Taken<'a> {
     NoRoom(u32),
 }
 
-/// Whether a page number can be used.
+/// The result of [`Volume::claim`].
 #[derive(Debug)]
 pub(crate) enum Claimed<'a> {
     /// The page exists.
     Yes(Mark<'a>),
     /// Its space has no extent for it.
     NoRoom,
-    /// It was freed, and is still leaving memory.
+    /// The page was freed and is still leaving memory.
     Leaving,
 }
 
@@ -145,13 +143,13 @@ struct Extents {
     free: Vec<(u64, u64)>,
 }
 
-/// A planned growth of a space: the volume takes it over once the HDD has the extents and the manifest
-/// records them.
+/// A planned growth of a space. The volume adopts it once the HDD has the extents and the manifest records
+/// them.
 #[derive(Debug)]
 pub(crate) struct Growth {
     space: SpaceId,
     run: (u64, u64),
-    /// The extent of the space from which on it fills a hole; `None`: at the space's end.
+    /// The first extent of the space to fill, in a hole; `None`: the space grows at its end.
     at: Option<u64>,
     /// The run may hold data: it belonged to another space, or the HDD was used before the store existed.
     pub(crate) used_before: bool,
@@ -207,6 +205,12 @@ impl Volume {
         }
     }
 
+    /// The number of pages, free ones included, whose extents have a place on the HDD.
+    pub(crate) fn placed_pages(&self) -> u64 {
+        let placed = |s: &SpaceEntry| u64::from(s.pages).saturating_sub(s.placement.roomless_pages());
+        self.spaces.iter().map(|s| placed(&s)).sum()
+    }
+
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
         let info = |id: SpaceId, s: &SpaceEntry| {
             let free = s.free.pages();
@@ -226,8 +230,8 @@ impl Volume {
         self.spaces.iter().filter(|s| !s.dropping).flat_map(|s| of(*s.key(), &s)).collect()
     }
 
-    /// The pages that exist again and that the manifest lists as free.
-    pub(crate) fn pages_again(&self) -> FxHashSet<PageId> {
+    /// The reused pages that the manifest still lists as free.
+    pub(crate) fn reused_pages(&self) -> FxHashSet<PageId> {
         let of = |s: &SpaceEntry, id| s.reused.keys().map(|no| PageId::new(id, *no)).collect::<Vec<_>>();
         self.spaces.iter().flat_map(|s| of(&s, *s.key())).collect()
     }
@@ -249,7 +253,7 @@ impl Volume {
         self.spaces.get_mut(&id).filter(|s| !s.dropping)
     }
 
-    /// Whether `id` is being dropped; `None`: no such space.
+    /// Whether `id` is being dropped; `None` if there is no such space.
     pub(crate) fn is_dropping(&self, id: SpaceId) -> Option<bool> {
         self.spaces.get(&id).map(|s| s.dropping)
     }
@@ -298,7 +302,7 @@ impl Volume {
         Some(Taken::Page(no, self.arriving.begin(PageId::new(space, no))))
     }
 
-    /// Makes the page exist, if its space has room for it; `None` if there is no such space.
+    /// Makes the page exist if its space has room for it; `None` if there is no such space.
     pub(crate) fn claim(&self, page: PageId) -> Option<Claimed<'_>> {
         let mut s = self.live_mut(page.space)?;
         if s.leaving.contains(page.no) {
@@ -321,8 +325,8 @@ impl Volume {
         }
     }
 
-    /// The pages of `range` that exist, as runs; and of these, those that the manifest does not list as free.
-    /// `None` if there is no such space.
+    /// The existing pages in `range`, and those of them that the manifest does not list as free. `None` if
+    /// there is no such space.
     pub(crate) fn existing(&self, space: SpaceId, range: Range<u32>) -> Option<(PageRuns, PageRuns)> {
         let s = self.live(space)?;
         let all: PageRuns = (range.start..range.end.min(s.pages)).filter(|no| s.has(*no)).collect();
@@ -330,8 +334,7 @@ impl Volume {
         Some((all, unlisted))
     }
 
-    /// The pages, which exist, do not from now on; their numbers cannot be used again before
-    /// [`Volume::end_free`].
+    /// Makes existing pages cease to exist. Their numbers cannot be reused before [`Volume::end_free`].
     pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
         let Some(mut s) = self.spaces.get_mut(&space) else { return };
         for (first, count) in pages.iter() {
@@ -342,7 +345,7 @@ impl Volume {
         self.settle_reused(space, pages);
     }
 
-    /// Nothing of the pages is in memory or in flight.
+    /// Ends a free: no copies of the pages are in memory or in flight, so their numbers can be reused.
     pub(crate) fn end_free(&self, space: SpaceId, pages: &PageRuns) {
         if let Some(mut s) = self.spaces.get_mut(&space) {
             for (first, count) in pages.iter() {
@@ -353,9 +356,9 @@ impl Volume {
         self.left.notify_waiters();
     }
 
-    /// The extents of `space` (first in the space, count) that have room and whose pages are all free. Their
-    /// numbers cannot be used again before [`Volume::give_back`] or [`Volume::end_free`]. `None` if there is
-    /// no such space.
+    /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD and whose
+    /// pages are all free, until [`Volume::give_back`] and [`Volume::end_free`]. `None` if there is no such
+    /// space.
     pub(crate) fn withhold_extents(&self, space: SpaceId) -> Option<Vec<(u64, u64)>> {
         let mut s = self.live_mut(space)?;
         let of = u64::from(EXTENT_PAGES);
@@ -381,18 +384,18 @@ impl Volume {
         given.into_iter().map(|(first, count)| at(first)..at(first + count)).collect()
     }
 
-    /// Whether the page has a place on the HDD; also when it does not exist.
+    /// Whether the page has a place on the HDD, even if it does not exist.
     pub(crate) fn has_room(&self, page: PageId) -> bool {
         self.place(page).is_some()
     }
 
-    /// How many pages have been written for the first time since their numbers were used again.
+    /// The number of first writes of reused pages so far.
     pub(crate) fn first_writes(&self) -> u64 {
         self.first_writes.load(Ordering::Acquire)
     }
 
-    /// By space, the pages that exist again and are listed as free in the manifest, and of which a version
-    /// was written by the `upto`-th first write; with `unwritten`, also those of which none was.
+    /// By space, the reused pages that the manifest still lists as free and whose first write was the
+    /// `upto`-th or an earlier one; with `unwritten`, also those that have not been written.
     pub(crate) fn reused(&self, upto: u64, unwritten: bool) -> Vec<(SpaceId, PageRuns)> {
         if self.reused.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -408,7 +411,8 @@ impl Volume {
         all.filter(|(_, pages)| !pages.is_empty()).collect()
     }
 
-    /// The pages are not both in use and listed as free in the manifest.
+    /// Notes that the manifest and the table agree on these pages: none of them is both reused and still
+    /// listed as free.
     pub(crate) fn settle_reused(&self, space: SpaceId, pages: &PageRuns) {
         let Some(mut s) = self.spaces.get_mut(&space) else { return };
         let before = s.reused.len();
@@ -418,7 +422,7 @@ impl Volume {
         self.reused.fetch_sub(before - s.reused.len(), Ordering::Relaxed);
     }
 
-    /// Changes what is noted of the first write of a page whose number was used again.
+    /// Changes the record of a reused page's first write, if there is one.
     fn note_first_write(&self, page: PageId, note: impl FnOnce(&mut u64)) {
         if self.reused.load(Ordering::Relaxed) > 0
             && let Some(mut s) = self.spaces.get_mut(&page.space)
@@ -432,7 +436,7 @@ impl Volume {
         self.live(space).map(|s| s.pages)
     }
 
-    /// The number of pages for which `space` has room on the HDD.
+    /// The number of pages that fit into the extents of `space`, holes included.
     pub(crate) fn reserved(&self, space: SpaceId) -> u64 {
         self.live(space).map_or(0, |s| s.placement.pages())
     }
@@ -443,9 +447,9 @@ impl Volume {
         }
     }
 
-    /// Plans more extents for the space of `page`, which has no room: in the hole that it lies in, or at the
-    /// end. Changes nothing: see [`Volume::grow`]. The caller holds the manifest's lock until the growth has
-    /// taken effect. Below byte `leftovers_to` the HDD may hold earlier data.
+    /// Plans more extents for the space of `page`, which has no room: in the hole that the page lies in, or
+    /// at the space's end. Changes nothing: see [`Volume::grow`]. The caller holds the manifest's lock until
+    /// the growth has taken effect. Below byte `leftovers_to` the HDD may hold earlier data.
     pub(crate) fn plan_growth(&self, page: PageId, leftovers_to: u64) -> Option<Growth> {
         let s = self.live(page.space)?;
         let wanted = u64::from((s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES);
@@ -482,7 +486,7 @@ impl Volume {
         u64::from(EXTENT_PAGES) * self.page_size.bytes() as u64
     }
 
-    /// The offset of a page whether or not it is allocated; for recovery.
+    /// The offset of a page, whether or not it exists; for recovery.
     pub(crate) fn place(&self, page: PageId) -> Option<u64> {
         let s = self.live(page.space)?;
         let extent = s.placement.extent(u64::from(page.no / EXTENT_PAGES))?;

@@ -15,7 +15,7 @@ fn plain() -> BackupOptions {
     BackupOptions::new()
 }
 
-/// The place of a restored store: a directory, with devices in memory that follow the paused clock.
+/// The location of a restored store: a directory, with devices in memory that follow the paused clock.
 struct Destination {
     dir: tempfile::TempDir,
     devices: [SharedDevice; 2],
@@ -189,8 +189,8 @@ async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
     }
 }
 
-/// The schedule that brings back an earlier life of a page: its number is used again while a backup begins,
-/// and nothing of the new life is written when the backup reads the page.
+/// The schedule that could bring back an earlier life of a page: its number is reused while a backup begins,
+/// and no version of the new life is written yet when the backup reads the page.
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_in_the_chain() {
     let (mut absent, mut new) = (0, 0);
@@ -201,7 +201,7 @@ async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_i
         let dir = tempfile::tempdir().unwrap();
         store.backup(dir.path(), plain()).await.unwrap();
         store.free(PageId::new(space, 5)).await.unwrap();
-        // Something for the backup's syncs to wait for.
+        // A dirty page, so that the backup's syncs have to wait.
         write(&store, space, 6, 2).await.unwrap();
         let backing = tokio::spawn({
             let (store, dir) = (Arc::clone(&store), dir.path().to_owned());
@@ -272,7 +272,7 @@ async fn a_chain_continues_after_crashes_and_ends_as_the_store_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_set_back_does_not_continue_a_chain_that_is_ahead_of_it() {
+async fn a_store_reset_to_an_earlier_state_does_not_continue_a_chain_that_is_ahead_of_it() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;

@@ -1,4 +1,4 @@
-//! Changes to a store in use: another SSD, another policy.
+//! The SSD and the policies of a store in use are replaced.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
@@ -14,21 +14,21 @@ pub(crate) fn blank_ssd(name: &str, seed: u64) -> Arc<SimDevice> {
     Arc::new(SimDevice::new(name, 0, seed, &SimPower::new()).with_latency(Duration::from_micros(400)))
 }
 
-/// The versions of all pages, written and synced.
+/// The versions of all pages, as written and as synced.
 pub(crate) struct Known {
     pub(crate) written: Vec<AtomicU32>,
     pub(crate) synced: Vec<AtomicU32>,
 }
 
 impl Known {
-    /// The versions at this moment.
+    /// A copy of the versions at this moment.
     pub(crate) fn copy(&self) -> Self {
         let of = |all: &[AtomicU32]| all.iter().map(|v| v.load(Ordering::Relaxed).into()).collect();
         Self { written: of(&self.written), synced: of(&self.synced) }
     }
 }
 
-/// Writes and syncs until told to stop.
+/// Writes and syncs until stopped.
 pub(crate) async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
     let mut at = 1_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -68,8 +68,8 @@ pub(crate) fn known() -> Arc<Known> {
     Arc::new(Known { written: all(), synced: all() })
 }
 
-/// The power fails at some moment of a replacement under load. The store opens with the SSD that the manifest
-/// names, and with no other.
+/// The power fails at some moment during a replacement under load. The store opens with the SSD that the
+/// manifest names, and with no other.
 #[tokio::test(start_paused = true)]
 async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
     let (mut with_old, mut with_new) = (0, 0);
@@ -273,8 +273,8 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     }
 }
 
-/// A store is shut down at some moment of a replacement: it closes with the SSD that the manifest names, and
-/// writes nothing after that.
+/// A store is shut down at some moment during a replacement: it closes with the SSD that the manifest names,
+/// and writes nothing afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_with_one_of_the_ssds() {
     let (mut with_old, mut with_new) = (0, 0);
@@ -316,7 +316,7 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
     assert!(with_old >= 2 && with_new >= 2, "{with_old} with the old SSD, {with_new} with the new one");
 }
 
-/// A store under load, and the task that loads it until told to stop.
+/// A store, and the task that loads it until stopped.
 type Loaded = (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task::JoinHandle<()>);
 
 /// A store with the SSD policy `from`, under load.
@@ -361,8 +361,8 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
     }
 }
 
-/// The power fails at some moment of a switch under load, or soon after it. Whatever policy the store opens
-/// with, it has every synced version.
+/// The power fails during a switch under load, or soon after it. Whatever policy the store opens with, it has
+/// every synced version.
 #[tokio::test(start_paused = true)]
 async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_synced() {
     let all = SsdPolicy::ALL;
@@ -412,7 +412,7 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
     let space = grown(&store).await;
-    // Switched while there is no SSD, it applies to the one that comes.
+    // A policy set while there is no SSD applies to the one attached next.
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.policies().set_ssd("tac").await.unwrap();
     store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();

@@ -17,7 +17,7 @@ fn builder(fixture: &Fixture, broken: bool) -> pagetier::Builder {
     builder
 }
 
-/// A store whose last page is `LAST`, in version 1 and only at home; of the pages before it, which are
+/// A store whose last page is `LAST`, at version 1 and only at home; of the pages before it, which are
 /// allocated, every third was never written. The devices are as a crash or a close leaves them.
 async fn at_home(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();

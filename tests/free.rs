@@ -1,5 +1,5 @@
-//! Pages that are freed, and whose numbers are used again: no crash brings back what was freed, and none
-//! loses what was synced.
+//! Pages that are freed and whose numbers are reused: no crash brings back what was freed, or loses what was
+//! synced.
 
 use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
 use pagetier::{BackupOptions, Error, Lsn, PageId, PageStore, SpaceId, SsdPolicy};
@@ -21,7 +21,7 @@ async fn is_absent(store: &PageStore, no: u32) -> bool {
     matches!(store.get(at(no)).await, Err(Error::NoSuchPage { .. }))
 }
 
-/// A store whose pages are in version 1 and durable, on the SSD and the HDD.
+/// A store whose pages are at version 1, durably, on the SSD and the HDD.
 async fn written(fixture: &Fixture) -> PageStore {
     let store = fixture.open().await;
     assert_eq!(grown(&store).await, SPACE);
@@ -54,7 +54,7 @@ async fn a_freed_page_does_not_exist_until_its_number_is_used_again() {
         assert_eq!(page.id().no, expected);
         assert!(page.iter().all(|byte| *byte == 0));
     }
-    // By number, in each of the ways of redo.
+    // Reuse numbers by each call that redo makes.
     fill(&mut store.create(at(290)).await.unwrap(), 290, 7);
     fill(&mut store.overwrite(at(291)).await.unwrap(), 291, 7);
     fill(&mut store.recreate(at(292)).await.unwrap(), 292, 7);
@@ -72,14 +72,14 @@ async fn a_freed_page_does_not_exist_until_its_number_is_used_again() {
     }
 }
 
-/// The numbers that are free after a close, and after a crash, are used again, and every other page is there.
+/// After a close, and after a crash, the free numbers are reused and every other page exists.
 #[tokio::test(start_paused = true)]
 async fn the_free_pages_outlive_a_close_and_a_crash() {
     for crash in [false, true] {
         let fixture = Fixture::new();
         let store = written(&fixture).await;
         store.spaces().free(SPACE, 10..40).await.unwrap();
-        // Used again, and not synced.
+        // Reused, but not synced.
         for no in 10..14 {
             fill(&mut store.allocate(SPACE).await.unwrap(), no, 2);
         }
@@ -132,7 +132,7 @@ async fn freeing_waits_for_guards_and_completes_when_its_future_is_dropped() {
     let guard = store.get(at(4)).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(50), store.free(at(4))).await.is_err());
     assert_eq!(version_of(&guard, 4), 1);
-    // Its number is not used again while a guard is alive.
+    // Its number is not reused while a guard is alive.
     assert_eq!(store.allocate(SPACE).await.unwrap().id().no, PAGES);
     let again = tokio::spawn({
         let store = Arc::clone(&store);
@@ -176,7 +176,7 @@ async fn a_page_whose_freeing_could_not_be_recorded_is_there() {
                 Ok(version) => assert_eq!((version, replaced), (2, false)),
                 Err(error) => assert!(replaced && matches!(error, Error::NoSuchPage { .. }), "{error}"),
             }
-            // A sync settles it.
+            // A sync saves the manifest again, which removes the doubt.
             write(&store, SPACE, 8, 3).await.unwrap();
             store.sync().await.unwrap();
             assert_eq!(read(&fixture.after_power_cut(seed).open().await, SPACE, 8).await.unwrap(), 3);
@@ -186,7 +186,7 @@ async fn a_page_whose_freeing_could_not_be_recorded_is_there() {
     }
 }
 
-/// A reuse whose record failed may be in force: freeing the page again must be recorded all the same.
+/// A reuse whose record failed may be in force on disk: freeing the page again must be recorded nevertheless.
 #[tokio::test(start_paused = true)]
 async fn a_page_freed_after_its_reuse_was_recorded_in_doubt_stays_free() {
     for replaced in [false, true] {
@@ -219,7 +219,7 @@ async fn a_checkpoint_by_lsn_covers_pages_that_exist_again() {
     for no in 0..4 {
         assert_eq!(read(&after, SPACE, no).await.unwrap(), 2);
     }
-    // A page that redo still covers is new or does not exist.
+    // A page that redo still covers is in its new life or does not exist.
     for no in 4..6 {
         match read(&after, SPACE, no).await {
             Ok(version) => assert_eq!(version, 2),
@@ -257,8 +257,7 @@ async fn free_pages_are_absent_from_a_read_only_opening_and_from_backups() {
     }
 }
 
-/// Extents whose pages are all free serve other spaces; the pages stay free, and come back with room of their
-/// own.
+/// Extents whose pages are all free go to other spaces. The pages stay free; reusing them gets new extents.
 #[tokio::test(start_paused = true)]
 async fn a_space_that_shrinks_gives_its_room_to_others() {
     for crash in [None, Some(1), Some(2)] {
@@ -266,7 +265,9 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
         let store = written(&fixture).await;
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
         store.spaces().free(SPACE, 30..256).await.unwrap();
+        let room = store.stats().room.unallocated_bytes;
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 3 * 64 * fixture::PAGE);
+        assert_eq!(store.stats().room.unallocated_bytes, room + 3 * 64 * fixture::PAGE);
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
         let size = fixture.hdd.size();
         let other = store.spaces().create("u").await.unwrap();
@@ -274,7 +275,7 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
             fill(&mut store.allocate(other).await.unwrap(), no, 4);
         }
         assert_eq!(fixture.hdd.size(), size, "the other space has the room of the first");
-        // First the numbers with room, then those without.
+        // Numbers with room are reused first, then those without.
         for no in 30..100 {
             assert_eq!(store.allocate(SPACE).await.unwrap().id().no, no);
         }
@@ -307,7 +308,7 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
         assert!(store.spaces().shrink(SPACE).await.unwrap() > 0);
         store.close().await.unwrap();
         let store = fixture.open().await;
-        // The last extent has numbers that no page had, so it stays.
+        // The last extent has numbers that were never used, so it stays.
         for no in (256..PAGES).chain([0, 1]) {
             assert_eq!(store.allocate(SPACE).await.unwrap().id().no, no);
         }
@@ -317,13 +318,13 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
 
 // ---- under load
 
-/// What a page was, in order: a version, or nothing.
+/// The states of a page, in order: a version, or absent.
 type History = Vec<Option<u32>>;
 
-/// A second space, which takes the extents that the first gives back.
+/// A second space, which grows into the extents that the first gives back.
 const OTHER: SpaceId = SpaceId(2);
 
-/// The states that the contract allows: those since the last one that is durable.
+/// The states that the contract allows: for each page, those from the last durable one on.
 #[derive(Clone, Debug, Default)]
 struct Model {
     pages: BTreeMap<PageId, (usize, History)>,
@@ -344,7 +345,7 @@ impl Model {
         self.pages.iter().map(|(page, (_, history))| (*page, history.len() - 1)).collect()
     }
 
-    /// What was at that moment, or since, is durable.
+    /// Notes that the states at that moment, or later ones, are durable.
     fn durable(&mut self, moment: &BTreeMap<PageId, usize>) {
         for (page, at) in moment {
             if let Some((durable, _)) = self.pages.get_mut(page) {
@@ -358,7 +359,7 @@ impl Model {
         self.next
     }
 
-    /// Checks a store that was recovered, and takes what it has as what is durable.
+    /// Checks a recovered store, and adopts its states as the durable ones.
     async fn check(&mut self, store: &PageStore, what: &str) -> Result<(), String> {
         for (page, (durable, history)) in &mut self.pages {
             let allowed = &history[*durable..];
@@ -377,12 +378,12 @@ impl Model {
     }
 }
 
-/// What the contents of a page say that they are of.
+/// The number in a page's contents that identifies the page.
 fn mark(page: PageId) -> u32 {
     page.space.0 << 16 | page.no
 }
 
-/// Changes, frees and allocates pages until told to stop.
+/// Changes, frees and allocates pages until `stop` is set.
 async fn work(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<AtomicBool>, seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     while !stop.load(Ordering::Relaxed) {
@@ -404,7 +405,7 @@ async fn work(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<AtomicB
             (11, _) => drop(store.spaces().shrink(space).await),
             (12..19, _) => {
                 let info = store.spaces().list().into_iter().find(|info| info.id == space).unwrap();
-                // By number, or as the store says.
+                // By number, or where the store allocates.
                 let made = if now.is_none() && rng.random_bool(0.5) {
                     store.create(page).await
                 } else if info.free > 0 || info.pages < PAGES {
@@ -442,7 +443,7 @@ async fn free(store: &PageStore, model: &Mutex<Model>, space: SpaceId, range: st
     let mut model = model.lock().unwrap();
     match freed {
         Ok(_) => model.durable(&moment),
-        // It may have happened on disk; in memory it has not.
+        // The free may have taken effect on disk, but not in memory.
         Err(_) => before.into_iter().for_each(|(page, state)| model.put(page, state)),
     }
 }
@@ -538,7 +539,7 @@ async fn each_broken_order_of_freeing_and_reusing_is_noticed() {
     }
 }
 
-/// The adversary: a page takes its number, waits for a frame, and is freed with a range meanwhile.
+/// An allocation takes a page's number and waits for a frame; meanwhile the page is freed with a range.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_waits_for_a_frame_while_its_range_is_freed_gets_one_owner() {
     let fixture = Fixture::new();

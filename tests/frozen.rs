@@ -1,8 +1,8 @@
-//! Stores and backups of every frozen version of the formats: later versions must read them.
+//! Later versions must read the stores and backups of every frozen version of the formats.
 //!
-//! `tests/fixtures/v1` holds directories as the first frozen version wrote them, packed by [`pack`]. To write
-//! those of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test
-//! --test all -- --ignored frozen::writes_the_fixtures`. Fixtures that exist are never written again.
+//! `tests/fixtures/v1` holds directories as version 1 wrote them, packed by [`pack`]. To write the fixtures
+//! of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test --test
+//! all -- --ignored frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
 
 use crate::fixture::PAGE;
 use pagetier::{BackupOptions, Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
@@ -26,7 +26,7 @@ struct PackedFile {
     bytes: u64,
     /// The byte that fills all sectors that are not listed.
     fill: u8,
-    /// Sectors that hold anything else, as first and count.
+    /// The runs of other sectors: first, count.
     sectors: Vec<(u64, u64)>,
 }
 
@@ -38,7 +38,7 @@ fn pack(dir: &Path) -> Vec<u8> {
     for name in names {
         let bytes = std::fs::read(dir.join(&name)).unwrap();
         let mut sectors: Vec<(u64, u64)> = Vec::new();
-        // Manifests are filled up with line ends.
+        // Manifests are padded with newlines.
         let fill = bytes.last().copied().filter(|byte| *byte == b'\n').unwrap_or(0);
         for (no, sector) in bytes.chunks(SECTOR).enumerate() {
             if sector.iter().all(|byte| *byte == fill) {
@@ -89,7 +89,8 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The policies of the SSD, by the name of the fixture: slots in a zone, and slots written round.
+/// For each fixture: its name, its SSD policy (one that writes in a zone, one in a circle), and whether the
+/// store was closed.
 const STORES: [(&str, &str, bool); 4] = [
     ("crashed-zone", "cac", false),
     ("closed-zone", "cac", true),
@@ -108,7 +109,7 @@ fn builder(dir: &Path, policy: &str) -> Builder {
         .ssd_policy(policy)
 }
 
-/// The last version of page `no`: a third has three.
+/// The last version of page `no`: every third page has three.
 fn version_of(no: u32) -> u32 {
     if no.is_multiple_of(3) { 3 } else { 1 + no % 2 }
 }
@@ -142,7 +143,7 @@ async fn expect(store: &PageStore, what: &str) {
     assert!(store.spaces().find(DROPPED).is_none(), "{what}");
 }
 
-/// Fills a store: all versions are durable at the end. A chain of two backups goes to `backups`.
+/// Fills a store, and writes a chain of two backups to `backups`. All versions are durable at the end.
 async fn fill(store: &PageStore, backups: &Path) {
     let dropped = store.spaces().create(DROPPED).await.unwrap();
     for _ in 0..PAGES {

@@ -33,7 +33,7 @@ impl Trouble {
     }
 }
 
-/// Appends a page in version 1; returns its number.
+/// Appends a page at version 1; returns its number.
 async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
     let mut page = store.allocate(space).await?;
     let no = page.id().no;
@@ -488,9 +488,9 @@ async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     }
 }
 
-/// Free room is that of the file systems, and the alarm is raised by the threshold of the options.
+/// Free room is what the file systems report; the options' threshold raises the alarm.
 #[tokio::test]
-async fn low_room_is_reported_by_what_lacks_it() {
+async fn low_room_is_reported_by_location() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let builder = || PageStore::builder().directory(dir.path()).page_size(PageSize::MIN).ssd_bytes(2 << 20);
     let free = rustix::fs::statvfs(dir.path()).unwrap();
@@ -508,7 +508,7 @@ async fn low_room_is_reported_by_what_lacks_it() {
     drop(store.allocate(space).await.unwrap());
     assert_eq!(store.stats().room.unallocated_bytes, before - 4096);
     store.close().await.unwrap();
-    // As if the file systems were almost full.
+    // A threshold far above the free room acts like file systems that are almost full.
     let store = builder().low_room(u64::MAX).open().await.unwrap();
     let room = store.stats().room;
     assert_eq!(room.low, ["pages", "directory"], "{room:?}");

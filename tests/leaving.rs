@@ -33,7 +33,7 @@ fn builder(fixture: &Fixture, broken: Broken) -> Builder {
     builder
 }
 
-/// A store with pages in version 1, at home.
+/// A store with pages at version 1, at home.
 async fn small_store(fixture: &Fixture, broken: Broken) -> (PageStore, SpaceId) {
     let store = builder(fixture, broken).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();

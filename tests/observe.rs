@@ -146,7 +146,7 @@ async fn an_export_and_a_trace_that_cannot_be_written_disturb_no_request() {
     }
     let stopped = store.trace().stop().await;
     assert_eq!(stopped.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    // Another trace can begin, and the export goes on once it can be written again.
+    // Another trace can begin, and the export continues once it can be written again.
     let trace = dir.path().join("trace");
     store.trace().start(&trace).unwrap();
     read(&store, space, 1).await.unwrap();

@@ -52,7 +52,7 @@ enum Trouble {
     SsdFull,
     HddSlow,
     SsdGone,
-    /// The manifest cannot be saved. The saves that fail may take effect.
+    /// The manifest cannot be saved. Failed saves may take effect nevertheless.
     Saves {
         replaced: bool,
     },
@@ -109,7 +109,7 @@ impl Trouble {
 struct Run {
     store: PageStore,
     space: SpaceId,
-    /// A second space, whose pages come and go.
+    /// A second space, whose pages are allocated and freed.
     other: SpaceId,
     known: Arc<Known>,
     /// By page: the newest version whose write succeeded.
@@ -224,7 +224,7 @@ impl Run {
         done.map_err(|error| error.to_string())
     }
 
-    /// Lets the second space grow, then gives all its room back.
+    /// Grows the second space, then gives all its room back.
     async fn shrink(&self) -> Result<(), Error> {
         for _ in 0..70 {
             drop(self.store.allocate(self.other).await?);

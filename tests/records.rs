@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, fill, version_of};
 use pagetier::{MemoryManifest, OpenError, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
-/// Appends a page in version 1; returns whether the space could grow.
+/// Appends a page at version 1; returns whether the space could grow.
 async fn append(store: &PageStore, space: SpaceId) -> bool {
     let Ok(mut page) = store.allocate(space).await else { return false };
     let no = page.id().no;
@@ -20,7 +20,7 @@ async fn a_growth_writes_as_little_with_many_extents_as_with_few() {
     let mut before = (fixture.manifest.written_bytes(), fixture.manifest.saves());
     let mut each = Vec::new();
     for step in 0..8 {
-        // By turns, so that no two runs of extents are neighbours.
+        // The spaces grow in turns, so that no two runs of extents are neighbours.
         for turn in 100 * step..100 * (step + 1) {
             let no = if turn < 64 { 64 * turn } else { 256 * (turn - 48) };
             for space in spaces {
@@ -32,7 +32,7 @@ async fn a_growth_writes_as_little_with_many_extents_as_with_few() {
         each.push((now.0 - before.0) / (now.1 - before.1));
         before = now;
     }
-    // Two copies of a sector, and its share of the next replacement.
+    // Two copies of a sector, and the record's share of the next replacement.
     assert!(each.iter().all(|bytes| *bytes < 2500), "{each:?} bytes per growth");
     store.sync().await.unwrap();
     let store = fixture.after_power_cut(1).open().await;
@@ -41,7 +41,7 @@ async fn a_growth_writes_as_little_with_many_extents_as_with_few() {
     }
 }
 
-/// A store with records of every kind in its manifest's tail, and what it must have after a crash.
+/// Creates a store whose manifest's tail has records of new spaces, growth, frees and reuses.
 async fn with_a_tail(fixture: &Fixture) -> SpaceId {
     let store = fixture.open().await;
     let space = store.spaces().create("a").await.unwrap();
@@ -90,9 +90,9 @@ async fn rot_of_the_manifest_costs_no_record_or_is_an_error() {
     assert!(refused >= 1 && opened > 2 * refused, "{opened} in all, {refused} refused");
 }
 
-/// The manifest of a store that was written before there were records.
+/// A manifest of format 2 has no records.
 #[tokio::test(start_paused = true)]
-async fn a_manifest_of_the_format_before_opens_and_is_written_in_this_one() {
+async fn a_manifest_of_the_previous_format_opens_and_is_written_in_the_present_one() {
     let fixture = Fixture::new();
     let space = with_a_tail(&fixture).await;
     fixture.open().await.close().await.unwrap();
@@ -119,8 +119,8 @@ async fn a_manifest_of_the_format_before_opens_and_is_written_in_this_one() {
     assert_eq!(format(&old.manifest).0, 3);
 }
 
-/// A growth that is told as failed, and is in force; then one of another space. Returns how the next opening
-/// ends.
+/// A growth takes effect but reports a failure; then another space grows. Returns the result of the next
+/// opening.
 async fn growth_in_doubt(broken: bool) -> Result<(), OpenError> {
     let fixture = Fixture::new();
     let builder = fixture.builder();

@@ -1,4 +1,4 @@
-//! Another size of the pool while the store is in use: under load, with power cuts and faults.
+//! The pool's size changes while the store is in use: under load, with power cuts and faults.
 
 use crate::changing::{check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Pool sizes in pages, each larger or smaller than the one before; the fixture's is 60.
+/// Pool sizes in pages, each larger or smaller than the previous one; the fixture starts with 60.
 const SIZES: [u64; 6] = [200, 40, 320, 45, 60, 36];
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +62,7 @@ async fn a_pool_that_cannot_shrink_says_what_keeps_its_frames_and_goes_on() {
         other => panic!("{other:?}"),
     }
     assert_eq!(store.resize_pool(400 * PAGE).await.unwrap(), frames);
-    // Guards.
+    // Guards pin the frames.
     let mut guards = Vec::new();
     for no in 0..40 {
         guards.push(store.get(PageId::new(space, no)).await.unwrap());

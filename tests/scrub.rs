@@ -9,7 +9,7 @@ fn fast() -> ScrubOptions {
     ScrubOptions::default().pages_per_second(None)
 }
 
-/// A store with everything in version 2 and clean copies of many pages on the SSD; almost no page is only in
+/// A store with everything at version 2 and clean copies of many pages on the SSD; almost no page is only in
 /// memory.
 async fn clean_copies(fixture: &Fixture) -> (PageStore, SpaceId) {
     let store = fixture.open().await;

@@ -215,6 +215,38 @@ fn is_test_root(file: &str) -> bool {
     !manifest.contains("autotests = false") || manifest.contains(&listed)
 }
 
+/// A manifest may say that a target has no tests, which saves building it once more. They would not run.
+#[test]
+fn targets_built_without_tests_have_none() {
+    let (sources, mut hidden) = (files("rs"), Vec::new());
+    for (manifest, text) in files("toml").iter().filter(|(file, _)| file.ends_with("Cargo.toml")) {
+        let package = manifest.trim_end_matches("Cargo.toml");
+        let lib =
+            text.split_once("[lib]\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap_or(rest));
+        let bins = text.contains("[[bin]]")
+            && !text.split("[[bin]]").skip(1).any(|bin| !bin.contains("test = false"));
+        let untested = |file: &str| {
+            let bin = file.starts_with("bin/") || file.starts_with("main.rs");
+            if bin { bins } else { lib.lines().any(|line| line == "test = false") }
+        };
+        for (file, code) in &sources {
+            let Some(inside) = file.strip_prefix(&format!("{package}src/")) else { continue };
+            if untested(inside)
+                && code.lines().any(|line| line.trim().starts_with("#[") && line.contains("test]"))
+            {
+                hidden.push(format!("{file}: a unit test"));
+            }
+            let example = |line: &str| {
+                comment(line).is_some_and(|text| text.trim_start_matches(['/', '!', ' ']).starts_with("```"))
+            };
+            if lib.contains("doctest = false") && code.lines().any(example) {
+                hidden.push(format!("{file}: an example"));
+            }
+        }
+    }
+    none("tests that never run", &hidden);
+}
+
 /// A file that no `mod` names is not compiled.
 #[test]
 fn every_file_belongs_to_a_crate() {
@@ -323,8 +355,10 @@ fn every_device_is_tested() {
 #[test]
 fn every_invariant_names_its_file() {
     let document = read("docs/recovery.md");
-    let rules = document.lines().filter_map(|line| line.strip_prefix("| **")?.split_once("**"));
-    for (rule, _) in rules.filter(|(rule, _)| rule.starts_with('I')) {
+    let rules = document.lines().filter_map(|line| line.strip_prefix("- **I")?.split_once("**"));
+    let rules: Vec<String> = rules.map(|(number, _)| format!("I{number}")).collect();
+    assert!(!rules.is_empty(), "no invariant was found");
+    for rule in rules {
         let names = |row: &&str| {
             row.trim_matches('|')
                 .split('|')
@@ -375,11 +409,13 @@ fn every_mutation_belongs_to_an_invariant() {
         .filter(|name| name.chars().all(char::is_alphanumeric))
         .collect();
     assert!(!mutations.is_empty(), "no mutation was found");
-    let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| **I")).collect();
-    let named: Vec<&str> = rows
-        .iter()
-        .filter_map(|row| row.trim_end_matches('|').rsplit('|').next())
-        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+    let invariants = document.split_once("## Invariants").and_then(|(_, rest)| rest.split_once("\n## "));
+    let words: Vec<&str> = invariants.map_or("", |(section, _)| section).split_whitespace().collect();
+    let text = words.join(" ");
+    let items = text.split(" - **I").skip(1).filter_map(|item| item.split_once("Broken by"));
+    let named: Vec<&str> = items
+        .filter_map(|(_, names)| names.split('.').next())
+        .flat_map(|names| names.split('`').skip(1).step_by(2))
         .collect();
     for mutation in &mutations {
         assert!(named.contains(mutation), "no invariant of docs/recovery.md names {mutation}");

@@ -8,7 +8,7 @@ use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::{BLOCK_BYTES, JournalSeq, Layout, OpenError as SsdError};
 use std::ops::Range;
 
-/// A store with every page in version 2, then half of them in version 3, and in version 4; everything synced,
+/// A store with every page at version 2, then half of them at version 3, and at version 4; everything synced,
 /// some of it after the newest checkpoint.
 async fn worked(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();

@@ -9,7 +9,7 @@ const HOURS: u64 = 6;
 /// Requests per hour.
 const REQUESTS: u64 = 1200;
 
-/// Requests at a steady pace, one in `writes` of them a change. Returns the bytes that the SSD has written.
+/// Makes requests at a steady pace, one in `writes` of them a change. Returns the bytes written to the SSD.
 async fn hours(fixture: &Fixture, store: &PageStore, space: SpaceId, writes: u64) -> u64 {
     let before = fixture.ssd.stats().totals().write.bytes;
     let mut dice = 7_u32;
@@ -38,35 +38,35 @@ async fn run(policy: &str, writes: u64, bytes_per_day: Option<u64>) -> (u64, Opt
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_sink_to_the_budget_whatever_the_policy() {
+async fn writes_fall_to_the_budget_under_every_policy() {
     for policy in ["cac", "auto", "lru2", "mv-fifo", "tac"] {
         let (free, none) = run(policy, u64::MAX, None).await;
         assert_eq!(none, None);
-        // A quarter of what would be written.
+        // A quarter of the writes without a budget.
         let budget = free * 24 / HOURS / 4;
         let (written, stats) = run(policy, u64::MAX, Some(budget)).await;
         let stats = stats.unwrap();
-        // What was saved up, and the overdraft at which writes are dear enough.
+        // Allows for the initial reserve, and for the overdraft at which the price stops optional writes.
         let allowed = budget * (HOURS + 3) / 24;
         assert!(written <= allowed, "{policy}: {written} bytes of {allowed}; {free} without a budget");
         assert!(written * 2 >= budget * HOURS / 24, "{policy}: {written} bytes of {allowed}");
         assert_eq!(stats.bytes_per_day, budget);
         assert!(stats.overdrawn_bytes < budget / 12, "{policy}: {stats:?}");
-        // It is the same again.
+        // A second run gives the same result.
         assert_eq!(run(policy, u64::MAX, Some(budget)).await, (written, Some(stats)), "{policy}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_that_is_not_used_up_changes_nothing() {
+async fn an_ample_budget_changes_nothing() {
     let (free, _) = run("cac", 10, None).await;
     let (written, stats) = run("cac", 10, Some(1 << 40)).await;
     assert_eq!((written, stats.map(|stats| stats.factor)), (free, Some(1.0)));
 }
 
-/// Changed pages are written whatever the budget says, and the statistics tell that it does not suffice.
+/// Changed pages are written regardless of the budget, and the statistics show that it does not suffice.
 #[tokio::test(start_paused = true)]
-async fn a_budget_below_what_has_to_be_written_is_told() {
+async fn a_budget_below_the_required_writes_is_reported() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_policy("cac").ssd_write_budget(100_000).open().await.unwrap();
     let space = grown(&store).await;

@@ -58,7 +58,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// The pages of `space`, which has so many, that do not exist.
+    /// The pages of `space` that do not exist; `pages` is the space's number of pages.
     pub(super) fn free_in(&self, space: u32, pages: u32) -> PageRuns {
         let of_space = self.free.iter().filter(|(of, ..)| *of == space);
         of_space.flat_map(|(_, first, count)| *first..first.saturating_add(*count).min(pages)).collect()
@@ -170,7 +170,7 @@ impl Reader {
                 let word = |at| word_at(&bytes, at);
                 let long = |at| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
                 if long(16) <= self.head.since {
-                    return Err(damaged("it has a page that belongs to the backup before it"));
+                    return Err(damaged("it has a page that belongs to the previous backup"));
                 }
                 Ok(Next::Page(Copied {
                     page: PageId::new(SpaceId(word(0)), word(4)),

@@ -128,7 +128,7 @@ pub enum BackupError {
         /// The directory.
         path: PathBuf,
     },
-    /// An interrupted restoration left this directory.
+    /// An interrupted restoration has left this directory: remove it, and restore again.
     #[error("{path}: an interrupted restoration left it; remove it, then restore again", path = .path.display())]
     Unfinished {
         /// The directory.

@@ -134,7 +134,7 @@ impl PageStore {
         // Leaves little for the sync below: the next backup copies again what that one writes.
         self.sync().await?;
         // The parent module explains this order.
-        let upto = self.shared.tier.fresh_stamp();
+        let upto = self.shared.builder.rules().backed_up(self.shared.tier.fresh_stamp());
         self.shared.tier.writes_settled().await;
         self.sync().await?;
 
@@ -146,14 +146,14 @@ impl PageStore {
         let id = id_text(new_id());
         let head = Head { id, store, ssd, page_bytes, number: base.number, after, since, upto: upto.bits() };
         let mut draft = Draft::create(dir, base.number).await?;
-        // A page that is free now is, in this backup, even if its number is used again meanwhile.
+        // A page that is free now counts as free in this backup, even if its number is reused meanwhile.
         let free_before = self.shared.volume.free_pages();
-        // So is one that exists again, if no version of it is found: the backup before may have an older
-        // life.
-        let again = self.shared.volume.pages_again();
+        // So does a reused page of which no version is found: the previous backup may hold the page from
+        // before it was freed.
+        let reused = self.shared.volume.reused_pages();
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages, absent) =
-            self.copy_since(Stamp::from_bits(since), &again, &mut draft, &options).await?;
+            self.copy_since(Stamp::from_bits(since), &reused, &mut draft, &options).await?;
         self.sync().await?;
         let next_space = self.shared.meta.lock().await.manifest.next_space;
         let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
@@ -201,12 +201,12 @@ impl PageStore {
         Ok(Base { number, continues: why.map_or(Ok((head.id, head.upto)), Err) })
     }
 
-    /// Copies the pages with stamps above `since`. Returns the number of pages examined, and of pages
-    /// copied, and as runs of one those of `again` that have no version.
+    /// Copies the pages with stamps above `since`. Returns the number of pages examined, the number copied,
+    /// and those of `reused` that have no version, each as a run of one page.
     async fn copy_since(
         &self,
         since: Stamp,
-        again: &FxHashSet<PageId>,
+        reused: &FxHashSet<PageId>,
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
@@ -226,7 +226,7 @@ impl PageStore {
             let (page, read) = read.map_err(|_| BackupError::Runtime)?;
             done += 1;
             let image = self.judge(page, read)?;
-            if image.is_none() && again.contains(&page) {
+            if image.is_none() && reused.contains(&page) {
                 absent.push((page.space.0, page.no, 1));
             }
             if let Some(image) = image.filter(|image| Header::peek(image.as_slice()).stamp > since) {
@@ -244,7 +244,7 @@ impl PageStore {
         Ok((done, copied, absent))
     }
 
-    /// The image of `page` as read; `None`: there is none.
+    /// The image of `page` as read; `None` if there is none.
     fn judge(
         &self,
         page: PageId,

@@ -95,7 +95,7 @@ impl Place {
 #[must_use]
 pub struct Builder {
     pub(crate) options: Options,
-    /// Names given for the policies of pool and SSD that there are not.
+    /// The unknown names that were set as policies of the pool and the SSD.
     unknown_policies: [Option<UnknownPolicy>; 2],
     pub(crate) memory: Option<Arc<MemoryManifest>>,
     pub(crate) hdd_device: Option<SharedDevice>,
@@ -285,7 +285,7 @@ impl Builder {
         Place::of(self.ring_device.as_ref(), None)
     }
 
-    /// The SSD's policy: the one that it was switched to, or that of the options.
+    /// The SSD's policy in use: the one switched to last, or the options'.
     pub(crate) fn ssd_policy_in_use(&self) -> Result<SsdPolicy, UnknownPolicy> {
         let switched = *self.switched_ssd_policy.lock();
         switched.map_or_else(|| Ok(self.policies()?.1), Ok)
@@ -298,7 +298,7 @@ impl std::fmt::Debug for Builder {
     }
 }
 
-/// Sets the option `chosen`, or notes that there is no such policy.
+/// Sets the option `chosen`, or records in `unknown` that there is no such policy.
 fn choose<P>(
     chosen: &mut P,
     unknown: &mut Option<UnknownPolicy>,

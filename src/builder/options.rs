@@ -7,7 +7,7 @@ use pagetier_ssdcache::SsdMode;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Declares [`Options`] with its default, and a setter of [`Builder`] for each option with a type in
+/// Declares [`Options`] with its defaults, and a setter of [`Builder`] for each option that has a type in
 /// parentheses.
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident $(($set:ty))?: $type:ty = $default:expr;)*) => {
@@ -97,14 +97,13 @@ options! {
     /// The devices' costs. Default: the 2013 paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`]
     /// measures them.
     costs(Costs): Option<Costs> = None;
-    /// The time for which a new store's devices are measured, in milliseconds: see [`Builder::calibrate`].
-    /// Default: off.
+    /// How long to measure a new store's devices, in milliseconds: see [`Builder::calibrate`]. Default: off.
     calibrate_ms: Option<u64> = None;
     /// Measures the devices while the store runs and passes the costs to the policies once a second. A cost
     /// is the moving average over this many of a device's last page reads or writes ([`crate::COST_POINTS`]
     /// in the paper: Ou et al., section 3.2.2). The pages of a merged write share its time; operations longer
-    /// than 65 ms are ignored. Until there are enough samples of a kind, [`Builder::costs`] or the
-    /// calibration's result counts. Each point takes 16 bytes of memory; the maximum is 2^24 points. Default:
+    /// than 65 ms are ignored. Until there are enough samples of a kind, the cost from [`Builder::costs`] or
+    /// the calibration applies. Each point takes 16 bytes of memory; the maximum is 2^24 points. Default:
     /// off, so that a policy which weighs reads against writes (CASA, CAC, GD2L) uses the costs that it was
     /// opened with.
     online_costs(usize): Option<usize> = None;
@@ -122,13 +121,14 @@ options! {
     /// The maximum span of log, in LSN units, that redo may have to process; the store writes out older
     /// changes. Default: unbounded.
     redo_span_max(u64): Option<u64> = None;
-    /// How many bytes may be written to the SSD per day: see
-    /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Less than 1 MiB counts as 1 MiB. Default: any
-    /// number.
+    /// The maximum number of bytes written to the SSD per day: see
+    /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Less than 1 MiB counts as 1 MiB. Default:
+    /// unlimited.
     ssd_write_budget(u64): Option<u64> = None;
-    /// Room is low, and an alarm, when a file system with a file of the store has fewer bytes free than this;
-    /// for new pages the free part of the HDD counts too. The log tells when room becomes low at an opening
-    /// or a growth, and [`Stats::room`](crate::Stats::room) at any time. 0: no alarms. Default: 256 MiB.
+    /// The threshold of the low-room alarm: room is low when a file system that holds one of the store's
+    /// files has fewer bytes free than this. For new pages, the unallocated part of the HDD counts as free
+    /// too. Openings and growths log a warning when room becomes low; [`Stats::room`](crate::Stats::room)
+    /// reports it at any time. 0 disables the alarm. Default: 256 MiB.
     low_room(u64): u64 = 256 << 20;
     /// How long a request waits for a frame when all are pinned or dirty before it fails, in milliseconds.
     /// Default: 10,000.

@@ -37,7 +37,7 @@ impl Builder {
             let mut first = reserved;
             while first > pages {
                 let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
-                // Pages without a place are free.
+                // Pages without a place on the HDD are free.
                 if let Some(at) = volume.place(from)
                     && let Some(last) = homes.last_written(from, at).await?
                 {

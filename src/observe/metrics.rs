@@ -62,9 +62,9 @@ fn describe() {
     describe_counter!("pagetier_device_busy_ms_total", "Time with an operation in flight, in milliseconds");
     describe_counter!("pagetier_device_errors_total", "Operations that failed for good");
     describe_counter!("pagetier_device_retries_total", "Repeated attempts");
-    describe_gauge!("pagetier_unallocated_bytes", "What new pages can take before the HDD grows");
-    describe_gauge!("pagetier_free_bytes", "What the file systems with the store's files have free");
-    describe_gauge!("pagetier_low_room", "How many of them are below the threshold");
+    describe_gauge!("pagetier_unallocated_bytes", "Room for new pages before the HDD has to grow");
+    describe_gauge!("pagetier_free_bytes", "Free room in the file systems of the store's files");
+    describe_gauge!("pagetier_low_room", "The number of kinds of room that are below the threshold");
     describe_gauge!("pagetier_device_latency_us", "Quantiles of the latency since the opening");
 }
 

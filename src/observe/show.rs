@@ -91,7 +91,7 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
         let (budget, written) = (bytes(budget), bytes(written));
         writeln!(
             f,
-            "        write budget {budget} a day, lately {written}; a write costs {factor:.2} times"
+            "        write budget {budget} per day, recently {written}; writes priced at {factor:.2}x"
         )?;
     }
     if let Some(error) = &s.error {

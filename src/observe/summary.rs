@@ -85,10 +85,10 @@ pub struct SsdSummary {
     /// The write budget in bytes per day, if there is one.
     #[serde(default)]
     pub budget_per_day: Option<u64>,
-    /// With a budget: the bytes written lately, per day.
+    /// With a budget: the recent rate of writes, in bytes per day.
     #[serde(default)]
     pub written_per_day: Option<u64>,
-    /// With a budget: what the cost of a write is multiplied by; 1 within the budget.
+    /// With a budget: the factor on the cost of a write; 1 within the budget.
     #[serde(default)]
     pub write_factor: Option<f64>,
     /// The counters.

@@ -1,4 +1,4 @@
-//! Loads: ascending keys, with the last leaf latched between them.
+//! Bulk loads in ascending key order. The last leaf stays latched between entries.
 
 use crate::edit;
 use crate::node::{self, ENTRY_BYTES, HEADER_BYTES, Node};
@@ -6,8 +6,8 @@ use crate::tree::{Tree, TreeError};
 use pagetier::{PageMut, PageSize};
 use pagetier_wal::MiniTx;
 
-/// The number of pages of a tree with `rows` entries in full pages, as after a load by [`Appender`]. Keys
-/// have `key_bytes`, and values, which lie in their leaves, `value_bytes`.
+/// The number of pages of a tree with `rows` entries in full pages, as [`Appender`] leaves it. Each key has
+/// `key_bytes`, and each value `value_bytes`, stored in its leaf.
 #[must_use]
 pub fn full_pages(rows: u64, key_bytes: usize, value_bytes: usize, page_size: PageSize) -> u64 {
     let space = page_size.payload_bytes() - HEADER_BYTES;
@@ -21,7 +21,7 @@ pub fn full_pages(rows: u64, key_bytes: usize, value_bytes: usize, page_size: Pa
     pages
 }
 
-/// Appends entries to a tree that has no other user. Fills pages completely.
+/// Appends entries to a tree that no other task uses. Fills pages completely.
 #[derive(Debug)]
 pub struct Appender<'t> {
     tree: &'t Tree,

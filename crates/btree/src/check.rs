@@ -1,4 +1,4 @@
-//! Walks a whole tree: verifies order, links, fences and chains, and that every page has exactly one use.
+//! Walks a whole tree and verifies order, links, fences and chains, and that every page has exactly one use.
 
 use crate::node::{Chain, HEADER_BYTES, Meta, NONE, Node, OVERFLOW, Stored, kind_of};
 use crate::tree::{META_PAGE, ROOT, Tree, TreeError};
@@ -7,32 +7,32 @@ use pagetier::{Lsn, PageRef};
 /// Problems beyond this number are counted but not listed.
 const LISTED_MAX: usize = 50;
 
-/// What [`Tree::check`] found.
+/// The findings of [`Tree::check`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Keys.
+    /// The number of entries.
     pub entries: u64,
-    /// Bytes of keys and values.
+    /// The bytes of all keys and values.
     pub bytes: u64,
-    /// Levels of the tree.
+    /// The number of levels.
     pub height: u32,
-    /// Leaves.
+    /// The number of leaves.
     pub leaves: u64,
-    /// Inner nodes.
+    /// The number of inner nodes.
     pub inner: u64,
-    /// Pages of long values.
+    /// The number of pages that hold long values.
     pub overflow: u64,
-    /// Free pages.
+    /// The number of free pages.
     pub free: u64,
-    /// The number of problems; 0: the tree is sound.
+    /// The number of problems; 0 if the tree is sound.
     pub problems: u64,
     /// Descriptions of the first problems.
     pub listed: Vec<String>,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether the check found no problem.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems == 0
@@ -47,14 +47,14 @@ impl CheckReport {
 }
 
 impl Tree {
-    /// Reads every page of the tree and verifies order, links, counts, chains and free pages; that no page is
+    /// Reads every page of the tree. Verifies order, links, counts, chains and free pages; that no page is
     /// used twice and none is lost; and that no page is newer than the log. Calls `progress` with the number
     /// of pages seen and their total.
     ///
-    /// Reads and changes within one page continue meanwhile. A change to several pages waits for the check.
+    /// Reads, and changes within one page, continue meanwhile. A change to several pages waits for the check.
     ///
     /// # Errors
-    /// The meta page cannot be read. Other pages that cannot be read are problems of the report.
+    /// The meta page cannot be read. The report lists other unreadable pages as problems.
     pub async fn check(&self, progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport, TreeError> {
         let _frozen = self.structure.write().await;
         let Some(meta) = Self::meta(&self.store, self.space).await? else {
@@ -80,7 +80,7 @@ struct Walk<'t, 'p> {
     tree: &'t Tree,
     report: CheckReport,
     uses: Vec<bool>,
-    /// Every page has a record in the log.
+    /// Whether every page has a record in the log.
     logged: bool,
     seen: u64,
     progress: Box<dyn FnMut(u64, u64) + Send + 'p>,
@@ -116,7 +116,7 @@ impl Walk<'_, '_> {
     async fn get(&mut self, no: u32) -> Option<PageRef<'_>> {
         match self.tree.store.get(self.tree.id(no)).await {
             Ok(page) => {
-                // Read the log's end under the latch: before that, both the page and the log may change.
+                // Read the log's end under the latch, so that the page cannot acquire a newer LSN in between.
                 let log_end = self.tree.wal.as_ref().map_or(Lsn(0), |wal| wal.end());
                 if page.lsn() > log_end || self.logged && page.lsn() == Lsn(0) {
                     let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());

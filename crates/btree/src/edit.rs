@@ -3,7 +3,8 @@
 use crate::node::{FREE, HEADER_BYTES, MAGIC, META, Meta, NONE, Node, OVERFLOW, SLOT_BYTES, kind_of};
 use pagetier_wal::MiniTx;
 
-/// Puts a cell where a search has found its key or its place. The caller has checked that the node has room.
+/// Writes a cell to the slot or the insertion point that a search found. The caller has checked that the node
+/// has room.
 pub(crate) fn put(m: &mut MiniTx<'_>, page: usize, found: Result<usize, usize>, cell: &[u8]) {
     let node = Node(m.payload(page));
     match found {
@@ -60,7 +61,7 @@ pub(crate) fn truncate(m: &mut MiniTx<'_>, page: usize, slot: usize) {
     set_counts(m, page, slot, heap, dead);
 }
 
-/// Formats a page as a node with these cells. `run` is the slot where an ascending run would go on.
+/// Formats a page as a node with these cells. `run` is the slot where an ascending run would continue.
 pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, level: u8, next: u32, run: usize, cells: &[&[u8]]) {
     let payload = m.payload(page).len();
     let heap = payload - cells.iter().map(|cell| cell.len()).sum::<usize>();
@@ -84,7 +85,7 @@ pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, level: u8, next: u32, run: 
     }
 }
 
-/// Formats a page as a part of a long value.
+/// Formats a page as part of a long value.
 pub(crate) fn build_overflow(m: &mut MiniTx<'_>, page: usize, next: u32, part: &[u8]) {
     let mut front = [0; HEADER_BYTES];
     front[0] = OVERFLOW;
@@ -95,7 +96,7 @@ pub(crate) fn build_overflow(m: &mut MiniTx<'_>, page: usize, next: u32, part: &
     m.write(page, HEADER_BYTES, part);
 }
 
-/// Formats a page that holds nothing.
+/// Formats a page as free.
 pub(crate) fn build_free(m: &mut MiniTx<'_>, page: usize, next: u32) {
     m.zero(page);
     m.write(page, 0, &[FREE]);

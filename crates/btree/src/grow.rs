@@ -1,4 +1,4 @@
-//! Inserts that take more than one page: splits, and values in chains.
+//! Inserts that change more than one page: splits, and values in chains.
 
 use crate::edit;
 use crate::node::{self, HEADER_BYTES, NONE, Node, SLOT_BYTES};
@@ -8,11 +8,11 @@ use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
 
 impl Tree {
-    /// Puts an entry into a leaf that was recently full, or whose value is in a chain, or was.
+    /// Puts an entry whose leaf lacked room a moment ago, or whose value is, or was, in a chain.
     #[cold]
     pub(crate) async fn put_structural(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
         let _structure = self.structure.read().await;
-        // 1. Descend with exclusive latches; release those above a node with room.
+        // 1. Descend with exclusive latches; release those above each node with room.
         let mut held: Vec<PageMut<'_>> = Vec::new();
         let mut page = self.node_mut(ROOT, None).await?;
         while Node(&page).level() > 0 {
@@ -33,17 +33,17 @@ impl Tree {
         }
         let freed = Node(&page).chain(Node(&page).search(key));
         let supply = self.supply(wanted, freed).await?;
-        // 3. Ascend, splitting nodes without room. All of it is one record.
+        // 3. Ascend, splitting nodes without room, in a single record.
         Ok(self.put_upward(page, held, supply, key, value))
     }
 
-    /// Whether a leaf has room for the entry, or an inner node for any other child.
+    /// Whether a leaf has room for the entry, or an inner node for one more child with any key.
     pub(crate) fn has_room(&self, node: Node<'_>, key: &[u8], value: &[u8]) -> bool {
         if node.level() > 0 {
             return node.room() >= node::CELL_BYTES + self.key_bytes_max() + SLOT_BYTES;
         }
         let wanted = node::cell_bytes(key, value, self.payload()) + SLOT_BYTES;
-        // The cell that the entry replaces counts only if the others do not leave enough room.
+        // Look for a cell that the entry replaces only if the node lacks room without it.
         node.room() >= wanted
             || node.search(key).is_ok_and(|slot| node.room() + node.cell(slot).len() + SLOT_BYTES >= wanted)
     }
@@ -85,7 +85,7 @@ impl Tree {
     }
 }
 
-/// Moves the root's contents to a page below it: the root's number does not change.
+/// Moves the root's contents to a new page below it, since the root's page number must not change.
 fn raise_root(m: &mut MiniTx<'_>, root: usize, below: usize) {
     let copy = m.payload(root).to_vec();
     let node = Node(&copy);
@@ -95,8 +95,8 @@ fn raise_root(m: &mut MiniTx<'_>, root: usize, below: usize) {
     edit::build(m, root, node.level() + 1, NONE, 0, &[&only]);
 }
 
-/// Moves the upper part of `left` to the new page `right`, and puts the cell of `key` into the proper half.
-/// Returns the key and the cell that the parent needs for `right`.
+/// Moves the upper part of `left` to the new page `right`, and puts the cell of `key` into the half it
+/// belongs to. Returns the key and the cell that the parent needs for `right`.
 fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let copy = m.payload(left).to_vec();
     let node = Node(&copy);
@@ -124,12 +124,12 @@ fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8])
     (fence, cell)
 }
 
-/// The first of the cells that moves right, where `slot` is the one to come: behind an ascending run, so that
-/// it leaves full nodes behind; otherwise where half of the bytes are below.
+/// The index of the first cell to move right; `slot` is that of the new cell. An ascending run is split at
+/// its end, so that it leaves full nodes behind; other nodes are split at half of their bytes.
 fn split_point(cells: &[&[u8]], slot: usize, node: Node<'_>) -> usize {
     let bytes = |cells: &[&[u8]]| cells.iter().map(|cell| cell.len() + SLOT_BYTES).sum::<usize>();
     if slot > 0 && slot == node.run() {
-        // A run that goes on in the middle fills the left node.
+        // A run in the middle of the node first fills the left half.
         let fits = bytes(&cells[..=slot]) <= node.0.len() - HEADER_BYTES;
         return slot + usize::from(fits && slot + 1 < cells.len());
     }

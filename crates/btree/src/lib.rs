@@ -1,14 +1,14 @@
-//! A B+-tree for engines on Pagetier, shared by `pagetier-kv` and `tpcc_lite`: keys and values of any length,
-//! range scans in both directions, every change a record of `pagetier-wal`.
+//! A B+-tree for engines on Pagetier, shared by `pagetier-kv` and `tpcc_lite`: variable-length keys and
+//! values, range scans in both directions, and one `pagetier-wal` record per change.
 //!
 //! | question | file |
 //! | --- | --- |
 //! | How is a page laid out, and how is it changed? | `node.rs`, `edit.rs` |
 //! | What do readers and writers latch? | `tree.rs` |
-//! | How are pages taken and given back? | `pages.rs` |
+//! | How are pages allocated and freed? | `pages.rs` |
 //! | How does the tree grow and shrink? | `grow.rs`, `shrink.rs` |
-//! | How is it read in order, and loaded? | `scan.rs`, `append.rs` |
-//! | What is a sound tree? | `check.rs` |
+//! | How is it scanned and bulk-loaded? | `scan.rs`, `append.rs` |
+//! | What makes a tree sound? | `check.rs` |
 
 #![forbid(unsafe_code)]
 

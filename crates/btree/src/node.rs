@@ -4,20 +4,20 @@
 //! 0   1  kind: 1 leaf, 2 inner, 3 overflow, 4 meta, 5 free
 //! 1   1  level: 0 for leaves
 //! 2   2  number of entries
-//! 4   2  where the lowest cell begins; the payload's length without cells
-//! 6   2  bytes of cells that were removed from among the others
+//! 4   2  offset of the lowest cell; the payload's length if there are no cells
+//! 6   2  bytes of removed cells in the cell area
 //! 8   4  leaf: its right neighbour; overflow and free: the next page; meta: the first free page; u32::MAX: none
 //! 12  4  overflow: bytes of the value in this page
-//! 12  2  leaf, inner: one past the slot of the last insert: the next one here continues an ascending run
-//! 16     slots (2 each): where the cells begin, in key order; cells grow down from the end of the payload
+//! 12  2  leaf, inner: one past the slot of the last insert; an insert there continues an ascending run
+//! 16     slots (2 each): the cells' offsets in key order; cells grow down from the end of the payload
 //! ```
-//! A cell is the key's length (2), a word (4), the key, and the rest. In an inner node the word is the child,
-//! whose keys are at or above the cell's; the first key of the leftmost node of a level is empty. In a leaf
-//! the word is the value's length and the rest the value; with bit 31 set the rest is the first and the last
-//! page of the value's chain. Integers are little-endian.
+//! A cell consists of the key's length (2), a word (4), the key, and the rest. In an inner node the word is
+//! the child, whose keys are at or above the cell's; the first key of the leftmost node of a level is empty.
+//! In a leaf the word is the value's length and the rest is the value; with bit 31 set, the rest is the first
+//! and the last page of the value's chain. Integers are little-endian.
 //!
-//! The meta page: the magic (8, at 16), the engine's tag (8), the number of pages ever taken (4), and of free
-//! ones (4).
+//! The meta page holds the magic (8, at 16), the engine's tag (8), the number of pages ever allocated (4),
+//! and the number of free pages (4).
 
 use std::cmp::Ordering;
 
@@ -34,19 +34,19 @@ pub(crate) const MAGIC: &[u8; 8] = b"PTKV\0\0\0\x01";
 
 pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const SLOT_BYTES: usize = 2;
-/// A cell without its key and rest.
+/// Bytes of a cell without its key and rest.
 pub(crate) const CELL_BYTES: usize = 6;
-/// What an entry takes in its node beside key and value, in bytes.
+/// The space an entry takes in its node in addition to key and value, in bytes.
 pub const ENTRY_BYTES: usize = CELL_BYTES + SLOT_BYTES;
 const CHAINED: u32 = 1 << 31;
 const CHAIN_BYTES: usize = 8;
 
-/// The longest key, in bytes. Four cells fit into a page, whatever they are.
+/// The longest key, in bytes: a page holds at least four cells of any kind.
 pub(crate) fn key_bytes_max(payload: usize) -> usize {
     payload / 8
 }
 
-/// The longest cell, in bytes: a longer value goes to pages of its own.
+/// The longest cell, in bytes: longer values are stored in a chain of pages.
 pub(crate) fn cell_bytes_max(payload: usize) -> usize {
     (payload - HEADER_BYTES) / 4 - SLOT_BYTES
 }
@@ -56,7 +56,7 @@ pub(crate) fn kind_of(level: u8) -> u8 {
     if level == 0 { LEAF } else { INNER }
 }
 
-/// A value as a leaf has it.
+/// A value as stored in a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stored<'p> {
     Inline(&'p [u8]),
@@ -79,8 +79,8 @@ impl Chain {
     }
 }
 
-/// Reads a payload. Never panics: what lies outside of the payload reads as empty, and [`Node::validate`]
-/// says so.
+/// Reads a payload. Never panics: anything outside the payload reads as empty or zero, and [`Node::validate`]
+/// reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'p>(pub(crate) &'p [u8]);
 
@@ -109,7 +109,7 @@ impl<'p> Node<'p> {
         u32_at(self.0, 8)
     }
 
-    /// The slot of the next insert in an ascending run.
+    /// The slot whose insert would continue an ascending run.
     pub(crate) fn run(self) -> usize {
         u16_at(self.0, 12)
     }
@@ -120,7 +120,7 @@ impl<'p> Node<'p> {
         self.0.get(HEADER_BYTES..HEADER_BYTES + bytes).unwrap_or_default()
     }
 
-    /// The bytes that cells and slots may still take, after the page is compacted.
+    /// The bytes available to further cells and slots once the page is compacted.
     pub(crate) fn room(self) -> usize {
         self.gap() + self.dead()
     }
@@ -135,12 +135,12 @@ impl<'p> Node<'p> {
         (self.0.len() - HEADER_BYTES).saturating_sub(self.room())
     }
 
-    /// Where the cell in `slot` begins.
+    /// The offset of the cell in `slot`.
     pub(crate) fn cell_at(self, slot: usize) -> usize {
         u16_at(self.0, HEADER_BYTES + slot * SLOT_BYTES)
     }
 
-    /// The cell in `slot`, with everything behind it.
+    /// The payload from the cell in `slot` on.
     fn tail(self, slot: usize) -> &'p [u8] {
         let at = self.cell_at(slot);
         self.0.get(at..).filter(|tail| tail.len() >= CELL_BYTES).unwrap_or(&[0; CELL_BYTES])
@@ -156,7 +156,7 @@ impl<'p> Node<'p> {
         u32_at(self.tail(slot), 2)
     }
 
-    /// The bytes behind the key in `slot`.
+    /// The number of bytes after the key in `slot`.
     fn rest_bytes(self, slot: usize) -> usize {
         let word = u32_at(self.tail(slot), 2);
         match self.kind() {
@@ -187,12 +187,12 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// Where the value in `slot` begins.
+    /// The offset of the value in `slot`.
     pub(crate) fn value_at(self, slot: usize) -> usize {
         self.cell_at(slot) + CELL_BYTES + u16_at(self.tail(slot), 0)
     }
 
-    /// The chain of the value that a search has found.
+    /// The chain of the value that a search found, if it has one.
     pub(crate) fn chain(self, found: Result<usize, usize>) -> Option<Chain> {
         match found.map(|slot| self.value(slot)) {
             Ok(Stored::Chain(chain)) => Some(chain),
@@ -231,7 +231,8 @@ impl<'p> Node<'p> {
         (0..self.count()).map(move |slot| self.cell(slot))
     }
 
-    /// Whether a node's slots and cells lie within it, fill it as its header says, and are in order.
+    /// Verifies that a node's slots and cells lie within it, take the space that its header says, and are in
+    /// order.
     pub(crate) fn validate(self) -> Result<(), &'static str> {
         let slots_end = HEADER_BYTES + self.count() * SLOT_BYTES;
         if self.heap() > self.0.len() || slots_end > self.heap() {
@@ -254,13 +255,13 @@ impl<'p> Node<'p> {
     }
 }
 
-/// What a tree's meta page says.
+/// The contents of a tree's meta page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Meta {
-    /// The engine's own number, such as its log's identity. 0: the tree was loaded without a log.
+    /// A number of the engine's choice, such as its log's identity. 0: the tree was loaded without a log.
     pub tag: u64,
-    /// The number of pages ever taken, which is the next page.
+    /// The number of pages ever allocated, which is also the number of the next new page.
     pub end: u32,
     /// The number of free pages.
     pub free: u32,
@@ -279,12 +280,12 @@ impl Meta {
     }
 }
 
-/// A leaf's cell with the value in it.
+/// A leaf cell that contains its value.
 pub(crate) fn inline_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
     cell(key, value.len() as u32, value)
 }
 
-/// A leaf's cell with the value elsewhere.
+/// A leaf cell whose value is in a chain.
 pub(crate) fn chain_cell(key: &[u8], chain: Chain) -> Vec<u8> {
     let mut rest = [0; CHAIN_BYTES];
     rest[..4].copy_from_slice(&chain.first.to_le_bytes());
@@ -297,7 +298,7 @@ pub(crate) fn is_inline(key: &[u8], value: &[u8], payload: usize) -> bool {
     CELL_BYTES + key.len() + value.len() <= cell_bytes_max(payload)
 }
 
-/// The length of a leaf's cell.
+/// The length of a leaf cell.
 pub(crate) fn cell_bytes(key: &[u8], value: &[u8], payload: usize) -> usize {
     CELL_BYTES + key.len() + if is_inline(key, value, payload) { value.len() } else { CHAIN_BYTES }
 }
@@ -316,7 +317,7 @@ fn cell(key: &[u8], word: u32, rest: &[u8]) -> Vec<u8> {
     cell
 }
 
-/// The shortest key that is above `left` and at most `right`, which is above `left`.
+/// The shortest key above `left` that is at most `right`. `right` must be above `left`.
 pub(crate) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
     &right[..(common + 1).min(right.len())]

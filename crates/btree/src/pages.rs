@@ -1,8 +1,8 @@
-//! Pages taken and given back, and the chains of long values.
+//! Page allocation, and the chains of long values.
 //!
-//! The meta page counts the pages ever taken, so a page that was acquired in the store but never recorded in
-//! the log is taken again: nothing leaks. Free pages form a list; a chain joins it as a whole, by its last
-//! page, whatever its length.
+//! The meta page counts the pages ever allocated. A page that was created in the store but never logged is
+//! therefore allocated again, and nothing leaks. Free pages form a linked list; a chain of any length joins
+//! it as a whole, through its last page.
 
 use crate::edit;
 use crate::node::{Chain, HEADER_BYTES, META, Meta, NONE, Node, OVERFLOW};
@@ -10,16 +10,16 @@ use crate::tree::{META_PAGE, Tree, TreeError};
 use pagetier::PageMut;
 use pagetier_wal::MiniTx;
 
-/// The pages that a change takes, acquired before it changes anything; and what becomes free with it.
+/// The pages that a change allocates, and the chain that it frees. Acquired before anything changes.
 pub(crate) struct Supply<'s> {
     meta: PageMut<'s>,
     now: Meta,
     pages: Vec<PageMut<'s>>,
-    /// A chain to be freed: its last page.
+    /// A chain to free, and its last page.
     freed: Option<(Chain, PageMut<'s>)>,
 }
 
-/// A [`Supply`] whose pages are in the mini-transaction.
+/// A [`Supply`] whose pages have joined the mini-transaction.
 pub(crate) struct Supplied {
     meta: usize,
     now: Meta,
@@ -27,8 +27,8 @@ pub(crate) struct Supplied {
 }
 
 impl Tree {
-    /// Acquires `wanted` pages, and what it takes to free the chain `freed`. The caller shares `structure`,
-    /// and has latched every other page that it needs: the meta page comes after them.
+    /// Acquires `wanted` pages, and what freeing the chain `freed` requires. The caller holds `structure` in
+    /// shared mode and has latched every other page that it needs: the meta page comes after them.
     pub(crate) async fn supply(&self, wanted: usize, freed: Option<Chain>) -> Result<Supply<'_>, TreeError> {
         let meta = self.store.get_mut(self.id(META_PAGE)).await?;
         let Some(mut now) = Meta::read(&meta) else {
@@ -67,7 +67,7 @@ impl Tree {
         }
     }
 
-    /// Reads a long value, whose leaf the caller has latched.
+    /// Reads a long value. The caller holds the latch of its leaf.
     pub(crate) async fn read_chain(&self, chain: Chain) -> Result<Vec<u8>, TreeError> {
         let mut value = Vec::with_capacity(chain.bytes.min(self.value_bytes_max()));
         let mut no = chain.first;
@@ -84,14 +84,14 @@ impl Tree {
         Ok(value)
     }
 
-    /// The number of pages for a value of `bytes` that is not in its leaf.
+    /// The number of pages that a value of `bytes` takes outside its leaf.
     pub(crate) fn chain_pages(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.payload() - HEADER_BYTES)
     }
 }
 
 impl<'s> Supply<'s> {
-    /// Puts the pages into the mini-transaction, and frees what is to be freed.
+    /// Adds the pages to the mini-transaction, and frees the chain if there is one.
     pub(crate) fn enter(self, m: &mut MiniTx<'s>, payload: usize) -> Supplied {
         let meta = m.add(self.meta);
         let mut supplied =
@@ -107,7 +107,7 @@ impl<'s> Supply<'s> {
 }
 
 impl Supplied {
-    /// Frees a page that is in the mini-transaction.
+    /// Frees a page of the mini-transaction.
     pub(crate) fn free(&mut self, m: &mut MiniTx<'_>, page: usize) {
         edit::build_free(m, page, self.now.head);
         self.now.head = m.id(page).no;
@@ -119,7 +119,7 @@ impl Supplied {
         edit::set_meta(m, self.meta, self.now);
     }
 
-    /// Writes a long value to the first `count` of the pages taken.
+    /// Writes a long value to the first `count` of the allocated pages.
     pub(crate) fn write_chain(&mut self, m: &mut MiniTx<'_>, count: usize, value: &[u8]) -> Chain {
         let pages: Vec<usize> = self.pages.drain(..count).collect();
         let numbers: Vec<u32> = pages.iter().map(|page| m.id(*page).no).collect();

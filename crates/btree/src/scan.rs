@@ -1,7 +1,8 @@
 //! Scans, forward and backward.
 //!
-//! A [`Scan`] copies the entries of one leaf at a time, under its latch, and holds nothing in between. So it
-//! sees each entry that is there all the while exactly once, and others as they are when it passes them.
+//! A [`Scan`] copies the entries of one leaf at a time under its latch, and holds no latch in between. It
+//! returns every entry that exists throughout the scan exactly once. An entry that changes during the scan is
+//! returned as it was when the scan passed it.
 
 use crate::node::{NONE, Node};
 use crate::tree::{ROOT, Tree, TreeError};
@@ -24,16 +25,16 @@ pub struct Scan<'k> {
 }
 
 impl Tree {
-    /// The entries of `range` in key order; [`Scan::backward`] reverses it. Not a snapshot: an entry that is
-    /// changed while the scan runs is seen before or after the change.
+    /// The entries of `range` in key order; [`Scan::backward`] reverses it. Not a snapshot: an entry that
+    /// changes while the scan runs is seen either before or after the change.
     #[must_use]
     pub fn scan<'r>(&self, range: impl RangeBounds<&'r [u8]>) -> Scan<'_> {
         let [from, to] = [range.start_bound(), range.end_bound()].map(|bound| bound.map(|key| key.to_vec()));
         Scan { tree: self, from, to, backward: false, batch: VecDeque::new(), ended: false }
     }
 
-    /// Passes the entries from `from` on, in order, to `see` until it breaks. `see` runs under the leaf's
-    /// latch. Not a snapshot: it proceeds leaf by leaf.
+    /// Passes the entries from `from` on to `see`, in key order, until it breaks. `see` runs under the leaf's
+    /// latch. Not a snapshot: the visit proceeds leaf by leaf.
     ///
     /// # Errors
     /// A page cannot be read.
@@ -61,7 +62,7 @@ impl Tree {
 }
 
 impl<'k> Scan<'k> {
-    /// The same range in descending order. For a scan that has not begun.
+    /// Reverses the order. Call it before the first [`Scan::next`].
     #[must_use]
     pub fn backward(mut self) -> Self {
         self.backward = true;
@@ -108,7 +109,7 @@ impl<'k> Scan<'k> {
         let mut entries = self.copy(&leaf, self.in_range(Node(&leaf))).await?;
         entries.reverse();
         self.ended = fence.as_deref().is_none_or(|fence| self.starts_at(fence));
-        // The next leaf to the left ends below the fence of this one.
+        // All keys of the next leaf to the left are below this leaf's fence.
         match (entries.last(), fence) {
             (_, Some(fence)) => self.to = Bound::Excluded(fence),
             (Some((key, _)), None) => self.to = Bound::Excluded(key.clone()),
@@ -118,7 +119,7 @@ impl<'k> Scan<'k> {
         Ok(())
     }
 
-    /// Whether the range has nothing below `fence`.
+    /// Whether the range contains nothing below `fence`.
     fn starts_at(&self, fence: &[u8]) -> bool {
         match &self.from {
             Bound::Included(from) | Bound::Excluded(from) => &from[..] >= fence,
@@ -126,8 +127,8 @@ impl<'k> Scan<'k> {
         }
     }
 
-    /// The leaf that covers the greatest keys of the range, and the lowest key that it may hold; `None` for
-    /// the leftmost leaf.
+    /// The leaf that covers the greatest keys of the range, and the lowest key that it may hold (`None` for
+    /// the leftmost leaf).
     async fn leaf_below(&self) -> Result<(PageRef<'k>, Option<Vec<u8>>), TreeError> {
         let mut fence = None;
         let mut page = self.tree.node(ROOT, None).await?;
@@ -148,7 +149,7 @@ impl<'k> Scan<'k> {
         Ok((page, fence))
     }
 
-    /// The slots of a leaf whose entries are in the range.
+    /// The slots of the leaf's entries within the range.
     fn in_range(&self, leaf: Node<'_>) -> Range<usize> {
         let above = |bound: &[u8], inclusive: bool| match leaf.search(bound) {
             Ok(slot) => slot + usize::from(!inclusive),

@@ -1,8 +1,9 @@
-//! Deletes, and merges of nodes that became small.
+//! Deletes, and merges of nodes that have become small.
 //!
-//! A node is merged with a neighbour below the same parent if one page can hold both. The right page of the
-//! two becomes free, so the link of a leaf further left never changes. An attempt is made when a node falls
-//! below a quarter, below an eighth, and when a leaf loses its last entry or an inner node all but one child.
+//! A node is merged with a neighbour under the same parent if one page can hold both. The right page of the
+//! two becomes free, so no other leaf's link changes. A merge is attempted when a node falls below a quarter
+//! full, when it falls below an eighth, and when a leaf loses its last entry or an inner node all but one
+//! child.
 
 use crate::edit;
 use crate::node::{HEADER_BYTES, INNER, Node, SLOT_BYTES};
@@ -10,7 +11,7 @@ use crate::tree::{ROOT, Tree, TreeError};
 use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
 
-/// Whether removing `slot` is the moment to merge the node.
+/// Whether removing `slot` calls for an attempt to merge the node.
 fn calls_for_merge(node: Node<'_>, slot: usize) -> bool {
     let (before, freed) = (node.used(), node.cell(slot).len() + SLOT_BYTES);
     let after = before.saturating_sub(freed);
@@ -23,7 +24,7 @@ fn calls_for_merge(node: Node<'_>, slot: usize) -> bool {
 }
 
 impl Tree {
-    /// Removes `key`; returns the position of the record, or `None` when there is no such key.
+    /// Removes `key`; returns the position of the log record, or `None` when the key does not exist.
     ///
     /// # Errors
     /// A page cannot be read.
@@ -49,7 +50,7 @@ impl Tree {
             }
             let lsn = m.commit();
             drop(structure);
-            // The entry is gone: a failure of what follows leaves a sound tree with small nodes.
+            // The entry is gone. If a merge fails, the tree is sound but keeps small nodes.
             if small && let Err(error) = self.merge_path(key).await {
                 tracing::warn!(%error, "nodes were not merged");
             }
@@ -57,7 +58,7 @@ impl Tree {
         }
     }
 
-    /// Merges the leaf that covers `key`, then the nodes above it that became small, as far as it goes.
+    /// Merges the leaf that covers `key`, then the nodes above it that become small in turn.
     #[cold]
     async fn merge_path(&self, key: &[u8]) -> Result<(), TreeError> {
         let _structure = self.structure.read().await;
@@ -75,8 +76,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Merges the child that covers `key` with a neighbour; true if the parent calls for a merge after that,
-    /// or has no other child.
+    /// Merges the child that covers `key` with a neighbour. Returns whether the parent should be merged next:
+    /// it became small, or has only one child.
     async fn merge_below<'s>(&'s self, parent: PageMut<'s>, key: &[u8]) -> Result<bool, TreeError> {
         let (node, level) = (Node(&parent), Node(&parent).level() - 1);
         let slot = node.slot_for(key);
@@ -106,7 +107,8 @@ impl Tree {
         Ok(node.count() == 1)
     }
 
-    /// Moves the contents of the root's only child into the root; false when there is none.
+    /// Moves the contents of the root's only child into the root. Returns false when the root is a leaf or
+    /// has several children.
     async fn lower_root(&self) -> Result<bool, TreeError> {
         let root = self.node_mut(ROOT, None).await?;
         let node = Node(&root);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-/// The number of an entry and the number of its value: [`key`] and [`value`] make bytes of them.
+/// The numbers of an entry and of its value, which [`key`] and [`value`] turn into bytes.
 type Model = BTreeMap<u32, u32>;
 
 const PAGE: u64 = 4096;
@@ -52,7 +52,7 @@ fn key(n: u32) -> Vec<u8> {
     key
 }
 
-/// Mostly a short value; some take a quarter of a page, and some several pages.
+/// Mostly short values; some take a quarter of a page, and some take several pages.
 fn value(n: u32) -> Vec<u8> {
     let bytes = match mix(n) % 32 {
         0 => 4 + mix(n) as usize % 12_000,
@@ -113,7 +113,7 @@ async fn end(tree: &Tree) -> u64 {
     Tree::meta(&tree.store, tree.space).await.unwrap().unwrap().end.into()
 }
 
-/// Polls a future up to `polls` times; `None`: it is dropped half-way.
+/// Polls a future up to `polls` times; `None` when it had not completed and was dropped.
 async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -128,8 +128,8 @@ async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
     .await
 }
 
-/// One operation on an entry, of which the caller is the only user; changes are dropped after `polls` polls.
-/// Mostly inserts while the tree grows, mostly deletes otherwise.
+/// Performs one operation on an entry that only the caller uses; drops changes after `polls` polls. Mostly
+/// inserts while the tree grows, mostly deletes otherwise.
 async fn step(tree: &Tree, rng: &mut SmallRng, model: &mut Model, n: u32, growing: bool, polls: u32) {
     let (old, new) = (model.get(&n).copied(), rng.random());
     let (done, changed) = match rng.random_range(0..10) {
@@ -232,9 +232,9 @@ async fn a_queue_reuses_its_pages_and_stays_short() {
     assert!(end(&tree).await < 30, "{} pages", end(&tree).await);
 }
 
-/// Seven tasks change keys of their own while two scan in both directions and check the tree: the keys that
-/// stay are seen exactly once. Splits, merges and chains meet; the pool holds a part of the pages only. Some
-/// changes are dropped while they wait: each has happened or not.
+/// Seven tasks change keys of their own while two others scan in both directions and check the tree: every
+/// scan sees each permanent key exactly once. Splits, merges and chains interleave; the pool holds only part
+/// of the pages. Some changes are dropped while they wait: each took full effect or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_do_not_lose_each_others_entries() {
     let dir = tempfile::tempdir().unwrap();
@@ -309,7 +309,7 @@ fn redo_restores_a_tree() {
     let dir = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     for life in 0..6 {
-        // Dropping its runtime ends a life at once, background tasks included.
+        // Dropping the runtime ends a life at once, background tasks included.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(live_and_crash(dir.path(), life, &mut model));
     }

@@ -1,22 +1,24 @@
-//! The tree: a B+-tree in one space. Page 0 is the meta page, page 1 always the root. Leaves are chained to
-//! the right.
+//! A B+-tree in one space. Page 0 is the meta page; page 1 is always the root. Each leaf links to its right
+//! neighbour.
 //!
 //! **Latches.** A child is latched before its parent is released. Readers, and writers of one leaf, latch
-//! inner nodes shared and only the leaf exclusively. A change that needs more than its leaf descends anew: a
-//! split with exclusive latches, releasing everything above a node with room; a merge to the parent of the
-//! nodes that it merges. All latches are taken in this order, so there is no deadlock:
+//! inner nodes in shared mode; writers latch only the leaf exclusively. A change that needs more than its
+//! leaf descends again: a split latches exclusively and releases everything above a node with room; a merge
+//! descends to the parent of the nodes that it merges. All latches are taken in this order, which rules out
+//! deadlocks:
 //!
 //! 1. from the root downward;
-//! 2. on one level from left to right (scans and merges);
+//! 2. within a level from left to right (scans and merges);
 //! 3. the meta page, then free pages and the last page of a freed chain, which no other task can reach: a
 //!    chain is read only while its leaf is latched.
 //!
-//! **Structure.** Changes of several pages share `structure`; [`Tree::check`] takes it exclusively, so that
-//! pages neither join nor leave the tree while it walks. A task locks it before it latches a page.
+//! **Structure.** Changes to several pages lock `structure` in shared mode; [`Tree::check`] locks it
+//! exclusively, so that no page joins or leaves the tree during its walk. A task locks it before it latches a
+//! page.
 //!
-//! **Records.** Each change is one mini-transaction. It waits for all of its pages first, and then changes
-//! them without an await point: an error or a dropped future leaves the tree as it was. A delete that merges
-//! nodes takes several mini-transactions, each of which leaves a sound tree.
+//! **Records.** Each change is one mini-transaction. It first waits for all of its pages and then changes
+//! them without an await point, so an error or a dropped future leaves the tree unchanged. A delete that
+//! merges nodes takes several mini-transactions, each of which leaves a sound tree.
 
 use crate::edit;
 use crate::node::{self, Meta, Node, Stored};
@@ -32,13 +34,13 @@ pub(crate) const ROOT: u32 = 1;
 /// The longest value, in pages.
 const VALUE_PAGES_MAX: usize = 64;
 
-/// Why an operation on a tree failed. The operation has changed nothing.
+/// Why an operation on a tree failed. A failed operation has changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] pagetier::Error),
-    /// A page is not the expected part of the tree.
+    /// A page is not the part of the tree that it should be.
     #[error("page {page} is not what the tree expects: {what}")]
     Damaged {
         /// The page.
@@ -50,8 +52,8 @@ pub enum TreeError {
 
 /// A tree, shared between tasks by reference; every operation is atomic with respect to the others.
 ///
-/// An operation whose future is dropped has changed the tree completely or not at all, in memory and in the
-/// log. The caller must not hold a page of the tree during a call.
+/// An operation whose future is dropped either takes full effect, in memory and in the log, or none. The
+/// caller must not hold a guard of one of the tree's pages during a call.
 #[derive(Debug)]
 pub struct Tree {
     pub(crate) store: Arc<PageStore>,
@@ -61,8 +63,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Creates an empty tree in the empty space `space`, and opens it as [`Tree::open`] does. `tag` is the
-    /// engine's own: see [`Meta`]. The record that creates the tree is not yet durable.
+    /// Creates a tree in the empty space `space`, and opens it as [`Tree::open`] does. `tag` belongs to the
+    /// engine: see [`Meta`]. The record that creates the tree is not yet durable when this returns.
     ///
     /// # Errors
     /// The store failed.
@@ -82,14 +84,15 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Opens the tree in `space`, which redo has recovered. Without a log (for loads), changes are not
-    /// recorded.
+    /// Opens the tree in `space`, once redo has recovered it. Without a log (for bulk loads), changes are not
+    /// logged.
     #[must_use]
     pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
         Self { store, wal, space, structure: RwLock::new(()) }
     }
 
-    /// The meta page of the tree in `space`; `None` when it was never written, or only redo can tell.
+    /// The meta page of the tree in `space`; `None` when the page does not exist or holds no tree, which redo
+    /// may still change.
     ///
     /// # Errors
     /// The page cannot be read.
@@ -135,7 +138,8 @@ impl Tree {
         VALUE_PAGES_MAX * (self.payload() - node::HEADER_BYTES)
     }
 
-    /// Looks up `key` and passes its value to `see`, which runs under the leaf's latch.
+    /// Looks up `key` and passes its value to `see`, which runs under the leaf's latch. Returns `None` when
+    /// the key does not exist.
     ///
     /// # Errors
     /// A page cannot be read.
@@ -153,11 +157,11 @@ impl Tree {
         }
     }
 
-    /// Inserts `key` or replaces its value; returns the position of its record. The key is not empty, and key
-    /// and value are not longer than [`Tree::key_bytes_max`] and [`Tree::value_bytes_max`].
+    /// Inserts `key` or replaces its value; returns the position of its log record. The key must not be
+    /// empty; key and value must be no longer than [`Tree::key_bytes_max`] and [`Tree::value_bytes_max`].
     ///
     /// # Errors
-    /// A page cannot be read, or no page can be taken.
+    /// A page cannot be read, or no page can be allocated.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
         debug_assert!((1..=self.key_bytes_max()).contains(&key.len()));
         debug_assert!(value.len() <= self.value_bytes_max());
@@ -173,11 +177,11 @@ impl Tree {
         self.put_structural(key, value).await
     }
 
-    /// Overwrites a part of the value of `key`, which lies in its leaf (see [`Tree::put`]: a quarter of a
-    /// page does); false when the key does not exist.
+    /// Overwrites part of the value of `key`, which must be stored in its leaf: entries of up to about a
+    /// quarter of a page are. Returns false when the key does not exist.
     ///
     /// # Errors
-    /// A page cannot be read, or the value does not have the range in its leaf.
+    /// A page cannot be read, the value is not stored in its leaf, or the range exceeds the value.
     pub async fn patch(&self, key: &[u8], offset: usize, bytes: &[u8]) -> Result<bool, TreeError> {
         let leaf = self.level_exclusive(key, 0).await?;
         let Ok(slot) = Node(&leaf).search(key) else { return Ok(false) };
@@ -204,7 +208,7 @@ impl Tree {
         Ok(page)
     }
 
-    /// Latches the node of `level` on the path to `key` exclusively; the root if the tree is lower.
+    /// Exclusively latches the node at `level` on the path to `key`, or the root if the tree is lower.
     pub(crate) async fn level_exclusive(&self, key: &[u8], level: u8) -> Result<PageMut<'_>, TreeError> {
         loop {
             let mut page = self.node(ROOT, None).await?;
@@ -216,7 +220,7 @@ impl Tree {
                 page = self.node(child, Some(below)).await?;
             }
             drop(page);
-            // The root may rise until its latch is exchanged.
+            // The root may gain a level before it is latched exclusively.
             let root = self.node_mut(ROOT, None).await?;
             if Node(&root).level() <= level {
                 return Ok(root);
@@ -228,7 +232,7 @@ impl Tree {
         PageId::new(self.space, no)
     }
 
-    /// A node, of `level` if given.
+    /// Latches a node in shared mode and verifies its kind, and its level if given.
     pub(crate) async fn node(&self, no: u32, level: Option<u8>) -> Result<PageRef<'_>, TreeError> {
         let page = self.store.get(self.id(no)).await?;
         self.expect_node(no, &page, level)?;

@@ -19,10 +19,10 @@ pub(crate) struct Arena {
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// No memory yet, and room for `max` frames.
+    /// An arena without memory that can grow to `max` frames.
     pub(crate) fn new(max: usize, page_bytes: usize) -> std::io::Result<Self> {
         Ok(Self {
-            space: Space::reserve(max * page_bytes, true)?,
+            space: Space::reserve(max * page_bytes)?,
             page_bytes,
             #[cfg(loom)]
             watched: (0..max).map(|_| loom::cell::UnsafeCell::new(())).collect(),
@@ -34,7 +34,7 @@ impl Arena {
         self.space.grow(frames * self.page_bytes)
     }
 
-    /// Gives the memory of `frames` back to the system, until they are used again.
+    /// Gives the memory of `frames` back to the system until they are used again.
     ///
     /// # Safety
     /// No other task can reach these frames.
@@ -50,6 +50,7 @@ impl Arena {
     }
 
     /// The address of frame `index`, for a caller that will write to it.
+    #[inline]
     pub(crate) fn frame_mut(&self, index: usize) -> NonNull<u8> {
         #[cfg(loom)]
         self.watched[index].with_mut(|_| ());
@@ -57,6 +58,7 @@ impl Arena {
     }
 
     /// The address of frame `index`.
+    #[inline]
     fn frame(&self, index: usize) -> NonNull<u8> {
         self.space.at(index * self.page_bytes)
     }
@@ -65,6 +67,7 @@ impl Arena {
     ///
     /// # Safety
     /// The caller holds the frame's latch (shared suffices), or no other task can reach the frame, for `'a`.
+    #[inline]
     pub(crate) unsafe fn bytes<'a>(&self, index: usize) -> &'a [u8] {
         #[cfg(loom)]
         self.watched[index].with(|_| ());
@@ -76,6 +79,7 @@ impl Arena {
     ///
     /// # Safety
     /// The caller holds the frame's latch exclusively, or no other task can reach the frame, for `'a`.
+    #[inline]
     pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
         // SAFETY: in bounds; the caller guarantees that no other task reads or writes.
         unsafe { std::slice::from_raw_parts_mut(self.frame_mut(index).as_ptr(), self.page_bytes) }

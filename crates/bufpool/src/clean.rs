@@ -21,8 +21,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// The cleaner's pause after a failed write: the first value, doubled after each further failure up to the
-/// second. A request that needs a frame cuts it short.
+/// The cleaner's first and longest pause after a failed write; each further failure doubles the pause. A
+/// request that needs a frame cuts it short.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 /// A staged copy of a page, about to be written.
@@ -242,7 +242,7 @@ impl<T: Tier> Inner<T> {
         self.staged.notify_one();
     }
 
-    /// Whether there are more staging buffers than the pool's size needs; if so, counts one less.
+    /// Returns whether there are more staging buffers than the pool's size calls for; if so, counts one less.
     pub(crate) fn drop_staging_buffer(&self) -> bool {
         let needed = self.params().staging.max(1);
         let less = |made: usize| (made > needed).then(|| made - 1);

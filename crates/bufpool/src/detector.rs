@@ -32,7 +32,7 @@ impl Detector {
         Self { window: AtomicU32::new(window as u32), lines: Mutex::new(FxHashMap::default()) }
     }
 
-    /// Reads ahead `window` pages at a time from now on.
+    /// Sets the number of pages to read ahead at a time.
     pub(crate) fn set_window(&self, window: usize) {
         self.window.store(window as u32, Ordering::Relaxed);
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
 const NEEDED_AGAIN: Duration = Duration::from_millis(50);
-/// How long a task that waits for a frame sleeps at most before it looks again.
+/// The maximum time that a task waiting for a frame sleeps before it looks again.
 pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
@@ -65,7 +65,8 @@ impl<T: Tier> Inner<T> {
         tokio::time::timeout(self.opened.exhausted_after, wait).await.map_err(exhausted)?
     }
 
-    /// Wakes the cleaner, as one that needs a frame and was refused one since `asked`.
+    /// Wakes the cleaner on behalf of a task that needs a frame and found none. `asked` is the time of its
+    /// last request to retry failed writes at once.
     pub(crate) fn ask_for_clean(&self, asked: &mut Option<Instant>) {
         self.starved.store(true, Ordering::Relaxed);
         self.clean.notify_one();

@@ -26,14 +26,15 @@ pub(crate) struct Frames {
     pub(crate) free: SegQueue<FrameId>,
     /// The frames that the pool has given up: neither free nor in use, and without memory.
     given_up: Mutex<Vec<FrameId>>,
-    /// The number of the others.
+    /// The number of all other frames.
     count: AtomicUsize,
-    /// A frame became free or evictable, or a write ended.
+    /// Signals that a frame became free or evictable, or that a write ended.
     pub(crate) freed: Notify,
 }
 
 impl Frames {
-    /// `count` free frames, and address space for `max`; without it, no room to grow.
+    /// `count` free frames and address space for `max`. If that much cannot be reserved, the pool cannot
+    /// grow.
     pub(crate) fn new(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
         Self::with_room(count, max.max(count), page_bytes)
             .or_else(|_| Self::with_room(count, count, page_bytes))
@@ -59,8 +60,8 @@ impl Frames {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Adds `more` free frames: those that were given up, then new ones. On an error, none. One caller at a
-    /// time.
+    /// Adds `more` free frames: first those that were given up, then new ones. Adds none on an error. Only
+    /// one caller at a time.
     pub(crate) fn add(&self, more: usize) -> std::io::Result<()> {
         let again = self.given_up.lock().len().min(more);
         let (from, to) = (self.all.len(), self.all.len() + more - again);
@@ -79,8 +80,8 @@ impl Frames {
         Ok(())
     }
 
-    /// Gives up `frames`, which are without pages, and which no other task can reach: their memory returns to
-    /// the system. They count as given up already.
+    /// Returns the memory of `frames` to the system. They hold no pages, no other task can reach them, and
+    /// [`Frames::count_given_up`] has counted them.
     pub(crate) fn release_memory(&self, mut frames: Vec<FrameId>) {
         frames.sort_unstable();
         for run in frames.chunk_by(|a, b| a.0 + 1 == b.0) {
@@ -92,7 +93,7 @@ impl Frames {
         self.given_up.lock().append(&mut frames);
     }
 
-    /// Counts one frame less; the caller has taken it.
+    /// Counts one frame less, which the caller has taken.
     pub(crate) fn count_given_up(&self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
     }
@@ -102,11 +103,13 @@ impl Frames {
         (0..self.all.len() as u32).map(FrameId)
     }
 
+    #[inline]
     pub(crate) fn at(&self, frame: FrameId) -> &Frame {
         &self.all[frame.at()]
     }
 
-    /// Releases latch and pin, and performs the consequences.
+    /// Releases latch and pin; then frees the frame or grants its latch to waiters if necessary.
+    #[inline]
     pub(crate) fn release(&self, frame: FrameId, mode: Mode) {
         let after = self.at(frame).word.release(mode);
         if after.wake || after.free {
@@ -128,7 +131,7 @@ impl Frames {
         }
     }
 
-    /// Frees a frame without page and pins.
+    /// Frees a frame without a page or pins.
     pub(crate) fn recycle(&self, frame: FrameId) {
         let f = self.at(frame);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
@@ -151,7 +154,7 @@ impl Frames {
         self.release(frame, Mode::Exclusive);
     }
 
-    /// Removes the page from `frame`, latched by the caller: lookups no longer find it. The release of the
+    /// Removes the page from `frame`, latched by the caller: lookups cease to find it. The release of the
     /// last latch frees the frame.
     pub(crate) fn unlist(&self, frame: FrameId, page: PageId) {
         let bucket = self.table.lock(page);

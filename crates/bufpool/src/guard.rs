@@ -57,10 +57,9 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     /// the page.
     #[inline]
     pub(crate) fn new(pool: P, frame: FrameId) -> Self {
-        let holder = match pool.frames.at(frame).page() {
-            Some(page) if cfg!(debug_assertions) => pool.stalls.holders.add(page),
-            _ => TaskId::current(),
-        };
+        // A release build does not even look at the frame.
+        let page = if cfg!(debug_assertions) { pool.frames.at(frame).page() } else { None };
+        let holder = page.map_or_else(TaskId::current, |page| pool.stalls.holders.add(page));
         Self { pool, frame, holder, modified: false, lsn_set: false, passed_on: false }
     }
 

@@ -36,6 +36,7 @@ thread_local! {
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
+#[inline]
 fn stripe_of_thread() -> usize {
     STRIPE.with(|cell| {
         if cell.get() == usize::MAX {

@@ -25,10 +25,10 @@ pub(crate) fn bump(counter: &AtomicU64) {
 
 /// The state that a pool shares with its tasks and guards. Other crates cannot name it.
 pub struct Inner<T: Tier> {
-    /// The parameters that it was opened with; the sizes may have changed since: see [`Inner::params`].
+    /// The parameters at opening. The sizes may have changed since: see [`Inner::params`].
     pub(crate) opened: PoolParams,
     pub(crate) sized: parking_lot::RwLock<PoolParams>,
-    /// Held while the pool changes its size.
+    /// Held while the pool's size changes.
     pub(crate) resizing: tokio::sync::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
@@ -42,7 +42,7 @@ pub struct Inner<T: Tier> {
     /// The number of staging buffers whose page is likely to wait for the HDD.
     pub(crate) writing_home: AtomicUsize,
     pub(crate) staging: ArrayQueue<IoBuf>,
-    /// The number of staging buffers, those in use included.
+    /// The number of staging buffers, including those in use.
     pub(crate) staging_made: AtomicUsize,
     pub(crate) staged: Notify,
     /// Wakes the cleaner to look for work.
@@ -54,7 +54,7 @@ pub struct Inner<T: Tier> {
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
-    /// The cleaner must end.
+    /// Tells the cleaner to end.
     pub(crate) closed: AtomicBool,
     /// No further page may enter memory: see `retire`.
     pub(crate) closing: AtomicBool,
@@ -142,7 +142,7 @@ impl<T: Tier> Inner<T> {
         })
     }
 
-    /// Makes `frame`, latched exclusively by the caller, hold `page` anew: all zeroes.
+    /// Makes `frame`, latched exclusively by the caller, hold a new page `page`, all zeroes.
     pub(crate) fn blank(&self, frame: FrameId, page: PageId) {
         // SAFETY: the caller holds the frame's exclusive latch.
         let image = unsafe { self.frames.arena.bytes_mut(frame.at()) };

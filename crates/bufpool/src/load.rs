@@ -169,7 +169,7 @@ impl<T: Tier> Inner<T> {
         Ok(())
     }
 
-    /// Informs the policy of a page in memory. Logs it if the policy then follows another setting.
+    /// Informs the policy of a page in memory. Logs a change of setting if that causes one.
     pub(crate) fn arrived(&self, frame: FrameId, page: PageId, home: Home, access: Access) {
         let mut policy = self.policy.lock();
         let before = policy.choice_changes();

@@ -83,16 +83,16 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         // Hold the lock to the end, so that neither policy misses an event.
         let mut policy = inner.policy.lock();
-        // The pool's size may have changed since it was built.
+        // The pool's size may have changed since the policy was built.
         new.set_frames(inner.params().frames);
         for frame in eviction_order(&mut policy) {
-            // Do not track a frame that has just lost its page: the notification of its removal, still to
-            // come, then has no effect.
+            // Do not track a frame that has just lost its page: the pending notification of its removal then
+            // has no effect.
             let f = inner.frames.at(frame);
             let Some(page) = f.page() else { continue };
             new.insert(frame, page, inner.tier.home(page), Access::Random);
-            // The policy may hear twice of a first change, or of a write, whose notification is still to
-            // come.
+            // The policy may be notified twice of a first change or a write: here, and by its own
+            // notification, which may still be pending.
             if f.word.is_dirty() {
                 new.dirtied(frame);
             }

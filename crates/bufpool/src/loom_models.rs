@@ -23,11 +23,11 @@
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
-//! | `name` without a look at `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
+//! | `name` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
 //! | a page that retires without its latch | `a_change_is_written_before_its_page_retires_or_refused` |
-//! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
+//! | hits taken or counted by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 //! | the table rehashed without its locks; a bucket chosen before its lock is held | `a_page_in_memory_is_found_while_the_pool_grows` |
-//! | memory of a frame given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
+//! | a frame's memory given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
 
 use crate::frame::NO_LSN;
 use crate::frames::Frames;

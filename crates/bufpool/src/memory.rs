@@ -1,7 +1,7 @@
-//! Memory that grows in place. Address space is reserved once and becomes memory from its start on, so that
-//! what lies there never moves and is found without a lock, a pointer to follow, or a check.
+//! Memory that grows in place. Address space is reserved once and becomes memory from its start on. Its
+//! contents therefore never move, and are found without a lock, an indirection or a check.
 //!
-//! Reserved address space takes no memory and counts towards no limit but that of address space.
+//! Reserved address space takes no memory and counts towards no limit except that on address space.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io::{ErrorKind, Result};
@@ -23,63 +23,64 @@ unsafe impl Send for Space {}
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// Reserves `bytes`; with `huge`, the kernel may use huge pages.
-    pub(crate) fn reserve(bytes: usize, huge: bool) -> Result<Self> {
+    /// Reserves `bytes`, which the kernel may back with huge pages.
+    pub(crate) fn reserve(bytes: usize) -> Result<Self> {
         let reserved = bytes.max(1);
-        // What cannot be accessed is not charged; `grow` is, so it fails if the system has not that much.
+        // The kernel charges no memory for an inaccessible mapping. It charges for `grow`, which therefore
+        // fails when the system lacks the memory.
         let flags = MapFlags::PRIVATE;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps nothing that
-        // exists.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no existing one.
         let base =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
-        if huge {
-            // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
-            // fails without huge pages.
-            let _ = unsafe { rustix::mm::madvise(base, reserved, Advice::LinuxHugepage) };
-        }
+        // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
+        // fails without huge pages.
+        let _ = unsafe { rustix::mm::madvise(base, reserved, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(ErrorKind::OutOfMemory)?;
         Ok(Self { base, reserved, bytes: AtomicUsize::new(0) })
     }
 
-    /// Makes memory of the first `bytes`; what is new is zero.
+    /// Turns the first `bytes` into memory; new memory is zero.
     pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
         if bytes > self.reserved {
             return Err(ErrorKind::OutOfMemory.into());
         }
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is in this mapping; what was accessible stays so.
+        // SAFETY: the range lies in this mapping; memory that was accessible stays so.
         unsafe { rustix::mm::mprotect(self.base.as_ptr().cast(), bytes, access) }?;
         self.bytes.fetch_max(bytes, Ordering::Release);
         Ok(())
     }
 
-    /// The bytes that are memory.
+    /// The number of bytes that are memory.
+    #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// The address `at` bytes behind the base.
+    /// The address of byte `at`.
+    #[inline]
     pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
         assert!(at < self.bytes(), "byte {at} is beyond the memory");
         // SAFETY: `at` is inside the mapping.
         unsafe { self.base.add(at) }
     }
 
-    /// Gives `bytes` from `at` on back to the system. They can be accessed again, and are zero then.
+    /// Gives `bytes` from `at` on back to the system. They stay accessible, and read as zero once released.
     ///
     /// # Safety
     /// Nothing refers to these bytes.
     pub(crate) unsafe fn give_back(&self, at: usize, bytes: usize) {
         assert!(at + bytes <= self.bytes(), "byte {at} is beyond the memory");
-        // The kernel takes whole pages of its own, which may be larger than these bytes: only those inside.
+        // The kernel takes back whole kernel pages only, which may be larger than the range: release those
+        // that lie inside it.
         let unit = rustix::param::page_size();
         let (first, end) = (at.next_multiple_of(unit), (at + bytes) / unit * unit);
         if first >= end {
             return;
         }
         let (from, bytes) = (self.at(first).as_ptr().cast(), end - first);
-        // SAFETY: the range is inside the mapping, and the caller guarantees that its contents are of no
-        // value. Failure leaves them as they are.
+        // SAFETY: the range is inside the mapping, and the caller guarantees that nothing refers to it. A
+        // failure leaves the contents unchanged.
         let _ = unsafe { rustix::mm::madvise(from, bytes, Advice::LinuxDontNeed) };
     }
 }
@@ -116,10 +117,10 @@ mod real {
     }
 
     impl<T> Growable<T> {
-        /// Empty, with room for `max` elements; `new` makes each.
+        /// An empty array that can grow to `max` elements; `new` makes each.
         pub(crate) fn new(max: usize, new: fn() -> T) -> Result<Self> {
             const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= 4096) };
-            let space = Space::reserve(max * size_of::<T>(), false)?;
+            let space = Space::reserve(max * size_of::<T>())?;
             Ok(Self { space, len: AtomicUsize::new(0), new, growing: Mutex::new(()), elements: PhantomData })
         }
 
@@ -133,8 +134,9 @@ mod real {
             self.space.grow(len * size_of::<T>())?;
             for at in has..len {
                 let element = self.space.at(at * size_of::<T>()).cast::<T>();
-                // SAFETY: the element is in the memory, aligned (the mapping is, to a page), and no reference
-                // to it exists before `len` covers it; the lock excludes other writers.
+                // SAFETY: the element lies within the memory and is aligned, since the mapping is
+                // page-aligned. No reference to it exists before `len` covers it; the lock excludes other
+                // writers.
                 unsafe { element.write((self.new)()) };
             }
             self.len.store(len, Ordering::Release);
@@ -148,13 +150,13 @@ mod real {
         #[inline]
         fn deref(&self) -> &[T] {
             let len = self.len.load(Ordering::Acquire);
-            // SAFETY: the first `len` elements are initialised, and stay where they are as long as `self`.
+            // SAFETY: the first `len` elements are initialised, and do not move while `self` lives.
             unsafe { std::slice::from_raw_parts(self.space.base.as_ptr().cast(), len) }
         }
     }
 }
 
-/// The same for the model checker, whose atomics must be dropped: all elements exist from the start.
+/// The same for the model checker, whose atomics need to be dropped: all elements exist from the start.
 #[cfg(loom)]
 mod modelled {
     use std::io::{ErrorKind, Result};
@@ -193,7 +195,7 @@ mod modelled {
 mod tests {
     use super::*;
 
-    /// The bytes of this process that are in memory.
+    /// The bytes of `space` that are resident.
     fn resident_bytes(space: &Space) -> usize {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", space.base.as_ptr() as usize);
@@ -219,7 +221,7 @@ mod tests {
     #[test]
     fn memory_that_is_given_back_leaves_the_process_and_is_zero_when_it_is_used_again() {
         let mib = 1 << 20;
-        let space = Space::reserve(64 * mib, false).unwrap();
+        let space = Space::reserve(64 * mib).unwrap();
         space.grow(16 * mib).unwrap();
         assert!(resident_bytes(&space) < mib, "reserved memory is not used memory");
         for at in (0..16 * mib).step_by(4096) {

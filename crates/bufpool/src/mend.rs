@@ -1,4 +1,4 @@
-//! Repairs losses in the storage below from the pages in memory.
+//! Repairs losses in the storage below with the pages in memory.
 
 use crate::guard::PageMut;
 use crate::pool::Pool;
@@ -17,10 +17,10 @@ impl<T: Tier> Pool<T> {
         latched.ok().flatten().is_some_and(|frame| self.rewrite_latched(frame, lsn))
     }
 
-    /// As [`Pool::rewrite`], without waiting: also returns false while the page is latched.
+    /// As [`Pool::rewrite`], but never waits: also returns false while the page is latched.
     #[must_use]
     pub fn try_rewrite(&self, page: PageId, lsn: Lsn) -> bool {
-        // While the page table grows, only a look-up under the bucket's lock finds every page.
+        // While the page table grows, only a lookup under the bucket's lock finds every page.
         let latched = {
             let frames = &self.inner.frames;
             let bucket = frames.table.lock(page);
@@ -40,7 +40,7 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn is_unwritten(&self, page: PageId) -> bool {
         let frames = &self.inner.frames;
-        // Under the lock, as above: a page that is missed would be listed as lost.
+        // Under the lock, as above: a page that the lookup missed would be reported as lost.
         let bucket = frames.table.lock(page);
         bucket.find(&frames.all).is_some_and(|frame| frames.at(frame).word.is_unwritten())
     }

@@ -13,8 +13,8 @@ use std::time::Duration;
 pub struct PoolParams {
     /// The number of frames.
     pub frames: usize,
-    /// The number of frames up to which [`Pool::resize`](crate::Pool::resize) can grow the pool: it reserves
-    /// address space for them, but no memory. Default: as many as the machine's memory has room for.
+    /// The number of frames to which [`Pool::resize`](crate::Pool::resize) can grow the pool. The pool
+    /// reserves address space for them, but no memory. Default: as many as fit into the machine's memory.
     pub frames_max: usize,
     /// The size of a page.
     pub page_size: PageSize,
@@ -78,8 +78,8 @@ impl PoolParams {
         Self::new(frames, page_size)
     }
 
-    /// These parameters for a pool of another number of frames: what follows the default for the present
-    /// number follows it for the other one.
+    /// These parameters for a pool of another size: each that equals its default for the present number of
+    /// frames takes its default for the new one.
     #[must_use]
     pub(crate) fn resized(&self, frames: usize) -> Self {
         let (before, after) = (Self::new(self.frames, self.page_size), Self::new(frames, self.page_size));
@@ -121,7 +121,7 @@ fn staging_for(frames: usize) -> usize {
     (frames / 32).clamp(4, STAGING_MAX)
 }
 
-/// The number of frames that the machine's memory has room for.
+/// The number of frames that fit into the machine's memory.
 fn machine_frames(page_size: PageSize) -> usize {
     let system = rustix::system::sysinfo();
     let bytes = (system.totalram as usize).saturating_mul(system.mem_unit as usize);
@@ -147,8 +147,8 @@ pub enum PoolError {
         /// Why no frame became free.
         why: Box<Exhausted>,
     },
-    /// The task waits for the latch of a page of which it holds a guard itself: it would wait for ever. Only
-    /// debug builds find this, after 5 s.
+    /// The task waits for the latch of a page of which it holds a guard itself, and would wait forever. Only
+    /// debug builds detect this, after 5 s.
     #[error("the task that waits for page {page} holds a guard of it itself: drop that one first")]
     Deadlock {
         /// The page.
@@ -167,13 +167,13 @@ pub enum PoolError {
     /// keeps the size that it has reached.
     #[error("the pool has {frames} frames, not {wanted}, and none more became free in {waited:.1?}: {why}")]
     Shrink {
-        /// The number of frames that it has.
+        /// The number of frames that the pool has.
         frames: usize,
-        /// The number that it was to have.
+        /// The number of frames requested.
         wanted: usize,
-        /// How long it waited for the next one.
+        /// How long it waited for the next frame.
         waited: Duration,
-        /// What keeps the frames.
+        /// Why no frame became free.
         why: Box<Exhausted>,
     },
     /// The pool was shut down.
@@ -243,7 +243,7 @@ counters! {
 pub struct PoolMemory {
     /// The pages.
     pub frames: u64,
-    /// Metadata, page table and hit buffers: of the largest size that the pool ever had.
+    /// Metadata, page table and hit buffers, for the largest size that the pool ever had.
     pub metadata: u64,
     /// The maximum memory for staged copies.
     pub staging: u64,

@@ -8,7 +8,7 @@ use crate::sampler::SampleSink;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
 use pagetier_page::{Lsn, PageId, Sampling};
-use pagetier_policy::{Access, FrameId, FramePolicy};
+use pagetier_policy::{Access, FramePolicy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +21,18 @@ impl<T: Tier> Clone for Pool<T> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
     }
+}
+
+/// Latches the frame of a page, and loads the page if necessary. A macro, because a hit through a function
+/// that may wait costs a fifth more.
+macro_rules! latch {
+    ($inner:expr, $page:expr, $mode:expr) => {{
+        $inner.note($page, matches!($mode, Mode::Exclusive), false);
+        match $inner.hit($page, $mode) {
+            Some(frame) => frame,
+            None => $inner.get_cold($page, $mode).await?,
+        }
+    }};
 }
 
 impl<T: Tier> Pool<T> {
@@ -48,17 +60,8 @@ impl<T: Tier> Pool<T> {
     /// The page does not exist or cannot be read, or no frame becomes available.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
-        Ok(PageRef::new(&*self.inner, self.latch(page, Mode::Shared).await?))
-    }
-
-    /// Latches the frame of `page`, which it loads if necessary.
-    #[inline]
-    async fn latch(&self, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
-        self.inner.note(page, mode == Mode::Exclusive, false);
-        match self.inner.hit(page, mode) {
-            Some(frame) => Ok(frame),
-            None => self.inner.get_cold(page, mode).await,
-        }
+        let frame = latch!(self.inner, page, Mode::Shared);
+        Ok(PageRef::new(&*self.inner, frame))
     }
 
     /// As [`Pool::get`]; the guard keeps the pool alive.
@@ -67,7 +70,8 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_owned(&self, page: PageId) -> Result<OwnedPageRef<T>, PoolError> {
-        Ok(OwnedPageRef::new(Arc::clone(&self.inner), self.latch(page, Mode::Shared).await?))
+        let frame = latch!(self.inner, page, Mode::Shared);
+        Ok(OwnedPageRef::new(Arc::clone(&self.inner), frame))
     }
 
     /// As [`Pool::get_mut`]; the guard keeps the pool alive.
@@ -76,7 +80,8 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_mut_owned(&self, page: PageId) -> Result<OwnedPageMut<T>, PoolError> {
-        Ok(OwnedPageMut::new(Arc::clone(&self.inner), self.latch(page, Mode::Exclusive).await?))
+        let frame = latch!(self.inner, page, Mode::Exclusive);
+        Ok(OwnedPageMut::new(Arc::clone(&self.inner), frame))
     }
 
     /// Latches `page` exclusively. Cancel-safe.
@@ -85,7 +90,8 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
-        Ok(PageMut::new(&*self.inner, self.latch(page, Mode::Exclusive).await?))
+        let frame = latch!(self.inner, page, Mode::Exclusive);
+        Ok(PageMut::new(&*self.inner, frame))
     }
 
     /// The page if it is in memory and its latch is free.

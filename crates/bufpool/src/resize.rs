@@ -1,9 +1,9 @@
-//! Another number of frames while the pool is in use.
+//! Changes the number of frames while the pool is in use.
 //!
-//! Frames never move, and their ids stay. A larger pool first takes back the frames that it gave up, then new
-//! ones behind the last. A smaller one gives up frames wherever they are: free ones, then those of the pages
-//! that the policy evicts next. So the coldest pages leave, and a pinned page is in the way only when too few
-//! others are left.
+//! Frames never move, and keep their ids. A growing pool first takes back frames that it gave up earlier, and
+//! then adds new ones after the last. A shrinking pool gives up frames anywhere: first free ones, then those
+//! of the pages that the policy evicts next. The coldest pages therefore leave, and a pinned page blocks the
+//! shrink only when too few others are left.
 
 use crate::evict::RETRY;
 use crate::inner::Inner;
@@ -20,22 +20,25 @@ use tokio::time::Instant;
 /// The number of frames taken between two yields to other tasks.
 const FRAMES_PER_TURN: usize = 64;
 
-/// The number of frames whose memory is given back at a time: neighbours in one call to the system.
+/// The number of frames whose memory is given back at a time: one system call per run of neighbours.
 const FRAMES_PER_RELEASE: usize = 4096;
 
 impl<T: Tier> Pool<T> {
-    /// Changes the number of frames to `frames`, at least 1. Hits go on undisturbed and guards stay valid.
+    /// Changes the number of frames to `frames`, or to 1 if that is 0. Hits continue undisturbed and guards
+    /// stay valid.
     ///
-    /// A larger pool has its memory before this returns; misses wait for the page table, some milliseconds
-    /// per hundred thousand frames, when that doubles. A smaller one evicts: it writes dirty pages, and waits
-    /// for pinned ones when too few others are left. Its memory returns to the system, except for the
-    /// metadata of the frames. Sizes that follow the number of frames follow it, unless they were set.
+    /// A growing pool has its memory when this returns. When the page table doubles, misses wait for it: some
+    /// milliseconds per hundred thousand frames. A shrinking pool evicts: it writes dirty pages, and waits
+    /// for pinned ones when too few others are left. The pages' memory returns to the system; the frames'
+    /// metadata does not. Parameters whose defaults depend on the number of frames are adjusted, unless they
+    /// were set.
     ///
-    /// Cancel-safe: a pool that was shrinking keeps the size that it has reached. One change runs at a time.
+    /// Cancel-safe: a pool that was shrinking keeps the size that it has reached. Concurrent calls run one
+    /// after the other.
     ///
     /// # Errors
-    /// [`PoolError::Memory`] when the system has no memory for more frames, or they are more than
-    /// [`PoolParams::frames_max`](crate::PoolParams::frames_max); the size is as before.
+    /// [`PoolError::Memory`] when the system has no memory for more frames, or `frames` exceeds
+    /// [`PoolParams::frames_max`](crate::PoolParams::frames_max); the size is unchanged.
     /// [`PoolError::Shrink`] when no frame becomes available for
     /// [`PoolParams::exhausted_after`](crate::PoolParams::exhausted_after). [`PoolError::Closed`].
     pub async fn resize(&self, frames: usize) -> Result<(), PoolError> {
@@ -95,13 +98,13 @@ impl<T: Tier> Inner<T> {
             // Dropping a pin wakes no waiter: retry periodically.
             let again = tokio::time::sleep(RETRY);
             tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
-            // Requests that the same event woke take a frame first.
+            // Let requests that the same event woke take a frame first.
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    /// Makes everything that depends on the number of frames follow it.
+    /// Adjusts everything that depends on the number of frames.
     fn follow_count(&self) {
         let params = self.opened.resized(self.frames.count());
         *self.sized.write() = params;
@@ -111,7 +114,7 @@ impl<T: Tier> Inner<T> {
             self.staging_made.fetch_add(1, Ordering::Relaxed);
             self.unstage(IoBuf::zeroed(params.page_size.bytes()));
         }
-        // Those in use are dropped when their writes end.
+        // Drop surplus staging buffers; those in use are dropped when their writes end.
         while let Some(buf) = self.staging.pop() {
             if !self.drop_staging_buffer() {
                 self.unstage(buf);
@@ -121,7 +124,7 @@ impl<T: Tier> Inner<T> {
     }
 }
 
-/// A pool that gives up frames. When this is dropped, the pool is consistent at the size that it has reached.
+/// A shrink in progress. When this is dropped, the pool is consistent at the size that it has reached.
 pub(crate) struct Shrinking<'a, T: Tier> {
     pub(crate) pool: &'a Inner<T>,
     /// Frames whose memory has not been given back yet.
@@ -129,7 +132,7 @@ pub(crate) struct Shrinking<'a, T: Tier> {
 }
 
 impl<T: Tier> Shrinking<'_, T> {
-    /// Takes a frame that is free, or whose page can be evicted. Returns whether there was one.
+    /// Takes a free frame, or one whose page can be evicted. Returns false when there is none.
     pub(crate) fn take(&mut self) -> bool {
         let pool = self.pool;
         let frame = pool.frames.free.pop().or_else(|| pool.evict()).or_else(|| pool.evict_any());

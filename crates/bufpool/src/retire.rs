@@ -31,7 +31,7 @@ impl<T: Tier> Pool<T> {
     /// cancelled call leaves the pool partly retired: call it again.
     ///
     /// # Errors
-    /// The first failure. The pages are removed all the same, and what was not written is lost as in a crash.
+    /// The first failure. The pages are removed even so, and what was not written is lost as in a crash.
     pub async fn retire(&self) -> Result<(), PoolError> {
         let inner = &self.inner;
         inner.refuse_misses();
@@ -82,7 +82,7 @@ impl<T: Tier> Inner<T> {
                 Some(staged) => {
                     wrote = true;
                     let inner = Arc::clone(self);
-                    // In a task of its own: a dropped caller leaves no write half done.
+                    // Runs in its own task, so that a dropped caller leaves no write half done.
                     let write = self.runtime.spawn(async move { inner.write_batch(vec![staged]).await });
                     let written = joined(Some(write.await));
                     *result = std::mem::replace(result, Ok(())).and(written);

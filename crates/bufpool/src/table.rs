@@ -4,8 +4,8 @@
 //! find a frame whose page has just changed. Callers therefore pin the frame and check its page again, and
 //! confirm a page's absence under the bucket's lock. Changes hold that lock.
 //!
-//! The table grows in place with the pool, under all locks. A lookup during that is one of the above: it may
-//! follow a chain of either table, or of both.
+//! The table grows in place with the pool, under all locks. A lookup during the growth may follow a chain of
+//! either size, or a mixture; like any lookup during a change, it may miss a page that is present.
 
 use crate::frame::Frame;
 use crate::memory::Growable;
@@ -28,32 +28,33 @@ const HOPS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Table {
     heads: Growable<AtomicU32>,
-    /// How many bits of a hash do not number its bucket.
+    /// Shifts a hash right, so that its highest bits number the bucket.
     shift: std::sync::atomic::AtomicU32,
-    /// Each for a run of buckets.
+    /// One for each run of consecutive buckets.
     locks: Box<[Mutex<()>]>,
-    /// How many bits of a hash do not number its lock: the same for all sizes of the table.
+    /// Shifts a hash right, so that its highest bits number the lock: the same for all sizes of the table.
     lock_shift: u32,
 }
 
-/// The buckets of a table for `frames`.
+/// The number of buckets of a table for `frames` frames.
 fn buckets_for(frames: usize) -> usize {
     (frames * 2).next_power_of_two().max(BUCKETS_MIN)
 }
 
-/// Whose highest bits number buckets and locks.
+/// A hash of `page`. Its highest bits number the page's bucket and lock.
+#[inline]
 fn hash(page: PageId) -> u64 {
     let mixed = page.to_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The shift that leaves the highest bits, those that number one of `count`, a power of two.
+/// The shift that leaves as many of the highest bits as number one of `count`, a power of two.
 fn shift_for(count: usize) -> u32 {
     64 - count.trailing_zeros()
 }
 
 impl Table {
-    /// For `frames` frames, with room to grow for `max`.
+    /// A table for `frames` frames that can grow for `max`.
     pub(crate) fn new(frames: usize, max: usize) -> std::io::Result<Self> {
         let buckets = buckets_for(frames);
         let locks = (buckets / 16).clamp(LOCKS_MIN, 1024);
@@ -67,7 +68,7 @@ impl Table {
         })
     }
 
-    /// Grows the table for `count` frames. Nothing enters or leaves it meanwhile.
+    /// Grows the table for `count` frames. No page enters or leaves it meanwhile.
     pub(crate) fn grow(&self, frames: &[Frame], count: usize) -> std::io::Result<()> {
         let buckets = buckets_for(count);
         if buckets <= self.heads.len() {
@@ -99,13 +100,15 @@ impl Table {
     }
 
     /// A frame that held `page` at some moment during the call.
+    #[inline]
     pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<FrameId> {
         self.walk(frames, self.bucket(page), page, HOPS_MAX)
     }
 
+    #[inline]
     fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<FrameId> {
         let wanted = page.to_u64();
-        // The table may just have grown: beyond the heads that this thread sees, every page is missed.
+        // This thread may see the new shift before the new heads: treat a bucket beyond them as empty.
         let mut at = self.heads.get(bucket)?.load(Ordering::Acquire);
         for _ in 0..hops_max {
             let frame = frames.get(at as usize)?;
@@ -125,7 +128,7 @@ impl Table {
         Bucket { table: self, bucket: self.bucket(page), page, _guard: guard }
     }
 
-    /// Takes every bucket's lock once: whatever was done under one of them before is visible afterwards.
+    /// Takes each lock once: everything done under one of them before is visible afterwards.
     pub(crate) fn pass_locks(&self) {
         self.locks.iter().for_each(|lock| drop(lock.lock()));
     }

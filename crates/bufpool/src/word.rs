@@ -54,6 +54,7 @@ pub(crate) struct Released {
 }
 
 impl Mode {
+    #[inline]
     fn taken(self, word: u64) -> Option<u64> {
         match self {
             Self::Shared if word & (EXCLUSIVE | SHARED_FULL) == 0 => Some(word + SHARED),
@@ -62,6 +63,7 @@ impl Mode {
         }
     }
 
+    #[inline]
     fn held(self) -> u64 {
         match self {
             Self::Shared => SHARED,
@@ -76,11 +78,13 @@ impl Word {
         Self(AtomicU64::new(GONE))
     }
 
+    #[inline]
     fn update(&self, change: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
     }
 
     /// Pins and latches, if the latch is free and no task waits for it.
+    #[inline]
     pub(crate) fn try_latch(&self, mode: Mode) -> Attempt {
         let open = |w: u64| if w & (GONE | WAITERS) != 0 { None } else { mode.taken(w).map(|w| w + PIN) };
         match self.update(open) {
@@ -106,6 +110,7 @@ impl Word {
     }
 
     /// Releases latch and pin.
+    #[inline]
     pub(crate) fn release(&self, mode: Mode) -> Released {
         let given_up = mode.held() + PIN;
         released(self.0.fetch_sub(given_up, Ordering::AcqRel), given_up)
@@ -199,6 +204,7 @@ impl Word {
     }
 }
 
+#[inline]
 fn released(before: u64, given_up: u64) -> Released {
     debug_assert!(before >= PIN, "more pins dropped than taken");
     let after = before - given_up;

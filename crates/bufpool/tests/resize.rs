@@ -1,4 +1,4 @@
-//! Another number of frames while the pool is in use.
+//! The number of frames changes while the pool is in use.
 
 use crate::pool::{Memory, page, pool};
 use pagetier_bufpool::{Exhausted, Pool, PoolError, PoolParams};
@@ -33,7 +33,7 @@ async fn under_load_no_change_is_lost_whatever_sizes_the_pool_takes() {
         let pool = pool(&memory, &policy.to_string(), 32);
         let stop = Arc::new(AtomicBool::new(false));
         let written: Arc<Vec<AtomicU32>> = Arc::new((0..PAGES).map(|_| AtomicU32::new(0)).collect());
-        // Each task changes pages of its own.
+        // Each task changes its own pages.
         let tasks: Vec<_> = (0..4_u32)
             .map(|task| {
                 let (pool, stop, written) = (pool.clone(), Arc::clone(&stop), Arc::clone(&written));
@@ -224,11 +224,11 @@ async fn the_memory_of_a_smaller_pool_returns_to_the_system() {
         guard.fill(1);
     }
     let before = resident_bytes();
-    // Without writing them: the pages must not go to the tier's memory instead.
+    // Discard most pages: writing them would move them into the memory of the test's tier.
     pool.discard_where(|page| page.no % 16 != 0).await.unwrap();
     pool.resize(8 * MIB / 4096).await.unwrap();
     let after = resident_bytes();
-    // Other tests run in this process, in less memory.
+    // Allow for other tests in this process, which take less memory than the difference.
     assert!(before.saturating_sub(after) > 60 * MIB, "{before} bytes, then {after}");
 }
 

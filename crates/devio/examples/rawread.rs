@@ -8,9 +8,9 @@
 //! Each of DEPTH tasks reads one page at a time. Prints operations per second, mean and 99th percentile of
 //! the latency that the tasks saw, and the CPU time per read.
 //!
-//! Measured on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work, November
-//! 2026): medians of 7 (depth 1) and 5 (depth 32) interleaved rounds of a second, with latency and operations
-//! as ratios to fio in the same round:
+//! Measured on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work): medians of
+//! 7 (depth 1) and 5 (depth 32) interleaved rounds of a second, with latency and operations as ratios to fio
+//! in the same round:
 //!
 //! | depth | fio | uring, current-thread runtime | uring, 2 workers | threads, current-thread runtime |
 //! | --- | --- | --- | --- | --- |

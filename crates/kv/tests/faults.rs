@@ -234,7 +234,7 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause_until_the
     };
     assert!(confirmed >= 40, "{confirmed} changes before {error}");
     assert!(matches!(&error, KvError::LogFull { cause: Some(_) }), "{error:?}");
-    // Nothing is lost meanwhile, and reads go on.
+    // Nothing is lost meanwhile, and reads continue.
     expect_all(&kv, 0..40, 2).await;
     world.hdd.clear_faults();
     put_all(&kv, 0..60, 3).await;

@@ -1,5 +1,5 @@
-//! The commands on a store that is in use elsewhere or damaged, on a full disk, and stopped in the middle:
-//! each says what is wrong, with the right exit code, and loses nothing that was confirmed.
+//! The commands on a store that is in use elsewhere or damaged, on a full disk, and stopped half-way: each
+//! says what is wrong, returns the right exit code, and loses nothing that was confirmed.
 
 use pagetier_kv::{Kv, Options};
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,7 @@ fn kv(dir: &Path, command: &[&str]) -> Output {
     Command::new(KV).args(arguments(dir, command)).output().unwrap()
 }
 
-/// Runs a command that can write no file beyond that many bytes, as on a full disk.
+/// Runs a command under a limit on file sizes, in bytes, which acts like a full disk.
 fn limited(bytes: u64, dir: &Path, command: &[&str]) -> Output {
     let script = "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\"";
     let mut shell = Command::new("sh");
@@ -48,13 +48,13 @@ fn key(number: u32) -> String {
     format!("user{number:010}")
 }
 
-/// A store with that many numbered entries, closed.
+/// A closed store with this number of numbered entries.
 fn loaded(dir: &Path, count: u32) {
     let load = kv(dir, &["load", "--count", &count.to_string(), "--value-bytes", "300"]);
     assert!(load.status.success(), "{}", said(&load));
 }
 
-/// The number of entries, which must be sound, and have the first numbers.
+/// Checks that the store is sound and has the entries from number 0 on; returns their number.
 fn entries(dir: &Path) -> u32 {
     let checked = kv(dir, &["check"]);
     let text = said(&checked);
@@ -128,7 +128,7 @@ fn a_full_disk_ends_a_load_by_name_and_loses_nothing() {
     assert!(kept >= 2_000, "{kept}");
     loaded(&dir, 4_000);
     assert!(entries(&dir) >= 4_000);
-    // Nor can a copy be made, and the store is as it was.
+    // A backup fails too, and leaves the store unchanged.
     let (to, partial) = (folder.path().join("copy"), folder.path().join("copy.partial"));
     let backup = ["backup", to.to_str().unwrap()];
     let full = limited(1 << 20, &dir, &backup);
@@ -149,7 +149,7 @@ fn a_full_disk_ends_a_load_by_name_and_loses_nothing() {
     assert_eq!(entries(&to), before);
 }
 
-/// The moments grow until a command ends by itself.
+/// Stops commands later and later, until one ends by itself.
 #[test]
 fn a_command_stopped_at_any_moment_keeps_what_was_confirmed() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn a_command_stopped_at_any_moment_keeps_what_was_confirmed() {
     assert!(stopped >= 6, "{stopped} commands were stopped");
 }
 
-/// Its reader does not read, so the scan waits in its middle.
+/// The scan's output is not read, so the scan waits half-way.
 #[test]
 fn a_scan_that_is_stopped_says_that_it_is_not_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn a_scan_that_is_stopped_says_that_it_is_not_whole() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let lines = text.lines().count();
     assert!(lines > 0 && lines < 3_000, "{lines}");
-    // A reader that goes away ends it.
+    // The scan ends when its reader closes the pipe.
     let mut child = begun(&dir, &["scan"]);
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let out = child.wait_with_output().unwrap();
@@ -223,7 +223,7 @@ fn damage_is_an_error_that_names_the_page_and_never_a_wrong_value() {
     let value = said(&kv(&dir, &["get", &key(500)]));
     let mut noticed = 0;
     for part in 0..6 {
-        // The same part of the pages' homes and of the slots.
+        // Damage the same part of the pages' homes and of the slots.
         for (name, bytes) in &sound {
             let mut bytes = bytes.clone();
             let (from, to) = (2 << 20, bytes.len());

@@ -182,7 +182,7 @@ async fn a_backup_that_is_dropped_leaves_the_store_in_use_and_no_backup() {
         }
         assert!(!to.exists() && partial.exists());
     }
-    // The log is free again: checkpoints truncate it while changes go on.
+    // The log is free again: checkpoints truncate it while changes continue.
     let held = kv.wal().oldest();
     for number in 0..30_000_u32 {
         kv.put_unsynced(format!("{:05}", number % 3_000).as_bytes(), &[2; 300]).await.unwrap();

@@ -106,6 +106,7 @@ impl Header {
     ///
     /// # Panics
     /// When `image` is shorter than a header.
+    #[inline]
     #[must_use]
     pub fn peek(image: &[u8]) -> Self {
         Self {

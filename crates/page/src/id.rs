@@ -23,12 +23,14 @@ impl PageId {
     }
 
     /// Packs both parts into one word, with the space in the high half; sorts as the id does.
+    #[inline]
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         (self.space.0 as u64) << 32 | self.no as u64
     }
 
     /// The inverse of [`PageId::to_u64`].
+    #[inline]
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
         Self { space: SpaceId((word >> 32) as u32), no: word as u32 }

@@ -1,41 +1,41 @@
-//! A budget of bytes written to the SSD, and what a write costs while it is overdrawn.
+//! A budget of bytes written to the SSD, and the price of a write while it is overdrawn.
 //!
-//! A token bucket fills at the budget's rate and holds at most an hour's worth. Writes that have to be made
-//! draw from it even if it is empty: the *overdraft* is at most a day's worth. While there is one, a write to
-//! the SSD is priced at a multiple of its cost, the *factor*: the fourth power of 1 + the overdraft in
-//! quarters of an hour's worth. The more the writes exceed the budget, the dearer they become, until those
-//! that can be left out are.
+//! A token bucket fills at the budget's rate and holds at most an hour's worth. Required writes draw from it
+//! even when it is empty: the *overdraft* is at most a day's worth. While there is one, a write to the SSD is
+//! priced at a multiple of its cost. The *factor* is the fourth power of 1 + the overdraft in units of a
+//! quarter of an hour's worth. The further writes exceed the budget, the more they are priced at, until
+//! optional writes are no longer worth it.
 
 use crate::Millis;
 
 /// Milliseconds of a day.
 const DAY_MS: f64 = 86_400_000.0;
-/// How much may be saved up, in days.
+/// The most budget that can accumulate, in days.
 const SAVED_MAX: f64 = 1.0 / 24.0;
 /// The unit in which the overdraft raises the factor, in days.
 const STEP: f64 = SAVED_MAX / 4.0;
-/// How far back the mean rate looks, in milliseconds.
+/// The span of the mean rate, in milliseconds.
 const RATE_MS: f64 = DAY_MS / 24.0;
 
-/// See the module's text.
+/// A write budget. See the module.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct WriteBudget {
     bytes_per_day: u64,
-    /// What may still be written, in bytes; the overdraft if negative.
+    /// The budget left, in bytes; negative: the overdraft.
     saved: f64,
-    /// Bytes per day, on average.
+    /// The mean rate of writes, in bytes per day.
     rate: f64,
     at: Millis,
 }
 
 impl WriteBudget {
-    /// A budget with an hour's worth saved up.
+    /// A budget with an hour's worth in reserve.
     #[must_use]
     pub fn new(bytes_per_day: u64, now: Millis) -> Self {
         Self { bytes_per_day, saved: bytes_per_day as f64 * SAVED_MAX, rate: 0.0, at: now }
     }
 
-    /// `bytes` were written since the last call.
+    /// Charges `bytes`, written since the last call.
     pub fn spend(&mut self, bytes: u64, now: Millis) {
         let ms = now.0.saturating_sub(self.at.0) as f64;
         let (day, bytes) = (self.bytes_per_day as f64, bytes as f64);
@@ -49,7 +49,7 @@ impl WriteBudget {
         self.at = now;
     }
 
-    /// What the cost of a write to the SSD is multiplied by: 1 within the budget.
+    /// The factor on the cost of a write to the SSD; 1 within the budget.
     #[must_use]
     pub fn factor(&self) -> f64 {
         let steps = self.overdrawn_bytes() as f64 / (self.bytes_per_day as f64 * STEP).max(1.0);
@@ -69,7 +69,7 @@ impl WriteBudget {
         self.bytes_per_day
     }
 
-    /// What was written lately, in bytes per day: a mean over about an hour.
+    /// The recent rate of writes, in bytes per day: a mean over about an hour.
     #[must_use]
     pub fn rate_per_day(&self) -> u64 {
         self.rate as u64
@@ -86,7 +86,7 @@ mod tests {
     /// A budget of 24,000 bytes per day, 1,000 per hour, after `hours` of `bytes` each.
     fn after(hours: u64, bytes: u64) -> WriteBudget {
         let mut budget = WriteBudget::new(24_000, Millis(0));
-        // At the start of each minute: the bucket is never full when it fills.
+        // Write at the start of each minute, so that the bucket is never full when it fills.
         for minute in 0..hours * 60 {
             budget.spend(bytes / 60, Millis(minute * HOUR / 60));
         }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_overdraft_makes_writes_dear_until_it_is_repaid() {
-        // 1,200 bytes an hour: 200 too many; the first 1,000 were saved up.
+        // 1,200 bytes an hour are 200 too many; the reserve covers the first 1,000.
         assert_eq!(after(4, 1200).factor(), 1.0);
         let mut budget = after(10, 1200);
         assert!(is_about(budget.overdrawn_bytes() as f64, 1000.0), "{budget:?}");

@@ -24,7 +24,8 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
-/// The smallest budget, in bytes per day: with none at all, no overdraft would have a unit.
+/// The minimum write budget, in bytes per day: the overdraft is measured in parts of the budget, so it must
+/// not be 0.
 const BUDGET_MIN: u64 = 1 << 20;
 
 /// The SSD cache and the HDD behind it. Dropping it without [`SsdTier::shutdown`] stops it at once, which is
@@ -147,10 +148,10 @@ impl SsdTier {
         self.core.set_costs(costs);
     }
 
-    /// Sets how many bytes may be written to the SSD per day; `None`: any number. While the budget is
-    /// overdrawn, a write to the SSD costs more: see [`pagetier_policy::WriteBudget`]. A copy of a page that
-    /// the HDD has is then written only if its benefit exceeds that cost.
-    /// `costs`: those of the policy.
+    /// Sets the budget for writes to the SSD, in bytes per day; `None` removes it. While the budget is
+    /// overdrawn, writes to the SSD are priced higher: see [`pagetier_policy::WriteBudget`]. A copy of a
+    /// version that the HDD has is then written only if its benefit exceeds the price. `costs` are the
+    /// policy's.
     pub fn set_write_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
         self.core.set_budget(bytes_per_day.map(|bytes| bytes.max(BUDGET_MIN)), costs);
     }
@@ -176,7 +177,7 @@ impl SsdTier {
         Ok(self.core.flush_hdd().await?)
     }
 
-    /// Ends in order: admissions in flight finish, and a last checkpoint names every page. Dropping the call
+    /// Ends cleanly: admissions in flight finish, and a last checkpoint names every page. Dropping the call
     /// leaves the tier as a crash would: no data is lost, but the next opening has more to read.
     ///
     /// # Errors
@@ -243,8 +244,8 @@ impl SsdTier {
         self.core.changed.notify_waiters();
     }
 
-    /// Sets the function that tells checkpoints the oldest change that is dirty in memory. A second call has
-    /// no effect.
+    /// Sets the function from which checkpoints learn the oldest change that is dirty in memory. A second
+    /// call has no effect.
     pub fn set_redo_from(&self, redo_from: Box<dyn Fn() -> Option<Lsn> + Send + Sync>) {
         let _ = self.core.redo_from.set(redo_from);
     }
@@ -349,7 +350,7 @@ impl SsdTier {
 
     /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
     /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
-    /// under way, and names the zone in which the policy works by a checkpoint; reads go on, writes wait.
+    /// under way, and names the zone in which the policy works by a checkpoint; reads continue, writes wait.
     /// `buffered`: the pages in memory. Must be driven to completion.
     ///
     /// # Errors
@@ -371,7 +372,7 @@ impl SsdTier {
             // Under the lock: a page that leaves memory after this is reported to the new policy.
             state.slots.switch_policy(policy, &buffered(), now);
             self.core.choice_changes.store(0, Ordering::Relaxed);
-            self.core.budget_starts_anew();
+            self.core.resend_price();
             state.ssd_error.is_none()
         };
         if usable

@@ -25,7 +25,7 @@ enum Told {
 
 type Notes = Arc<Mutex<Vec<Told>>>;
 
-/// Gives preset answers and records what it is told.
+/// Gives preset answers and records its notifications.
 #[derive(Debug)]
 struct Script {
     notes: Notes,

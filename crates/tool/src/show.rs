@@ -24,8 +24,8 @@ pub(crate) fn result<T: Serialize>(json: bool, value: &T, text: impl Display) ->
     view(json, value, text).map(drop)
 }
 
-/// Prints `value` as JSON, or `text`; false if no one reads it: a reader that has closed the pipe, such as
-/// `head`, is no failure.
+/// Prints `value` as JSON, or `text`. Returns false if the reader has closed the pipe, as `head` does, which
+/// is not a failure.
 pub(crate) fn view<T: Serialize>(json: bool, value: &T, text: impl Display) -> Result<bool, Failure> {
     let out = if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text.to_string() };
     let mut stdout = std::io::stdout().lock();

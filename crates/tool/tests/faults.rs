@@ -1,5 +1,5 @@
-//! Every command on a store that is in use elsewhere, damaged or incomplete, on a full disk, and stopped in
-//! the middle: it says what is wrong, with the right exit code, and the store loses nothing.
+//! Every command on a store that is in use elsewhere, damaged or incomplete, on a full disk, and stopped
+//! half-way: it says what is wrong, returns the right exit code, and the store loses nothing.
 
 use crate::stores::{PAGES, contents, contents_of_pages, copy, json, made, open, run, runtime, write};
 use pagetier::PageStore;
@@ -19,7 +19,7 @@ fn begun(args: &[&str]) -> Child {
     command.spawn().unwrap()
 }
 
-/// Sends the signal; returns the exit code (none of a killed process) and what it printed.
+/// Sends the signal; returns the exit code (`None` if the signal killed the process) and the output.
 fn ended_by(signal: Signal, child: Child) -> (Option<i32>, String) {
     kill_process(Pid::from_child(&child), signal).unwrap();
     let out = child.wait_with_output().unwrap();
@@ -31,7 +31,7 @@ fn said(out: &Output) -> String {
     text(&out.stdout) + &text(&out.stderr)
 }
 
-/// Runs a command that can write no file beyond that many bytes, as on a full disk.
+/// Runs a command under a limit on file sizes, in bytes, which acts like a full disk.
 fn limited(bytes: u64, args: &[&str]) -> Output {
     let script = "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\"";
     let mut command = Command::new("sh");
@@ -115,7 +115,7 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
     has_all_pages(Path::new(&at), "afterwards");
 }
 
-/// The moments grow until a command ends by itself. Each works on a copy of a store that has crashed, so that
+/// Stops commands later and later, until one ends by itself. Each works on a copy of a crashed store, so that
 /// its recovery is interrupted, too.
 #[test]
 fn a_command_stopped_at_any_moment_loses_nothing() {
@@ -153,7 +153,7 @@ fn a_command_stopped_at_any_moment_loses_nothing() {
     assert!(stopped >= 4, "{stopped} commands were stopped");
 }
 
-/// The chain's file is a pipe, so the restoration waits in its middle.
+/// The chain's file is a pipe, so the restoration waits half-way.
 #[test]
 fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
         fifo(&file);
         let child = begun(&["restore", &chain, "--to", &to]);
         let open = || OpenOptions::new().write(true).open(&file).unwrap();
-        // The whole chain is read before anything is made.
+        // The whole chain is read before anything is created.
         open().write_all(&bytes).unwrap();
         wait_until("the new store", || partial.exists());
         let mut pipe = open();
@@ -189,7 +189,7 @@ fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
     }
 }
 
-/// The draft is a pipe, so the backup waits in its middle.
+/// The draft is a pipe, so the backup waits half-way.
 #[test]
 fn a_backup_stopped_in_its_middle_leaves_the_chain_and_the_store() {
     let dir = tempfile::tempdir().unwrap();

@@ -88,7 +88,7 @@ pub(crate) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, 
 }
 
 /// Whether the operations zero the page of this index, so that redo needs none of its earlier contents.
-pub(crate) fn starts_anew(ops: &[u8], index: u8) -> bool {
+pub(crate) fn zeroes_page(ops: &[u8], index: u8) -> bool {
     let mut rest = ops;
     while let Some((head, args)) = rest.split_at_checked(2) {
         let len = match head[1] {

@@ -88,8 +88,8 @@ fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redon
 }
 
 async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoError> {
-    let anew = parts.iter().rposition(|part| record::starts_anew(part.ops, part.index));
-    let (mut page, parts) = match anew {
+    let zeroed = parts.iter().rposition(|part| record::zeroes_page(part.ops, part.index));
+    let (mut page, parts) = match zeroed {
         Some(first) => (store.overwrite(parts[0].page).await?, &parts[first..]),
         None => (get_or_recreate(store, parts[0].page).await?, parts),
     };

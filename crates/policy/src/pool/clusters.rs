@@ -3,7 +3,7 @@
 //!
 //! A cluster exists while it has members. It is a doubly linked list through per-frame nodes, in order of
 //! entering. It carries the sum of the distances between neighbours in that order, the *inter-page distance*
-//! of section 3.1.2. Every operation is O(1); entering takes one hash look-up.
+//! of section 3.1.2. Every operation is O(1); entering takes one hash lookup.
 
 use crate::collections::links::NIL;
 use crate::{FrameId, PageId};

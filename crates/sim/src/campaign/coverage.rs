@@ -108,6 +108,22 @@ states! {
     Renewing => "write-through: copy of a page just written home in flight",
     Backing => "doublewrite: slot backs a home write that is not durable",
     BackingHome => "doublewrite: such a home write in flight",
+    Freeing => "upkeep: free of pages in flight",
+    FreePages => "upkeep: pages free",
+    ReusedNumbers => "upkeep: freed numbers in use again",
+    FreeFailed => "upkeep: a free failed",
+    Shrinking => "upkeep: shrink of a space in flight",
+    Shrunk => "upkeep: extents given back",
+    Resizing => "upkeep: resize of the pool in flight",
+    Switching => "upkeep: switch of the SSD policy in flight",
+    Budgeted => "upkeep: a write budget set",
+    BackingUp => "upkeep: backup in flight",
+    BackedUp => "upkeep: backed up, and compared once restored",
+    BackedUpMore => "upkeep: backed up incrementally, and compared once restored",
+    ShuttingDown => "upkeep: shutdown under load in flight",
+    ShutDown => "upkeep: shut down under load",
+    Replacing => "upkeep: replacement of the SSD in flight",
+    SsdReplaced => "upkeep: SSD replaced",
 }
 
 impl State {

@@ -1,5 +1,5 @@
-//! The SSD's write budget: what was written is read off the device now and then, and the price of a write is
-//! told to the policy and to the slots.
+//! The SSD's write budget: periodically charges the bytes that the device has written, and passes the price
+//! of a write to the policy and to the slots.
 
 use crate::exec::Core;
 use crate::protocol::Protocol;
@@ -8,11 +8,11 @@ use pagetier_policy::{Costs, Millis, WriteBudget};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The interval at which the bytes written are read off the device.
+/// The interval at which the bytes written are read from the device's counters.
 const EVERY_MS: u64 = 1000;
 
-/// By how much the factor changes before it is told again.
-const TELL: f64 = 1.1;
+/// The ratio by which the factor must change before it is passed on again.
+const PRICE_STEP: f64 = 1.1;
 
 /// The state of the write budget.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -20,29 +20,29 @@ const TELL: f64 = 1.1;
 pub struct BudgetStats {
     /// The budget, in bytes per day.
     pub bytes_per_day: u64,
-    /// What was written to the SSD lately, in bytes per day: a mean over about an hour.
+    /// The recent rate of writes to the SSD, in bytes per day: a mean over about an hour.
     pub written_per_day: u64,
-    /// By how many bytes the budget is overdrawn.
+    /// The overdraft, in bytes.
     pub overdrawn_bytes: u64,
-    /// What the cost of a write to the SSD is multiplied by; 1 within the budget.
+    /// The factor on the cost of a write to the SSD; 1 within the budget.
     pub factor: f64,
 }
 
 #[derive(Debug)]
 struct Spending {
     budget: WriteBudget,
-    /// What the device had written when it was looked at last.
+    /// The bytes that the device had written at the last charge.
     device_bytes: u64,
-    /// The factor in force; not a number: none was told to what is in use now.
-    told: f64,
+    /// The factor passed on last; NaN: the policy or SSD in use has not received one.
+    passed: f64,
     /// The policy's costs, without the factor.
     costs: Costs,
 }
 
-/// See the module. A leaf in the locking order.
+/// The write budget. A leaf in the locking order.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// When to look next, in milliseconds; never without a budget.
+    /// When to charge next, in milliseconds; never without a budget.
     next: AtomicU64,
     spending: Mutex<Option<Spending>>,
 }
@@ -53,7 +53,8 @@ impl Default for Budget {
     }
 }
 
-fn tell_price(state: &mut Protocol, costs: Costs, factor: f64) {
+/// Passes the price of a write to the policy and the slots.
+fn set_price(state: &mut Protocol, costs: Costs, factor: f64) {
     let ssd_write_ms = costs.ssd_write_ms * factor;
     state.slots.policy().set_costs(Costs { ssd_write_ms, ..costs });
     state.slots.set_write_price((factor > 1.0).then_some(ssd_write_ms));
@@ -67,19 +68,19 @@ fn written_bytes(device: &SharedDevice) -> u64 {
 }
 
 impl Core {
-    /// Sets the budget, or none.
+    /// Sets the budget, or removes it.
     pub(crate) fn set_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
         let now = self.now();
         let mut state = self.state.lock();
         let device_bytes = written_bytes(&self.ssd());
         let budget = bytes_per_day.map(|bytes| WriteBudget::new(bytes, now));
         *self.budget.spending.lock() =
-            budget.map(|budget| Spending { budget, device_bytes, told: 1.0, costs });
+            budget.map(|budget| Spending { budget, device_bytes, passed: 1.0, costs });
         self.budget.next.store(if budget.is_some() { 0 } else { u64::MAX }, Ordering::Relaxed);
-        tell_price(&mut state, costs, 1.0);
+        set_price(&mut state, costs, 1.0);
     }
 
-    /// Charges what was written since the last look, if it is time for one.
+    /// Charges the bytes written since the last charge, if one is due.
     pub(crate) fn charge(&self, state: &mut Protocol, now: Millis) {
         if now.0 < self.budget.next.load(Ordering::Relaxed) {
             return;
@@ -87,32 +88,32 @@ impl Core {
         self.budget.next.store(now.0 + EVERY_MS, Ordering::Relaxed);
         let written = written_bytes(&self.ssd());
         let mut spending = self.budget.spending.lock();
-        let Some(Spending { budget, device_bytes, told, costs }) = &mut *spending else { return };
+        let Some(Spending { budget, device_bytes, passed, costs }) = &mut *spending else { return };
         budget.spend(written.saturating_sub(*device_bytes), now);
         *device_bytes = written;
         let factor = budget.factor();
-        let close = factor < *told * TELL && factor * TELL > *told && (factor > 1.0) == (*told > 1.0);
-        if !close {
-            *told = factor;
-            tell_price(state, *costs, factor);
+        let close = factor < *passed * PRICE_STEP && factor * PRICE_STEP > *passed;
+        if !close || (factor > 1.0) != (*passed > 1.0) {
+            *passed = factor;
+            set_price(state, *costs, factor);
         }
     }
 
-    /// New costs for the policy, which the factor in force applies to.
+    /// Passes new costs to the policy, with the factor in force applied.
     pub(crate) fn set_costs(&self, costs: Costs) {
         let mut state = self.state.lock();
-        let told = self.budget.spending.lock().as_mut().map(|spending| {
+        let passed = self.budget.spending.lock().as_mut().map(|spending| {
             spending.costs = costs;
-            spending.told
+            spending.passed
         });
-        tell_price(&mut state, costs, told.filter(|told| !told.is_nan()).unwrap_or(1.0));
+        set_price(&mut state, costs, passed.filter(|factor| !factor.is_nan()).unwrap_or(1.0));
     }
 
-    /// Another policy, or another SSD, is in use: what was told is not known there.
-    pub(crate) fn budget_starts_anew(&self) {
+    /// Makes the next charge pass the price on, because another policy or SSD is in use.
+    pub(crate) fn resend_price(&self) {
         if let Some(spending) = &mut *self.budget.spending.lock() {
             spending.device_bytes = written_bytes(&self.ssd());
-            spending.told = f64::NAN;
+            spending.passed = f64::NAN;
             self.budget.next.store(0, Ordering::Relaxed);
         }
     }

@@ -27,7 +27,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Notes the failure of a flush of `which`. Returns the error to report, which also tells if the note
+    /// Notes the failure of a flush of `which`. Returns the error to report, which also says so if the note
     /// could not be made.
     fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
         // The store was dropped before the flush began, so nothing failed.

@@ -1,4 +1,4 @@
-//! Repairs homes whose writes failed from the ring, so that a temporary error does not hold ring places
+//! Rewrites from the ring the homes whose writes failed, so that a temporary error does not hold ring places
 //! forever.
 
 use crate::exec::Core;
@@ -22,11 +22,11 @@ impl Drop for Mending<'_> {
 }
 
 impl Core {
-    /// Rewrites from the ring the homes whose writes failed. Afterwards some ring place waits for less than
-    /// before, or another task is repairing them.
+    /// Rewrites from the ring the homes whose writes failed. On success at least one ring place waits for
+    /// less than before, or another task is repairing them.
     ///
     /// # Errors
-    /// No home could be written: the error of the last.
+    /// No home could be written; the last error.
     pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
         self.rules.may_mend()?;
         let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };

@@ -54,14 +54,14 @@ pub trait Homes: Send + Sync + 'static {
     /// The byte offset of `page`, or `None` when its space or the page does not exist.
     fn offset(&self, page: PageId) -> Option<u64>;
 
-    /// The byte offset to read `page` from, or `None` when nothing there is of it: the page does not exist,
-    /// or it was freed, exists again, and has not been written since. Default: [`Homes::offset`].
+    /// The byte offset to read `page` from, or `None` when the HDD has no version of it: the page does not
+    /// exist, or its number was reused and it has not been written since. Default: [`Homes::offset`].
     fn source(&self, page: PageId) -> Option<u64> {
         self.offset(page)
     }
 
-    /// The byte offset of the home of `page`, also if it was freed and does not exist: a recovery mends it
-    /// all the same, so that it is not torn when its number is used again. Default: [`Homes::offset`].
+    /// The byte offset of the home of `page`, even if the page was freed: a recovery repairs such a home too,
+    /// so that it is not torn when its number is reused. Default: [`Homes::offset`].
     fn place(&self, page: PageId) -> Option<u64> {
         self.offset(page)
     }

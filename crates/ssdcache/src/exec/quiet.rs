@@ -124,7 +124,7 @@ impl Quiet<'_> {
         state.map_doubtful = false;
         *core.cache_device.write() = core.new_cache_device(device, layout);
         core.forgive(&mut state);
-        core.budget_starts_anew();
+        core.resend_price();
         drop(state);
         core.event(if core.has_slots() { SsdEvent::Active } else { SsdEvent::Off });
         Exchanged { copies, lost }

@@ -87,8 +87,8 @@ impl Core {
         self.charge(&mut state, now);
         for mut dirty in batch {
             let (page, lsn) = (dirty.page, dirty.recovery_lsn);
-            // Without a ring, a page with an only copy best stays on the SSD: before it could be written
-            // home, its older copy would have to be written back.
+            // Without a ring, keep a page with an only copy on the SSD: its older copy would have to be
+            // written back before the page could be written home.
             let only = state.slots.is_only_copy(page) && !state.slots.waits_for_home(page);
             let stays = !doublewrite && state.ssd_error.is_none() && only;
             let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());

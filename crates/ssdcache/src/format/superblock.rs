@@ -14,7 +14,7 @@ const FORMAT: u32 = 2;
 pub struct Marks {
     /// The last opening.
     pub opened: u32,
-    /// The last opening that was closed in order.
+    /// The last opening that ended in a clean close.
     pub closed: u32,
     /// The generation of the manifest that was durable at that moment.
     pub manifest: u64,

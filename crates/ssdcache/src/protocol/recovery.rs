@@ -29,7 +29,7 @@ pub struct Evidence {
     pub zone: FxHashMap<u32, Image>,
     /// Slots of the zone that cannot be read.
     pub unreadable: FxHashSet<u32>,
-    /// The store was closed in order: the checkpoint states exactly what every slot holds.
+    /// The store was closed cleanly: the checkpoint states exactly what every slot holds.
     pub closed: bool,
     /// Sound journal blocks, in any order.
     pub journal: Vec<Block>,

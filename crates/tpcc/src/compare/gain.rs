@@ -53,7 +53,7 @@ mod tests {
         (head, rows.skip(1).collect())
     }
 
-    /// `PAGETIER_DRAW=1` draws it anew.
+    /// `PAGETIER_DRAW=1` redraws it.
     #[test]
     fn the_readmes_chart_shows_the_readmes_table() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -124,7 +124,7 @@ impl Ghosts {
         let ghost = &mut self.ghosts[at];
         if let Some(&frame) = ghost.frame_of.get(&page) {
             ghost.ranked.correct_home(FrameId(frame), home);
-            ghost.ranked.hit(FrameId(frame));
+            let _ = ghost.ranked.hit(FrameId(frame));
             return;
         }
         ghost.cost_ms += read_ms;
@@ -142,7 +142,7 @@ impl Ghosts {
             victim
         };
         ghost.frame_of.insert(page, frame.0);
-        ghost.ranked.insert(frame, home, access);
+        ghost.ranked.insert(frame, home, access, false);
     }
 
     /// Records that the page became dirty.

@@ -14,8 +14,6 @@ pub use ranked::Ranking;
 #[derive(Clone, Copy, Debug, Default)]
 struct Framed {
     page: PageId,
-    /// Whether the page belongs to the ghosts' sample.
-    sampled: bool,
     /// The ghosts' clock at the last use that was reported to them.
     told: u32,
 }
@@ -49,8 +47,8 @@ impl AdaptivePool {
 
     /// The page in `frame`, if it is tracked and sampled.
     fn sampled(&self, frame: FrameId) -> Option<PageId> {
-        let framed = self.frames.get(frame.at()).filter(|framed| framed.sampled)?;
-        self.ranked.facts(frame).map(|_| framed.page)
+        self.ranked.facts(frame).filter(|facts| facts.sampled)?;
+        Some(self.frames.get(frame.at())?.page)
     }
 }
 
@@ -60,8 +58,8 @@ impl FramePolicy for AdaptivePool {
             self.frames.resize(frame.at() + 1, Framed::default());
         }
         let sampled = !self.pinned && self.ghosts.take(page);
-        self.frames[frame.at()] = Framed { page, sampled, told: self.ghosts.clock() };
-        self.ranked.insert(frame, home, access);
+        self.frames[frame.at()] = Framed { page, told: self.ghosts.clock() };
+        self.ranked.insert(frame, home, access, sampled);
         if sampled {
             self.ghosts.missed(page, home, access);
             if let Some(costs) = self.ghosts.stretch()
@@ -73,11 +71,9 @@ impl FramePolicy for AdaptivePool {
     }
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
-        self.ranked.hit(frame);
-        let Some(framed) = self.frames.get_mut(frame.at()).filter(|framed| framed.sampled) else { return };
-        if let Some(facts) = self.ranked.facts(frame)
-            && self.ghosts.wants(framed.told)
-        {
+        let Some(facts) = self.ranked.hit(frame).filter(|facts| facts.sampled) else { return };
+        let Some(framed) = self.frames.get_mut(frame.at()) else { return };
+        if self.ghosts.wants(framed.told) {
             self.ghosts.used(framed.page, facts.home);
             framed.told = self.ghosts.clock();
         }
@@ -142,10 +138,12 @@ impl FramePolicy for AdaptivePool {
         self.pool_frames = frames;
         self.ghosts = Ghosts::new(frames, self.ranked.costs);
         let told = self.ghosts.clock();
-        for framed in &mut self.frames {
-            let sampled = !self.pinned && self.ghosts.take(framed.page);
-            *framed = Framed { sampled, told, ..*framed };
-        }
+        self.frames.iter_mut().for_each(|framed| framed.told = told);
+        let (pinned, ghosts, frames) = (self.pinned, &self.ghosts, &self.frames);
+        self.ranked.sample(|frame| {
+            let page = frames.get(frame.at()).map(|framed| framed.page);
+            !pinned && page.is_some_and(|page| ghosts.take(page))
+        });
     }
 
     fn choice_changes(&self) -> u64 {

@@ -47,11 +47,13 @@ const RECENT: QueueNo = QueueNo(QUEUES as u8 - 1);
 pub(crate) struct Facts {
     pub(crate) home: Home,
     pub(crate) dirty: bool,
+    /// Whether the page belongs to the ghosts' sample: here, because a hit reads the facts anyway.
+    pub(crate) sampled: bool,
     /// Uses since loading, up to [`FREQUENCY_MAX`].
     uses: u8,
 }
 
-const NEW: Facts = Facts { home: Home::Hdd, dirty: false, uses: 1 };
+const NEW: Facts = Facts { home: Home::Hdd, dirty: false, sampled: false, uses: 1 };
 
 /// Frames in order of H; see the module's text.
 #[derive(Debug)]
@@ -135,23 +137,31 @@ impl Ranked {
         self.queues.put_midpoint(frame, self.queue(facts), self.fresh(facts));
     }
 
-    pub(crate) fn insert(&mut self, frame: FrameId, home: Home, access: Access) {
+    pub(crate) fn insert(&mut self, frame: FrameId, home: Home, access: Access, sampled: bool) {
         self.queues.admit(frame);
         if frame.at() >= self.facts.len() {
             self.facts.resize(frame.at() + 1, NEW);
         }
-        self.facts[frame.at()] = Facts { home, ..NEW };
+        self.facts[frame.at()] = Facts { home, sampled, ..NEW };
         match access {
             Access::Random => self.put_mru(frame),
             Access::Sequential => self.put_midpoint(frame),
         }
     }
 
-    pub(crate) fn hit(&mut self, frame: FrameId) {
-        if self.is_tracked(frame) {
-            let facts = &mut self.facts[frame.at()];
-            facts.uses = (facts.uses + 1).min(FREQUENCY_MAX);
-            self.put_mru(frame);
+    /// Records a use; returns the facts of the page, if it is tracked.
+    pub(crate) fn hit(&mut self, frame: FrameId) -> Option<Facts> {
+        let was = self.facts(frame)?;
+        let facts = Facts { uses: (was.uses + 1).min(FREQUENCY_MAX), ..was };
+        self.facts[frame.at()] = facts;
+        self.queues.put_mru(frame, self.queue(facts), self.fresh(facts));
+        Some(facts)
+    }
+
+    /// Says anew which frames hold sampled pages.
+    pub(crate) fn sample(&mut self, sampled: impl Fn(FrameId) -> bool) {
+        for (at, facts) in self.facts.iter_mut().enumerate() {
+            facts.sampled = sampled(FrameId(at as u32));
         }
     }
 
@@ -243,16 +253,16 @@ mod tests {
         let mut ranked = Ranked::new(20, Costs::PAPER, Ranking::Weighted);
         let (hot, cold) = ((0..10).collect::<Vec<u32>>(), (10..20).collect::<Vec<u32>>());
         for &frame in &hot {
-            ranked.insert(FrameId(frame), Home::Hdd, Access::Random);
-            (0..9).for_each(|_| ranked.hit(FrameId(frame)));
+            ranked.insert(FrameId(frame), Home::Hdd, Access::Random, false);
+            (0..9).for_each(|_| assert!(ranked.hit(FrameId(frame)).is_some()));
         }
-        cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Home::Ssd, Access::Random));
+        cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Home::Ssd, Access::Random, false));
         // Each turnover of the cold frames raises L by the cost of a read from the SSD: far less than the H
         // that their uses give the hot frames.
         for _ in 0..1000 {
             let victim = ranked.victim(&mut |_| true).unwrap();
             ranked.remove(victim, true);
-            ranked.insert(victim, Home::Ssd, Access::Random);
+            ranked.insert(victim, Home::Ssd, Access::Random, false);
         }
         assert_eq!(first_to_go(&ranked), cold);
         for (ranking, first) in [

@@ -8,8 +8,12 @@
 //! While the SSD fills, it admits every page, and ghosts of its size would have nothing to compare. So they
 //! simulate a smaller SSD until then: of half as many slots as hold a page. When the SSD is full, the ghosts
 //! take over its size and its contents.
+//!
+//! A ghost's new zone takes time in the records that ghosts hold, and the number of a ghost's slots is
+//! bounded, so the time per eviction does not grow with the SSD.
 
 use super::held::{GHOSTS_MAX, Held};
+use super::listed::Listed;
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
 use crate::collections::dirty_slots::DirtySlots;
@@ -27,6 +31,10 @@ const SHARE: usize = 12;
 
 /// The maximum number of records kept only for the ghosts, per slot of one ghost.
 const RECORDS: usize = 2;
+
+/// The maximum number of slots of a ghost, however large the SSD: a sample of this size estimates costs well
+/// enough, and a new zone takes less than a millisecond.
+const SLOTS_MAX: usize = 16_384;
 
 /// The number of slots of a ghost that every pool can afford.
 const SLOTS_ALWAYS: usize = 128;
@@ -75,6 +83,8 @@ pub(crate) struct Ghosts {
     accesses: usize,
     /// Whether a ghost has been full: until then all settings cost the same.
     full: bool,
+    /// The records of the sampled pages that a ghost holds or, while it fills, the SSD.
+    listed: Listed,
     scratch: Vec<(u32, f64)>,
 }
 
@@ -94,6 +104,7 @@ impl Ghosts {
             costs,
             accesses: 0,
             full: false,
+            listed: Listed::new(),
             scratch: Vec::with_capacity(sampled),
         }
     }
@@ -113,28 +124,45 @@ impl Ghosts {
         self.filling
     }
 
-    /// Records that `pages_on_ssd` slots hold a page.
-    pub(crate) fn grew(&mut self, pages_on_ssd: usize) {
-        if self.filling {
-            let slots = FILLING * self.rate * pages_on_ssd as f64;
-            self.capacity = self.capacity.max(slots as usize).min(self.slots);
+    /// Records that a page got a slot, while the SSD fills.
+    pub(crate) fn grew(&mut self, pages: &mut Tracked<Seen>, id: RecordId) {
+        let slots = FILLING * self.rate * pages.on_ssd() as f64;
+        self.capacity = self.capacity.max(slots as usize).min(self.slots);
+        if self.take(pages.get(id).page) {
+            self.list(pages, id);
         }
+    }
+
+    fn list(&mut self, pages: &mut Tracked<Seen>, id: RecordId) {
+        self.listed.add(pages, id);
+        if self.listed.is_crowded() {
+            self.visit(pages, |_, _| {});
+        }
+    }
+
+    /// Calls `visit` for every record that a ghost holds and, while the SSD fills, for those of the sampled
+    /// pages on it.
+    fn visit(&mut self, pages: &mut Tracked<Seen>, visit: impl FnMut(RecordId, &mut Record<Seen>)) {
+        let filling = self.filling;
+        let wanted =
+            |record: &Record<Seen>| record.kept.ghosts.by_any() || filling && record.slot().is_some();
+        self.listed.visit(pages, wanted, visit);
     }
 
     /// Gives every ghost the contents of the SSD, which is full for the first time, and its size: `slots`.
     #[cold]
     pub(crate) fn fill(&mut self, pages: &mut Tracked<Seen>, dirty: &DirtySlots, slots: usize) {
-        self.filling = false;
-        self.full = true;
         let mut used = 0;
-        for record in pages.live_mut() {
-            let slot = record.slot().filter(|_| self.take(record.page));
+        self.visit(pages, |_, record| {
+            let slot = record.slot();
             let newer = slot.is_some_and(|slot| dirty.contains(slot));
             used += usize::from(slot.is_some());
             let held = &mut record.kept.ghosts;
             (0..SETTINGS.len()).for_each(|ghost| held.set(ghost, slot.is_some(), newer));
             held.set_again_in_ghost(slot.is_some() && held.again_on_ssd());
-        }
+        });
+        self.filling = false;
+        self.full = true;
         // The SSD's size in terms of the pages that were sampled, which may be a little more or less than
         // their share.
         self.capacity = (used * slots / pages.on_ssd().max(1)).max(1);
@@ -207,6 +235,7 @@ impl Ghosts {
         if setting.segmented {
             seen.ghosts.set_again_in_ghost(false);
         }
+        self.list(pages, id);
     }
 
     fn evict(&mut self, at: usize, pages: &mut Tracked<Seen>, victim: RecordId) {
@@ -217,7 +246,7 @@ impl Ghosts {
     }
 
     /// The page that ghost `at` would evict for one with this key.
-    fn victim(&mut self, at: usize, pages: &Tracked<Seen>, key: f64, scale: &Scale) -> Option<RecordId> {
+    fn victim(&mut self, at: usize, pages: &mut Tracked<Seen>, key: f64, scale: &Scale) -> Option<RecordId> {
         for _ in 0..2 {
             let ghost = &mut self.ghosts[at];
             let setting = &SETTINGS[ghost.setting];
@@ -244,27 +273,30 @@ impl Ghosts {
         None
     }
 
+    /// O(records that ghosts hold).
     #[cold]
-    fn renew_zone(&mut self, at: usize, pages: &Tracked<Seen>, scale: &Scale) {
-        let ghost = &mut self.ghosts[at];
-        let setting = &SETTINGS[ghost.setting];
-        let all = &mut self.scratch;
+    fn renew_zone(&mut self, at: usize, pages: &mut Tracked<Seen>, scale: &Scale) {
+        let no = self.ghosts[at].setting;
+        let setting = &SETTINGS[no];
+        let mut all = std::mem::take(&mut self.scratch);
         all.clear();
-        let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting));
-        all.extend(held.map(|(id, record)| {
+        self.visit(pages, |id, record| {
             let seen = &record.kept;
-            (id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, ghost.setting)))
-        }));
+            if seen.ghosts.by(no) {
+                all.push((id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, no))));
+            }
+        });
         let keep = (self.capacity / ZONE).max(1).min(all.len());
-        if keep == 0 {
-            return;
+        if keep > 0 {
+            let by_key = |a: &(u32, f64), b: &(u32, f64)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
+            all.select_nth_unstable_by(keep - 1, by_key);
+            let ghost = &mut self.ghosts[at];
+            ghost.zone.clear();
+            ghost.zone.extend_from_slice(&all[..keep]);
+            ghost.zone.sort_unstable_by(|a, b| by_key(b, a));
+            ghost.ceiling = ghost.zone.first().map_or(f64::INFINITY, |(_, key)| *key);
         }
-        let by_key = |a: &(u32, f64), b: &(u32, f64)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
-        all.select_nth_unstable_by(keep - 1, by_key);
-        ghost.zone.clear();
-        ghost.zone.extend_from_slice(&all[..keep]);
-        ghost.zone.sort_unstable_by(|a, b| by_key(b, a));
-        ghost.ceiling = ghost.zone.first().map_or(f64::INFINITY, |(_, key)| *key);
+        self.scratch = all;
     }
 
     /// Updates the counts for a record that is being removed.
@@ -293,20 +325,22 @@ impl Ghosts {
     }
 
     /// The cost of a change to `setting`: pages that it would hold, and the SSD does not, get their slots
-    /// only after further reads from the HDD. O(records).
+    /// only after further reads from the HDD. O(records that ghosts hold).
     #[cold]
-    pub(crate) fn change_ms(&self, pages: &Tracked<Seen>, setting: usize) -> f64 {
-        let missing = |record: &Record<Seen>| record.kept.ghosts.by(setting) && record.slot().is_none();
-        let missing = pages.live().filter(|(_, record)| missing(record)).count();
+    pub(crate) fn change_ms(&mut self, pages: &mut Tracked<Seen>, setting: usize) -> f64 {
+        let mut missing = 0;
+        self.visit(pages, |_, record| {
+            missing += usize::from(record.kept.ghosts.by(setting) && record.slot().is_none());
+        });
         REFILLED * missing as f64 * self.costs.read_saving_ms()
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         let zones: usize = self.ghosts.iter().map(|ghost| ghost.zone.capacity()).sum();
-        (zones + self.scratch.capacity()) * size_of::<(u32, f64)>()
+        (zones + self.scratch.capacity()) * size_of::<(u32, f64)>() + self.listed.memory_bytes()
     }
 
-    /// Recounts the slots.
+    /// Recounts the slots, and the listed records.
     pub(crate) fn validate(&self, pages: &Tracked<Seen>) -> Result<(), String> {
         for ghost in &self.ghosts {
             let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting)).count();
@@ -314,13 +348,86 @@ impl Ghosts {
                 return Err(format!("ghost {}: {held} pages, {} counted", ghost.setting, ghost.used));
             }
         }
+        let mut listed = 0;
+        for (_, Record { page, kept, .. }) in pages.live() {
+            listed += usize::from(self.listed.has(kept));
+            if kept.ghosts.by_any() && !self.listed.has(kept) {
+                return Err(format!("page {page} is in a ghost and not listed"));
+            }
+        }
+        if listed > self.listed.len() {
+            return Err(format!("{listed} records carry the round, {} are listed", self.listed.len()));
+        }
         Ok(())
     }
 }
 
 /// The number of slots of a ghost.
 fn sampled_slots(slots: usize, frames: usize) -> usize {
-    // The ghosts take some 140 bytes per slot: at 16 KiB a page, a hundredth of the pool's memory.
+    // The ghosts take some 150 bytes per slot: at 16 KiB a page, a hundredth of the pool's memory.
     let affordable = frames.saturating_add(frames / 2).max(SLOTS_ALWAYS);
-    (slots / SHARE).max(SLOTS_MIN).min(affordable).min(slots)
+    (slots / SHARE).clamp(SLOTS_MIN, SLOTS_MAX).min(affordable).min(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Adaptive;
+    use super::*;
+    use crate::{Access, Home, Millis, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict};
+
+    const NOW: Millis = Millis(0);
+
+    /// Reads a page from the HDD and lets it leave the pool, for the SSD if the policy wants it there.
+    fn pass(policy: &mut Adaptive, page: PageId, in_slot: &mut Vec<PageId>, slots: usize) {
+        let from = if in_slot.contains(&page) { Home::Ssd } else { Home::Hdd };
+        policy.read(page, Some(from), Access::Random, NOW);
+        if from == Home::Hdd {
+            let free = slots - in_slot.len();
+            if free == 0 {
+                policy.start_zone(slots / 10, &mut |_| true, NOW, &mut Vec::new());
+            }
+            match policy.consider(page, Cause::Evicted, free, &mut |_| true, NOW) {
+                Verdict::AdmitFree => {
+                    policy.inserted(page, SlotId(in_slot.len() as u32), NOW);
+                    in_slot.push(page);
+                }
+                Verdict::AdmitOver(slot) => {
+                    policy.removed(in_slot[slot.at()], true, NOW);
+                    policy.inserted(page, slot, NOW);
+                    in_slot[slot.at()] = page;
+                }
+                Verdict::Reject => {}
+            }
+        }
+        policy.left_pool(page, NOW);
+    }
+
+    #[test]
+    fn what_a_new_zone_looks_through_is_a_multiple_of_a_ghosts_slots() {
+        const SLOTS: usize = 3_000;
+        let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, SLOTS, 1_000), None);
+        let mut in_slot = Vec::new();
+        for no in 0..4 * SLOTS as u32 {
+            // New pages, some of them again soon.
+            let recent = no - no % 7;
+            for no in [no, recent] {
+                pass(&mut policy, PageId::new(SpaceId(1), no), &mut in_slot, SLOTS);
+            }
+            let ghosts = &policy.ghosts;
+            // Every ghost may hold other pages, and while the SSD fills it holds as many as two ghosts.
+            let most = (SETTINGS.len() + 2) * (ghosts.capacity + 1);
+            assert!(ghosts.listed.len() <= 2 * most + 64, "{}: {}", ghosts.capacity, ghosts.listed.len());
+        }
+        assert!(!policy.ghosts.are_filling() && policy.ghosts.capacity > 500);
+        policy.validate().unwrap();
+    }
+
+    #[test]
+    fn a_large_ssd_has_ghosts_of_bounded_size() {
+        for slots in [1 << 20, 1 << 22, 1 << 26] {
+            let ghosts = Ghosts::new(slots, slots / 10, Costs::PAPER);
+            assert_eq!(ghosts.slots, SLOTS_MAX);
+            assert!(ghosts.memory_bytes() < 1 << 20);
+        }
+    }
 }

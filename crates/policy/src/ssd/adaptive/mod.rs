@@ -12,10 +12,12 @@
 //!   page; it ends the zone.
 //!
 //! An access takes O(half-lives) and O(log zone), a decision O(log zone). A sampled access takes O(settings)
-//! more; a ghost starts a new zone, O(records), once per tenth of its slots. A record takes 48 bytes.
+//! more; a ghost starts a new zone, O(records that ghosts hold), once per tenth of its slots. A record takes
+//! 48 bytes.
 
 mod ghosts;
 mod held;
+mod listed;
 mod score;
 mod setting;
 
@@ -267,7 +269,9 @@ impl SlotPolicy for Adaptive {
         self.zone.remove(slot);
         self.dirty.set(slot, false);
         self.pages.set_slot(id, Some(slot));
-        self.ghosts.grew(self.pages.on_ssd());
+        if self.ghosts.are_filling() && !self.pinned {
+            self.ghosts.grew(&mut self.pages, id);
+        }
         self.trim();
     }
 

@@ -2,7 +2,7 @@
 
 use super::held::Held;
 use crate::Costs;
-use crate::ssd::tracked::Kept;
+use crate::ssd::tracked::{Kept, Record};
 
 /// Ticks of the clock per access per slot.
 pub(crate) const TICKS_PER_SLOT: u32 = 64;
@@ -25,7 +25,11 @@ pub(crate) struct Seen {
     /// Reads restored from the sketch.
     restored: u8,
     place: u8,
+    /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
+    pub(crate) listed: u8,
 }
+
+const _: () = assert!(size_of::<Record<Seen>>() == 48);
 
 impl Kept for Seen {
     fn place(&self) -> u8 {

@@ -124,7 +124,7 @@ pub struct RecoveryReport {
     /// Homes repaired from the doublewrite ring, or from the slots that backed them.
     pub repaired: u64,
     /// Pages and blocks rewritten unchanged because the flush that should have made them durable failed, or
-    /// may have failed: after any end except a close in order.
+    /// may have failed: after any end except a clean close.
     pub rewritten: u64,
 }
 
@@ -150,7 +150,7 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// The initial mode of the SSD.
     pub mode: SsdMode,
-    /// Whether the store was closed in order, and `ssd` was not written since: the map alone then defines its
+    /// Whether the store was closed cleanly, and `ssd` was not written since: the map alone then defines its
     /// contents.
     pub closed: bool,
     /// Where failed flushes are noted.

@@ -5,8 +5,8 @@
 //! bytes in the same places, which a power cut cannot tear into anything that the failed flush could not have
 //! left.
 //!
-//! A process can be killed between the failure of a flush and the note of it. So after any end except a close
-//! in order, a flush may have failed, noted or not. Recovery rewrites everything that it relies on unless a
+//! A process can be killed between the failure of a flush and the note of it. So after any end except a clean
+//! close, a flush may have failed, noted or not. Recovery rewrites everything that it relies on unless a
 //! flush is known to have covered it. A sound map header proves that a flush has covered its body and the
 //! slots that it vouches for. What remains are the headers and marks, the journal, the ring, and the slots of
 //! the zone written since the capture or being written at that moment.

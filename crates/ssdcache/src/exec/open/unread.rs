@@ -1,6 +1,6 @@
 //! Blocks of the SSD that a recovery cannot read: which of them it can do without.
 //!
-//! After a close in order, the map alone defines the contents of the SSD: a slot holds what the map names or
+//! After a clean close, the map alone defines the contents of the SSD: a slot holds what the map names or
 //! nothing, and journal and ring do not count. After a crash, a slot of the zone may have been given to any
 //! page, unless no newer version of the page that the map names exists elsewhere
 //! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any

@@ -56,7 +56,7 @@ impl Slots {
 
 /// Whether the slot may later hold something else without its page being lost: the image is on its way, or it
 /// is a copy of a home write. An HDD flush makes such a copy clean, and the slot may then be given to another
-/// page. No journal record tells recovery so, since the home write has an older stamp than its copy.
+/// page. No journal record shows this to recovery, since the home write has an older stamp than its copy.
 fn may_be_gone(slot: &Slot) -> bool {
     let version = named(slot).filter(|version| version.is_dirty());
     version.is_some_and(|version| slot.is_writing() || version.standing == Standing::AwaitsFlush)

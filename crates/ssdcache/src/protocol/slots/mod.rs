@@ -85,7 +85,7 @@ pub struct Slots {
     through: bool,
     /// Whether the policy admits pages as they are read.
     on_read: bool,
-    /// While the write budget is overdrawn: what a write to the SSD costs, in milliseconds.
+    /// While the write budget is overdrawn: the price of a write to the SSD, in milliseconds.
     write_price_ms: Option<f64>,
 }
 
@@ -260,7 +260,7 @@ impl Slots {
         self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
-            // The old copy was evicted meanwhile, and the policy was told.
+            // The old copy was evicted meanwhile, and the policy has been notified.
             self.policy.inserted(page, slot, now);
         }
         if let Some(old) = before {

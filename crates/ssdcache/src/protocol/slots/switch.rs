@@ -1,5 +1,4 @@
-//! Another policy over the slots as they are: what a recovery would make of them under that policy, without
-//! the recovery.
+//! Replaces the policy over the slots in use: leaves them as a recovery under the new policy would.
 
 use super::alloc::Alloc;
 use super::{Slots, Stored};
@@ -7,12 +6,12 @@ use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Millis, SlotId, SlotPolicy};
 
 impl Slots {
-    /// Replaces the policy, which is empty. It learns of every copy, those written last last, and then of the
-    /// `buffered` pages. Copies keep their slots and their standing. Nothing may be on its way to a slot, and
-    /// no checkpoint under way.
+    /// Replaces the policy by `policy`, which is empty. Informs it of every copy, in the order in which they
+    /// were written, and then of the `buffered` pages. Copies keep their slots and their standing. No write
+    /// to a slot and no checkpoint may be in flight.
     ///
     /// A free slot stays writable as far as the zone in force allows (I2). A circle has no zone of its own
-    /// yet: it gives no slot out before the next checkpoint names one.
+    /// yet: it gives out no slot until the next checkpoint names one.
     pub fn switch_policy(&mut self, policy: Box<dyn SlotPolicy>, buffered: &[PageId], now: Millis) {
         debug_assert!(!self.capturing && self.arriving == 0 && self.pending.is_empty());
         (self.through, self.on_read) = (policy.write_through(), policy.admits_on_read());
@@ -22,7 +21,7 @@ impl Slots {
         for (_, slot, page) in &copies {
             self.policy.recovered(*page, *slot);
         }
-        // As pages that were allocated: nothing is known of their reads.
+        // Report them as sequential, like allocated pages: nothing is known of their reads.
         for page in buffered {
             self.policy.read(*page, None, Access::Sequential, now);
         }
@@ -31,7 +30,7 @@ impl Slots {
         self.alloc = Alloc::new(self.policy.append_group(), &self.params);
         self.start_after_recovery(free, copies.last().map(|(_, slot, _)| *slot));
         self.zones_changed();
-        // The next checkpoint names another zone even if nothing is written before it.
+        // The next checkpoint names another zone, so it is due even if nothing is written before it.
         self.changes += 1;
     }
 
@@ -67,7 +66,7 @@ mod tests {
         capture.body.entries
     }
 
-    /// Writes page `no`, whatever the policy says of it.
+    /// Plans and completes a write of page `no` to a slot. Returns false if none is writable.
     fn write(slots: &mut Slots, no: u32, stamp: u64) -> bool {
         let Plan::Ssd(ticket) = slots.plan_dirty(page(no), NOW, &mut || Stamp::from_bits(stamp)) else {
             return false;
@@ -77,7 +76,8 @@ mod tests {
         true
     }
 
-    /// Slots with dirty copies of the pages 0 to 4, of which 1 was written last and 2 is home.
+    /// Slots with copies of the pages 0 to 4. Page 1 was written last; all but page 2, which is home, are
+    /// dirty.
     fn filled(policy: SsdPolicy) -> Slots {
         let mut slots = Slots::new(SlotParams::new(SLOTS, 80.0), built(SsdPolicy::Lru2), &[], 0);
         checkpoint(&mut slots);
@@ -113,7 +113,7 @@ mod tests {
             let circle = slots.appends();
             assert_eq!(write(&mut slots, 0, 20), !circle, "{policy}");
             checkpoint(&mut slots);
-            // Where there are second chances, the front waits for the judgement of the slots before it.
+            // With second chances, the front waits until the slots before it have been judged.
             let moves = slots.take_back(NOW, &|_| true, &mut || Stamp::from_bits(21));
             assert!(moves.is_none_or(|moves| moves.is_empty()), "{policy}");
             assert!(write(&mut slots, 0, 22), "{policy}");

@@ -51,9 +51,9 @@ impl Slots {
         Some(self.start_copy(slot, page, displaced, now, fresh()))
     }
 
-    /// Plans the copy of `page`, which was just written home, so that any copy that it has is outdated. A
-    /// page with a copy gets a new one in another slot; otherwise the policy decides. With `may` false, or
-    /// without a writable slot, the page loses its copy.
+    /// Plans a copy of `page`, which was just written home, so that any existing copy is outdated. A page
+    /// with a copy gets a new one in another slot; otherwise the policy decides. With `may` false, or without
+    /// a writable slot, the page loses its copy.
     pub fn plan_arrived(
         &mut self,
         page: PageId,
@@ -81,13 +81,13 @@ impl Slots {
         Some(ticket)
     }
 
-    /// Sets what a write to the SSD costs while the write budget is overdrawn, in milliseconds.
+    /// Sets the price of a write to the SSD, in milliseconds; `None` while the write budget is not overdrawn.
     pub(crate) fn set_write_price(&mut self, price_ms: Option<f64>) {
         self.write_price_ms = price_ms;
     }
 
-    /// Whether a copy of `page`, which the HDD has, is worth the write that the budget pays for. A policy
-    /// that estimates no benefit takes none while the budget is overdrawn.
+    /// Whether the benefit of a copy of `page`, whose version the HDD has, exceeds the price of writing it. A
+    /// policy that estimates no benefit gets no copies while the budget is overdrawn.
     fn is_worth_its_price(&self, page: PageId) -> bool {
         let Some(price_ms) = self.write_price_ms else { return true };
         self.policy.benefit(page).is_some_and(|benefit_ms| benefit_ms > price_ms)

@@ -123,7 +123,7 @@ impl Slots {
         }
     }
 
-    /// Sorts the free slots anew after a change of the zones.
+    /// Sorts the free slots again after a change of the zones.
     pub(super) fn zones_changed(&mut self) {
         let (slots, capturing) = (&self.slots, self.capturing);
         let writable = |slot: SlotId| slots[slot.at()].writable(capturing);
