@@ -5,8 +5,8 @@
 //! mean difference exceeds its standard error, that the gain is large enough as a share of the cost, and that
 //! the sum saved over the remembered stretches exceeds the cost of the change. There are two memories of past
 //! stretches: a short one for large gains, a long one for small gains that last. A change by the short memory
-//! that the long one contradicts must have saved several times its cost: most of these changes follow a part
-//! of the workload that soon ends, and the way back costs as much again.
+//! that the long one contradicts must gain and save several times as much: most of these changes follow a
+//! part of the workload that soon ends, and the way back costs as much again.
 //!
 //! Stretches before the first decision are only noted. They choose the setting to start with, if it gained as
 //! much as the short memory asks for, and are forgotten then.
@@ -28,8 +28,8 @@ const SHORT: Terms = Terms { kept: 0.7, weight_min: 1.9, gain_min: 0.02 };
 /// Small gains that last.
 const LONG: Terms = Terms { kept: 0.97, weight_min: 3.0, gain_min: 0.002 };
 
-/// How many times its cost a change must have saved if the setting was the more expensive one in the long
-/// memory.
+/// How many times the gain and the cost of a change must be exceeded if the setting was the more expensive
+/// one in the long memory.
 const AGAINST_LONG: f64 = 4.0;
 
 /// The number of standard errors by which the mean difference must exceed 0.
@@ -82,11 +82,18 @@ impl<const N: usize> Past<N> {
     }
 
     /// Returns the setting to follow instead of `chosen`, if one is cheaper by enough and saved more than
-    /// `change_ms` of it.
-    fn better_than(&self, chosen: usize, change_ms: &mut dyn FnMut(usize) -> f64) -> Option<usize> {
+    /// `change_ms` of it. Both are required `times` over, which may depend on the setting.
+    fn better_than(
+        &self,
+        chosen: usize,
+        times: impl Fn(usize) -> f64,
+        change_ms: &mut dyn FnMut(usize) -> f64,
+    ) -> Option<usize> {
         let other = self.cheapest();
+        let times = times(other);
         let saved = self.costs_ms[chosen] - self.costs_ms[other];
-        if self.weight < self.terms.weight_min || saved <= self.terms.gain_min * self.costs_ms[chosen] {
+        if self.weight < self.terms.weight_min || saved <= times * self.terms.gain_min * self.costs_ms[chosen]
+        {
             return None;
         }
         let mean = saved / self.weight;
@@ -95,7 +102,7 @@ impl<const N: usize> Past<N> {
         // The effective sample size: the number of equally weighted stretches of the same variance.
         let stretches = self.weight * self.weight / self.squared_weight;
         let error = ((square - mean * mean).max(0.0) / (stretches - 1.0)).sqrt();
-        (mean > ERRORS_MIN * error && saved > change_ms(other)).then_some(other)
+        (mean > ERRORS_MIN * error && saved > times * change_ms(other)).then_some(other)
     }
 }
 
@@ -124,12 +131,12 @@ impl<const N: usize> Chooser<N> {
         change_ms: &mut dyn FnMut(usize) -> f64,
     ) -> Option<usize> {
         self.note(&costs_ms);
-        let long = self.long.better_than(self.chosen, change_ms);
-        let mut soon_ms = |other: usize| {
+        let long = self.long.better_than(self.chosen, |_| 1.0, change_ms);
+        let times = |other: usize| {
             let agrees = self.long.costs_ms[other] <= self.long.costs_ms[self.chosen];
-            change_ms(other) * if agrees { 1.0 } else { AGAINST_LONG }
+            if agrees { 1.0 } else { AGAINST_LONG }
         };
-        let other = long.or_else(|| self.short.better_than(self.chosen, &mut soon_ms))?;
+        let other = long.or_else(|| self.short.better_than(self.chosen, times, change_ms))?;
         self.change_to(other);
         Some(other)
     }
@@ -145,7 +152,8 @@ impl<const N: usize> Chooser<N> {
     pub(crate) fn start(&mut self) {
         let terms = [LONG, SHORT].map(|terms| Terms { gain_min: SHORT.gain_min, ..terms });
         let noted = [self.long, self.short].into_iter().zip(terms);
-        let clear = noted.map(|(past, terms)| Past { terms, ..past }.better_than(self.chosen, &mut |_| 0.0));
+        let clear =
+            noted.map(|(past, terms)| Past { terms, ..past }.better_than(self.chosen, |_| 1.0, &mut |_| 0.0));
         if let Some(other) = clear.flatten().next() {
             self.change_to(other);
         }
@@ -242,13 +250,15 @@ mod tests {
 
     #[test]
     fn what_the_long_memory_contradicts_must_save_the_change_several_times() {
-        let followed = |change_ms: f64| {
+        let followed = |other: f64, change_ms: f64| {
             let mut chooser = Chooser::new(0);
             (0..40).for_each(|_| assert_eq!(chooser.compare([10.0, 12.0], &mut |_| change_ms), None));
-            (0..6).any(|_| chooser.compare([12.0, 10.0], &mut |_| change_ms).is_some())
+            (0..6).any(|_| chooser.compare([other, 10.0], &mut |_| change_ms).is_some())
         };
         // The short memory saves up to 2.0 / (1 - 0.7) = 6.7 ms while the long one still contradicts it.
-        assert_eq!([0.0, 1.0, 2.0, 5.0].map(followed), [true, true, false, false]);
+        assert_eq!([0.0, 1.0, 2.0, 5.0].map(|ms| followed(12.0, ms)), [true, true, false, false]);
+        // Without a cost, the gain must be four times 2 %.
+        assert_eq!([10.5, 11.0, 12.0].map(|other| followed(other, 0.0)), [false, false, true]);
     }
 
     #[test]
