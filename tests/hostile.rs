@@ -1,6 +1,7 @@
 //! Stores under hostile policies for pool and SSD: nothing is lost, nothing hangs.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
+use pagetier::{Retention, SpaceHints};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -26,6 +27,11 @@ async fn survives(seed: u64, ring_pages: u32) {
             assert_eq!(read(&store, space, other).await.unwrap(), versions[other as usize], "seed {seed}");
         }
         store.sync().await.unwrap();
+        // The policy that is replaced lists the pages in memory, for the next one and for the space's hints.
+        store.set_pool_policy(format!("hostile:{}", seed + u64::from(round)).as_str()).unwrap();
+        let hints = SpaceHints::new().retention(Retention::ScanOnly);
+        store.spaces().set_hints(space, hints).unwrap();
+        store.spaces().set_hints(space, SpaceHints::new()).unwrap();
     }
     let cut = fixture.after_power_cut(seed);
     store.close().await.unwrap();

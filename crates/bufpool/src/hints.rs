@@ -128,7 +128,7 @@ impl<T: Tier> Pool<T> {
         inner.drain_hits(&mut policy);
         let mut resident = Vec::new();
         policy.first_to_go(&mut |frame| {
-            let f = frames.at(frame);
+            let Some(f) = frames.all.get(frame.at()) else { return false };
             if let Some(page) = f.page().filter(|page| page.space == space) {
                 let (home, dirty) = (inner.tier.home(page), f.word.is_dirty());
                 resident.push(Resident { frame, page, home, dirty });

@@ -1,5 +1,6 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
+use crate::frame::Frame;
 use crate::guard::PageRef;
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -52,7 +53,7 @@ impl<T: Tier> Pool<T> {
     /// At most `max` pages in memory, those that the policy would keep longest first.
     #[must_use]
     pub fn hottest(&self, max: usize) -> Vec<PageId> {
-        let order = eviction_order(&*self.inner.policy.lock());
+        let order = eviction_order(&*self.inner.policy.lock(), &self.inner.frames.all);
         let pages = order.into_iter().rev().filter_map(|frame| self.inner.frames.at(frame).page());
         pages.take(max).collect()
     }
@@ -83,7 +84,7 @@ impl<T: Tier> Pool<T> {
         let mut policy = inner.policy.lock();
         // The pool's size may have changed since the policy was built.
         new.set_frames(inner.params().frames);
-        for frame in eviction_order(policy.inner()) {
+        for frame in eviction_order(policy.inner(), &inner.frames.all) {
             // Do not track a frame that has just lost its page: the pending notification of its removal then
             // has no effect.
             let f = inner.frames.at(frame);
@@ -103,18 +104,20 @@ impl<T: Tier> Pool<T> {
     /// the policy's lock: it may take locks that follow it in the order.
     pub fn with_pages<R>(&self, see: impl FnOnce(&[PageId]) -> R) -> R {
         let policy = self.inner.policy.lock();
-        let order = eviction_order(&*policy);
+        let order = eviction_order(&*policy, &self.inner.frames.all);
         let pages: Vec<PageId> =
             order.into_iter().filter_map(|frame| self.inner.frames.at(frame).page()).collect();
         see(&pages)
     }
 }
 
-/// The frames with pages, the next victim first.
-fn eviction_order(policy: &dyn FramePolicy) -> Vec<FrameId> {
+/// The frames with pages, the next victim first. Skips what a policy of the embedder's names that is no frame.
+fn eviction_order(policy: &dyn FramePolicy, frames: &[Frame]) -> Vec<FrameId> {
     let mut order = Vec::new();
     policy.first_to_go(&mut |frame| {
-        order.push(frame);
+        if frame.at() < frames.len() {
+            order.push(frame);
+        }
         false
     });
     order

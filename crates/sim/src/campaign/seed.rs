@@ -172,7 +172,7 @@ impl Run<'_> {
             if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
                 ssd_life::examine(crash, &mut apart, self.totals)?;
             }
-            if apart.random_bool(self.plan.share("upkeep", 0.004).min(0.03)) {
+            if apart.random_bool(self.plan.share("upkeep", 0.0).min(0.03)) {
                 upkeep::examine(crash, &mut apart, self.totals)?;
             }
             if self.stop.load(Ordering::Relaxed) {
