@@ -2,9 +2,10 @@
 //!
 //! [`HintedPool`](pagetier_policy::pool::HintedPool) decides which page leaves. This file counts the frames
 //! of each space with hints, as they are entered into the page table, so that pages being read count, too. A
-//! request at the quota takes the frame of another page of the space. If all of these are dirty or being read,
-//! it waits, but not for long; then, and if guards pin them, it takes a frame beyond the quota: no hint may
-//! make a request fail. Read-ahead takes at most half of a quota, so that it does not displace what it read.
+//! request at the quota takes the frame of another page of the space. If all of these are dirty or being
+//! read, it waits, but not for long; then, and if guards pin them, it takes a frame beyond the quota: no hint
+//! may make a request fail. Read-ahead takes at most half of a quota, so that it does not displace what it
+//! read.
 //!
 //! Without hints, a miss and an eviction pay one relaxed load each; a hit pays nothing.
 
@@ -108,14 +109,14 @@ impl Hints {
             let held = frames.iter().filter_map(Frame::page).filter(|page| page.space == space).count();
             spaces.insert(space, Hinted { hints, held: AtomicUsize::new(held) });
         }
-        // The bucket locks publish it to whoever counts.
+        // The bucket locks publish it to every task that counts.
         self.any.store(!spaces.is_empty(), Ordering::Relaxed);
     }
 }
 
 impl<T: Tier> Pool<T> {
-    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Clean pages
-    /// beyond a quota leave at once, others as later requests need frames. Misses wait meanwhile: some
+    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Clean
+    /// pages beyond a quota leave at once, others as later requests need frames. Misses wait meanwhile: some
     /// milliseconds per ten thousand pages in memory.
     pub fn set_hints(&self, space: SpaceId, hints: PoolHints) {
         let (inner, frames) = (&self.inner, &self.inner.frames);

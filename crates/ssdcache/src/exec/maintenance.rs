@@ -79,9 +79,8 @@ impl Core {
         result.is_ok()
     }
 
-    /// Writes the next victims back, and copies that leave because their space is kept off the SSD, or flushes
-    /// the HDD for the ring, if any of it is due. Returns false if
-    /// nothing was done.
+    /// Writes the next victims back, and copies that leave because their space is kept off the SSD, or
+    /// flushes the HDD for the ring, if any of it is due. Returns false if nothing was done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
         self.give_second_chances().await;
