@@ -109,7 +109,7 @@ impl Hints {
             let held = frames.iter().filter_map(Frame::page).filter(|page| page.space == space).count();
             spaces.insert(space, Hinted { hints, held: AtomicUsize::new(held) });
         }
-        // The bucket locks publish it to the tasks that count.
+        // The bucket locks publish it to every task that counts.
         self.any.store(!spaces.is_empty(), Ordering::Relaxed);
     }
 }
