@@ -111,7 +111,8 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-/// The frames with pages, the next victim first. Skips what a policy of the embedder's names that is no frame.
+/// The frames with pages, the next victim first. Skips what a policy of the embedder's names that is no
+/// frame.
 fn eviction_order(policy: &dyn FramePolicy, frames: &[Frame]) -> Vec<FrameId> {
     let mut order = Vec::new();
     policy.first_to_go(&mut |frame| {
