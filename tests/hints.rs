@@ -129,11 +129,11 @@ async fn copies_that_are_there_leave_by_themselves_with_and_without_a_ring() {
             };
             let store = builder().open().await.unwrap();
             let space = grown(&store).await;
+            let other = second(&store).await;
+            // Later, so that a policy that appends has copies of them.
             for version in 2..4 {
                 write_all(&store, space, version).await;
             }
-            store.sync().await.unwrap();
-            let other = second(&store).await;
             store.sync().await.unwrap();
             let (before, others) = (on_ssd(&store, space), on_ssd(&store, other));
             assert_eq!(before > 0, policy != SsdPolicy::None, "{what}");

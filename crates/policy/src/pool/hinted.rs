@@ -211,6 +211,8 @@ impl HintedPool {
 
     /// Puts the frame of `page` into the lists that the hints of its space name.
     fn take_in(&mut self, frame: FrameId, page: PageId) {
+        // A policy of the embedder's may name a frame twice.
+        let _ = self.take_out(frame);
         let Some(space) = self.spaces.get_mut(&page.space) else { return };
         let PoolHints { retention, frames_max } = space.hints;
         if frames_max.is_some() {
@@ -310,7 +312,6 @@ fn append_dirty(
 impl FramePolicy for HintedPool {
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
         if self.has_hints() {
-            let _ = self.take_out(frame);
             self.take_in(frame, page);
             if !self.is_inside(frame) {
                 // In case it tracks the frame's page before.
