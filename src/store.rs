@@ -235,7 +235,8 @@ impl PageStore {
     /// ```
     /// use pagetier::{Error, Lsn, PageId, PageStore};
     ///
-    /// /// Applies the log record at `lsn`, which sets bytes of a page.
+    /// /// Applies the log record at `lsn`, which sets bytes of a page. A record with several changes of one
+    /// /// page applies them all before `set_lsn`.
     /// async fn redo(store: &PageStore, id: PageId, lsn: Lsn, at: usize, bytes: &[u8]) -> Result<(), Error> {
     ///     let mut page = store.recreate(id).await?;
     ///     if page.lsn() < lsn {
