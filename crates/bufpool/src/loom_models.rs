@@ -44,7 +44,7 @@ use loom::future::block_on;
 use loom::thread;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, FrameId, FramePolicyParams, Home, PoolPolicy};
+use pagetier_policy::{Access, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
