@@ -97,9 +97,9 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next.
     #[inline]
     fn publish(&mut self) {
-        let [modified, dirty] = [&mut self.modified, &mut self.dirty].map(std::mem::take);
-        if EXCLUSIVE && (modified || dirty) {
-            let lsn = if modified { self.lsn() } else { Lsn::BLANK };
+        if EXCLUSIVE && (self.modified || self.dirty) {
+            let lsn = if self.modified { self.lsn() } else { Lsn::BLANK };
+            (self.modified, self.dirty) = (false, false);
             self.pool.became_dirty(self.frame, self.id(), lsn);
         }
     }

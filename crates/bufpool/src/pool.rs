@@ -24,8 +24,8 @@ impl<T: Tier> Clone for Pool<T> {
     }
 }
 
-/// Latches the frame of a page, and loads the page if necessary. A macro, because a hit through a function
-/// that may wait costs a fifth more.
+/// Latches the frame of a page, and loads the page if necessary. A macro, because the compiler does
+/// not inline an asynchronous function into its caller.
 macro_rules! latch {
     ($inner:expr, $page:expr, $mode:expr) => {{
         $inner.note($page, matches!($mode, Mode::Exclusive), false);

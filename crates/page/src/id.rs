@@ -50,7 +50,7 @@ impl fmt::Display for PageId {
 }
 
 /// The place of a record in the embedder's log, in the log's order. 0 means "before every record", so a
-/// record's LSN is at least 1. `u64::MAX` is reserved.
+/// record's LSN is at least 1. The two largest values are reserved.
 ///
 /// An LSN is **the position where its record starts, or the record's sequence number**. Wherever an API takes
 /// or returns an LSN, the record *at* the LSN is included: a log gate makes it durable, `flush_to` writes its
