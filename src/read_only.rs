@@ -99,12 +99,7 @@ impl Builder {
 
     /// The path of the SSD, if nothing is there.
     fn missing_ssd(&self) -> Option<PathBuf> {
-        let path = match (self.ssd_place(), &self.options.directory) {
-            (Place::Path(path), _) => path,
-            (Place::Default, Some(directory)) => directory.join("ssd.cache"),
-            _ => return None,
-        };
-        (!path.exists()).then_some(path)
+        self.path_of(&self.ssd_place(), "ssd.cache").filter(|path| !path.exists())
     }
 
     /// The device at `place` under an overlay.

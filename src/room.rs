@@ -82,7 +82,7 @@ impl Shared {
 
 impl Builder {
     /// The path of `place`; `None` for a device of the embedder.
-    fn path_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
+    pub(crate) fn path_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
         match place {
             Place::Path(path) => Some(path.clone()),
             Place::Default => Some(self.options.directory.as_ref()?.join(default)),
