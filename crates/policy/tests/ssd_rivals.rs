@@ -479,7 +479,7 @@ proptest! {
             pair.real.validate().map_err(TestCaseError::fail)?;
             for region in 0..9 {
                 let known = pair.real.benefit(p(32 * region)).unwrap_or(0.0);
-                prop_assert_eq!(known, heat(&reads, 32 * region) as f64 * (7.2 - 0.11));
+                prop_assert_eq!(known, heat(&reads, 32 * region) as f64 * (7.2 - 0.11) / 32.0);
             }
         }
     }

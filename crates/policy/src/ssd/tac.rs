@@ -16,6 +16,8 @@
 //!   ones do not (section 5.3).
 //! - *A page changed in the pool* keeps its slot, whose content is invalid until the page is written to the
 //!   HDD and to that slot. A page without a slot is written to the HDD only: pages are admitted on reads.
+//! - *The benefit of a page* that `why` reports and a write budget prices is the page's share of its region's
+//!   temperature, a thirty-second.
 //! - *Zone*: as for CAC, the k pages of the coldest regions. The admitted page's region must be strictly
 //!   hotter.
 
@@ -124,7 +126,8 @@ impl SlotPolicy for Tac {
     }
 
     fn benefit(&self, page: PageId) -> Option<f64> {
-        self.reads.contains_key(&region(page)).then(|| self.temperature(page))
+        let reads = self.reads.get(&region(page))?;
+        Some(*reads as f64 * self.costs.read_saving_ms() / f64::from(REGION_PAGES))
     }
 
     fn set_costs(&mut self, costs: Costs) {
