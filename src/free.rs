@@ -51,6 +51,8 @@ impl PageStore {
     /// store.free(page).await?;
     /// assert!(matches!(store.get(page).await, Err(pagetier::Error::NoSuchPage { .. })));
     /// assert_eq!(store.allocate(space).await?.id(), page);
+    /// // Several pages at once, of any spaces.
+    /// assert_eq!(store.free_pages(&[page]).await?, 1);
     /// # Ok(())
     /// # }
     /// ```

@@ -506,7 +506,12 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
     let nothing = tempfile::tempdir().unwrap();
     let empty = to.restore(nothing.path(), None).await;
     assert!(matches!(empty, Err(BackupError::NoChain { .. })));
-    restore(Some(1)).await.unwrap();
+    let larger = to.builder().page_bytes(8192).restore(dir.path(), Some(1), |_| ()).await.unwrap_err();
+    assert!(matches!(larger, BackupError::OtherPageSize { backup: 4096, asked: 8192 }), "{larger:?}");
+    assert_eq!(larger.advice(), Advice::FixConfiguration);
+    assert!(larger.to_string().contains("pass 4096"), "{larger}");
+    assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 0);
+    to.builder().page_bytes(4096).restore(dir.path(), Some(1), |_| ()).await.unwrap();
     assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
     let memory = Fixture::new().builder().restore(dir.path(), None, |_| ()).await;
     assert!(matches!(memory, Err(BackupError::NoDirectory)));

@@ -136,6 +136,14 @@ pub enum BackupError {
         /// The directory.
         path: PathBuf,
     },
+    /// The builder of a restoration has another page size than the backup.
+    #[error("the backup has pages of {backup} bytes, not of {asked}; omit the page size or pass {backup}")]
+    OtherPageSize {
+        /// The backup's page size, in bytes.
+        backup: u64,
+        /// The requested page size, in bytes.
+        asked: u64,
+    },
     /// A restoration needs a store in a directory, not in memory.
     #[error("a backup is restored into a directory: pass `directory`, and no `in_memory`")]
     NoDirectory,

@@ -2,6 +2,7 @@
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupReport, blocking};
+use crate::durable_dir;
 use crate::error::Error;
 use crate::id::{id_text, new_id};
 use crate::store::PageStore;
@@ -50,7 +51,7 @@ impl Draft {
         let file = loop {
             let (dir, named) = (dir.clone(), partial.clone());
             let locked = blocking(move || {
-                create_durably(&dir)?;
+                durable_dir::create(&dir).map_err(BackupError::io(&dir))?;
                 locked(&named).map_err(BackupError::io(&named))
             });
             if let Some(file) = locked.await? {
@@ -124,17 +125,6 @@ fn locked(path: &Path) -> std::io::Result<Option<File>> {
         file.set_len(0)?;
     }
     Ok(Some(file))
-}
-
-/// Creates the directory and those above it that are missing; makes their names durable.
-fn create_durably(dir: &Path) -> Result<(), BackupError> {
-    let missing = dir.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).count();
-    std::fs::create_dir_all(dir).map_err(BackupError::io(dir))?;
-    for parent in dir.ancestors().skip(1).take(missing) {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(BackupError::io(parent))?;
-    }
-    Ok(())
 }
 
 /// The state of a backup directory: where its next backup begins.
