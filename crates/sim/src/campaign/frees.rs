@@ -62,14 +62,16 @@ impl Worker {
 
     async fn free_from(&mut self, first: PageId, count: u32) -> Outcome {
         // Another task's allocation may be about to use a free page of the range.
-        let pages = self.model.lock().run(first, count, self.plan.tasks == 1);
+        let mut pages = self.model.lock().run(first, count, self.plan.tasks == 1);
+        let freed = pages.iter().take_while(|page| self.may_free(**page)).count();
+        pages.truncate(freed);
         let Some(last) = pages.last() else { return Ok(()) };
         self.free(Free::Range(first.space, first.no..last.no + 1), pages).await
     }
 
     /// Frees those of `pages` that exist and that no task uses.
     async fn free(&mut self, call: Free, pages: Vec<PageId>) -> Outcome {
-        let held = |page: &PageId| self.have(*page, true).filter(|held| !held.was_free);
+        let held = |page: &PageId| self.have(*page, true).filter(|held| !held.was_free && self.may_free(*page));
         let held: Vec<(PageId, Use)> = pages.iter().filter_map(|page| Some((*page, held(page)?))).collect();
         let pages: Vec<PageId> = held.iter().map(|(page, _)| *page).collect();
         let call = match call {
@@ -83,8 +85,11 @@ impl Worker {
                 pages.iter().map(|page| model.live_page(*page).is_some_and(|p| p.is_in_use())).collect();
             pages.iter().for_each(|page| model.freeing(*page));
             model.doing.free += 1;
+            // Meanwhile no task may allocate one of the others: the call would free it.
+            model.doing.by_number += u32::from(sure.contains(&false));
             (model.last_version, sure)
         };
+        let unsure = sure.contains(&false);
         let polls = [1, 2, 3, 5, 10][self.rng.random_range(0..5)];
         // The second call could free the number's next life, if another task began one.
         let dropped = self.plan.tasks == 1 && self.plan.has("drop-future") && self.rng.random_bool(0.15);
@@ -92,14 +97,15 @@ impl Worker {
         let alone = first.is_none() && !dropped;
         let done = match first {
             Some(done) => Ok(done),
-            // A dropped call continues, and this one waits for it.
+            // A dropped call continues, and this one returns once the pages have left memory.
             None => tokio::time::timeout(LONG, self.call(&call)).await.map_err(|_| "free hangs".to_owned()),
         };
-        self.model.lock().doing.free -= 1;
-        let done = done?;
-        if dropped && matches!(done, Ok(_) | Err(Error::NoSuchPage { .. })) {
-            self.await_dropped(&pages, upto).await?;
+        {
+            let mut model = self.model.lock();
+            model.doing.free -= 1;
+            model.doing.by_number -= u32::from(unsure);
         }
+        let done = done?;
         match done {
             Ok(freed) => {
                 pages.iter().for_each(|page| self.model.lock().freed(*page, upto));
@@ -114,20 +120,10 @@ impl Worker {
         }
     }
 
-    /// Waits until a dropped call that goes on has dropped the pages' copies in memory: the call after it may
-    /// return before.
-    async fn await_dropped(&self, pages: &[PageId], upto: u32) -> Outcome {
-        for page in pages {
-            let until = tokio::time::Instant::now() + LONG;
-            // Until it fails, another task has used the number again, or the page is gone.
-            while !self.model.lock().is_above(*page, upto) && self.store.get(*page).await.is_ok() {
-                if tokio::time::Instant::now() > until {
-                    return Err(format!("page {page} is still there after it was freed"));
-                }
-                tokio::time::sleep(Duration::from_micros(self.plan.hdd_us)).await;
-            }
-        }
-        Ok(())
+    /// Whether `page` exists, or no other task's allocation can be about to use its number.
+    fn may_free(&self, page: PageId) -> bool {
+        let mut model = self.model.lock();
+        model.doing.allocate == 0 || model.live_page(page).is_some_and(|p| p.is_in_use())
     }
 
     async fn call(&self, call: &Free) -> Result<u32, Error> {

@@ -38,6 +38,9 @@ pub(super) struct PageModel {
     earlier: Vec<u32>,
     /// The page was discarded in its present life, so an earlier life may show.
     bared: bool,
+    /// Versions that it had before a discard, and that a crash has not brought back: a chain of backups may
+    /// have them.
+    forgotten: Vec<u32>,
     /// A call to free it has begun once.
     was_freed: bool,
     /// Operations that are using it.
@@ -64,18 +67,21 @@ impl PageModel {
     pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
         let (versions, gone): (Vec<u32>, Vec<u32>) = self.versions.iter().partition(|v| **v <= version);
         let (mut earlier, bared, was_freed) = (std::mem::take(&mut self.earlier), self.bared, self.was_freed);
+        let (given_up, mut forgotten) = (self.given_up, std::mem::take(&mut self.forgotten));
+        if given_up {
+            forgotten.extend(&gone);
+        }
         if was_freed {
             // Its home may have them, and show them after a discard.
             earlier.extend(gone);
         }
-        let given_up = self.given_up;
         let kept = if power_was_cut {
             Self { floor: version, given_up, ..Self::default() }
         } else {
             let Self { floor, worthless, discards, .. } = *self;
             Self { floor, worthless, discards, given_up, ..Self::default() }
         };
-        *self = Self { versions, published: version, earlier, bared, was_freed, ..kept };
+        *self = Self { versions, published: version, earlier, forgotten, bared, was_freed, ..kept };
     }
 
     /// Whether a failed write may have left its home torn for good: it was discarded before the next attempt,

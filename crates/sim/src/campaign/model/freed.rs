@@ -112,7 +112,8 @@ impl PageModel {
         last: u32,
         copied: Option<u32>,
     ) -> bool {
-        let known = |version: &u32| self.versions.contains(version) || self.earlier.contains(version);
+        let all = [&self.versions, &self.earlier, &self.forgotten];
+        let known = |version: &u32| all.iter().any(|versions| versions.contains(version));
         let uncertain = |p: &Self| p.uncertain || p.gone || p.published == 0;
         let there = before.filter(|p| !p.is_free() && p.existence != Existence::Leaving);
         // Freed or discarded meanwhile, or at the beginning or end.
