@@ -250,7 +250,8 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
     pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        if page.no < self.spaces().pages(page.space)? {
+        // A page that is being freed may still be in memory: it is created anew, once it has left.
+        if self.shared.volume.exists(page) {
             match self.pool.get_mut(page).await {
                 Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
                 other => return Ok(PageMut(other?)),

@@ -10,7 +10,9 @@
 //! `sync`; draw `upto`; wait for every write in flight; `sync`; read the pages; `sync` again. A write in
 //! flight when `upto` is drawn has a smaller stamp: if its page were read before the write ended, this backup
 //! would have the previous version, and the next one would skip the page. The last `sync` makes durable what
-//! was read: otherwise a crash could revert a page to a version older than the chain's.
+//! was read: otherwise a crash could revert a page to a version older than the chain's. Nor must a crash
+//! bring back a version that was discarded before its page was read, and that the next backup would skip: if
+//! a page was discarded since the last map checkpoint, the backup has one written before it is listed.
 //!
 //! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
 //! directory. A file gets its name once it is complete and durable. The store's manifest lists the most

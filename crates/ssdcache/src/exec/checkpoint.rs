@@ -12,6 +12,25 @@ use pagetier_devio::{DeviceError, IoBuf, IoClass};
 const MAP_CHUNK_BYTES: usize = 1 << 17;
 
 impl Core {
+    /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
+    /// this call. Returns whether none can.
+    pub(crate) async fn settle_discards(&self) -> bool {
+        let (discards, by_ring) = {
+            let state = self.state.lock();
+            (state.slots.discards(), state.home.may_come_back())
+        };
+        let _duty = self.map_duty.lock().await;
+        let due = {
+            let state = self.state.lock();
+            let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
+            usable && !state.slots.are_settled(discards)
+        };
+        if due && let Err(error) = self.checkpoint().await {
+            self.ssd_failed(&error);
+        }
+        !by_ring && self.state.lock().slots.are_settled(discards)
+    }
+
     /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let now = self.now();
