@@ -71,7 +71,8 @@ impl Worker {
 
     /// Frees those of `pages` that exist and that no task uses.
     async fn free(&mut self, call: Free, pages: Vec<PageId>) -> Outcome {
-        let held = |page: &PageId| self.have(*page, true).filter(|held| !held.was_free && self.may_free(*page));
+        let held =
+            |page: &PageId| self.have(*page, true).filter(|held| !held.was_free && self.may_free(*page));
         let held: Vec<(PageId, Use)> = pages.iter().filter_map(|page| Some((*page, held(page)?))).collect();
         let pages: Vec<PageId> = held.iter().map(|(page, _)| *page).collect();
         let call = match call {
