@@ -57,8 +57,8 @@ impl PageStore {
     ///
     /// # Errors
     /// [`Error::NoSuchPage`] when the page does not exist or is free already; redo of a record that frees the
-    /// page may ignore it. If another call is freeing the page, it has left memory by then. If the manifest cannot be written, the page still exists, but a crash before the
-    /// next [`PageStore::sync`] may free it.
+    /// page may ignore it. If another call is freeing the page, it has left memory by then. If the manifest
+    /// cannot be written, the page still exists, but a crash before the next [`PageStore::sync`] may free it.
     pub async fn free(&self, page: PageId) -> Result<(), Error> {
         match self.free_pages(&[page]).await? {
             0 => Err(Error::NoSuchPage { page }),
