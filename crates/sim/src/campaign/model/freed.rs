@@ -275,6 +275,21 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_may_hold_a_version_that_was_discarded_and_no_crash_brought_back() {
+        for discarded in [true, false] {
+            let mut model = written(2);
+            if discarded {
+                model.discarded(PAGE);
+            }
+            model.page(PAGE).unwrap().found(1, true);
+            let p = model.page(PAGE).unwrap();
+            let before = p.clone();
+            assert_eq!(p.may_be_copied(Some(&before), 2, Some(2)), discarded);
+            assert!(p.may_be_copied(Some(&before), 2, Some(1)) && !p.may_be_copied(Some(&before), 2, None));
+        }
+    }
+
+    #[test]
     fn a_backup_holds_no_version_older_than_its_beginning_and_no_earlier_life() {
         let mut model = written(2);
         let before = model.clone();
