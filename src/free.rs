@@ -129,10 +129,14 @@ impl Shared {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
         let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
+        let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
+        let pages = PageRuns::from_runs(&pages);
+        if self.builder.rules().gives_back_in_use() {
+            self.volume.end_free(space, &pages);
+        }
         let mut given = Vec::new();
         let result = self.give_back(space, &extents, &mut meta, &mut given).await;
-        let pages: Vec<(u32, u32)> = extents.into_iter().filter_map(pages_of).collect();
-        self.volume.end_free(space, &PageRuns::from_runs(&pages));
+        self.volume.end_free(space, &pages);
         for range in &given {
             // Only a hint: a failure loses nothing but room in the file system.
             if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
@@ -206,8 +210,8 @@ impl Shared {
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
-            meta.append(&self.volume, &change)
-                .inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
+            let recorded = self.builder.rules().frees(|| meta.append(&self.volume, &change));
+            recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
             self.take_out(space, &PageRuns::from_runs(pages), freed);
         }
         let mut listed = pages;

@@ -221,9 +221,11 @@ impl Shared {
                 });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
             }
-            self.change_loss(meta, |manifest| {
-                manifest.ssd = id;
-                self.list_loss(manifest, only, self.are_only_copies(only));
+            self.builder.rules().exchanges(|| {
+                self.change_loss(meta, |manifest| {
+                    manifest.ssd = id;
+                    self.list_loss(manifest, only, self.are_only_copies(only));
+                })
             })
         };
         let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {

@@ -7,7 +7,7 @@ use crate::replace::Slack;
 use crate::runs::OnlyCopies;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::StoreSeed;
+use pagetier_page::{Stamp, StoreSeed};
 use pagetier_ssdcache::Mutation;
 use std::sync::Arc;
 
@@ -97,6 +97,27 @@ impl Rules {
     /// Whether a freed page's copies are dropped before the manifest lists it as free.
     pub(crate) fn drops_before_record(self) -> bool {
         self.lack(Mutation::FreedBeforeRecord)
+    }
+
+    /// Records that pages are free, by `record`.
+    pub(crate) fn frees<E>(self, record: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        if self.lack(Mutation::FreeUnrecorded) { Ok(()) } else { record() }
+    }
+
+    /// Whether the numbers of extents that are about to be given back can be used again.
+    pub(crate) fn gives_back_in_use(self) -> bool {
+        self.lack(Mutation::GivenBackInUse)
+    }
+
+    /// Above which stamp the backup after this one copies; `upto` was drawn before the pages are read.
+    pub(crate) fn backed_up(self, upto: Stamp) -> Stamp {
+        let late = if self.lack(Mutation::BackupUptoLate) { 1 << 10 } else { 0 };
+        Stamp::from_bits(upto.bits() + late)
+    }
+
+    /// Records an exchange of the cache device, by `record`.
+    pub(crate) fn exchanges<E>(self, record: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        if self.lack(Mutation::ExchangeUnrecorded) { Ok(()) } else { record() }
     }
 
     /// The reused pages to record. `reused` returns them; given true, it includes unwritten ones.

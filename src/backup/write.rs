@@ -197,7 +197,7 @@ impl PageStore {
         // Leaves little for the sync below: the next backup copies again what that one writes.
         self.sync().await?;
         // The parent module explains this order.
-        let upto = self.shared.tier.fresh_stamp();
+        let upto = self.shared.builder.rules().backed_up(self.shared.tier.fresh_stamp());
         self.shared.tier.writes_settled().await;
         self.sync().await?;
 

@@ -78,6 +78,17 @@ fn directed_lives_meet_their_hazards_and_show_nothing_either() {
 }
 
 #[test]
+fn running_operations_show_nothing_either() {
+    let mut totals = Totals::default();
+    for seed in 0..4 {
+        expect_none(run_seed(&reduced(Plan::directed(seed, Hazard::Upkeep)), &GO, &mut totals));
+    }
+    for (state, count) in totals.coverage.rows().filter(|(name, _)| name.starts_with("upkeep: ")) {
+        assert!(count > 0, "no crash was taken in: {state}");
+    }
+}
+
+#[test]
 fn short_workloads_show_nothing_either() {
     let base = Base::new(1, "cac", None).unwrap();
     let mut totals = Totals::default();
@@ -155,6 +166,10 @@ fn broken_protocols_are_caught_by_the_lives_directed_at_them() {
         (Mutation::DoublewriteFreedEarly, Hazard::TornHomes),
         (Mutation::DoublewriteNotMended, Hazard::TornHomes),
         (Mutation::RecoveryUnflushed, Hazard::Killed),
+        (Mutation::FreeUnrecorded, Hazard::Upkeep),
+        (Mutation::GivenBackInUse, Hazard::Upkeep),
+        (Mutation::BackupUptoLate, Hazard::Upkeep),
+        (Mutation::ExchangeUnrecorded, Hazard::Upkeep),
     ] {
         let plan = |seed| Plan { mutation: Some(mutation), ..Plan::directed(seed, hazard) };
         let found = (100..148).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());

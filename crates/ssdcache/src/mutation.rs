@@ -178,6 +178,16 @@ pub enum Mutation {
     ReuseRecordedEarly,
     /// A reused page is never recorded as existing. Sync, and crash.
     ReuseUnrecorded,
+    /// The manifest does not list a freed page as free. Free it, and crash: it exists.
+    FreeUnrecorded,
+    /// Extents are given back while their page numbers can still be reused: a page in use loses its home.
+    GivenBackInUse,
+    /// The stamp up to which a backup claims to have copied is larger than the one drawn before its pages
+    /// were read. Write a page meanwhile: the next backup omits it.
+    BackupUptoLate,
+    /// An exchange does not record the new cache device in the manifest. Replace the SSD, and crash: the
+    /// store opens with the previous one.
+    ExchangeUnrecorded,
     /// New extents are not blanked: a page that was never written reads as what another space or store left
     /// there.
     ExtentsNotBlanked,
@@ -252,6 +262,13 @@ impl Mutation {
         Self::FirstOpeningUnnamed,
         Self::ExtentsNotBlanked,
         Self::DropUnmarked,
+        Self::FreedBeforeRecord,
+        Self::ReuseRecordedEarly,
+        Self::ReuseUnrecorded,
+        Self::FreeUnrecorded,
+        Self::GivenBackInUse,
+        Self::BackupUptoLate,
+        Self::ExchangeUnrecorded,
     ];
 
     /// The mutations whose schedule random runs rarely produce. Each fails a test of its own:
@@ -270,8 +287,6 @@ impl Mutation {
     /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
     /// - `AppendedInDoubt`: `records.rs`, `a_record_appended_in_doubt_gives_an_extent_twice`
-    /// - `FreedBeforeRecord`, `ReuseRecordedEarly`, `ReuseUnrecorded`: `free.rs`,
-    ///   `each_broken_order_of_freeing_and_reusing_is_noticed`
     /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
     /// - `HomesTrusted`: `failed_flush.rs`, `after_a_failed_hdd_flush_a_page_reads_as_it_was_written`
     /// - `RewriteWaits`: `slots/recovered.rs`, `without_the_rule_the_rewrite_waits_for_ever`
@@ -300,9 +315,6 @@ impl Mutation {
         Self::OpeningGrows,
         Self::SlackGivenAway,
         Self::AppendedInDoubt,
-        Self::FreedBeforeRecord,
-        Self::ReuseRecordedEarly,
-        Self::ReuseUnrecorded,
         Self::RewriteWaits,
         Self::AttachInDoubt,
         Self::HomesTrusted,

@@ -45,8 +45,11 @@ struct Args {
     /// The first seed; without a count, the only one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Overrides a part of the seed's scenario, such as lives=2 or without=scan+hold; the report of a failing
-    /// seed has the overrides. Exhaustive and faults: only policy=.
+    /// Overrides a part of the seed's scenario, such as lives=2, without=scan+hold or hazard=SlowMap; the
+    /// report of a failing seed has the overrides. `hazard=Upkeep` directs every life at the running
+    /// operations: frees with reuse of the numbers, shrinks, resizes, policies, write budgets, backups,
+    /// shutdowns, another SSD. Other seeds draw these for a small share of their crashes. Exhaustive and
+    /// faults: only policy=.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
     /// Disables a rule of the protocol, by name; with `--mode mutations` only this one is checked.

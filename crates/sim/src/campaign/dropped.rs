@@ -83,7 +83,18 @@ impl Worker {
         match self.rng.random_range(0..5) {
             0 => drop(up_to(polls, store.get(page)).await),
             1 => drop(up_to(polls, store.get_mut(page)).await),
-            2 => drop(up_to(polls, store.recreate(page)).await),
+            2 => {
+                if self.model.lock().doing.allocate > 0 && self.frees {
+                    return Ok(());
+                }
+                {
+                    let mut model = self.model.lock();
+                    model.loosen(page.space.0, Some(page.no));
+                    model.doing.by_number += 1;
+                }
+                drop(up_to(polls, store.recreate(page)).await);
+                self.model.lock().doing.by_number -= 1;
+            }
             3 => drop(up_to(polls, store.flush_to(Lsn(u64::MAX - 1))).await),
             _ => {
                 let mut scan = store.scan(page.space, page.no..page.no + 20);
@@ -98,8 +109,19 @@ impl Worker {
         let live = self.model.lock().live();
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let Some(space) = live.first().copied().filter(|_| !full) else { return Ok(()) };
-        match up_to(polls, store.allocate(SpaceId(space))).await {
+        if self.frees && self.model.lock().doing.by_number > 0 {
+            return Ok(());
+        }
+        {
+            let mut model = self.model.lock();
+            model.loosen(space, None);
+            model.doing.allocate += 1;
+        }
+        let allocated = up_to(polls, store.allocate(SpaceId(space))).await;
+        self.model.lock().doing.allocate -= 1;
+        match allocated {
             Some(Ok(guard)) => {
+                self.is_new(&guard)?;
                 self.publish(guard);
                 Ok(())
             }
@@ -110,7 +132,10 @@ impl Worker {
 
     async fn dropped_discard(&mut self, store: &PageStore, mood: Mood, polls: u32) -> Outcome {
         let Some(page) = self.pick(mood) else { return Ok(()) };
-        let Some(_held) = self.have(page, true) else { return Ok(()) };
+        let Some(held) = self.have(page, true) else { return Ok(()) };
+        if held.was_free {
+            return Ok(());
+        }
         self.model.lock().discarded(page);
         let done = up_to(polls, store.discard(page)).await;
         self.model.lock().discarded(page);

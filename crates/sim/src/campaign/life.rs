@@ -5,6 +5,7 @@ use super::coverage::State;
 use super::model::{Model, Promise};
 use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::openers;
+use super::operator::{self, Backups, Folder, Operator};
 use super::plan::{PAGE_BYTES, Plan};
 use super::planned::{self, Planned, When};
 use super::polls::up_to;
@@ -61,6 +62,8 @@ pub(super) struct Life<'a> {
     pub(super) closing_fails: Option<Planned>,
     /// Whether others try to open the store while it is open, or at the same time.
     pub(super) intruded: bool,
+    /// Whether it has the running operations; where its backups go.
+    pub(super) upkeep: Option<&'a Folder>,
 }
 
 impl<'a> Life<'a> {
@@ -78,6 +81,7 @@ impl<'a> Life<'a> {
             records_fail: false,
             closing_fails: None,
             intruded: false,
+            upkeep: None,
         }
     }
 
@@ -234,6 +238,7 @@ impl<'a> Life<'a> {
                 rng: SmallRng::seed_from_u64(self.seed ^ (task + 1) << 40 ^ u64::from(session) << 56),
                 errors_allowed: faulty,
                 reads: self.reads(),
+                frees: self.upkeep.is_some(),
             };
             tasks.spawn(worker.run(self.plan.ops / (1 + self.reopenings)));
         }
@@ -241,8 +246,24 @@ impl<'a> Life<'a> {
             let rng = SmallRng::seed_from_u64(self.seed ^ 0x1217 ^ u64::from(session) << 56);
             tasks.spawn(openers::intrude(Arc::clone(probe), Arc::clone(self.plan), rng));
         }
+        let taken = Backups::default();
+        if let Some(folder) = self.upkeep {
+            let operator = Operator {
+                store: Arc::clone(store),
+                probe: Arc::clone(probe),
+                plan: Arc::clone(self.plan),
+                rng: SmallRng::seed_from_u64(self.seed ^ 0x0be4 ^ u64::from(session) << 56),
+                errors_allowed: faulty,
+                // What a fault may have lost is missing in a backup, too.
+                backups: self.faults.is_empty().then(|| (folder.chain(), Arc::clone(&taken))),
+            };
+            tasks.spawn(operator.run());
+        }
         while let Some(done) = tasks.join_next().await {
             done.map_err(|e| format!("a task panicked: {e}"))??;
+        }
+        if let Some(folder) = self.upkeep {
+            operator::compare(self.plan, folder, &taken, probe).await?;
         }
         if probe.power.is_cut() {
             return Err("does not come to rest".to_owned());

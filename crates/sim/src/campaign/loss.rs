@@ -5,7 +5,7 @@ use super::model::SpaceState;
 use super::moment::{Crash, Moment, bounded_power};
 use super::polls::up_to;
 use super::totals::Totals;
-use super::world::{in_virtual_time, read};
+use super::world::{in_virtual_time, look};
 use pagetier::{PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
@@ -48,8 +48,11 @@ async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
     for (space, s) in moment.model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live) {
         for (no, model) in &s.pages {
             let page = PageId::new(SpaceId(*space), *no);
-            let found = match read(store, page).await? {
-                Ok(version) => Some(version),
+            let found = match look(store, page).await? {
+                Ok(Some(_)) if model.is_absent() => {
+                    return Err(format!("page {page} was freed, but exists"));
+                }
+                Ok(version) => Some(version.unwrap_or(0)),
                 Err(error) if error.to_string().contains("corrupt") => None,
                 Err(error) => return Err(format!("page {page}: {error}")),
             };

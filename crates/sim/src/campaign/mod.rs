@@ -16,6 +16,9 @@
 //! | `records` | failures of the manifest, superblocks and growth |
 //! | `openers` | two openers at once |
 //! | `ssd_life` | the SSD given up, readmitted, switched off; the reports of its loss |
+//! | `frees` | pages freed, their numbers reused, spaces shrunk |
+//! | `operator` | resizes, policies, write budgets and backups of a store in use |
+//! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |
 //! | `rot` | media that rot between lives |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
@@ -35,6 +38,7 @@ mod directed;
 mod dropped;
 mod exhaustive;
 mod faults;
+mod frees;
 mod gate;
 mod hazard;
 mod life;
@@ -42,6 +46,7 @@ mod loss;
 mod model;
 mod moment;
 mod openers;
+mod operator;
 mod past;
 mod peek;
 mod plan;
@@ -54,6 +59,7 @@ mod seed;
 mod shrink;
 mod ssd_life;
 mod totals;
+mod upkeep;
 mod violation;
 mod work;
 mod world;

@@ -3,8 +3,13 @@
 //! Version numbers increase over the whole store and are never reused. A page may read as any version that it
 //! was given, but none older than its floor: the newest version that a `sync` covered, or that an earlier
 //! recovery found. Version 0 represents a page that was allocated and never became durable.
+//!
+//! A freed page does not exist until its number is reused (`freed`).
+
+mod freed;
 
 use super::content::fill;
+pub(super) use freed::Existence;
 use pagetier::{Lsn, PageId, PageMut, SpaceId};
 use std::collections::BTreeMap;
 
@@ -27,6 +32,17 @@ pub(super) struct PageModel {
     given_up: bool,
     /// Its only copy was reported lost: until it is rewritten, reading it may fail.
     pub(super) gone: bool,
+    /// Whether it exists.
+    existence: Existence,
+    /// The versions of its earlier lives, before it was freed last, in ascending order.
+    earlier: Vec<u32>,
+    /// The page was discarded in its present life, so an earlier life may show.
+    bared: bool,
+    /// Versions that it had before a discard, and that a crash has not brought back: a chain of backups may
+    /// have them.
+    forgotten: Vec<u32>,
+    /// A call to free it has begun once.
+    was_freed: bool,
     /// Operations that are using it.
     pub(super) users: u32,
     /// An operation uses it exclusively.
@@ -34,9 +50,10 @@ pub(super) struct PageModel {
 }
 
 impl PageModel {
-    /// Whether it may read as `version` after a crash.
+    /// Whether it may read as `version` after a crash; 0: also that it does not exist.
     pub(super) fn allows(&self, version: u32) -> bool {
-        version >= self.floor && (version == 0 || self.versions.contains(&version))
+        let absent = version == 0 && self.existence != Existence::There;
+        absent || (version >= self.floor && (version == 0 || self.versions.contains(&version)))
     }
 
     /// Whether it may read as `version` at this moment.
@@ -48,16 +65,23 @@ impl PageModel {
     /// after a discard, and, unless the power was cut, at the next power cut: readable data need not be
     /// durable.
     pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
-        let mut versions = std::mem::take(&mut self.versions);
-        versions.retain(|v| *v <= version);
-        let given_up = self.given_up;
+        let (versions, gone): (Vec<u32>, Vec<u32>) = self.versions.iter().partition(|v| **v <= version);
+        let (mut earlier, bared, was_freed) = (std::mem::take(&mut self.earlier), self.bared, self.was_freed);
+        let (given_up, mut forgotten) = (self.given_up, std::mem::take(&mut self.forgotten));
+        if given_up {
+            forgotten.extend(&gone);
+        }
+        if was_freed {
+            // Its home may have them, and show them after a discard.
+            earlier.extend(gone);
+        }
         let kept = if power_was_cut {
             Self { floor: version, given_up, ..Self::default() }
         } else {
             let Self { floor, worthless, discards, .. } = *self;
             Self { floor, worthless, discards, given_up, ..Self::default() }
         };
-        *self = Self { versions, published: version, ..kept };
+        *self = Self { versions, published: version, earlier, forgotten, bared, was_freed, ..kept };
     }
 
     /// Whether a failed write may have left its home torn for good: it was discarded before the next attempt,
@@ -68,6 +92,10 @@ impl PageModel {
 
     /// Records that the report of a loss lists it: it reads as `version`, or not at all.
     fn lost(&mut self, version: Option<u32>) {
+        if !self.is_free() {
+            self.existence = Existence::There;
+        }
+        self.bare();
         self.floor = 0;
         self.worthless = self.versions.last().copied().unwrap_or(0);
         self.discards += 1;
@@ -85,7 +113,12 @@ impl PageModel {
     /// The versions that may come back, for messages.
     pub(super) fn allowed(&self) -> String {
         let versions: Vec<u32> = self.versions.iter().copied().filter(|v| *v >= self.floor).collect();
-        format!("{versions:?} from {}{}", self.floor, if self.uncertain { ", discarded" } else { "" })
+        let existence = match self.existence {
+            Existence::There => String::new(),
+            other => format!(", {other:?}"),
+        };
+        let discarded = if self.uncertain { ", discarded" } else { "" };
+        format!("{versions:?} from {}{discarded}{existence}", self.floor)
     }
 }
 
@@ -121,6 +154,13 @@ pub(super) struct Doing {
     pub(super) flush_to: u32,
     pub(super) discard: u32,
     pub(super) drop_space: u32,
+    pub(super) free: u32,
+    pub(super) shrink: u32,
+    /// Allocations, and uses of free pages by number: not both at once, or a page gets two owners.
+    pub(super) allocate: u32,
+    pub(super) by_number: u32,
+    pub(super) switch: u32,
+    pub(super) backup: u32,
     pub(super) closing: bool,
 }
 
@@ -183,7 +223,9 @@ impl Model {
     fn wrote(&mut self, page: PageId) -> u32 {
         self.last_version += 1;
         if let Some(space) = self.spaces.get_mut(&page.space.0) {
-            space.pages.entry(page.no).or_default().versions.push(self.last_version);
+            let p = space.pages.entry(page.no).or_default();
+            p.versions.push(self.last_version);
+            p.exists_again();
         }
         self.last_version
     }
@@ -219,12 +261,14 @@ impl Model {
         }
         for space in self.spaces.values_mut() {
             space.doubt = space.doubt.filter(|doubt| *doubt > promise.doubts);
+            space.pages.values_mut().for_each(|p| p.settle(promise.doubts));
         }
     }
 
     /// Records the start or end of a discard: any earlier contents may come back.
     pub(super) fn discarded(&mut self, page: PageId) {
         if let Some(p) = self.page(page) {
+            p.bare();
             p.floor = 0;
             p.uncertain = true;
             p.worthless = p.versions.last().copied().unwrap_or(0);
@@ -249,6 +293,13 @@ impl Model {
         }
     }
 
+    /// Records that a call made the page exist.
+    pub(super) fn exists(&mut self, page: PageId) {
+        if let Some(p) = self.page(page) {
+            p.exists_again();
+        }
+    }
+
     /// Records that the space exists after a crash.
     pub(super) fn found_space(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
@@ -270,8 +321,10 @@ impl Model {
     /// written since.
     pub(super) fn lost(&mut self, page: PageId, version: Option<u32>, running: bool) -> bool {
         let lost_to = self.lost_to;
-        let covered =
-            self.page(page).filter(|p| if running { p.published <= lost_to } else { p.floor <= lost_to });
+        // No loss makes a free page exist.
+        let exists = |p: &&mut PageModel| !p.is_absent() || version == Some(0);
+        let covered = self.page(page).filter(exists);
+        let covered = covered.filter(|p| if running { p.published <= lost_to } else { p.floor <= lost_to });
         covered.map(|p| p.lost(version)).is_some()
     }
 
@@ -303,9 +356,10 @@ impl Model {
         self.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live).map(|(id, _)| *id).collect()
     }
 
-    /// The number of pages in live spaces.
+    /// The number of pages in live spaces, without free ones.
     pub(super) fn pages(&self) -> usize {
-        self.spaces.values().filter(|s| s.state == SpaceState::Live).map(|s| s.pages.len()).sum()
+        let exist = |s: &SpaceModel| s.pages.values().filter(|p| !p.is_free()).count();
+        self.spaces.values().filter(|s| s.state == SpaceState::Live).map(exist).sum()
     }
 
     /// The pages of live spaces.

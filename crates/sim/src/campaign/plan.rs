@@ -111,7 +111,7 @@ pub fn ssd_policy(name: &str) -> Option<&'static str> {
 
 impl Plan {
     /// The kinds of work that can be disabled, by name.
-    pub const KINDS: [&str; 19] = [
+    pub const KINDS: [&str; 20] = [
         "scan",
         "discard",
         "drop-space",
@@ -131,6 +131,7 @@ impl Plan {
         "records-fail",
         "openers",
         "ssd-life",
+        "upkeep",
     ];
 
     /// The number of kinds that a seed may disable; the others are hazards.
@@ -301,6 +302,12 @@ impl Plan {
                 (self.hdd_us, self.ssd_us) = (3000, [300, 3000][rng.random_range(0..2)]);
                 self.without = 0;
             }
+            Hazard::Upkeep => {
+                (self.lives, self.ops, self.ring) = (draw(rng, 2, 5), draw(rng, 60, 200), draw(rng, 1, 8));
+                (self.tasks, self.pages) = (draw(rng, 1, 3), draw(rng, 100, 220));
+                (self.hdd_us, self.ssd_us) = (3000, [300, 3000][rng.random_range(0..2)]);
+                (self.without, self.images) = (0, 20);
+            }
             Hazard::RottenHomes => {
                 (self.lives, self.ops, self.ring) = (6, draw(rng, 15, 60), draw(rng, 4, 8));
                 (self.slots, self.pages, self.without) = (0, draw(rng, 24, 30), 0);
@@ -447,6 +454,11 @@ impl Plan {
         all
     }
 
+    /// Whether every life has the running operations.
+    pub(super) fn is_upkept(&self) -> bool {
+        self.hazard == Hazard::Upkeep && self.has("upkeep")
+    }
+
     /// Whether this kind of work is enabled.
     pub(super) fn has(&self, kind: &str) -> bool {
         let bit = Self::KINDS.iter().position(|k| *k == kind);
@@ -460,10 +472,31 @@ impl Plan {
         if self.slots == 0 { 0 } else { u64::from(blocks) * PAGE_BYTES }
     }
 
+    /// The memory budget for a pool of about `frames` frames, in bytes.
+    pub(super) fn pool_bytes(&self, frames: u32) -> u64 {
+        let tables = u64::from(self.slots) * 180 + u64::from(self.outqueue) * 72;
+        u64::from(frames + 4) * (PAGE_BYTES + 104) + tables
+    }
+
+    /// An SSD policy by name, not necessarily the plan's.
+    pub(super) fn any_ssd_policy(rng: &mut SmallRng) -> &'static str {
+        let all = [&WITHIN_ZONE[..], &OTHERS, &OWN].concat();
+        all[rng.random_range(0..all.len())]
+    }
+
+    /// A pool policy by name, not necessarily the plan's.
+    pub(super) fn any_pool_policy(rng: &mut SmallRng) -> &'static str {
+        POOL_POLICIES[rng.random_range(0..POOL_POLICIES.len())]
+    }
+
+    /// Disables a kind of work.
+    pub(super) fn disable(&mut self, kind: &str) {
+        let bit = Self::KINDS.iter().position(|k| *k == kind);
+        self.without |= bit.map_or(0, |bit| 1 << bit);
+    }
+
     /// The store's options, without its devices.
     pub(super) fn builder(&self) -> Builder {
-        let tables = u64::from(self.slots) * 180 + u64::from(self.outqueue) * 72;
-        let pool_bytes = u64::from(self.frames + 4) * (PAGE_BYTES + 104) + tables;
         PageStore::builder()
             .page_size(PageSize::MIN)
             .ssd_bytes(self.ssd_bytes())
@@ -472,7 +505,7 @@ impl Plan {
             .ring_pages(self.ring)
             .zone_percent(f64::from(self.zone_percent))
             .outqueue(self.outqueue as usize)
-            .pool_bytes(pool_bytes)
+            .pool_bytes(self.pool_bytes(self.frames))
             .mutation(self.mutation)
     }
 

@@ -30,7 +30,7 @@ use std::sync::{Arc, Weak};
 const LOOK: f64 = 3.0;
 
 /// States that random boundaries seldom hit.
-const RARE: [State; 7] = [
+const RARE: [State; 10] = [
     State::DroppingSpace,
     State::JournalNeeded,
     State::WritingBack,
@@ -38,6 +38,9 @@ const RARE: [State; 7] = [
     State::RecoveryRepair,
     State::JournalFull,
     State::MovedOver,
+    State::Freeing,
+    State::Shrinking,
+    State::Switching,
 ];
 
 /// The store's phase.
@@ -329,6 +332,13 @@ impl Probe {
         states.add_if(doing.discard > 0, State::Discarding);
         states.add_if(doing.drop_space > 0, State::DroppingSpace);
         states.add_if(doing.closing, State::Closing);
+        states.add_if(doing.free > 0, State::Freeing);
+        states.add_if(doing.shrink > 0, State::Shrinking);
+        states.add_if(doing.switch > 0, State::Switching);
+        states.add_if(doing.backup > 0, State::BackingUp);
+        let (free, reused) = model.free_and_reused();
+        states.add_if(free, State::FreePages);
+        states.add_if(reused, State::ReusedNumbers);
         if let Some(m) = inside.store.upgrade().and_then(|store| store.moment()) {
             states = states.union(tier_states(&m, inside));
         }

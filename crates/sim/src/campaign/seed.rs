@@ -4,13 +4,14 @@ use super::coverage::State;
 use super::hazard::Hazard;
 use super::life::{Life, Start};
 use super::moment::{Crash, Moment, Outcome};
+use super::operator::Folder;
 use super::plan::Plan;
 use super::planned::{self, Planned, When};
 use super::probe::Rate;
 use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, examine};
-use super::{loss, past, rot, ssd_life};
+use super::{loss, past, rot, ssd_life, upkeep};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
+        let folder = self.plan.is_upkept().then(Folder::new).transpose()?;
         let stranger = self.stranger(&mut rng)?;
         // The crashes before the next life, each in the past of the following one: a linear history.
         let mut line: Vec<Moment> = Vec::new();
@@ -54,7 +56,7 @@ impl Run<'_> {
                 (None, Some((moment, outcome))) => Start::Stranger(moment, *outcome),
                 (None, None) => Start::Blank,
             };
-            let moments = self.life(life, start, &mut rng)?;
+            let moments = self.life(life, start, folder.as_ref(), &mut rng)?;
             // Each moment has its own random choices, so that fewer moments (in a shrunk replay) still mean
             // the same crashes.
             for (at, moment) in moments.iter().enumerate() {
@@ -92,7 +94,13 @@ impl Run<'_> {
         Ok(moment.map(|moment| (moment, self.outcome_of(0.3, rng))))
     }
 
-    fn life(&mut self, life: u32, start: Start<'_>, rng: &mut SmallRng) -> Result<Vec<Moment>, String> {
+    fn life(
+        &mut self,
+        life: u32,
+        start: Start<'_>,
+        folder: Option<&Folder>,
+        rng: &mut SmallRng,
+    ) -> Result<Vec<Moment>, String> {
         let plan = &self.plan;
         let flush_fails =
             if plan.hazard == Hazard::DroppedFlush { 1.0 } else { plan.share("flush-fails", 0.08) };
@@ -121,6 +129,7 @@ impl Run<'_> {
             reopenings,
             records_fail,
             intruded: apart.random_bool(plan.share("openers", 0.1)),
+            upkeep: folder,
             closes: plan.has("close") && rng.random_bool(self.plan.closing()),
             ..Life::new(
                 plan,
@@ -162,6 +171,9 @@ impl Run<'_> {
             let mut apart = SmallRng::seed_from_u64(rng.clone().random::<u64>() ^ 0x55d1_1fe0);
             if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
                 ssd_life::examine(crash, &mut apart, self.totals)?;
+            }
+            if apart.random_bool(self.plan.share("upkeep", 0.0).min(0.03)) {
+                upkeep::examine(crash, &mut apart, self.totals)?;
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());

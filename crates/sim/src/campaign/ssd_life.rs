@@ -14,7 +14,7 @@ use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
-use super::world::{Checked, check_spaces, in_virtual_time, is_busy, read};
+use super::world::{Checked, check_spaces, in_virtual_time, is_busy, look, read};
 use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
@@ -222,24 +222,25 @@ impl World {
         let mut checked = Checked::default();
         for page in self.pages() {
             checked.pages += 1;
-            let (found, error) = match read(store, page).await? {
-                Ok(version) => (Some(version), String::new()),
+            let (found, error) = match look(store, page).await? {
+                Ok(found) => (Some(found), String::new()),
                 Err(error) => (None, error.to_string()),
             };
             let reported = store.ssd().loss().is_some_and(|loss| loss.contains(page));
             let mut model = self.model();
             let Some(p) = model.page(page) else { continue };
             let fine = match found {
-                Some(version) if crashed => p.allows(version),
-                Some(version) => p.reads_as(version),
+                Some(found) if crashed => p.may_be(found),
+                Some(found) => p.reads_as(found.unwrap_or(0)),
                 None => p.gone,
             };
             if fine {
-                if let Some(version) = found.filter(|_| crashed) {
-                    p.found(version, !self.killed);
+                if let Some(found) = found.filter(|_| crashed) {
+                    p.was_found(found, !self.killed);
                 }
                 continue;
             }
+            let found = found.map(|found| found.unwrap_or(0));
             let wrong = format!("page {page} reads as version {found:?} {error}, allowed is {}", p.allowed());
             if !reported || !model.lost(page, found, !crashed) {
                 return Err(format!(
@@ -357,6 +358,7 @@ impl World {
             rng: SmallRng::seed_from_u64(self.rng.random()),
             errors_allowed: true,
             reads: Reads::TheNewest,
+            frees: false,
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Worker {
     /// Devices may fail: errors are allowed, wrong data is not.
     pub(super) errors_allowed: bool,
     pub(super) reads: Reads,
+    /// Frees pages, too.
+    pub(super) frees: bool,
 }
 
 /// What reads may return while a store lives.
@@ -53,6 +55,8 @@ pub(super) struct Use {
     model: Arc<Mutex<Model>>,
     page: PageId,
     exclusive: bool,
+    /// The page was free: another task may have reused its number since.
+    pub(super) was_free: bool,
 }
 
 impl Drop for Use {
@@ -112,6 +116,9 @@ impl Worker {
         }
         if self.plan.hazard == Hazard::Records && self.rng.random_ratio(1, 12) {
             return self.change_records().await;
+        }
+        if self.frees && self.rng.random_ratio(1, 7) {
+            return self.free_or_fill(mood).await;
         }
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let draw = self.rng.random_range(0..100);
@@ -176,7 +183,8 @@ impl Worker {
         } else {
             p.users += 1
         }
-        Some(Use { model: Arc::clone(&self.model), page, exclusive })
+        let was_free = p.is_free();
+        Some(Use { model: Arc::clone(&self.model), page, exclusive, was_free })
     }
 
     /// Checks that the error is allowed: devices fail, or the page was discarded or dropped.
@@ -196,6 +204,9 @@ impl Worker {
         let found = version_in(payload, page)?;
         let mut model = self.model.lock();
         let Some(p) = model.live_page(page) else { return Ok(()) };
+        if p.is_absent() {
+            return Err(format!("page {page} was freed, but reads as version {found}"));
+        }
         let fine = match self.reads {
             Reads::TheNewest => p.reads_as(found),
             Reads::NothingOlderThanSynced => p.allows(found),
@@ -216,9 +227,10 @@ impl Worker {
     }
 
     pub(super) async fn read_page(&mut self, page: PageId) -> Outcome {
-        let Some(_held) = self.have(page, false) else { return Ok(()) };
+        let Some(held) = self.have(page, false) else { return Ok(()) };
         match self.store.get(page).await {
             Ok(guard) => self.expect(page, &guard),
+            Err(Error::NoSuchPage { .. }) if held.was_free => Ok(()),
             Err(error) => self.judge("get", Some(page), &error),
         }
     }
@@ -229,14 +241,25 @@ impl Worker {
     }
 
     pub(super) async fn write_page(&mut self, page: PageId, hold: bool) -> Outcome {
-        let Some(_held) = self.have(page, false) else { return Ok(()) };
+        let Some(held) = self.have(page, false) else { return Ok(()) };
         let store = Arc::clone(&self.store);
         let mut guard = match store.get_mut(page).await {
             Ok(guard) => guard,
             Err(error @ Error::NoSuchPage { .. }) => {
-                self.judge("get_mut", Some(page), &error)?;
-                match store.recreate(page).await {
-                    Ok(guard) => guard,
+                if !held.was_free {
+                    self.judge("get_mut", Some(page), &error)?;
+                }
+                if self.frees && self.model.lock().doing.allocate > 0 {
+                    return Ok(());
+                }
+                self.model.lock().doing.by_number += 1;
+                let recreated = store.recreate(page).await;
+                self.model.lock().doing.by_number -= 1;
+                match recreated {
+                    Ok(guard) => {
+                        self.model.lock().exists(page);
+                        guard
+                    }
                     Err(error) => return self.judge("recreate", Some(page), &error),
                 }
             }
@@ -263,6 +286,18 @@ impl Worker {
         Ok(())
     }
 
+    /// Checks that an allocated page is blank, and no other's.
+    pub(super) fn is_new(&self, guard: &PageMut<'_>) -> Outcome {
+        let page = guard.id();
+        match version_in(guard, page)? {
+            0 if self.frees && self.model.lock().page(page).is_some_and(|p| p.is_in_use()) => {
+                Err(format!("page {page} was allocated, but is in use"))
+            }
+            0 => Ok(()),
+            version => Err(format!("page {page} was allocated, and reads as version {version}")),
+        }
+    }
+
     /// Gives the page of `guard` a new version.
     pub(super) fn publish(&self, mut guard: PageMut<'_>) {
         let page = guard.id();
@@ -283,9 +318,16 @@ impl Worker {
             self.create_space().await?;
             return Ok(!self.model.lock().live().is_empty());
         };
+        if self.frees && self.model.lock().doing.by_number > 0 {
+            return Ok(true);
+        }
         let store = Arc::clone(&self.store);
-        match store.allocate(SpaceId(space)).await {
+        self.model.lock().doing.allocate += 1;
+        let allocated = store.allocate(SpaceId(space)).await;
+        self.model.lock().doing.allocate -= 1;
+        match allocated {
             Ok(guard) => {
+                self.is_new(&guard)?;
                 self.publish(guard);
                 Ok(true)
             }
@@ -391,7 +433,11 @@ impl Worker {
     }
 
     pub(super) async fn discard_page(&mut self, page: PageId) -> Outcome {
-        let Some(_held) = self.have(page, true) else { return Ok(()) };
+        let Some(held) = self.have(page, true) else { return Ok(()) };
+        if held.was_free {
+            // An allocation might use the number meanwhile, and lose what it writes.
+            return Ok(());
+        }
         let begin = |model: &mut Model| {
             model.discarded(page);
             model.doing.discard += 1;

@@ -55,9 +55,9 @@ pub(super) async fn check(
     let mut checked = Checked::default();
     for page in pages {
         checked.pages += 1;
-        let found = match read(store, page).await? {
+        let found = match look(store, page).await? {
             Ok(found) => found,
-            Err(error) if is_torn_discard(model, page, &error) => 0,
+            Err(error) if is_torn_discard(model, page, &error) => Some(0),
             Err(error) if lenient.corrupt && error.to_string().contains("corrupt") => {
                 checked.corrupt += 1;
                 continue;
@@ -66,11 +66,13 @@ pub(super) async fn check(
         };
         let mut model = model.lock();
         let Some(p) = model.page(page) else { continue };
-        if !p.allows(found) && !lenient.stale {
-            return Err(format!("page {page} reads as version {found}, allowed is {}", p.allowed()));
+        if !p.may_be(found) && !lenient.stale {
+            let found =
+                found.map_or("does not exist".to_owned(), |found| format!("reads as version {found}"));
+            return Err(format!("page {page} {found}, allowed is {}", p.allowed()));
         }
-        checked.states.add_if(found < p.published, State::FoundOlder);
-        p.found(found, !lenient.volatile);
+        checked.states.add_if(found.unwrap_or(0) < p.published, State::FoundOlder);
+        p.was_found(found, !lenient.volatile);
     }
     store.validate()?;
     let recovery = store.recovery();
@@ -84,9 +86,15 @@ pub(super) async fn check(
 /// The version that the page reads as: 0 if it does not exist. Content that is no version of it is a
 /// violation.
 pub(super) async fn read(store: &PageStore, page: PageId) -> Result<Result<u32, Error>, String> {
+    Ok(look(store, page).await?.map(|found| found.unwrap_or(0)))
+}
+
+/// The version that the page reads as; `None`: it does not exist. Content that is no version of it is a
+/// violation.
+pub(super) async fn look(store: &PageStore, page: PageId) -> Result<Result<Option<u32>, Error>, String> {
     match store.get(page).await {
-        Ok(guard) => version_in(&guard, page).map(Ok),
-        Err(Error::NoSuchPage { .. }) => Ok(Ok(0)),
+        Ok(guard) => version_in(&guard, page).map(|version| Ok(Some(version))),
+        Err(Error::NoSuchPage { .. }) => Ok(Ok(None)),
         Err(error) => Ok(Err(error)),
     }
 }

@@ -1,0 +1,208 @@
+//! Tasks free pages singly, in lists and in ranges, and reuse their numbers; spaces shrink, and grow again.
+
+use super::coverage::State;
+use super::polls::up_to;
+use super::work::{Mood, Outcome, Use, Worker};
+use pagetier::{Error, PageId, SpaceId};
+use rand::Rng;
+use std::time::Duration;
+
+/// Pages of an extent, the unit that a space gives back.
+const EXTENT_PAGES: u32 = 64;
+
+/// Longer than any call takes.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A call that frees pages.
+#[derive(Clone, Debug)]
+enum Free {
+    One(PageId),
+    Some(Vec<PageId>),
+    Range(SpaceId, std::ops::Range<u32>),
+}
+
+impl Worker {
+    /// Frees pages, shrinks a space, or allocates many pages.
+    pub(super) async fn free_or_fill(&mut self, mood: Mood) -> Outcome {
+        match self.rng.random_range(0..12) {
+            0..2 => self.free_one(mood).await,
+            2..4 => self.free_some(mood).await,
+            4..6 => self.free_run(mood).await,
+            6 => self.free_extent(mood).await,
+            7 => self.shrink().await,
+            _ => self.fill().await,
+        }
+    }
+
+    async fn free_one(&mut self, mood: Mood) -> Outcome {
+        match self.pick(mood) {
+            Some(page) => self.free(Free::One(page), vec![page]).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn free_some(&mut self, mood: Mood) -> Outcome {
+        let pages: Vec<PageId> = (0..self.rng.random_range(2..12)).filter_map(|_| self.pick(mood)).collect();
+        self.free(Free::Some(Vec::new()), pages).await
+    }
+
+    async fn free_run(&mut self, mood: Mood) -> Outcome {
+        let Some(first) = self.pick(mood) else { return Ok(()) };
+        let count = [2, 5, 20, 70][self.rng.random_range(0..4)];
+        self.free_from(first, count).await
+    }
+
+    /// Frees an extent's pages, so that the space can give it back.
+    async fn free_extent(&mut self, mood: Mood) -> Outcome {
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let first = PageId::new(page.space, page.no / EXTENT_PAGES * EXTENT_PAGES);
+        self.free_from(first, EXTENT_PAGES).await?;
+        if self.rng.random_bool(0.7) { self.shrink().await } else { Ok(()) }
+    }
+
+    async fn free_from(&mut self, first: PageId, count: u32) -> Outcome {
+        // Another task's allocation may be about to use a free page of the range.
+        let mut pages = self.model.lock().run(first, count, self.plan.tasks == 1);
+        let freed = pages.iter().take_while(|page| self.may_free(**page)).count();
+        pages.truncate(freed);
+        let Some(last) = pages.last() else { return Ok(()) };
+        self.free(Free::Range(first.space, first.no..last.no + 1), pages).await
+    }
+
+    /// Frees those of `pages` that exist and that no task uses.
+    async fn free(&mut self, call: Free, pages: Vec<PageId>) -> Outcome {
+        let held =
+            |page: &PageId| self.have(*page, true).filter(|held| !held.was_free && self.may_free(*page));
+        let held: Vec<(PageId, Use)> = pages.iter().filter_map(|page| Some((*page, held(page)?))).collect();
+        let pages: Vec<PageId> = held.iter().map(|(page, _)| *page).collect();
+        let call = match call {
+            Free::One(_) | Free::Range(..) if pages.is_empty() => return Ok(()),
+            Free::Some(_) => Free::Some(pages.clone()),
+            other => other,
+        };
+        let (upto, sure) = {
+            let mut model = self.model.lock();
+            let sure: Vec<bool> =
+                pages.iter().map(|page| model.live_page(*page).is_some_and(|p| p.is_in_use())).collect();
+            pages.iter().for_each(|page| model.freeing(*page));
+            model.doing.free += 1;
+            // Meanwhile no task may allocate one of the others: the call would free it.
+            model.doing.by_number += u32::from(sure.contains(&false));
+            (model.last_version, sure)
+        };
+        let unsure = sure.contains(&false);
+        let polls = [1, 2, 3, 5, 10][self.rng.random_range(0..5)];
+        // The second call could free the number's next life, if another task began one.
+        let dropped = self.plan.tasks == 1 && self.plan.has("drop-future") && self.rng.random_bool(0.15);
+        let first = if dropped { up_to(polls, self.call(&call)).await } else { None };
+        let alone = first.is_none() && !dropped;
+        let done = match first {
+            Some(done) => Ok(done),
+            // A dropped call continues, and this one returns once the pages have left memory.
+            None => tokio::time::timeout(LONG, self.call(&call)).await.map_err(|_| "free hangs".to_owned()),
+        };
+        {
+            let mut model = self.model.lock();
+            model.doing.free -= 1;
+            model.doing.by_number -= u32::from(unsure);
+        }
+        let done = done?;
+        match done {
+            Ok(freed) => {
+                pages.iter().for_each(|page| self.model.lock().freed(*page, upto));
+                let least = sure.iter().filter(|sure| **sure).count();
+                let live = pages.iter().all(|page| self.model.lock().live_page(*page).is_some());
+                if alone && live && freed < least as u32 {
+                    return Err(format!("{call:?} freed {freed} pages, {least} were in use"));
+                }
+                Ok(())
+            }
+            Err(error) => self.free_failed(&call, (&pages, &sure), upto, (alone, error)).await,
+        }
+    }
+
+    /// Whether `page` exists, or no other task's allocation can be about to use its number.
+    fn may_free(&self, page: PageId) -> bool {
+        let mut model = self.model.lock();
+        model.doing.allocate == 0 || model.live_page(page).is_some_and(|p| p.is_in_use())
+    }
+
+    async fn call(&self, call: &Free) -> Result<u32, Error> {
+        match call {
+            Free::One(page) => self.store.free(*page).await.map(|()| 1),
+            Free::Some(pages) => self.store.free_pages(pages).await,
+            Free::Range(space, range) => self.store.spaces().free(*space, range.clone()).await,
+        }
+    }
+
+    /// Checks the result of a failed call: each page is free, or as it was.
+    async fn free_failed(
+        &mut self,
+        call: &Free,
+        (pages, sure): (&[PageId], &[bool]),
+        upto: u32,
+        (alone, error): (bool, Error),
+    ) -> Outcome {
+        let one = matches!(call, Free::One(_));
+        if one && matches!(error, Error::NoSuchPage { .. }) {
+            if alone {
+                self.judge("free", pages.first().copied(), &error)?;
+            }
+            let mut model = self.model.lock();
+            for page in pages {
+                if alone { model.not_there(*page) } else { model.freed(*page, upto) }
+            }
+            return Ok(());
+        }
+        self.judge("free", None, &error)?;
+        self.probe.mark(State::FreeFailed);
+        let recorded = !matches!(error, Error::Manifest { .. });
+        for (page, sure) in pages.iter().zip(sure) {
+            // Another task reused the number, so it was free.
+            let again = self.model.lock().is_above(*page, upto);
+            let gone = again || matches!(self.store.get(*page).await, Err(Error::NoSuchPage { .. }));
+            let mut model = self.model.lock();
+            match (gone, *sure) {
+                (true, true) if one && alone && !recorded && model.live_page(*page).is_some() => {
+                    return Err(format!("page {page} does not exist, though freeing it failed: {error}"));
+                }
+                (true, true) => model.freed(*page, upto),
+                (true, false) => model.not_there(*page),
+                (false, _) => model.not_freed(*page),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn shrink(&mut self) -> Outcome {
+        let live = self.model.lock().live();
+        let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
+            return Ok(());
+        };
+        self.model.lock().doing.shrink += 1;
+        let polls = if self.plan.has("drop-future") && self.rng.random_bool(0.2) { 3 } else { u32::MAX };
+        let shrunk =
+            tokio::time::timeout(LONG, up_to(polls, self.store.spaces().shrink(SpaceId(space)))).await;
+        self.model.lock().doing.shrink -= 1;
+        match shrunk.map_err(|_| "shrink hangs")? {
+            Some(Ok(bytes)) => {
+                if bytes > 0 {
+                    self.probe.mark(State::Shrunk);
+                }
+                Ok(())
+            }
+            Some(Err(error)) => self.judge("shrink", None, &error),
+            None => Ok(()),
+        }
+    }
+
+    /// Allocates pages, so that extents fill up.
+    async fn fill(&mut self) -> Outcome {
+        for _ in 0..[1, 5, 20, 80][self.rng.random_range(0..4)] {
+            if self.model.lock().pages() >= self.plan.pages as usize || !self.allocated().await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
