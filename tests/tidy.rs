@@ -208,11 +208,17 @@ fn is_test_root(file: &str) -> bool {
     let Some((package, name)) = file.rsplit_once("tests/").filter(|(_, name)| !name.contains('/')) else {
         return false;
     };
-    // The store's tests are a package of their own.
-    let manifest =
-        read(&if package.is_empty() { "tests/Cargo.toml".into() } else { format!("{package}Cargo.toml") });
-    let listed = format!("[[test]]\nname = \"{}\"\n", name.trim_end_matches(".rs"));
-    !manifest.contains("autotests = false") || manifest.contains(&listed)
+    // The package of the tests lists those of the store and of its tiers.
+    let listed = |manifest: &str, key: &str, value: &str| {
+        read(manifest).lines().any(|line| line == format!("{key} = \"{value}\""))
+    };
+    if package.is_empty() {
+        return listed("tests/Cargo.toml", "path", name);
+    }
+    let manifest = format!("{package}Cargo.toml");
+    !read(&manifest).contains("autotests = false")
+        || listed("tests/Cargo.toml", "path", &format!("../{file}"))
+        || listed(&manifest, "name", name.trim_end_matches(".rs"))
 }
 
 /// A manifest may say that a target has no tests, which saves building it once more. They would not run.

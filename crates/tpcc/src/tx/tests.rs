@@ -7,7 +7,7 @@ use crate::database::{Database, Recovered};
 use crate::error::DbError;
 use crate::load::load;
 use crate::schema::{self, Table, district};
-use pagetier::{PageSize, PageStore};
+use pagetier::{MemoryDevice, PageSize, PageStore};
 use pagetier_wal::{Wal, WalLimits};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -190,9 +190,11 @@ fn the_same_seed_gives_the_same_database_in_virtual_time() {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
-            let dir = tempfile::tempdir().unwrap();
+            // Real I/O would end at any virtual time, and rows have dates.
+            let hdd = Arc::new(MemoryDevice::new("hdd", 0));
             let wal = Wal::in_memory(WalLimits { capacity_bytes: 64 << 20 });
-            let builder = PageStore::builder().directory(dir.path()).ssd_bytes(0).pool_bytes(8 << 20);
+            let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(hdd);
+            let builder = builder.ssd_bytes(0).pool_bytes(8 << 20);
             let store = Arc::new(builder.log_gate(Arc::new(wal.clone())).open().await.unwrap());
             let catalog = load(&store, SCALE, 1, NOW_MS, || ()).await.unwrap();
             let (database, _) = Database::open(store, wal, catalog, NOW_MS).await.unwrap();
