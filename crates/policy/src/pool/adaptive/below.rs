@@ -23,8 +23,8 @@ const AT_HAND: f64 = 3.0;
 /// The number of pages drawn to find one to evict.
 const DRAWN: usize = 12;
 
-/// The maximum number of records, per slot of one ghost.
-const RECORDS: usize = 2;
+/// The maximum number of records, in halves of the slots of one ghost.
+const RECORDS_HALVES: usize = 5;
 
 /// Keys are rebased when the time exceeds this many half-lives: an f32 then still resolves 1/2048 of one.
 const HALF_LIVES_MAX: f64 = 4096.0;
@@ -215,7 +215,7 @@ impl Below {
     /// Of a few records drawn at random among those `wanted`, the one with the lowest key.
     fn lowest(&mut self, wanted: impl Fn(&Known) -> bool, key: impl Fn(&Known) -> f32) -> Option<usize> {
         let (mut found, mut lowest) = (0, None);
-        // The SSD of a ghost holds at least half of the records.
+        // The SSD of a ghost holds two of five records at least.
         for _ in 0..4 * DRAWN {
             let no = self.draw();
             let known = &self.known[no];
@@ -269,7 +269,7 @@ impl Below {
 }
 
 const fn records_max(slots: usize) -> usize {
-    RECORDS * slots + 1
+    slots * RECORDS_HALVES / 2 + 1
 }
 
 #[cfg(test)]
