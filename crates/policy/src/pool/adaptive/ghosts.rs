@@ -234,8 +234,8 @@ mod tests {
         PageId::new(SpaceId(1), no)
     }
 
-    /// The costs of a loop over `pages` pages, which the SSD has room for; the actual pool holds those for which
-    /// `holds` is true.
+    /// The costs of a loop over `pages` pages, which the SSD has room for; the actual pool holds those for
+    /// which `holds` is true.
     fn loop_costs(pages: u32, holds: impl Fn(u32) -> bool) -> [f64; Ranking::ALL.len()] {
         let mut ghosts = Ghosts::new(64, pages as usize, Costs::PAPER);
         for at in 0..20 * pages {
