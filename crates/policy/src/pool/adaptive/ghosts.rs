@@ -284,6 +284,11 @@ mod tests {
             assert!(sampled >= 1 && sampled <= frames, "{sampled} of {frames}");
             assert!(2 * sampled * slots / frames <= 3 * frames, "{frames}, {slots}: {sampled}");
         }
+        for (frames, slots) in [(512, 5120), (1000, 10_000), (4000, 16_000), (50_000, 1_000_000)] {
+            let share =
+                Ghosts::new(frames, slots, Costs::PAPER).memory_bytes() as f64 / (frames * 16_384) as f64;
+            assert!(share < 0.01, "{frames} frames, {slots} slots: {:.2} %", 100.0 * share);
+        }
         assert_eq!((sampled_frames(64_000, 64_000), sampled_frames(1000, 0)), (2000, FRAMES_MIN));
     }
 }
