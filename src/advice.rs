@@ -135,9 +135,11 @@ impl BackupError {
         match self {
             Self::Io { source, .. } => of_io(source, Advice::FixConfiguration),
             Self::Damaged { .. } => Advice::Restore,
-            Self::NoChain { .. } | Self::Exists { .. } | Self::Unfinished { .. } | Self::NoDirectory => {
-                Advice::FixConfiguration
-            }
+            Self::NoChain { .. }
+            | Self::Exists { .. }
+            | Self::Unfinished { .. }
+            | Self::OtherPageSize { .. }
+            | Self::NoDirectory => Advice::FixConfiguration,
             Self::Page { source, .. } | Self::Store(source) => source.advice(),
             Self::Open(error) => error.advice(),
             Self::Runtime => Advice::Reopen,

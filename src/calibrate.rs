@@ -29,6 +29,21 @@ const CHUNKS_MIN: u64 = 2;
 /// whole width is used later seeks farther. Takes its time from tokio, and so works in virtual time.
 /// Cancelling it leaves nothing but zeroes behind.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use pagetier::{MemoryDevice, PageSize, SharedDevice, calibrate};
+/// use std::{sync::Arc, time::Duration};
+///
+/// // In place of two block devices.
+/// let [hdd, ssd] = ["hdd", "ssd"].map(|name| Arc::new(MemoryDevice::new(name, 8 << 20)) as SharedDevice);
+/// let budget = Duration::from_millis(10);
+/// let costs = calibrate(&hdd, 0, &ssd, 0, PageSize::default(), budget).await?;
+/// println!("reading a page: {} ms from the HDD, {} ms from the SSD", costs.hdd_read_ms, costs.ssd_read_ms);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A device failed.
 pub async fn calibrate(

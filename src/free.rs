@@ -51,14 +51,16 @@ impl PageStore {
     /// store.free(page).await?;
     /// assert!(matches!(store.get(page).await, Err(pagetier::Error::NoSuchPage { .. })));
     /// assert_eq!(store.allocate(space).await?.id(), page);
+    /// // Several pages at once, of any spaces.
+    /// assert_eq!(store.free_pages(&[page]).await?, 1);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// [`Error::NoSuchPage`] when the page does not exist or is free already; redo of a record that frees the
-    /// page may ignore it. If the manifest cannot be written, the page still exists, but a crash before the
-    /// next [`PageStore::sync`] may free it.
+    /// page may ignore it. If another call is freeing the page, it has left memory by then. If the manifest
+    /// cannot be written, the page still exists, but a crash before the next [`PageStore::sync`] may free it.
     pub async fn free(&self, page: PageId) -> Result<(), Error> {
         match self.free_pages(&[page]).await? {
             0 => Err(Error::NoSuchPage { page }),
@@ -160,8 +162,9 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         // A save that failed may still have reached the disk and list a free page as reused.
         meta.settle(&self.volume)?;
-        let (mut pages, mut unlisted, mut freed) = Default::default();
+        let (mut pages, mut unlisted, mut leaving, mut freed) = Default::default();
         for range in ranges {
+            add(&mut leaving, &self.volume.leaving(space, range.clone()));
             let (some, of_these) = self.volume.existing(space, range).ok_or(Error::NoSuchSpace { space })?;
             add(&mut pages, &some);
             add(&mut unlisted, &of_these);
@@ -170,7 +173,23 @@ impl Shared {
         drop(meta);
         self.drop_copies(space, &freed).await?;
         self.volume.end_free(space, &freed);
-        result.map(|()| freed.pages())
+        result?;
+        self.left(space, leaving).await?;
+        Ok(freed.pages())
+    }
+
+    /// Waits until `pages`, which other calls are freeing, have left memory.
+    async fn left(&self, space: SpaceId, mut pages: PageRuns) -> Result<(), Error> {
+        loop {
+            let left = self.volume.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            self.volume.keep_leaving(space, &mut pages);
+            if pages.is_empty() {
+                return Ok(());
+            }
+            self.ending.unless_ended(left).await.ok_or(Error::Closed)?;
+        }
     }
 
     /// Steps 1 and 2 of freeing `pages`, of which the manifest does not yet list `unlisted` as free.

@@ -47,8 +47,9 @@ pub struct PageRef<'a>(pub(crate) pagetier_bufpool::PageRef<'a, SsdTier>);
 ///
 /// It is `Send` and may be held across `.await`; while it lives, all other users of the page wait, and its
 /// frame stays in memory. Dropping it without a mutable access or `set_lsn` leaves the page as it was; a page
-/// from `allocate`, `create` or `overwrite` is dirty in any case. The slice has
-/// [`PageSize::payload_bytes`](crate::PageSize::payload_bytes) bytes; the page's header is not part of it.
+/// that `allocate`, `create`, `overwrite` or `recreate` made is dirty even so, but has no change that redo
+/// would need. The slice has [`PageSize::payload_bytes`](crate::PageSize::payload_bytes) bytes; the page's
+/// header is not part of it.
 pub struct PageMut<'a>(pub(crate) pagetier_bufpool::PageMut<'a, SsdTier>);
 
 /// A sequential read of a space's pages, with read-ahead. See

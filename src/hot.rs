@@ -48,6 +48,7 @@ pub struct HotSetReport {
 
 impl PageStore {
     /// At most `max` of the pages in memory, first those that the pool's policy would keep longest.
+    /// [`PageStore::export_hot`] saves them.
     #[must_use]
     pub fn hot_set(&self, max: usize) -> Vec<PageId> {
         self.pool.hottest(max)
@@ -60,6 +61,7 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore, reopened: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("the hottest: {:?}", store.hot_set(10));
     /// store.export_hot("/var/lib/db.hot").await?;
     /// // After a restart:
     /// let report = reopened.import_hot("/var/lib/db.hot").await?;

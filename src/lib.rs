@@ -99,6 +99,7 @@ mod builder;
 mod calibrate;
 mod changes;
 pub mod device;
+mod durable_dir;
 mod ending;
 mod error;
 mod free;

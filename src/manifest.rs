@@ -3,6 +3,7 @@
 //! manifest atomically as a whole.
 
 use crate::changes::{Change, Record, reserved};
+use crate::durable_dir;
 use crate::error::OpenError;
 use crate::memory_manifest::MemoryManifest;
 use crate::page_runs::PageRuns;
@@ -13,7 +14,6 @@ use crate::tail;
 use pagetier_page::{PageSize, SpaceId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The manifest format that this version writes.
@@ -244,16 +244,17 @@ impl ManifestStore {
 
     /// Opens the directory, or with `create` creates it.
     pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
-        if create && !path.exists() {
-            create_directory(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
-        }
-        if !path.exists() {
+        if !path.exists() && !create {
             return Err(OpenError::NotFound { path: path.to_owned() });
         }
-        if !path.is_dir() {
+        if path.exists() && !path.is_dir() {
             return Err(OpenError::NotADirectory { path: path.to_owned() });
         }
         let file = ManifestFile::new(path);
+        // A killed opening may have made the directory, and left its name volatile.
+        if create && !matches!(file.read(), Ok(Some(_))) {
+            durable_dir::create(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
+        }
         Ok(Self::at(Place::Directory { file, path: path.to_owned() }))
     }
 
@@ -336,19 +337,6 @@ impl ManifestStore {
             }
         }
     }
-}
-
-/// Creates the directory and its missing ancestors, durably.
-fn create_directory(path: &Path) -> std::io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !parent.exists() {
-        create_directory(parent)?;
-    }
-    match std::fs::create_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => made?,
-    }
-    File::open(parent)?.sync_all()
 }
 
 /// The manifest's JSON with [`Manifest::file_bytes`].

@@ -65,6 +65,7 @@ impl PageStore {
     /// let page = store.get_owned(id).await?;
     /// let first = tokio::spawn(async move { page[0] }).await?;
     /// assert_eq!(first, 0);
+    /// store.get_mut_owned(id).await?[0] = 1;
     /// # Ok(())
     /// # }
     /// ```

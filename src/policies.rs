@@ -12,11 +12,15 @@ use pagetier_policy::{Costs, GroupStats, PageCounts};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
 /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// use pagetier::Costs;
+/// use pagetier::{Costs, PageId, SpaceId};
 ///
 /// let store = builder.open().await?;
 /// // The HDD has been exchanged for a faster one.
 /// store.policies().set_costs(Costs { hdd_read_ms: 3.0, ..store.policies().costs() })?;
+///
+/// store.policies().set_ssd("cac").await?;
+/// println!("{}: {:?}", store.policies().ssd(), store.policies().groups());
+/// println!("{:?}", store.policies().counts(PageId::new(SpaceId(0), 3)));
 /// # Ok(())
 /// # }
 /// ```

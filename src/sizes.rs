@@ -6,8 +6,8 @@ use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
 /// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
-/// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). 0 for
-/// no pages.
+/// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). The
+/// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages.
 ///
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};
@@ -35,17 +35,19 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 }
 
 /// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, the tables of both included: an
-/// argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes).
+/// argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). The smallest pool has 16 frames: for
+/// fewer pages, the result is the memory for 16.
 ///
 /// ```
 /// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};
 /// let size = PageSize::default();
 /// assert!(pool_bytes_for(1_000, ssd_bytes_for(10_000, size), size) < 1_250 * 16_384);
+/// assert_eq!(pool_bytes_for(3, 0, size), pool_bytes_for(16, 0, size));
 /// ```
 #[must_use]
 pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
     let slots = slots(ssd_bytes, page_size);
-    let frames = usize::try_from(pages).unwrap_or(usize::MAX);
+    let frames = usize::try_from(pages).unwrap_or(usize::MAX).max(FRAMES_MIN);
     tables_bytes(slots, slots) + PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES)
 }
 
@@ -56,7 +58,9 @@ fn slots(ssd_bytes: u64, page_size: PageSize) -> u64 {
 }
 
 /// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` holds: the reverse of
-/// [`pool_bytes_for`]. An engine must not pin more at one time. 0: the pool is too small to open.
+/// [`pool_bytes_for`]. All tasks together can pin that many pages at one time, and no more; a request for
+/// another page then fails after [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest
+/// pool has 16 frames. 0: the pool is too small to open.
 ///
 /// ```
 /// # use pagetier::{PageSize, frames_for, pool_bytes_for};

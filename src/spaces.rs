@@ -33,6 +33,8 @@ const BLANK_BYTES: u64 = 1 << 20;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
 /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// use pagetier::{SpaceHints, SpaceId};
+///
 /// let store = builder.open().await?;
 /// let space = match store.spaces().find("orders") {
 ///     Some(space) => space,
@@ -40,7 +42,15 @@ const BLANK_BYTES: u64 = 1 << 20;
 /// };
 /// assert_eq!(store.spaces().pages(space)?, 0);
 /// assert_eq!(store.spaces().list()[0].name, "orders");
+/// // Say how the space is used, free pages, and return their room.
+/// store.spaces().set_hints(space, SpaceHints::new().frames_max(64))?;
+/// assert_eq!(store.spaces().hints(space)?.frames_max, Some(64));
+/// store.allocate(space).await?;
+/// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);
+/// store.spaces().shrink(space).await?;
 /// store.spaces().remove(space).await?;
+/// // A restored engine's log names pages by the number of their space.
+/// store.spaces().create_as(SpaceId(7), "customers").await?;
 /// # Ok(())
 /// # }
 /// ```

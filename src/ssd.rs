@@ -26,8 +26,30 @@ use rustc_hash::FxHashSet;
 /// assert_eq!(report.left, 0);
 ///
 /// // The store continues without it, and later takes a blank one into use.
+/// let mut events = store.ssd().events();
 /// store.ssd().set_mode(SsdMode::Off).await?;
+/// println!("{:?}", events.try_next());
 /// store.ssd().readmit().await?;
+/// assert_eq!(store.ssd().mode(), SsdMode::WriteThrough);
+/// store.ssd().set_write_budget(Some(50 << 30)); // 50 GiB a day
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After a failure it comes back, or it is given up:
+///
+/// ```
+/// # use pagetier::*;
+/// # async fn example(store: &PageStore, log_starts_at: Lsn)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// // The log from here on would repair the loss of the SSD.
+/// let repairable = store.ssd().oldest_lsn().is_none_or(|oldest| oldest >= log_starts_at);
+/// if store.ssd().readmit().await.is_err() && repairable {
+///     store.ssd().abandon().await?;
+///     // The engine redoes its log over these pages, then syncs.
+///     println!("{:?}", store.ssd().loss());
+///     store.ssd().acknowledge_loss().await?;
+/// }
 /// # Ok(())
 /// # }
 /// ```

@@ -46,6 +46,33 @@ use std::sync::Arc;
 /// # }
 /// ```
 ///
+/// What a store says of itself:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// let store = builder.open().await?;
+/// println!("recovery read {} bytes from the SSD", store.recovery().bytes_read);
+/// println!("{} frames of {} bytes, by {}", store.frames(), store.page_size().bytes(), store.io_backend());
+///
+/// let space = store.spaces().create("orders").await?;
+/// let mut page = store.allocate(space).await?;
+/// page[0] = 1;
+/// page.set_lsn(pagetier::Lsn(7));
+/// let id = page.id();
+/// drop(page);
+/// assert_eq!(store.min_recovery_lsn(), Some(pagetier::Lsn(7))); // of a change in memory alone
+/// store.sync().await?;
+/// assert_eq!(store.min_recovery_lsn(), None);
+/// store.flush().await?; // makes durable what the store wrote by itself meanwhile
+/// println!("below memory, page {id} is on the {:?}", store.home(id));
+/// store.validate()?; // recounts its tables
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Tasks that hold several guards at once must all latch in one order (parent before child, left before
 /// right), as with any latch. A guard held while its task waits for another page keeps its frame in memory.
 #[derive(Debug)]
@@ -250,7 +277,8 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
     pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        if page.no < self.spaces().pages(page.space)? {
+        // A page that is being freed may still be in memory: it is created anew, once it has left.
+        if self.shared.volume.exists(page) {
             match self.pool.get_mut(page).await {
                 Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
                 other => return Ok(PageMut(other?)),
@@ -469,7 +497,13 @@ impl PageStore {
     ///
     /// `log_end` is the end of the log, the LSN that the next record will get, read before this call and in
     /// the critical section in which LSNs are assigned and set on pages (see [`LogGate`](crate::LogGate)). It
-    /// is the result when nothing is needed. The result is 0 if a page without an LSN is dirty. Cancel-safe.
+    /// is the result when nothing is needed. Cancel-safe.
+    ///
+    /// A change counts from its [`set_lsn`](crate::PageMut::set_lsn) on, even while its guard is held, with
+    /// the first LSN that the page got since it was clean. A change without `set_lsn` counts from the drop of
+    /// its guard, with the LSN that the page had. If it had none, the result is 0 until the page is written,
+    /// for example by [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
+    /// does not count: no record describes it.
     ///
     /// ```
     /// use pagetier::{Error, Loss, Lsn, PageStore};
@@ -555,6 +589,13 @@ impl PageStore {
     #[must_use]
     pub fn io_backend(&self) -> &'static str {
         self.shared.hdd.backend()
+    }
+
+    /// The number of frames: the pages that memory holds at this moment. [`PageStore::resize_pool`] changes
+    /// it; [`frames_for`](crate::frames_for) computes it before the store is opened.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.shared.frames() as u64
     }
 
     /// The size of a page, its header included. [`PageSize::payload_bytes`] is the part that a guard gives

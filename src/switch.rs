@@ -1,6 +1,6 @@
 //! Replaces the policies while the store is in use.
 
-use crate::error::{Error, OpenError};
+use crate::error::Error;
 use crate::policies::Policies;
 use crate::shared::Shared;
 use crate::store::PageStore;
@@ -23,11 +23,11 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::UnknownPolicy`]; the policy in use stays.
+    /// [`Error::UnknownPolicy`]; the policy in use stays.
     pub fn set_pool_policy(
         &self,
         policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), Error> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.shared;
         let params = FramePolicyParams {
@@ -43,7 +43,7 @@ impl PageStore {
         Ok(())
     }
 
-    /// The pool's policy.
+    /// The pool's policy; [`PageStore::set_pool_policy`] replaces it.
     #[must_use]
     pub fn pool_policy(&self) -> PoolPolicy {
         let switched = *self.shared.builder.switched_pool_policy.lock();

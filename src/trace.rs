@@ -18,6 +18,7 @@ use std::path::Path;
 /// store.trace().start(temporary.path().join("requests.ptr"))?;
 /// let page = store.allocate(space).await?.id();
 /// drop(store.get(page).await?);
+/// println!("{:?}", store.trace().progress());
 /// assert_eq!(store.trace().stop().await?.records, 2);
 /// # Ok(())
 /// # }

@@ -340,6 +340,25 @@ impl Volume {
         Some((all, unlisted))
     }
 
+    /// The pages in `range` that were freed, and whose copies may be in memory or in flight.
+    pub(crate) fn leaving(&self, space: SpaceId, range: Range<u32>) -> PageRuns {
+        let Some(s) = self.live(space) else { return PageRuns::default() };
+        let leaving = s.leaving.numbers().filter(|no| range.contains(no));
+        leaving.collect()
+    }
+
+    /// Removes from `pages` those that are not leaving (or their space is gone).
+    pub(crate) fn keep_leaving(&self, space: SpaceId, pages: &mut PageRuns) {
+        let s = self.live(space);
+        let left = |no: &u32| s.as_ref().is_some_and(|s| s.leaving.contains(*no));
+        *pages = pages.numbers().filter(left).collect();
+    }
+
+    /// Whether the page exists.
+    pub(crate) fn exists(&self, page: PageId) -> bool {
+        self.live(page.space).is_some_and(|s| s.has(page.no))
+    }
+
     /// Makes existing pages cease to exist. Their numbers cannot be reused before [`Volume::end_free`].
     pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
         let Some(mut s) = self.spaces.get_mut(&space) else { return };

@@ -68,6 +68,9 @@ impl WhatIfOptions {
 /// let store = builder.open().await?;
 /// store.what_if().start(&WhatIfOptions::new())?;
 /// // ... the load runs ...
+/// if let Some(report) = store.what_if().report() {
+///     println!("{report:?}");
+/// }
 /// let report = store.what_if().stop().await;
 /// assert!(report.is_some());
 /// # Ok(())

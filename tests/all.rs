@@ -36,6 +36,8 @@ mod resizing;
 mod rewriting;
 mod scrub;
 mod shutdown;
+#[cfg(feature = "spans")]
+mod spans;
 mod ssd_calls;
 mod ssd_crash;
 mod ssd_life;

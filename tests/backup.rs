@@ -374,6 +374,97 @@ async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn backups_into_one_directory_at_the_same_time_follow_each_other() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let made = tokio::join!(store.backup(path, plain()), store.backup(path, plain()));
+    let mut numbers = [made.0.unwrap().number, made.1.unwrap().number];
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2]);
+    write_all(&store, space, 2).await;
+    store.backup(path, plain()).await.unwrap();
+    for (upto, version) in [(1, 1), (2, 1), (3, 2)] {
+        let (_dir, copy, space) = restored(path, Some(upto)).await;
+        expect_all(&copy, space, version).await;
+        copy.close().await.unwrap();
+    }
+}
+
+/// A backup is dropped while its last blocking call runs: that call may rename its file much later.
+#[tokio::test(start_paused = true)]
+async fn a_backup_waits_for_what_a_dropped_one_has_left_behind() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    store.backup(dir.path(), plain()).await.unwrap();
+    // The call, as if it was syncing a complete file.
+    std::fs::copy(path("000001.backup"), path("unfinished.partial")).unwrap();
+    let left_behind = std::fs::File::open(path("unfinished.partial")).unwrap();
+    rustix::fs::flock(&left_behind, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    write_all(&store, space, 2).await;
+    let next = tokio::spawn({
+        let (store, dir) = (Arc::clone(&store), dir.path().to_owned());
+        async move { store.backup(dir, plain()).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!next.is_finished());
+    std::fs::rename(path("unfinished.partial"), path("000002.backup")).unwrap();
+    drop(left_behind);
+    let report = next.await.unwrap().unwrap();
+    // The manifest knows the last backup: its id is that of the first one.
+    assert_eq!((report.number, report.path), (3, path("000003.backup")));
+    let first = std::fs::read(path("000001.backup")).unwrap();
+    assert!(std::fs::read(path("000002.backup")).unwrap() == first, "the complete file was written to");
+}
+
+/// The schedule that leaves a page out of a chain: its newest version is discarded, a backup finds an older
+/// one or none, and a crash brings the discarded one back, with a stamp from before that backup.
+#[tokio::test(start_paused = true)]
+async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_next_one() {
+    for (policy, fails) in [("cac", false), ("mv-fifo", false), ("doublewrite", false), ("cac", true)] {
+        let fixture = Fixture::new();
+        let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
+        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        store.backup(dir.path(), plain()).await.unwrap();
+        write_all(&store, space, 3).await;
+        store.sync().await.unwrap();
+        let on_ssd = |no: &u32| store.home(PageId::new(space, *no)) == pagetier::Home::Ssd;
+        let discarded: Vec<u32> = (0..PAGES).filter(on_ssd).collect();
+        for no in &discarded {
+            store.discard(PageId::new(space, *no)).await.unwrap();
+        }
+        assert!(discarded.len() > 20, "{policy:?}: {}", discarded.len());
+        if fails {
+            // No map checkpoint succeeds.
+            fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1000));
+        }
+        store.backup(dir.path(), plain()).await.unwrap();
+        let store = {
+            drop(store);
+            fixture.after_power_cut(7).builder().ssd_policy(policy).open().await.unwrap()
+        };
+        let report = store.backup(dir.path(), plain()).await.unwrap();
+        assert_eq!(report.full_because.is_some(), fails, "{report:?}");
+        let (_dir, copy, copied) = restored(dir.path(), None).await;
+        for no in 0..PAGES {
+            let (here, there) = (read(&store, space, no).await, read(&copy, copied, no).await);
+            let (here, there) = (here.unwrap_or(0), there.unwrap_or(0));
+            assert!(there >= here, "{policy:?}: page {no} is at {here}, in the chain at {there}");
+        }
+        copy.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
@@ -415,7 +506,12 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
     let nothing = tempfile::tempdir().unwrap();
     let empty = to.restore(nothing.path(), None).await;
     assert!(matches!(empty, Err(BackupError::NoChain { .. })));
-    restore(Some(1)).await.unwrap();
+    let larger = to.builder().page_bytes(8192).restore(dir.path(), Some(1), |_| ()).await.unwrap_err();
+    assert!(matches!(larger, BackupError::OtherPageSize { backup: 4096, asked: 8192 }), "{larger:?}");
+    assert_eq!(larger.advice(), Advice::FixConfiguration);
+    assert!(larger.to_string().contains("pass 4096"), "{larger}");
+    assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 0);
+    to.builder().page_bytes(4096).restore(dir.path(), Some(1), |_| ()).await.unwrap();
     assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
     let memory = Fixture::new().builder().restore(dir.path(), None, |_| ()).await;
     assert!(matches!(memory, Err(BackupError::NoDirectory)));

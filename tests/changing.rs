@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
-    Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId, SsdMode,
-    SsdPolicy,
+    Advice, Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId,
+    SsdMode, SsdPolicy,
 };
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::sync::Arc;
@@ -235,7 +235,11 @@ async fn the_pools_policy_is_switched_under_load_between_any_two() {
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
-    assert!(store.set_pool_policy("no such").is_err());
+    // Both policies have one family of errors.
+    for unknown in [store.set_pool_policy("no such"), store.policies().set_ssd("no such").await] {
+        assert!(matches!(&unknown, Err(Error::UnknownPolicy(_))), "{unknown:?}");
+        assert_eq!(unknown.unwrap_err().advice(), Advice::FixConfiguration);
+    }
     stop.store(true, Ordering::Relaxed);
     task.await.unwrap();
     store.validate().unwrap();

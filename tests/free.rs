@@ -2,7 +2,7 @@
 //! synced.
 
 use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
-use pagetier::{BackupOptions, Error, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdPolicy};
+use pagetier::{BackupOptions, Error, Lsn, PageId, PageRef, PageStore, SpaceHints, SpaceId, SsdPolicy};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -157,6 +157,80 @@ async fn freeing_waits_for_guards_and_completes_when_its_future_is_dropped() {
         reused.push(store.allocate(SPACE).await.unwrap().id().no);
     }
     assert_eq!(reused, free[1..]);
+}
+
+/// A store in which a dropped call still frees pages 4 and 9: page 9 is in memory, because the call waits for
+/// the guard of page 4.
+async fn half_freed(store: &PageStore) -> PageRef<'_> {
+    drop(store.get(at(9)).await.unwrap());
+    let guard = store.get(at(4)).await.unwrap();
+    let pages = [at(4), at(9)];
+    let freeing = tokio::time::timeout(Duration::from_millis(50), store.free_pages(&pages));
+    assert!(freeing.await.is_err());
+    guard
+}
+
+#[tokio::test(start_paused = true)]
+async fn freeing_a_page_that_a_dropped_call_still_frees_returns_once_it_has_left_memory() {
+    for one in [true, false] {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        let guard = half_freed(&store).await;
+        let mut again = Box::pin(async {
+            let pages = [at(9), at(20)];
+            if one { store.free(at(9)).await.map(|()| 1) } else { store.free_pages(&pages).await }
+        });
+        let waited = tokio::time::timeout(Duration::from_millis(50), again.as_mut()).await;
+        assert!(waited.is_err(), "{waited:?} while the page is in memory");
+        drop(guard);
+        match again.as_mut().await {
+            Err(Error::NoSuchPage { page }) => assert!(one && page == at(9)),
+            freed => assert!(!one && matches!(freed, Ok(1)), "{freed:?}"),
+        }
+        assert!(store.try_get(at(9)).is_none() && is_absent(&store, 9).await);
+        assert_eq!(store.allocate(SPACE).await.unwrap().id().no, 4);
+    }
+}
+
+/// What is written to a page that is being freed leaves memory with it.
+#[tokio::test(start_paused = true)]
+async fn a_page_recreated_while_a_dropped_call_still_frees_it_is_a_new_one() {
+    let fixture = Fixture::new();
+    let store = written(&fixture).await;
+    let guard = half_freed(&store).await;
+    let mut again = Box::pin(store.recreate(at(9)));
+    let waited = tokio::time::timeout(Duration::from_millis(50), again.as_mut()).await;
+    assert!(waited.is_err(), "{waited:?} while the page is in memory");
+    drop(guard);
+    let mut page = again.await.unwrap();
+    assert!(page.iter().all(|byte| *byte == 0));
+    fill(&mut page, 9, 2);
+    drop(page);
+    store.sync().await.unwrap();
+    assert_eq!(read(&store, SPACE, 9).await.unwrap(), 2);
+    assert_eq!(read(&fixture.after_power_cut(1).open().await, SPACE, 9).await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_a_call_that_waits_for_a_page_to_leave_memory() {
+    let fixture = Fixture::new();
+    let store = Arc::new(written(&fixture).await);
+    let guard = half_freed(&store).await;
+    let again = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.free(at(9)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let ending = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.shutdown().await }
+    });
+    let ended = again.await.unwrap();
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    drop(guard);
+    ending.await.unwrap().unwrap();
+    let store = fixture.open().await;
+    assert!(is_absent(&store, 4).await && is_absent(&store, 9).await);
 }
 
 #[tokio::test(start_paused = true)]

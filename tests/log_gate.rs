@@ -2,7 +2,7 @@
 //! delays nothing once it works again.
 
 use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
-use pagetier::{Builder, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Builder, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId};
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -171,5 +171,47 @@ async fn a_flush_wakes_the_cleaner() {
         sleep(Duration::from_millis(60)).await;
         let after = store.stats().pool.written_replacement;
         assert!(after > before, "{offset}: {before} {after}");
+    }
+}
+
+/// What the guide says of changes that have no LSN, and of pages that have no change.
+#[tokio::test(start_paused = true)]
+async fn a_change_counts_from_its_lsn_or_from_the_drop_of_its_guard() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = store.spaces().create("t").await.unwrap();
+    let page = |no| PageId::new(space, no);
+    let end = Lsn(100);
+    let redo_from = async || store.redo_from(end, Loss::Crash).await.unwrap();
+
+    // Created pages do not count, held or not.
+    let created = store.create(page(0)).await.unwrap();
+    let recreated = store.recreate(page(1)).await.unwrap();
+    assert_eq!(redo_from().await, end);
+    drop((created, recreated));
+    assert_eq!(redo_from().await, end);
+    assert!(store.why(page(0)).unwrap().memory.unwrap().dirty);
+
+    // With an LSN, a change counts at once.
+    let mut changed = store.get_mut(page(0)).await.unwrap();
+    changed[0] = 1;
+    assert_eq!(redo_from().await, end);
+    changed.set_lsn(Lsn(40));
+    assert_eq!(redo_from().await, Lsn(40));
+    changed.set_lsn(Lsn(50));
+    drop(changed);
+    assert_eq!(redo_from().await, Lsn(40));
+    store.flush_to(end).await.unwrap();
+    assert_eq!(redo_from().await, end);
+
+    // Without one, from the drop of its guard, with the LSN that the page had, or 0.
+    for (no, lsn) in [(0, Lsn(50)), (1, Lsn(0))] {
+        let mut changed = store.get_mut(page(no)).await.unwrap();
+        changed[0] = 2;
+        assert_eq!(redo_from().await, end);
+        drop(changed);
+        assert_eq!(redo_from().await, lsn, "page {no}");
+        store.flush_to(end).await.unwrap();
+        assert_eq!(redo_from().await, end);
     }
 }

@@ -6,8 +6,8 @@
 use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
 use pagetier::{
-    BackupOptions, Costs, Drain, Error, NewSsd, OpenError, PageId, PageStore, PoolPolicy, ScrubOptions,
-    SpaceId, SsdMode, SsdPolicy, SsdState, WhatIfOptions,
+    BackupOptions, Costs, Drain, Error, NewSsd, OpenError, PageId, PageStore, PoolPolicy, Retention,
+    ScrubOptions, SpaceHints, SpaceId, SsdMode, SsdPolicy, SsdState, WhatIfOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::path::PathBuf;
@@ -32,13 +32,14 @@ enum Operation {
     Backup,
     HotSet,
     Shrink,
+    Hints,
     /// Ghosts, a trace and an export of the statistics.
     Observe,
 }
 
 use Operation::{
-    Backup, Drain as Draining, HotSet, Modes, Observe, PoolPolicy as SetPoolPolicy, ReplaceSsd, ResizePool,
-    Scrub, Shrink, SsdPolicy as SetSsdPolicy, WriteBudget,
+    Backup, Drain as Draining, Hints, HotSet, Modes, Observe, PoolPolicy as SetPoolPolicy, ReplaceSsd,
+    ResizePool, Scrub, Shrink, SsdPolicy as SetSsdPolicy, WriteBudget,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +220,12 @@ impl Run {
                 return store.import_hot(&file).await.map(drop).map_err(|error| error.to_string());
             }
             Shrink => self.shrink().await,
+            Hints => {
+                let hints = SpaceHints::new().never_to_ssd(nth % 4 < 2);
+                let hints = if nth % 3 == 0 { hints.frames_max(8) } else { hints };
+                let kept = [Retention::Usual, Retention::KeepInMemory, Retention::ScanOnly];
+                store.spaces().set_hints(self.space, hints.retention(kept[nth % 3]))
+            }
             Observe => return self.observe(round).await.map_err(|error| error.to_string()),
         };
         done.map_err(|error| error.to_string())
@@ -368,6 +375,7 @@ async fn with_every_trouble(operation: Operation) {
         Backup,
         HotSet,
         Shrink,
+        Hints,
         Observe,
     ];
     let beside = others.into_iter().filter(|other| *other as u8 > operation as u8).map(Trouble::Beside);
@@ -400,5 +408,6 @@ operations! {
     the_store_is_backed_up: Backup,
     the_hot_set_is_exported_and_imported: HotSet,
     pages_are_freed_and_their_room_given_back: Shrink,
+    the_hints_of_a_space_are_changed: Hints,
     ghosts_traces_and_exports_run: Observe,
 }

@@ -1,6 +1,9 @@
 //! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and the steps
 //! that a new policy, bench, format or document requires (`CONTRIBUTING.md`).
 
+#[path = "tidy/examples.rs"]
+mod examples;
+
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,9 @@
 //! `sync`; draw `upto`; wait for every write in flight; `sync`; read the pages; `sync` again. A write in
 //! flight when `upto` is drawn has a smaller stamp: if its page were read before the write ended, this backup
 //! would have the previous version, and the next one would skip the page. The last `sync` makes durable what
-//! was read: otherwise a crash could revert a page to a version older than the chain's.
+//! was read: otherwise a crash could revert a page to a version older than the chain's. Nor must a crash
+//! bring back a version that was discarded before its page was read, and that the next backup would skip: if
+//! a page was discarded since the last map checkpoint, the backup has one written before it is listed.
 //!
 //! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
 //! directory. A file gets its name once it is complete and durable. The store's manifest lists the most
@@ -133,6 +135,14 @@ pub enum BackupError {
     Unfinished {
         /// The directory.
         path: PathBuf,
+    },
+    /// The builder of a restoration has another page size than the backup.
+    #[error("the backup has pages of {backup} bytes, not of {asked}; omit the page size or pass {backup}")]
+    OtherPageSize {
+        /// The backup's page size, in bytes.
+        backup: u64,
+        /// The requested page size, in bytes.
+        asked: u64,
     },
     /// A restoration needs a store in a directory, not in memory.
     #[error("a backup is restored into a directory: pass `directory`, and no `in_memory`")]

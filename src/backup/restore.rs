@@ -49,12 +49,26 @@ impl Builder {
     /// it would be asked for the LSNs of the backup's pages. The engine's log must continue above them: a log
     /// that starts again at 1 would skip its records in redo, because the pages have larger LSNs.
     ///
+    /// The page size is the backup's: omit [`Builder::page_size`], or pass that one. Directory, devices,
+    /// `ssd_bytes`, `ring_pages`, costs and `calibrate` have their usual meaning for a new store, and need
+    /// not be those of the original. The options of a running store (the pool's size, policies, modes) apply
+    /// while it is restored. `create` is implied.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = || pagetier::PageStore::builder().directory("/var/lib/db").ssd_bytes(1 << 30);
+    /// builder().restore("/backup/db", None, |progress| println!("{} pages", progress.pages)).await?;
+    /// let store = builder().open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// The directory appears under its name once the store is complete, closed and durable. An interrupted
     /// restoration leaves `<directory>.partial`: remove it and restore again.
     ///
     /// # Errors
-    /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, or the store cannot be
-    /// created.
+    /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, the builder's page size is
+    /// another one, or the store cannot be created.
     pub async fn restore(
         self,
         from: impl AsRef<Path>,
@@ -80,6 +94,9 @@ impl Builder {
                 why: "it has no backup".into(),
             });
         };
+        if let Some(asked) = self.options.page_bytes.filter(|asked| *asked != page_bytes) {
+            return Err(BackupError::OtherPageSize { backup: page_bytes, asked });
+        }
         let size = PageSize::new(page_bytes).map_err(crate::OpenError::from)?;
         let store = self.directory(&partial).page_size(size).create(true).open().await?;
         store.take_spaces(&tail).await?;

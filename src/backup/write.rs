@@ -2,6 +2,7 @@
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupReport, blocking};
+use crate::durable_dir;
 use crate::error::Error;
 use crate::id::{id_text, new_id};
 use crate::store::PageStore;
@@ -9,10 +10,14 @@ use pagetier_bufpool::{PoolError, TierError};
 use pagetier_devio::IoBuf;
 use pagetier_page::{Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// The maximum number of pages read at the same time.
@@ -22,25 +27,42 @@ const WRITE_BYTES: usize = 1 << 20;
 /// The number of pages between two progress reports.
 const REPORT_PAGES: u64 = 256;
 
+/// How often to check whether another backup into the directory has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// A file being written. It gets its final name once it is complete.
+///
+/// Blocking calls outlive a backup that is dropped: one of them may still write the file, or rename it. So
+/// the file is locked as long as it is open, and the next backup waits for that before it looks for the last
+/// number in the directory.
 struct Draft {
     file: Option<File>,
+    dir: PathBuf,
     partial: PathBuf,
-    path: PathBuf,
     waiting: Vec<u8>,
     bytes: u64,
 }
 
 impl Draft {
-    async fn create(dir: &Path, number: u32) -> Result<Self, BackupError> {
-        let path = dir.join(name_of(number));
-        let partial = dir.join("unfinished.partial");
-        let (dir, named) = (dir.to_owned(), partial.clone());
-        let file = blocking(move || {
-            create_durably(&dir)?;
-            File::create(&named).map_err(BackupError::io(&named))
-        });
-        Ok(Self { file: Some(file.await?), partial, path, waiting: Vec::new(), bytes: 0 })
+    /// Creates the directory and an empty file in it, once no other backup has the file open. Cancel-safe.
+    async fn create(dir: &Path) -> Result<Self, BackupError> {
+        let (dir, partial) = (dir.to_owned(), dir.join("unfinished.partial"));
+        let mut waits = false;
+        let file = loop {
+            let (dir, named) = (dir.clone(), partial.clone());
+            let locked = blocking(move || {
+                durable_dir::create(&dir).map_err(BackupError::io(&dir))?;
+                locked(&named).map_err(BackupError::io(&named))
+            });
+            if let Some(file) = locked.await? {
+                break file;
+            }
+            if !std::mem::replace(&mut waits, true) {
+                tracing::info!(file = %partial.display(), "waiting for another backup into the directory");
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        Ok(Self { file: Some(file), dir, partial, waiting: Vec::new(), bytes: 0 })
     }
 
     async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
@@ -62,31 +84,47 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes the file durable, then renames it durably.
-    async fn finish(mut self) -> Result<(PathBuf, u64), BackupError> {
+    /// Makes the file durable, then renames it durably, as the directory's file of this number.
+    async fn finish(mut self, number: u32) -> Result<(PathBuf, u64), BackupError> {
         self.write_out().await?;
-        let Self { file, partial, path, bytes, .. } = self;
+        let Self { file, dir, partial, bytes, .. } = self;
+        let path = dir.join(name_of(number));
         blocking(move || {
+            // Open to the end: its lock keeps the next backup out.
             let Some(file) = file else { return Err(BackupError::Runtime) };
             file.sync_all().map_err(BackupError::io(&partial))?;
             std::fs::rename(&partial, &path).map_err(BackupError::io(&path))?;
-            let dir = path.parent().unwrap_or(Path::new("."));
-            File::open(dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(dir))?;
+            File::open(&dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(&dir))?;
+            drop(file);
             Ok((path, bytes))
         })
         .await
     }
 }
 
-/// Creates the directory and those above it that are missing; makes their names durable.
-fn create_durably(dir: &Path) -> Result<(), BackupError> {
-    let missing = dir.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).count();
-    std::fs::create_dir_all(dir).map_err(BackupError::io(dir))?;
-    for parent in dir.ancestors().skip(1).take(missing) {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(BackupError::io(parent))?;
+/// Opens the file at `path`, locked and empty. `None`: another backup has it open, or has just renamed it.
+fn locked(path: &Path) -> std::io::Result<Option<File>> {
+    // It is emptied only under the lock: another backup may be writing it.
+    let file = File::options().write(true).create(true).truncate(false).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        // The file system has no locks.
+        Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => {}
+        Err(errno) => return Err(errno.into()),
     }
-    Ok(())
+    let opened = file.metadata()?;
+    let named = match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        named => named?,
+    };
+    if (named.dev(), named.ino()) != (opened.dev(), opened.ino()) {
+        return Ok(None);
+    }
+    if opened.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(Some(file))
 }
 
 /// The state of a backup directory: where its next backup begins.
@@ -102,7 +140,8 @@ impl PageStore {
     /// but dirty pages, by its syncs, and an entry in the manifest.
     ///
     /// Every page in the chain is whole and at least as new as before the call. Pages may date from different
-    /// moments of the backup. Without concurrent writes the copy is exact.
+    /// moments of the backup. Without concurrent writes the copy is exact, except that it may have newer
+    /// contents of a page, which were discarded ([`PageStore::discard`]) since an earlier backup.
     /// [`Builder::restore`](crate::Builder::restore) restores the chain.
     ///
     /// **With a log**, redo over the restored store brings all pages to one moment, as after a crash. It
@@ -119,9 +158,9 @@ impl PageStore {
     /// synced.
     ///
     /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
-    /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. Take only one
-    /// backup into a directory at a time. Cancel-safe: a dropped backup leaves `unfinished.partial`, which
-    /// the next one overwrites.
+    /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. A backup waits
+    /// for another one into the same directory. Cancel-safe: a dropped backup leaves `unfinished.partial`,
+    /// which the next one overwrites.
     ///
     /// ```
     /// # use pagetier::*;
@@ -149,6 +188,7 @@ impl PageStore {
         options: BackupOptions,
     ) -> Result<BackupReport, BackupError> {
         let dir = dest.as_ref();
+        let mut draft = Draft::create(dir).await?;
         let base = self.base_in(dir, options.full).await?;
         let (since, after) = match &base.continues {
             Ok((id, upto)) => (*upto, Some(id.clone())),
@@ -168,7 +208,6 @@ impl PageStore {
         let page_bytes = self.page_size().bytes() as u64;
         let id = id_text(new_id());
         let head = Head { id, store, ssd, page_bytes, number: base.number, after, since, upto: upto.bits() };
-        let mut draft = Draft::create(dir, base.number).await?;
         // A page that is free now counts as free in this backup, even if its number is reused meanwhile.
         let free_before = self.shared.volume.free_pages();
         // So does a reused page of which no version is found: the previous backup may hold the page from
@@ -182,8 +221,14 @@ impl PageStore {
         let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
         let free = [free_before, absent, self.shared.volume.free_pages()].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
-        let (path, bytes) = draft.finish().await?;
-        if let Err(error) = self.list_backup(head.id).await {
+        let settled = self.settle_discards().await?;
+        let (path, bytes) = draft.finish(base.number).await?;
+        if !settled {
+            tracing::warn!(
+                "the backup is complete, but a crash could bring back a version that was discarded before it: \
+                 the next one will be full"
+            );
+        } else if let Err(error) = self.list_backup(head.id).await {
             let what =
                 "the backup is complete, but the manifest could not record it: the next one will be full";
             tracing::warn!(%error, "{what}");
@@ -280,6 +325,18 @@ impl PageStore {
             Err(_) if self.shared.volume.pages(page.space).is_none() => Ok(None),
             Err(source) => Err(BackupError::Page { page, source: Error::Pool(PoolError::Tier(source)) }),
         }
+    }
+
+    /// Prevents crashes from bringing back versions that were discarded before the backup read their pages:
+    /// the next backup would skip them. Returns whether none can come back.
+    async fn settle_discards(&self) -> Result<bool, BackupError> {
+        let shared = Arc::clone(&self.shared);
+        // Runs in its own task: a checkpoint must not be dropped half-way.
+        let task = self.shared.runtime.spawn(async move {
+            let _operation = shared.ending.enter()?;
+            Ok::<_, Error>(shared.tier.settle_discards().await)
+        });
+        Ok(task.await.map_err(|_| BackupError::Runtime)??)
     }
 
     /// Lists the backup in the manifest: only a listed backup is continued.

@@ -76,18 +76,21 @@ impl Place {
 ///
 /// ```no_run
 /// # async fn open() -> Result<(), pagetier::OpenError> {
-/// use pagetier::{PageSize, PageStore, PoolPolicy};
+/// use pagetier::{Builder, PageSize, PageStore, PoolPolicy};
 ///
-/// let store = PageStore::builder()
+/// let builder = PageStore::builder()
 ///     .directory("/var/lib/db")
 ///     .hdd("/dev/sdb")
 ///     .ssd("/dev/nvme0n1")
 ///     .ssd_bytes(100 << 30)
 ///     .pool_bytes(8 << 30)
 ///     .page_size(PageSize::DEFAULT)
-///     .pool_policy(PoolPolicy::Auto)
-///     .open()
-///     .await?;
+///     .pool_policy(PoolPolicy::Auto);
+/// // Options are plain data: another store with the same ones, on files in its directory.
+/// let mut options = builder.options().clone();
+/// (options.hdd, options.ssd) = (None, None);
+/// let other = Builder::from_options(options).directory("/var/lib/other").open().await?;
+/// let store = builder.open().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -210,8 +213,9 @@ impl Builder {
     ///
     /// **Lock the log too.** A store that was dropped, here or in another process, releases its directory
     /// once its last device operation has ended, while a call of its gate may still run and write the log.
-    /// Either hold a lock on the log for as long as the log exists in memory, as `pagetier-wal` does, or
-    /// await [`PageStore::left`](crate::PageStore::left) before you open the log. A store releases its gate,
+    /// Either hold a lock on the log for as long as the log exists in memory
+    /// ([`guide`](crate::guide#recovery-order) says how), or await
+    /// [`PageStore::left`](crate::PageStore::left) before you open the log. A store releases its gate,
     /// the `Arc`, when it is shut down or dropped and the last call has ended.
     pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
         self.gate = Some(gate);

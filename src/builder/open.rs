@@ -192,6 +192,10 @@ impl Builder {
             }
             (Some(path), None) => {
                 let manifests = ManifestStore::directory(path, self.options.create)?;
+                // Before anything is written: the lock is a file.
+                if !self.options.create && matches!(manifests.bytes(), Ok(None)) {
+                    return Err(OpenError::NotFound { path: path.clone() });
+                }
                 if let Some(tenure) = &self.tenure {
                     tenure.lock_directory(path).await?;
                 }
@@ -265,7 +269,9 @@ impl Builder {
             without = true;
         }
         if without {
-            self.open_ring(self.options.create).await
+            // The ring takes the place of an SSD that is given up.
+            let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
+            self.open_ring(self.options.create || given_up).await
         } else {
             self.open_place(&self.ssd_place(), "ssd.cache", "ssd", self.options.create).await
         }

@@ -66,8 +66,9 @@ options! {
     /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size, and any other
     /// value is [`OpenError::BadOption`](crate::OpenError::BadOption). A store that has no SSD, because it
     /// was created without one or gave it up, opens without one and logs a warning;
-    /// [`Ssd::readmit`](crate::Ssd::readmit) puts the SSD of these options into use. Default: 256 MiB for a
-    /// new store.
+    /// [`Ssd::readmit`](crate::Ssd::readmit) puts the SSD of these options into use. The smallest SSD has 32
+    /// slots ([`ssd_bytes_for`](crate::ssd_bytes_for)); [`OpenError::SsdTooSmall`](crate::OpenError) says how
+    /// many bytes those need. Default: 256 MiB for a new store.
     ssd_bytes(u64): Option<u64> = None;
     /// The number of pages in the doublewrite ring, at most 65,536. An existing store keeps its ring, and
     /// any other value is [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring off: the
@@ -75,7 +76,8 @@ options! {
     /// small SSD.
     ring_pages(u32): Option<u32> = None;
     /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables and
-    /// outqueue. Default: 64 MiB.
+    /// outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));
+    /// [`OpenError::PoolTooSmall`](crate::OpenError) says how many bytes those need. Default: 64 MiB.
     pool_bytes(u64): u64 = 64 << 20;
     /// The page size of a new store in bytes; it must match an existing one. [`Builder::open`] checks it.
     /// Default: 16 KiB, or the existing store's.

@@ -30,7 +30,16 @@ impl PageStore {
     /// Publishes the statistics through the [`metrics`] facade, at once and then every `every` (at least 100
     /// ms), with the label `store` set to `name`, until the result is dropped. Install a recorder (a
     /// Prometheus exporter, say) first. [`operating`](crate::operating#metrics) lists the metrics;
-    /// `docs/grafana.json` shows them. Must be called in a tokio runtime.
+    /// `docs/grafana.json`, a file of the repository, shows them. Must be called in a tokio runtime.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # fn example(store: &PageStore) {
+    /// // After a recorder was installed, such as that of `metrics-exporter-prometheus`:
+    /// let export = store.export_metrics("orders", std::time::Duration::from_secs(10));
+    /// # drop(export);
+    /// # }
+    /// ```
     pub fn export_metrics(&self, name: &str, every: Duration) -> MetricsExport {
         describe();
         publish(name, &Stats::of(&self.shared).summary());

@@ -14,7 +14,7 @@ impl Tree {
     pub(crate) async fn put_structural(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
         let in_chain = !node::is_inline(key, value, self.payload());
         let chain_pages = if in_chain { self.chain_pages(value.len()) } else { 0 };
-        let _room = self.room.take(PATH_PAGES + chain_pages).await;
+        let _room = self.room.take(&self.store, PATH_PAGES + chain_pages).await;
         let _structure = self.structure.read().await;
         // 1. Descend with exclusive latches; release those above each node with room.
         let mut held: Vec<PageMut<'_>> = Vec::new();

@@ -3,31 +3,88 @@
 //! the frame that it waits for.
 
 use pagetier::PageStore;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::{Mutex as SyncMutex, MutexGuard, PoisonError};
+use tokio::sync::{Mutex, Notify};
 
 /// The most pages that a change latches beside those of a value: nodes on its path without room, their right
 /// halves, the meta page, and one page of a chain to be freed. A taller path latches more.
 pub(crate) const PATH_PAGES: usize = 12;
 
-/// The share of the pool's frames that structural changes of one tree may pin.
-#[derive(Debug)]
+/// The share of the pool's frames that structural changes of one tree may pin: half of those that the pool
+/// has at the time.
+#[derive(Debug, Default)]
 pub(crate) struct Room {
-    pages: Semaphore,
-    total: usize,
+    /// Held by the change that is next: first come, first served.
+    turn: Mutex<()>,
+    taken: SyncMutex<usize>,
+    given_back: Notify,
+}
+
+/// The pages that a change may latch until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken<'a> {
+    room: &'a Room,
+    pages: usize,
 }
 
 impl Room {
-    /// Half of the frames that the pool of `store` has now.
-    pub(crate) fn of(store: &PageStore) -> Self {
-        let half = usize::try_from(store.stats().frames / 2).unwrap_or(usize::MAX);
-        let total = half.clamp(1, u32::MAX as usize);
-        Self { pages: Semaphore::new(total.min(Semaphore::MAX_PERMITS)), total }
+    /// Waits until the caller may latch that many pages; if that is more than there are, until no other
+    /// change has any. First come, first served. The caller holds no latch and not `structure`. Cancel-safe.
+    pub(crate) async fn take(&self, store: &PageStore, pages: usize) -> Taken<'_> {
+        let _turn = self.turn.lock().await;
+        while !self.try_take(half_of(store), pages) {
+            self.given_back.notified().await;
+        }
+        Taken { room: self, pages }
     }
 
-    /// Waits until the caller may latch that many pages; if that is more than there are, until no other
-    /// change has any. First come, first served. The caller holds no latch and not `structure`.
-    pub(crate) async fn take(&self, pages: usize) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.pages.acquire_many(pages.min(self.total) as u32).await.ok()
+    fn try_take(&self, total: usize, pages: usize) -> bool {
+        let mut taken = self.taken();
+        let fits = *taken == 0 || taken.saturating_add(pages) <= total;
+        if fits {
+            *taken += pages;
+        }
+        fits
+    }
+
+    fn taken(&self) -> MutexGuard<'_, usize> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.room.taken() -= self.pages;
+        // Only the change whose turn it is waits for this; the next one looks before it waits.
+        self.room.given_back.notify_one();
+    }
+}
+
+/// Half of the frames that the pool of `store` has now.
+fn half_of(store: &PageStore) -> usize {
+    usize::try_from(store.frames() / 2).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_waits_for_its_share_of_the_frames_that_there_are_now() {
+        let room = Room::default();
+        let take = |total, pages| room.try_take(total, pages).then(|| Taken { room: &room, pages });
+        let first = take(10, 6).unwrap();
+        assert!(take(10, 5).is_none());
+        // The pool has grown.
+        let second = take(20, 5).unwrap();
+        // It has shrunk below what is taken.
+        drop(second);
+        assert!(take(5, 1).is_none());
+        drop(first);
+        // More than there is: alone.
+        let alone = take(5, 12).unwrap();
+        assert!(take(20, 12).is_none() && take(24, 12).is_some());
+        drop(alone);
+        assert_eq!(*room.taken(), 0);
     }
 }

@@ -63,7 +63,7 @@ impl Tree {
             return Ok(Some(m.commit()));
         }
         drop(leaf);
-        let _room = self.room.take(PATH_PAGES).await;
+        let _room = self.room.take(&self.store, PATH_PAGES).await;
         let _structure = self.structure.read().await;
         if small {
             match self.delete_merging(key).await {

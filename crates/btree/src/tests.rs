@@ -364,6 +364,32 @@ async fn long_values_put_at_once_do_not_exhaust_the_pool() {
     assert_eq!(assert_sound(&tree).await.overflow, u64::from(LEAVES) * 50);
 }
 
+/// The bound follows the pool's size: by that of the opening, nine of these changes would go on at once, and
+/// pin more frames than there are.
+#[tokio::test]
+async fn long_values_put_at_once_do_not_exhaust_a_pool_that_was_shrunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = |frames| pool_bytes_for(frames, 0, PageSize::new(PAGE).unwrap());
+    let tree = Arc::new(new_tree(dir.path(), bytes(400)).await);
+    assert_eq!(tree.store.frames(), 400);
+    let mut appender = Appender::new(&tree);
+    for n in 0..24 * 12_u32 {
+        appender.push(&n.to_be_bytes(), &short(n)).await.unwrap();
+    }
+    drop(appender);
+    tree.store.resize_pool(bytes(40)).await.unwrap();
+    assert_eq!(tree.store.frames(), 40);
+    let mut puts = tokio::task::JoinSet::new();
+    for leaf in 0..24_u32 {
+        let tree = Arc::clone(&tree);
+        puts.spawn(async move { tree.put(&(leaf * 12).to_be_bytes(), &vec![7; 10 * 4_000]).await });
+    }
+    while let Some(put) = puts.join_next().await {
+        put.unwrap().unwrap();
+    }
+    assert_eq!(assert_sound(&tree).await.overflow, 24 * 10);
+}
+
 /// Seven tasks change keys of their own while two others scan in both directions and check the tree: every
 /// scan sees each permanent key exactly once. Splits, merges and chains interleave; the pool holds only part
 /// of the pages. Some changes are dropped while they wait: each took full effect or none.

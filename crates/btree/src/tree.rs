@@ -89,11 +89,10 @@ impl Tree {
 
     /// Opens the tree in `space`, once redo has recovered it. Without a log (for bulk loads), changes are not
     /// logged. Splits, merges and changes of long values pin at most half of the frames that the pool has at
-    /// this moment: others wait.
+    /// the time ([`PageStore::resize_pool`] changes it): others wait.
     #[must_use]
     pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
-        let room = Room::of(&store);
-        Self { store, wal, space, structure: RwLock::new(()), room }
+        Self { store, wal, space, structure: RwLock::new(()), room: Room::default() }
     }
 
     /// The meta page of the tree in `space`; `None` when the page does not exist or holds no tree, which redo

@@ -89,15 +89,11 @@ impl<T: Tier> Inner<T> {
                 bump(&self.counters.hits);
                 return Ok(frame);
             }
-            let frame = self.free_frame(page).await?;
-            if self.name(frame, page) {
-                self.load(frame, page, Access::Sequential).await?;
-                if self.frames.at(frame).word.downgrade() {
-                    self.frames.waiters.grant(frame, &self.frames.at(frame).word);
-                }
-                return Ok(frame);
+            let Some(frame) = self.miss(page, Some(Access::Sequential)).await? else { continue };
+            if self.frames.at(frame).word.downgrade() {
+                self.frames.waiters.grant(frame, &self.frames.at(frame).word);
             }
-            self.frames.give_back(frame);
+            return Ok(frame);
         }
     }
 

@@ -16,11 +16,13 @@ use crate::tier::Tier;
 use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
+use pagetier_devio::spans::Work;
 use pagetier_page::PageId;
 use pagetier_policy::{Access, FrameId, FramePolicy, Home};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
+use tracing::field;
 
 impl<T: Tier> Inner<T> {
     /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
@@ -69,13 +71,7 @@ impl<T: Tier> Inner<T> {
                 }
                 return Ok(frame);
             }
-            let frame = self.free_frame(page).await?;
-            if !self.name(frame, page) {
-                self.frames.give_back(frame);
-                continue;
-            }
-            let access = self.frames.hints.access(page.space);
-            self.load(frame, page, access).await?;
+            let Some(frame) = self.miss(page, None).await? else { continue };
             if let Some((from, count)) = self.detector.missed(page) {
                 self.read_ahead(from, count);
             }
@@ -151,6 +147,34 @@ impl<T: Tier> Inner<T> {
         true
     }
 
+    /// Steps 1 to 4 of a miss. Returns the frame latched exclusively, or `None` when another task was faster.
+    /// `access` is the reader's, by default that of the space's hints.
+    pub(crate) async fn miss(
+        &self,
+        page: PageId,
+        access: Option<Access>,
+    ) -> Result<Option<FrameId>, PoolError> {
+        let work = Work::of(|| {
+            let (access, tier, error) = (field::Empty, field::Empty, field::Empty);
+            tracing::debug_span!(target: "pagetier::miss", "miss", %page, access, tier, error)
+        });
+        let missed = work.run(async {
+            let frame = self.free_frame(page).await?;
+            if !self.name(frame, page) {
+                self.frames.give_back(frame);
+                return Ok(None);
+            }
+            let access = access.unwrap_or_else(|| self.frames.hints.access(page.space));
+            work.note("access", field::debug(access));
+            let home = self.load(frame, page, access).await?;
+            work.note("tier", field::debug(home));
+            Ok(Some(frame))
+        });
+        let missed = missed.await;
+        work.note_error(&missed);
+        missed
+    }
+
     /// Leases `frame`, latched exclusively by the caller, for a read into it.
     pub(crate) fn lease(&self, frame: FrameId, page: PageId) -> IoBuf {
         let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
@@ -160,8 +184,8 @@ impl<T: Tier> Inner<T> {
         unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
     }
 
-    /// Reads `page` into the frame entered for it, which stays latched exclusively.
-    pub(crate) async fn load(&self, frame: FrameId, page: PageId, access: Access) -> Result<(), PoolError> {
+    /// Reads `page` into the frame entered for it, which stays latched exclusively. Returns where it was.
+    pub(crate) async fn load(&self, frame: FrameId, page: PageId, access: Access) -> Result<Home, PoolError> {
         bump(&self.counters.misses);
         let waiting = self.stalls.wait(On::Read, page);
         let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
@@ -172,7 +196,7 @@ impl<T: Tier> Inner<T> {
         // The tier counts this read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
         self.arrived(frame, page, home, access);
-        Ok(())
+        Ok(home)
     }
 
     /// Informs the policy of a page in memory. Logs a change of setting if that causes one.

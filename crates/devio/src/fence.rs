@@ -2,6 +2,7 @@
 
 use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
+use crate::spans::Operation;
 use crate::{
     Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
     RecentCosts, SharedDevice,
@@ -59,35 +60,53 @@ impl FencedDevice {
         Spot { op, offset, len }.error(&Arc::from(self.inner.name()), DeviceErrorKind::Closed)
     }
 
+    fn operation(&self, op: IoOp, class: IoClass, offset: u64, bytes: u64) -> Operation<'_> {
+        Operation { device: self.inner.name(), op, class, offset, bytes }
+    }
+
     fn transfer(
         &self,
         op: IoOp,
+        class: IoClass,
         offset: u64,
         bufs: IoBufs,
         start: impl FnOnce(&dyn Device, IoBufs) -> IoFuture,
     ) -> IoFuture {
-        let mut bufs = Some(bufs);
-        let started = self.fence.while_open(|| start(&*self.inner, bufs.take().unwrap_or_default()));
-        started.unwrap_or_else(|| {
-            let bufs = bufs.unwrap_or_default();
-            let error = self.closed(op, offset, total_len(&bufs));
-            refused(bufs, error)
-        })
+        let operation = self.operation(op, class, offset, total_len(&bufs));
+        let start = || {
+            let mut bufs = Some(bufs);
+            let started = self.fence.while_open(|| start(&*self.inner, bufs.take().unwrap_or_default()));
+            started.unwrap_or_else(|| {
+                let bufs = bufs.unwrap_or_default();
+                let error = self.closed(op, offset, total_len(&bufs));
+                refused(bufs, error)
+            })
+        };
+        operation.run(start, |done| &done.result)
+    }
+
+    /// Starts an operation without buffers.
+    fn start(&self, operation: Operation<'_>, start: impl FnOnce(&dyn Device) -> DoneFuture) -> DoneFuture {
+        let (op, offset, len) = (operation.op, operation.offset, operation.bytes);
+        let start = || {
+            let started = self.fence.while_open(|| start(&*self.inner));
+            started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(op, offset, len)))))
+        };
+        operation.run(start, |result| result)
     }
 }
 
 impl Device for FencedDevice {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Read, offset, bufs, |inner, bufs| inner.read(offset, bufs, class))
+        self.transfer(IoOp::Read, class, offset, bufs, |inner, bufs| inner.read(offset, bufs, class))
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Write, offset, bufs, |inner, bufs| inner.write(offset, bufs, class))
+        self.transfer(IoOp::Write, class, offset, bufs, |inner, bufs| inner.write(offset, bufs, class))
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
-        let started = self.fence.while_open(|| self.inner.flush(class));
-        started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(IoOp::Flush, 0, 0)))))
+        self.start(self.operation(IoOp::Flush, class, 0, 0), |inner| inner.flush(class))
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
@@ -96,8 +115,8 @@ impl Device for FencedDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
-        let started = self.fence.while_open(|| self.inner.discard(offset, len));
-        started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(IoOp::Discard, offset, len)))))
+        let operation = self.operation(IoOp::Discard, IoClass::Meta, offset, len);
+        self.start(operation, |inner| inner.discard(offset, len))
     }
 
     delegate! { self => self.inner;

@@ -36,6 +36,7 @@ mod recent;
 mod recorder;
 #[cfg(feature = "sim")]
 mod sim;
+pub mod spans;
 mod stats;
 mod striped;
 mod sync;

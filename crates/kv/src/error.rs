@@ -57,9 +57,7 @@ pub enum KvError {
         cause: Option<String>,
     },
     /// The log in the directory belongs to other pages. Redo has not begun.
-    #[error(
-        "the log is not the one of these pages (log {log:016x}, pages {pages:016x}): put the right one back"
-    )]
+    #[error("the log is not the one of these pages: put the right one back")]
     OtherLog {
         /// The log's identity.
         log: u64,

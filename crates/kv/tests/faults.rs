@@ -209,7 +209,9 @@ async fn the_log_of_another_store_is_refused_before_redo() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let own = other.log.clone();
     other.log = other.log.with_id(8);
-    assert!(matches!(other.open().await, Err(KvError::OtherLog { log: 8, pages: 7 })));
+    let error = other.open().await.unwrap_err();
+    assert!(matches!(error, KvError::OtherLog { log: 8, pages: 7 }));
+    assert_eq!(error.to_string(), "the log is not the one of these pages: put the right one back");
     other.log = own;
     let kv = other.open().await.unwrap();
     expect_all(&kv, 0..500, 2).await;

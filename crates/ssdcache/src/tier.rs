@@ -268,6 +268,12 @@ impl SsdTier {
         self.core.state.lock().slots.only_copies()
     }
 
+    /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
+    /// this call. Returns whether no such version can come back any more. Must be driven to completion.
+    pub async fn settle_discards(&self) -> bool {
+        self.core.settle_discards().await
+    }
+
     /// Whether the newest version of each of `pages` is certainly on the SSD alone. Not certain are versions
     /// that a recovery found there: the HDD may have them too.
     #[must_use]

@@ -37,7 +37,7 @@ pub(crate) struct Place {
     /// Memory, in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
     pub(crate) memory_mib: u64,
-    /// Open although the SSD is lost or cannot be used
+    /// Open although the SSD is lost or cannot be used; without its file, the store goes on without an SSD
     #[arg(long)]
     pub(crate) accept_ssd_loss: bool,
 }
@@ -53,6 +53,14 @@ impl Place {
             builder = builder.ssd(ssd);
         }
         builder.pool_bytes(self.memory_mib << 20).accept_ssd_loss(self.accept_ssd_loss)
+    }
+
+    /// Options that open the store as it is, for writing. If the SSD is missing and its loss is accepted, the
+    /// store continues without one.
+    pub(crate) fn writable(&self) -> Builder {
+        let ssd = self.ssd.clone().unwrap_or_else(|| self.dir.join("ssd.cache"));
+        let builder = self.builder();
+        if self.accept_ssd_loss && !ssd.exists() { builder.ssd_bytes(0) } else { builder }
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
-    let store = place.builder().open().await?;
+    let store = place.writable().open().await?;
     if store.ssd().mode() == SsdMode::Off {
         store.close().await?;
         let value = json!({"written": 0, "left": 0, "failed": 0, "stopped_by": null, "off": true});
@@ -50,7 +50,7 @@ pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCo
 }
 
 pub(crate) async fn backup(place: &Place, to: &Path, full: bool, json: bool) -> Result<ExitCode, Failure> {
-    let store = place.builder().open().await?;
+    let store = place.writable().open().await?;
     let bar = show::bar("backing up", 0);
     let shown = bar.clone();
     let options = BackupOptions::new().full(full).on_progress(move |progress| {
@@ -109,8 +109,9 @@ pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<Exi
         eprintln!("pagetier: nothing was written; --write recovers the store and repairs what it can");
         return Ok(found);
     }
-    let store = place.builder().open().await?;
+    let store = place.writable().open().await?;
     let recovered = store.recovery();
+    let has_ssd = store.ssd().mode() != SsdMode::Off;
     let options = ScrubOptions::default().pages_per_second(None).heal(true);
     let report = watch(store.scrub(options), "repairing").await;
     // Pages rewritten from memory must be durable before they count as repaired.
@@ -123,9 +124,13 @@ pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<Exi
         "{} checked, {} damaged, {} repaired, {left} not; recovery repaired {} torn pages",
         report.progress.done, report.progress.found, report.progress.healed, recovered.repaired
     );
+    if place.accept_ssd_loss && !has_ssd {
+        text.push_str("the store goes on without an SSD; `ssd().readmit()` gives it one\n");
+    }
     let value = json!({
         "complete": report.complete, "checked": report.progress.done, "damaged": report.progress.found,
         "healed": report.progress.healed, "findings": list, "recovery": recovery(&recovered),
+        "has_ssd": has_ssd,
     });
     show::result(json, &value, text)?;
     Ok(if report.complete && left == 0 { ExitCode::SUCCESS } else { FOUND.into() })

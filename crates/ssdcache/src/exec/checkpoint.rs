@@ -6,14 +6,45 @@ use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
+use pagetier_devio::spans::Work;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use tracing::field;
 
 /// The maximum size of one write of a map's body in bytes, so that reads get in between.
 const MAP_CHUNK_BYTES: usize = 1 << 17;
 
 impl Core {
+    /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
+    /// this call. Returns whether none can.
+    pub(crate) async fn settle_discards(&self) -> bool {
+        let (discards, by_ring) = {
+            let state = self.state.lock();
+            (state.slots.discards(), state.home.may_come_back())
+        };
+        let _duty = self.map_duty.lock().await;
+        let due = {
+            let state = self.state.lock();
+            let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
+            usable && !state.slots.are_settled(discards)
+        };
+        if due && let Err(error) = self.checkpoint().await {
+            self.ssd_failed(&error);
+        }
+        !by_ring && self.state.lock().slots.are_settled(discards)
+    }
+
     /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
+        let work = Work::of(|| {
+            let (generation, bytes, error) = (field::Empty, field::Empty, field::Empty);
+            tracing::debug_span!(target: "pagetier::checkpoint", "checkpoint", generation, bytes, error)
+        });
+        let result = work.run(self.write_checkpoint(&work)).await;
+        work.note_error(&result);
+        result
+    }
+
+    async fn write_checkpoint(&self, work: &Work) -> Result<(), DeviceError> {
         let now = self.now();
         // Ask before the capture: changes that become dirty later are newer.
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
@@ -25,6 +56,8 @@ impl Core {
         let Checkpoint { mut header, body, steps } = planned;
         let (body, body_crc) = body.encode(self.seed);
         header.body_crc = body_crc;
+        work.note("generation", header.generation);
+        work.note("bytes", body.len());
         let result = self.write_map(&header, &body, steps).await;
         self.state.lock().end_checkpoint(&header, result.is_ok());
         self.changed.notify_waiters();

@@ -445,6 +445,12 @@ impl HomeBatches {
         }
     }
 
+    /// Whether the ring may bring back a version whose page was discarded since.
+    #[must_use]
+    pub fn may_come_back(&self) -> bool {
+        !self.discarded.is_empty()
+    }
+
     /// Whether a home write of `page` failed and its home has not been repaired.
     fn is_torn(&self, page: PageId) -> bool {
         self.batches.iter().any(|batch| batch.is_torn(page))

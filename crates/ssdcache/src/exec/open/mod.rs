@@ -34,6 +34,7 @@ use crate::protocol::slots::{SlotParams, Slots};
 use crate::rules::{GuardedProtocol, Rules};
 use evidence::Reader;
 use newest::Newest;
+use pagetier_devio::spans::Work;
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{StampSource, StoreSeed};
 use pagetier_policy::SlotPolicy;
@@ -45,6 +46,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
+use tracing::field;
 
 /// Why an SSD could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -181,7 +183,22 @@ impl std::fmt::Debug for OpenParams {
 }
 
 /// Recovers the contents of the SSD and makes it ready for use.
-pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+    let work = Work::of(|| {
+        let (epoch, clean) = (params.epoch, params.closed);
+        let (pages, repaired, error) = (field::Empty, field::Empty, field::Empty);
+        tracing::debug_span!(target: "pagetier::recovery", "recovery", epoch, clean, pages, repaired, error)
+    });
+    let opened = work.run(recover(params)).await;
+    if let Ok((_, report)) = &opened {
+        work.note("pages", report.trusted + report.found);
+        work.note("repaired", report.repaired);
+    }
+    work.note_error(&opened);
+    opened
+}
+
+async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
     let rules = params.rules();
     rules.opening(&mut params);
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));

@@ -6,7 +6,34 @@ use super::types::Capture;
 use crate::format::map::{Entry, MapBody};
 use pagetier_policy::Millis;
 
+/// Counts discards of versions that the HDD lacks. A crash may bring such a version back until a checkpoint
+/// that was captured after the discard is durable.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Discards {
+    all: u64,
+    captured: u64,
+    settled: u64,
+}
+
+impl Discards {
+    pub(super) fn note(&mut self) {
+        self.all += 1;
+    }
+}
+
 impl Slots {
+    /// The number of discards so far of versions that the HDD lacks.
+    #[must_use]
+    pub fn discards(&self) -> u64 {
+        self.discards.all
+    }
+
+    /// Whether no crash brings back a version that one of the first `discards` discards gave up.
+    #[must_use]
+    pub fn are_settled(&self, discards: u64) -> bool {
+        self.discards.settled >= discards
+    }
+
     /// Captures the map and names the next zone. Until [`Slots::end_checkpoint`], only slots in both zones
     /// are given out.
     pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
@@ -14,6 +41,7 @@ impl Slots {
         self.name_next_zone(now);
         self.capturing = true;
         self.changes = 0;
+        self.discards.captured = self.discards.all;
         self.rejected_before = self.counts.rejected;
         self.starved = false;
         self.zones_changed();
@@ -34,6 +62,7 @@ impl Slots {
         // durable.
         if ok {
             self.in_force = self.generation + 1;
+            self.discards.settled = self.discards.captured;
         }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);

@@ -35,6 +35,7 @@ pub(crate) use types::NoSlot;
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use alloc::Alloc;
+use checkpoint::Discards;
 use kept_off::KeptOff;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
@@ -91,6 +92,8 @@ pub struct Slots {
     /// While the write budget is overdrawn: the price of a write to the SSD, in milliseconds.
     write_price_ms: Option<f64>,
     kept_off: KeptOff,
+    /// Discards of versions that the HDD lacks.
+    discards: Discards,
 }
 
 impl Slots {
@@ -130,6 +133,7 @@ impl Slots {
             on_read,
             write_price_ms: None,
             kept_off: KeptOff::default(),
+            discards: Discards::default(),
         };
         this.apply_recovered(map);
         this
@@ -342,6 +346,9 @@ impl Slots {
 
     /// Drops the copy of the discarded page `page`, whether or not it was written back.
     pub fn discard(&mut self, page: PageId) {
+        if self.live(page).is_some_and(|stored| stored.version.is_dirty()) {
+            self.discards.note();
+        }
         self.give_up_copy(page);
         self.policy.forget(page);
     }

@@ -1,0 +1,148 @@
+//! Makes directories durably: the store's own, and that of a chain of backups.
+//!
+//! A synced file is lost with its directory if the directory's own name is not durable, and a directory that
+//! can be seen after a kill or a failed sync is not necessarily durable. So (1) the parent of a new directory
+//! is synced before anything is made in that directory: of those that exist, only the innermost may be
+//! volatile; (2) the next attempt syncs the parent of that one again.
+
+use std::fs::File;
+use std::io::{ErrorKind, Result};
+use std::path::Path;
+
+/// What happens to directories.
+trait Directories {
+    fn exists(&self, dir: &Path) -> bool;
+    fn make(&self, dir: &Path) -> Result<()>;
+    /// Makes the names in `dir` durable.
+    fn sync(&self, dir: &Path) -> Result<()>;
+}
+
+struct System;
+
+impl Directories for System {
+    fn exists(&self, dir: &Path) -> bool {
+        dir.exists()
+    }
+
+    fn make(&self, dir: &Path) -> Result<()> {
+        std::fs::create_dir(dir)
+    }
+
+    fn sync(&self, dir: &Path) -> Result<()> {
+        File::open(dir)?.sync_all()
+    }
+}
+
+/// Makes `dir` and those above it that are missing, all of them durable.
+pub(crate) fn create(dir: &Path) -> Result<()> {
+    create_in(&System, dir)
+}
+
+fn create_in(system: &impl Directories, dir: &Path) -> Result<()> {
+    let here = Path::new(".");
+    let Some(parent) = dir.parent().map(|parent| if parent.as_os_str().is_empty() { here } else { parent })
+    else {
+        return Ok(());
+    };
+    if system.exists(dir) {
+        return match system.sync(parent) {
+            // Not of our making: we could not have synced it.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+            synced => synced,
+        };
+    }
+    create_in(system, parent)?;
+    match system.make(dir) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    system.sync(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeSet;
+    use std::io::Error;
+    use std::path::PathBuf;
+
+    /// Directories in memory. The names in a directory are durable once it is synced, and only if its own is.
+    struct Simulated {
+        seen: RefCell<BTreeSet<PathBuf>>,
+        durable: RefCell<BTreeSet<PathBuf>>,
+        /// Operations until the process is killed, or a sync fails.
+        left: Cell<usize>,
+    }
+
+    impl Simulated {
+        fn new() -> Self {
+            let roots = || RefCell::new(BTreeSet::from([PathBuf::from("/"), PathBuf::from("/mnt")]));
+            Self { seen: roots(), durable: roots(), left: Cell::new(usize::MAX) }
+        }
+
+        fn step(&self) -> Result<()> {
+            let left = self.left.get().checked_sub(1).ok_or_else(|| Error::other("killed"))?;
+            self.left.set(left);
+            Ok(())
+        }
+    }
+
+    impl Directories for Simulated {
+        fn exists(&self, dir: &Path) -> bool {
+            self.seen.borrow().contains(dir)
+        }
+
+        fn make(&self, dir: &Path) -> Result<()> {
+            self.step()?;
+            assert!(self.seen.borrow().contains(dir.parent().unwrap()));
+            let new = self.seen.borrow_mut().insert(dir.to_owned());
+            if new { Ok(()) } else { Err(ErrorKind::AlreadyExists.into()) }
+        }
+
+        fn sync(&self, dir: &Path) -> Result<()> {
+            self.step()?;
+            if self.durable.borrow().contains(dir) {
+                let seen = self.seen.borrow();
+                self.durable.borrow_mut().extend(seen.iter().filter(|at| at.parent() == Some(dir)).cloned());
+            }
+            Ok(())
+        }
+    }
+
+    /// The schedule: a process is killed, or a sync fails, after any step of making the directory of a chain.
+    /// What it made can be seen. The next attempt completes, and the power fails.
+    #[test]
+    fn a_directory_that_an_earlier_attempt_made_is_durable_too() {
+        let dir = Path::new("/mnt/backup/db/chain");
+        let mut killed = 0;
+        for left in 0.. {
+            let system = Simulated::new();
+            system.left.set(left);
+            let over = create_in(&system, dir).is_ok();
+            killed += usize::from(!over);
+            system.left.set(usize::MAX);
+            create_in(&system, dir).unwrap();
+            let durable = system.durable.borrow();
+            assert!(durable.contains(dir), "killed after {left} steps: {durable:?}");
+            if over {
+                break;
+            }
+        }
+        assert_eq!(killed, 7, "a sync and three times two steps");
+    }
+
+    #[test]
+    fn it_makes_what_is_missing_and_accepts_what_is_there() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("a/b/c");
+        for _ in 0..2 {
+            create(&dir).unwrap();
+            assert!(dir.is_dir());
+        }
+        create(Path::new("/")).unwrap();
+        let file = temporary.path().join("file");
+        File::create(&file).unwrap();
+        assert!(create(&file.join("below")).is_err());
+    }
+}
