@@ -36,8 +36,6 @@ mod resizing;
 mod rewriting;
 mod scrub;
 mod shutdown;
-#[cfg(feature = "spans")]
-mod spans;
 mod ssd_calls;
 mod ssd_crash;
 mod ssd_life;

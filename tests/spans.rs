@@ -1,12 +1,20 @@
 //! The spans of the feature `spans`: what has one, and its fields.
+//!
+//! A process of its own, and one test at a time: a span that another thread reaches for the first time just
+//! when a subscriber appears may be disabled for good.
 
-use crate::fixture::{Fixture, PAGES, grown, read, write};
+mod fixture;
+
+use fixture::{Fixture, PAGES, grown, read, write};
 use pagetier::{Home, PageId};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+
+/// Held by the test that runs.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// A span as a subscriber sees it.
 #[derive(Clone, Default, Debug)]
@@ -108,6 +116,7 @@ impl Spans {
 
 #[tokio::test(start_paused = true)]
 async fn slow_work_has_spans_and_hits_have_none() {
+    let _turn = TURN.lock().await;
     let spans = Spans::default();
     let _seen = tracing::subscriber::set_default(spans.clone());
     let fixture = Fixture::new();
@@ -156,6 +165,7 @@ async fn slow_work_has_spans_and_hits_have_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_miss_records_its_error() {
+    let _turn = TURN.lock().await;
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = grown(&store).await;
