@@ -24,12 +24,9 @@ pub(crate) fn put(m: &mut MiniTx<'_>, page: usize, found: Result<usize, usize>, 
 pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) {
     let node = Node(m.payload(page));
     if node.gap() < cell.len() + SLOT_BYTES {
-        let copy = node.0.to_vec();
-        let node = Node(&copy);
-        let mut cells: Vec<&[u8]> = node.cells().collect();
-        cells.insert(slot, cell);
-        return build(m, page, node.level(), node.next(), slot + 1, &cells);
+        compact(m, page);
     }
+    let node = Node(m.payload(page));
     let (count, heap, dead) = (node.count(), node.heap() - cell.len(), node.dead());
     m.write(page, heap, cell);
     let at = HEADER_BYTES + slot * SLOT_BYTES;
@@ -37,6 +34,39 @@ pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) 
     m.write(page, at, &(heap as u16).to_le_bytes());
     set_counts(m, page, count + 1, heap, dead);
     set_run(m, page, slot + 1);
+}
+
+/// Moves the cells to the end of the payload, so that all room lies between slots and cells. The log gets the
+/// moves, not the cells: the cells would make up half of it.
+fn compact(m: &mut MiniTx<'_>, page: usize) {
+    let node = Node(m.payload(page));
+    let (count, payload) = (node.count(), node.0.len());
+    let mut cells: Vec<(usize, usize, usize)> =
+        (0..count).map(|slot| (node.cell_at(slot), node.cell(slot).len(), slot)).collect();
+    // From the last cell down, each moves up into room that is free by then.
+    cells.sort_unstable_by(|a, b| b.cmp(a));
+    let (mut heap, mut slots) = (payload, vec![0; count * SLOT_BYTES]);
+    let mut moves: Vec<Move> = Vec::new();
+    for (from, len, slot) in cells {
+        heap -= len;
+        slots[slot * SLOT_BYTES..][..SLOT_BYTES].copy_from_slice(&(heap as u16).to_le_bytes());
+        match moves.last_mut().filter(|last| last.from == from + len) {
+            Some(last) => *last = Move { from, to: heap, len: last.len + len },
+            None => moves.push(Move { from, to: heap, len }),
+        }
+    }
+    for Move { from, to, len } in moves.into_iter().filter(|one| one.from != one.to) {
+        m.shift(page, from, to, len);
+    }
+    m.write(page, HEADER_BYTES, &slots);
+    set_counts(m, page, count, heap, 0);
+}
+
+/// Adjacent cells that move together.
+struct Move {
+    from: usize,
+    to: usize,
+    len: usize,
 }
 
 /// Removes the cell in `slot`.
