@@ -82,6 +82,19 @@ async fn pages_survive_eviction_through_every_tier() {
     assert!(stats.memory_bytes() <= 200 * PAGE + 150_000);
 }
 
+/// The memory of a store is bounded by its options, not by its data.
+#[tokio::test]
+async fn without_an_ssd_no_table_grows_with_the_pages() {
+    let store = Devices::new().open(200, 0).await.unwrap();
+    let space = grown(&store, 5_000).await;
+    for no in 0..5_000 {
+        expect(&store, PageId::new(space, no), 0).await;
+    }
+    let stats = store.stats();
+    assert!(stats.pool.loads_hdd + stats.pool.prefetched > 4_000, "{stats:?}");
+    assert_eq!(stats.ssd.memory_bytes, 0);
+}
+
 #[tokio::test]
 async fn a_closed_store_opens_warm_and_complete() {
     let devices = Devices::new();

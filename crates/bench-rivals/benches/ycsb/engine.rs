@@ -48,7 +48,7 @@ pub(crate) trait Blocking: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<bool, Failure>;
     /// Inserts an entry; it is durable on return, together with what other threads put meanwhile.
     fn put(&self, entry: Entry) -> Result<(), Failure>;
-    /// Inserts entries; they are durable on return.
+    /// Inserts entries; they are durable on return, together with what other threads load meanwhile.
     fn load(&self, entries: Vec<Entry>) -> Result<(), Failure>;
     /// Reads up to `count` entries from `from` on; returns their number.
     fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure>;
@@ -66,13 +66,17 @@ impl Store {
         name: EngineName,
         dir: &Path,
         memory: u64,
+        page_bytes: u64,
         ssd_bytes: u64,
     ) -> Result<Self, Failure> {
         // Their allocations take up to twice their configured size: with half of the limit they are killed.
         let cache = memory / 4;
         Ok(match name {
             EngineName::Pagetier => {
-                let options = Options::new(dir.join("kv")).pool_bytes(memory / 4 * 3).ssd_bytes(ssd_bytes);
+                // Program, libraries, the log's buffers, the clients' values and the heap take up to 20 MiB.
+                let pool_bytes = (memory / 4 * 3).saturating_sub(8 << 20);
+                let options = Options::new(dir.join("kv")).pool_bytes(pool_bytes).page_bytes(page_bytes);
+                let options = options.ssd_bytes(ssd_bytes);
                 Self::Pagetier(Box::new(Kv::open(&options).await?))
             }
             EngineName::Redb => Self::Blocking(Box::new(Redb::open(dir, cache)?)),
@@ -124,6 +128,14 @@ impl Store {
         }
     }
 
+    /// What the store of Pagetier has done since its opening.
+    pub(crate) fn profile(&self) -> Option<String> {
+        match self {
+            Self::Pagetier(kv) => Some(kv.store().stats().to_string()),
+            Self::Blocking(_) => None,
+        }
+    }
+
     pub(crate) async fn close(self) -> Result<(), Failure> {
         if let Self::Pagetier(kv) = self {
             kv.close().await?;
@@ -132,8 +144,8 @@ impl Store {
     }
 }
 
-/// A change, and the channel for its result.
-type Change = (Entry, SyncSender<Result<(), String>>);
+/// Changes, and the channel for their result.
+type Change = (Vec<Entry>, SyncSender<Result<(), String>>);
 
 /// Repeatedly commits all waiting changes together, in a thread of its own: one flush for all waiting
 /// clients.
@@ -148,8 +160,8 @@ impl GroupCommit {
         let thread = std::thread::spawn(move || {
             while let Ok(first) = waiting.recv() {
                 let batch = std::iter::once(first).chain(waiting.try_iter());
-                let (entries, clients): (Vec<Entry>, Vec<_>) = batch.unzip();
-                let done = commit(entries).map_err(|error| error.to_string());
+                let (entries, clients): (Vec<Vec<Entry>>, Vec<_>) = batch.unzip();
+                let done = commit(entries.into_iter().flatten().collect()).map_err(|error| error.to_string());
                 for client in clients {
                     // A client that has gone needs no result.
                     let _ = client.send(done.clone());
@@ -159,10 +171,10 @@ impl GroupCommit {
         Self { changes: Some(changes), thread: Some(thread) }
     }
 
-    fn put(&self, entry: Entry) -> Result<(), Failure> {
+    fn put(&self, entries: Vec<Entry>) -> Result<(), Failure> {
         let (done, wait) = sync_channel(1);
         let changes = self.changes.as_ref().ok_or("the engine is closed")?;
-        changes.send((entry, done))?;
+        changes.send((entries, done))?;
         Ok(wait.recv()??)
     }
 }
@@ -215,11 +227,11 @@ impl Blocking for Redb {
     }
 
     fn put(&self, entry: Entry) -> Result<(), Failure> {
-        self.commits.put(entry)
+        self.commits.put(vec![entry])
     }
 
     fn load(&self, entries: Vec<Entry>) -> Result<(), Failure> {
-        Self::commit(&self.db, entries)
+        self.commits.put(entries)
     }
 
     fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure> {
@@ -236,7 +248,6 @@ impl Blocking for Redb {
 
 struct Fjall {
     entries: fjall::Keyspace,
-    db: fjall::Database,
     commits: GroupCommit,
 }
 
@@ -248,13 +259,22 @@ impl Fjall {
         let options = || fjall::KeyspaceCreateOptions::default().max_memtable_size(buffers / 4);
         let entries = db.keyspace("t", options)?;
         let commits = GroupCommit::new({
-            let (db, entries) = (db.clone(), entries.clone());
-            move |batch| Self::commit(&db, &entries, batch)
+            let entries = entries.clone();
+            move |batch| Self::commit(&db, &entries, buffers, batch)
         });
-        Ok(Self { entries, db, commits })
+        Ok(Self { entries, commits })
     }
 
-    fn commit(db: &fjall::Database, entries: &fjall::Keyspace, batch: Vec<Entry>) -> Result<(), Failure> {
+    fn commit(
+        db: &fjall::Database,
+        entries: &fjall::Keyspace,
+        buffers: u64,
+        batch: Vec<Entry>,
+    ) -> Result<(), Failure> {
+        // It has no limit for all memtables together; they grow while its flushes lag behind the writes.
+        while db.write_buffer_size() > buffers {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         for (key, value) in batch {
             entries.insert(key, value)?;
         }
@@ -269,11 +289,11 @@ impl Blocking for Fjall {
     }
 
     fn put(&self, entry: Entry) -> Result<(), Failure> {
-        self.commits.put(entry)
+        self.commits.put(vec![entry])
     }
 
     fn load(&self, entries: Vec<Entry>) -> Result<(), Failure> {
-        Self::commit(&self.db, &self.entries, entries)
+        self.commits.put(entries)
     }
 
     fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure> {

@@ -2,13 +2,17 @@
 //! `cargo bench --bench ycsb` in this directory; `-- --help` lists its options.
 //!
 //! - **Memory**: each engine runs in its own process, in a cgroup that limits all its memory, including the
-//!   system's page cache for its files. Pagetier bypasses that cache and gets three quarters of the limit as
-//!   its pool. The others get a quarter of the limit for their own cache and buffers (they use twice that)
-//!   and leave the rest to the page cache. This takes root; `--unlimited` runs without a limit.
+//!   system's page cache for its files. Pagetier bypasses that cache; its pool is three quarters of the limit
+//!   less 8 MiB, which leaves room for the program itself. The others get a quarter of the limit for their
+//!   own cache and buffers (they use twice that) and leave the rest to the page cache. fjall has no limit for
+//!   its memtables together: its writers wait here until they fit. This takes root; `--unlimited` runs
+//!   without a limit.
 //! - **Durability**: every change is durable before it counts. Changes by several clients share a flush:
 //!   Pagetier and RocksDB do this themselves, redb and fjall through a thread that commits all waiting
 //!   changes.
-//! - **Data**: `--data-times` the limit, loaded in hash order. Every engine uses the same disk.
+//! - **Data**: `--data-times` the limit, loaded in hash order, by all clients at once. Every engine uses the
+//!   same disk. Pagetier's pages have 8 KiB (`--page-kib`), the others' blocks or pages 4 KiB, their default:
+//!   Pagetier stores values in their leaves only up to a quarter of a page.
 
 mod cgroup;
 mod engine;
@@ -50,6 +54,9 @@ struct Args {
     /// The bytes of a value.
     #[arg(long, default_value_t = 1000)]
     value_bytes: usize,
+    /// The size of Pagetier's pages in KiB. The others keep their default of 4 KiB.
+    #[arg(long, default_value_t = 8)]
+    page_kib: u64,
     /// Pagetier's SSD tier, in MiB; 0: none, since all engines use the same disk.
     #[arg(long, default_value_t = 0)]
     ssd_mib: u64,
@@ -62,6 +69,9 @@ struct Args {
     /// The parent of the engines' directories, which are removed afterwards.
     #[arg(long, default_value = "target/ycsb")]
     dir: PathBuf,
+    /// Prints the statistics of Pagetier's store after the load and after each workload.
+    #[arg(long)]
+    profile: bool,
     /// Prints one line of JSON for each result instead of a table.
     #[arg(long)]
     json: bool,
@@ -133,7 +143,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     let workers = if name == EngineName::Pagetier { 2 } else { args.clients as usize };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let done = runtime.block_on(async {
-        let store = Store::open(name, &dir, args.memory_mib << 20, args.ssd_mib << 20).await?;
+        let (memory, ssd) = (args.memory_mib << 20, args.ssd_mib << 20);
+        let store = Store::open(name, &dir, memory, args.page_kib << 10, ssd).await?;
         let run = Run {
             store: Arc::new(store),
             value_bytes: args.value_bytes,
@@ -141,12 +152,18 @@ fn run(args: &Args) -> Result<(), Failure> {
             clients: args.clients,
             took: Duration::from_secs(args.seconds),
         };
-        println!("{}", serde_json::to_string(&run.load(name).await?)?);
+        let report = |row: &Row| {
+            eprintln!("{row}");
+            if let Some(profile) = run.store.profile().filter(|_| args.profile) {
+                eprintln!("{profile}");
+            }
+            println!("{}", serde_json::to_string(row)?);
+            Ok::<_, Failure>(())
+        };
+        report(&run.load(name).await?)?;
         let mut inserted = run.records;
         for workload in &args.workloads {
-            let row = run.go(name, *workload, &mut inserted).await?;
-            eprintln!("{row}");
-            println!("{}", serde_json::to_string(&row)?);
+            report(&run.go(name, *workload, &mut inserted).await?)?;
         }
         let store = Arc::into_inner(run.store).ok_or("a client still uses the store")?;
         store.close().await

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 const SKEW: f64 = 0.99;
 /// The longest scan of workload E.
 const SCAN_MAX: usize = 100;
-/// The number of entries that the load commits at once.
+/// The number of entries that all clients together load at once.
 const LOAD_BATCH: u64 = 1000;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,17 +61,33 @@ struct Client {
 }
 
 impl Run {
-    /// Loads the entries. The result counts entries as operations.
+    /// Loads the entries in batches, one per client at a time. The result counts entries as operations.
     pub(crate) async fn load(&self, name: EngineName) -> Result<Row, Failure> {
-        let mut times = Histogram::new(3)?;
-        let mut rng = SmallRng::seed_from_u64(1);
         let began = Instant::now();
-        for first in (0..self.records).step_by(LOAD_BATCH as usize) {
-            let numbers = first..(first + LOAD_BATCH).min(self.records);
-            let entries = numbers.map(|number| (key(number), value(&mut rng, self.value_bytes))).collect();
-            let batch = Instant::now();
-            let count = self.store.load(entries).await?;
-            times.record_n(batch.elapsed().as_micros() as u64, count)?;
+        let next = Arc::new(AtomicU64::new(0));
+        let (records, bytes, step) = (self.records, self.value_bytes, (LOAD_BATCH / self.clients).max(1));
+        let mut clients = JoinSet::new();
+        for client in 0..self.clients {
+            let (store, next) = (Arc::clone(&self.store), Arc::clone(&next));
+            clients.spawn(async move {
+                let mut rng = SmallRng::seed_from_u64(client);
+                let mut times = Histogram::new(3)?;
+                loop {
+                    let first = next.fetch_add(step, Ordering::Relaxed);
+                    if first >= records {
+                        return Ok::<_, Failure>(times);
+                    }
+                    let numbers = first..(first + step).min(records);
+                    let entries = numbers.map(|number| (key(number), value(&mut rng, bytes))).collect();
+                    let batch = Instant::now();
+                    let count = store.load(entries).await?;
+                    times.record_n(batch.elapsed().as_micros() as u64, count)?;
+                }
+            });
+        }
+        let mut times: Histogram<u64> = Histogram::new(3)?;
+        while let Some(done) = clients.join_next().await {
+            times.add(done??)?;
         }
         Ok(Row::new(name.to_string(), "load".into(), &times, began.elapsed()))
     }

@@ -58,9 +58,13 @@ impl SsdPolicy {
     /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.
     pub const PARTS: &[&str] = &["ageing", "write-at-hand", "dirty", "rewrite", "sketch", "strict-zone"];
 
-    /// Builds the policy, for an empty SSD.
+    /// Builds the policy, for an empty SSD. Without slots there is nothing to decide, and no page ever leaves
+    /// the SSD: a policy that tracked pages would keep a record of each for good.
     #[must_use]
     pub fn build(self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
+        if params.slots == 0 {
+            return Box::new(NoSsd);
+        }
         match self {
             Self::Auto => Box::new(Adaptive::new(params, None)),
             Self::Pinned(setting) => Box::new(Adaptive::new(params, Some(setting))),
