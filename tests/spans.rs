@@ -1,20 +1,13 @@
 //! The spans of the feature `spans`: what has one, and its fields.
-//!
-//! A process of its own, and one test at a time: a span that another thread reaches for the first time just
-//! when a subscriber appears may be disabled for good.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, grown, read, write};
+use crate::TURN;
+use crate::fixture::{Fixture, PAGES, grown, read, write};
 use pagetier::{Home, PageId};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-
-/// Held by the test that runs.
-static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// A span as a subscriber sees it.
 #[derive(Clone, Default, Debug)]

@@ -1,62 +1,12 @@
-//! Hangs are explained: errors carry their cause, and long waits are logged.
+//! Hangs are explained: errors carry their cause. `tests/long_waits.rs` has the warnings of long waits.
 
 use crate::fixture::{Fixture, fill};
 use pagetier::{
     Error, Exhausted, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, PoolError, SpaceId,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
-use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-use tracing::field::{Field, Visit};
-use tracing::span;
-
-/// Collects the text of warnings.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-/// The text of an event.
-#[derive(Default)]
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}");
-        }
-    }
-}
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut text = Text::default();
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-impl Warnings {
-    fn of(&self, page: PageId, what: &str) -> usize {
-        let texts = self.0.lock().unwrap();
-        texts.iter().filter(|text| text.contains(&format!("page {page} ")) && text.contains(what)).count()
-    }
-}
 
 /// A log that never becomes durable, or fails.
 struct Log {
@@ -154,51 +104,6 @@ fn a_runtime_that_does_not_run_is_named() {
     });
     let (_, why) = other.block_on(exhaust(&store, space));
     assert!(matches!(why, Exhausted::NotDriven { .. }), "{why:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn waits_that_last_are_logged_with_page_reason_and_age() {
-    let warnings = Warnings::default();
-    let _collecting = tracing::subscriber::set_default(warnings.clone());
-    let fixture = Fixture::new();
-    let (store, space) = store_with(&fixture, Some(Log { fails: false })).await;
-    let store = Arc::new(store);
-    let [latched, logged] = [0, 1].map(|no| PageId::new(space, no));
-
-    let guard = store.create(latched).await.unwrap();
-    let waiter = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { store.get(latched).await.map(drop) }
-    });
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(warnings.of(latched, "its latch"), 0, "too early");
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(warnings.of(latched, "its latch"), 1);
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    let count = warnings.of(latched, "its latch");
-    assert!((3..=5).contains(&count), "again when its age has doubled: {count}");
-    drop(guard);
-    waiter.await.unwrap().unwrap();
-    tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(warnings.of(latched, "its latch"), count, "it ended");
-
-    store.create(logged).await.unwrap().set_lsn(Lsn(7));
-    let flush = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { store.sync().await }
-    });
-    tokio::time::sleep(Duration::from_secs(7)).await;
-    assert!(warnings.of(latched, "the log gate") + warnings.of(logged, "the log gate") > 0);
-    flush.abort();
-
-    let fixture = Fixture::new();
-    let (store, space) = store_with(&fixture, None).await;
-    let page = PageId::new(space, 5);
-    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(20))).on(IoOp::Write).times(1));
-    fixture.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(20))).on(IoOp::Write).times(1));
-    fill(&mut store.create(page).await.unwrap(), 5, 1);
-    store.sync().await.unwrap();
-    assert!(warnings.of(page, "a device to write it") > 0);
 }
 
 #[tokio::test(start_paused = true)]
