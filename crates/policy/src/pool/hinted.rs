@@ -424,6 +424,10 @@ impl FramePolicy for HintedPool {
         self.inner.set_frames(frames);
     }
 
+    fn set_slots(&mut self, slots: usize) {
+        self.inner.set_slots(slots);
+    }
+
     fn choice_changes(&self) -> u64 {
         self.inner.choice_changes()
     }

@@ -157,6 +157,10 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// shrinks gives up frames wherever they are. Policies without shares of the pool ignore it.
     fn set_frames(&mut self, _frames: usize) {}
 
+    /// The SSD below the pool has `slots` slots from now on; 0 if there is none. Policies that do not
+    /// simulate the SSD ignore it.
+    fn set_slots(&mut self, _slots: usize) {}
+
     /// The number of changes of setting so far; a shell polls it to notice a change. O(1).
     fn choice_changes(&self) -> u64 {
         0

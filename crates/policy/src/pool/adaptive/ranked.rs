@@ -210,11 +210,6 @@ impl Ranked {
         was
     }
 
-    /// Corrects the page's home without moving the page.
-    pub(crate) fn correct_home(&mut self, frame: FrameId, home: Home) {
-        self.facts[frame.at()].home = home;
-    }
-
     /// All frames in the order of eviction: by H, and among equals by queue.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         self.queues.eviction_order()
