@@ -17,7 +17,7 @@
 
 use super::{FramePolicy, FrameState, LookAhead};
 use crate::collections::chains::{Chain, ChainLinks};
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SpaceId};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SpaceId, SsdSetting};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -426,6 +426,10 @@ impl FramePolicy for HintedPool {
 
     fn set_slots(&mut self, slots: usize) {
         self.inner.set_slots(slots);
+    }
+
+    fn set_ssd_setting(&mut self, setting: SsdSetting) {
+        self.inner.set_ssd_setting(setting);
     }
 
     fn choice_changes(&self) -> u64 {

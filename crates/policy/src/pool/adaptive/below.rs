@@ -4,8 +4,9 @@
 //! missed under another, and admitted to the SSD. The homes in the actual store are those of the ranking in
 //! force, so each ghost has an SSD of its own size, with contents of its own.
 //!
-//! All of them rank as the SSD's setting `half-life-16` does: by the sum of what a page's accesses cost the
-//! HDD more than the SSD, decaying. The page of the lowest sum among a few drawn at random is evicted, which
+//! All of them rank as the SSD's settings `half-life-16` and `half-life-4` do: by the sum of what a page's
+//! accesses cost the HDD more than the SSD, decaying. The half-life is that of the setting that the actual
+//! SSD follows, within bounds. The page of the lowest sum among a few drawn at random is evicted, which
 //! takes no queues. The draws are those of a generator with a fixed seed.
 
 use super::ranked::Ranking;
@@ -14,11 +15,10 @@ use crate::{Costs, Home, PageId};
 
 const N: usize = Ranking::ALL.len();
 
-/// An access counts half after this many misses per slot.
-const HALF_LIFE: f64 = 16.0;
-
-/// The weight of the write at hand, as in `half-life-16`.
-const AT_HAND: f64 = 3.0;
+/// The bounds of the half-life, in misses per slot. Sums of shorter half-lives rank a sample poorly; those that
+/// hardly decay differ little from the longest.
+const HALF_LIFE_MIN: f64 = 4.0;
+const HALF_LIFE_MAX: f64 = 16.0;
 
 /// The number of pages drawn to find one to evict.
 const DRAWN: usize = 12;
@@ -42,7 +42,7 @@ struct Known {
     newer: u8,
 }
 
-const _: () = assert!(size_of::<Known>() == 24);
+const _: () = assert!(size_of::<Known>() == 28);
 
 /// The outcome of offering a page to a ghost's SSD.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -65,6 +65,8 @@ pub(crate) struct Below {
     index: PageIndex,
     /// The slots of each ghost's SSD, and how many of them hold a page.
     slots: usize,
+    /// An access counts half after this many misses per slot.
+    half_life: f64,
     used: [usize; N],
     /// Misses of the sample since the keys were rebased.
     misses: u64,
@@ -77,6 +79,7 @@ impl Below {
             known: Vec::with_capacity(records_max(slots)),
             index: PageIndex::with_capacity(records_max(slots)),
             slots,
+            half_life: HALF_LIFE_MAX,
             used: [0; N],
             misses: 0,
             random: 0x9E37_79B9_7F4A_7C15,
@@ -85,7 +88,7 @@ impl Below {
 
     /// The time in half-lives.
     fn now(&self) -> f64 {
-        self.misses as f64 / (HALF_LIFE * self.slots.max(1) as f64)
+        self.misses as f64 / (self.half_life * self.slots.max(1) as f64)
     }
 
     /// Records that the actual pool missed a page of the sample: the clock of the sums.
@@ -96,6 +99,16 @@ impl Below {
             self.known.iter_mut().flat_map(|known| &mut known.keys).for_each(|key| *key -= now);
             self.misses = 0;
         }
+    }
+
+    /// Ranks by sums of this half-life, within bounds, from now on. The sums stay as they are at present.
+    /// O(records).
+    #[cold]
+    pub(crate) fn set_half_life(&mut self, half_life: f64) {
+        let before = self.now();
+        self.half_life = half_life.clamp(HALF_LIFE_MIN, HALF_LIFE_MAX);
+        let shift = (self.now() - before) as f32;
+        self.known.iter_mut().flat_map(|known| &mut known.keys).for_each(|key| *key += shift);
     }
 
     fn find(&self, page: PageId) -> Option<usize> {
@@ -135,7 +148,8 @@ impl Below {
         if self.home(at, page) == Home::Ssd {
             return Offered::costing(if dirty { costs.ssd_write_ms } else { 0.0 });
         }
-        let at_hand_ms = AT_HAND * if dirty { saved_ms } else { -costs.ssd_write_ms };
+        let at_hand = if self.half_life < HALF_LIFE_MAX { 2.0 } else { 3.0 };
+        let at_hand_ms = at_hand * if dirty { saved_ms } else { -costs.ssd_write_ms };
         let Some((no, displaced)) = self.place_for(at, page, at_hand_ms) else {
             return Offered::costing(if dirty { costs.hdd_write_ms } else { 0.0 });
         };
@@ -322,11 +336,26 @@ mod tests {
         let mut below = Below::new(1);
         (0..8).for_each(|_| assert_eq!(below.read(0, page(0), &COSTS), Home::Hdd));
         below.evicted(0, page(0), false, &COSTS);
-        (0..4 * HALF_LIFE as u32).for_each(|_| below.tick());
+        (0..4 * HALF_LIFE_MAX as u32).for_each(|_| below.tick());
         // Eight reads of four half-lives ago are worth half a read.
         assert_eq!(below.read(0, page(1), &COSTS), Home::Hdd);
         below.evicted(0, page(1), false, &COSTS);
         assert_eq!(held(&below, 0), [1]);
+    }
+
+    #[test]
+    fn a_shorter_half_life_discounts_later_time_alone() {
+        let mut below = Below::new(1);
+        assert_eq!(below.read(0, page(0), &COSTS), Home::Hdd);
+        (0..HALF_LIFE_MAX as u32).for_each(|_| below.tick());
+        let reads = |below: &Below| below.sum_ms(0, below.find(page(0)).unwrap()) / COSTS.read_saving_ms();
+        for half_life in [4.0, f64::INFINITY, 0.25] {
+            below.set_half_life(half_life);
+            assert!((reads(&below) - 0.5).abs() < 1e-4, "{half_life}: {}", reads(&below));
+        }
+        (0..HALF_LIFE_MIN as u32).for_each(|_| below.tick());
+        assert!((reads(&below) - 0.25).abs() < 1e-4, "{}", reads(&below));
+        below.validate().unwrap();
     }
 
     #[test]
@@ -355,7 +384,7 @@ mod tests {
     #[test]
     fn keys_are_rebased_without_changing_what_pages_are_worth() {
         let mut below = Below::new(1);
-        let ticks = (HALF_LIVES_MAX * HALF_LIFE) as u64;
+        let ticks = (HALF_LIVES_MAX * HALF_LIFE_MAX) as u64;
         (0..ticks - 1).for_each(|_| below.tick());
         assert_eq!(below.read(0, page(0), &COSTS), Home::Hdd);
         (0..2).for_each(|_| below.tick());

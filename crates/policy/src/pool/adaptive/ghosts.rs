@@ -6,7 +6,7 @@
 use super::below::Below;
 use super::ranked::{Ranked, Ranking};
 use crate::collections::page_index::mixed;
-use crate::{Access, Costs, FrameId, Home, PageId};
+use crate::{Access, Costs, FrameId, Home, PageId, SsdSetting};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// The minimum number of frames of a ghost, unless the pool has fewer.
@@ -178,6 +178,11 @@ impl Ghosts {
         LOST * lost as f64 * self.costs.read_saving_ms()
     }
 
+    /// The SSD below the actual pool follows `setting` from now on, and so do the ghosts'.
+    pub(crate) fn follow_ssd(&mut self, setting: SsdSetting) {
+        self.below.set_half_life(setting.half_life());
+    }
+
     pub(crate) fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
         self.ghosts.iter_mut().for_each(|ghost| ghost.ranked.costs = costs);
@@ -219,9 +224,9 @@ impl Ghosts {
 /// The number of frames of a ghost.
 fn sampled_frames(frames: usize, slots: usize) -> usize {
     let wanted = ((frames as f64 * SHARE) as usize).max(FRAMES_MIN);
-    // A slot of the ghosts' SSDs takes 80 bytes: with 1.5 slots per frame of the pool, 0.7 % of its memory at
+    // A slot of the ghosts' SSDs takes 90 bytes: with 1.4 slots per frame of the pool, 0.8 % of its memory at
     // 16 KiB a page.
-    let affordable = (frames + frames / 2).max(SLOTS_ALWAYS) as f64 / slots.max(1) as f64;
+    let affordable = (frames * 7 / 5).max(SLOTS_ALWAYS) as f64 / slots.max(1) as f64;
     wanted.min((affordable * frames as f64) as usize).min(frames).max(1)
 }
 
@@ -263,6 +268,24 @@ mod tests {
             without[Ranking::Recency as usize] > 1.1 * without[Ranking::Weighted as usize],
             "{without:?}"
         );
+    }
+
+    #[test]
+    fn the_ghosts_ssds_forget_as_fast_as_the_actual_one() {
+        // Pages in turn from a window that moves on: those of the last turn are worth their slots.
+        let cost_ms = |setting: &str| {
+            let mut ghosts = Ghosts::new(16, 64, Costs::PAPER);
+            ghosts.follow_ssd(SsdSetting::named(setting).unwrap());
+            for at in 0..40_000 {
+                ghosts.missed(page(at / 20 + at % 64), Access::Random);
+            }
+            ghosts.validate().unwrap();
+            ghosts.ghosts[Ranking::Recency as usize].cost_ms
+        };
+        let [slow, fast] = ["plain", "half-life-4"].map(cost_ms);
+        assert!(fast < 0.95 * slow, "{fast} {slow}");
+        assert_eq!(cost_ms("half-life-16"), slow);
+        assert_eq!(cost_ms("segmented-lru"), fast);
     }
 
     #[test]

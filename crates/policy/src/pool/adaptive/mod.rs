@@ -7,7 +7,7 @@ mod ranked;
 
 use super::FramePolicy;
 use crate::choosing::Chooser;
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SsdSetting};
 use ghosts::Ghosts;
 use ranked::Ranked;
 pub use ranked::Ranking;
@@ -25,6 +25,7 @@ pub struct AdaptivePool {
     /// The sizes of pool and SSD that the ghosts were made for.
     pool_frames: usize,
     ssd_slots: usize,
+    ssd_setting: SsdSetting,
     ranked: Ranked,
     frames: Vec<Framed>,
     ghosts: Ghosts,
@@ -40,6 +41,7 @@ impl AdaptivePool {
         Self {
             pool_frames: frames,
             ssd_slots: slots,
+            ssd_setting: SsdSetting::FIRST,
             ranked: Ranked::new(frames, costs, first),
             frames: vec![Framed::default(); frames],
             ghosts: Ghosts::new(frames, slots, costs),
@@ -74,6 +76,7 @@ impl AdaptivePool {
     #[cold]
     fn start_anew(&mut self) {
         self.ghosts = Ghosts::new(self.pool_frames, self.ssd_slots, self.ranked.costs);
+        self.ghosts.follow_ssd(self.ssd_setting);
         let told = self.ghosts.clock();
         self.frames.iter_mut().for_each(|framed| framed.told = told);
         let (pinned, ghosts, frames) = (self.pinned, &self.ghosts, &self.frames);
@@ -162,6 +165,13 @@ impl FramePolicy for AdaptivePool {
         if slots != self.ssd_slots {
             self.ssd_slots = slots;
             self.start_anew();
+        }
+    }
+
+    fn set_ssd_setting(&mut self, setting: SsdSetting) {
+        if setting != self.ssd_setting {
+            self.ssd_setting = setting;
+            self.ghosts.follow_ssd(setting);
         }
     }
 
