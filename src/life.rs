@@ -236,6 +236,7 @@ impl Shared {
             other => Error::Refusing { cause: Arc::from(other.to_string()) },
         })?;
         self.pool.copies_gone(&exchanged.copies);
+        self.pool.set_slots(self.tier.slots() as usize);
         Ok(exchanged)
     }
 

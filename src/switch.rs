@@ -31,6 +31,7 @@ impl PageStore {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.shared;
         let params = FramePolicyParams {
+            slots: shared.tier.slots() as usize,
             cluster_pages: shared.builder.options.cluster_pages,
             ..FramePolicyParams::new(shared.pool.params().frames, shared.costs())
         };

@@ -203,6 +203,9 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn arrived(&self, frame: FrameId, page: PageId, home: Home, access: Access) {
         let mut policy = self.policy.lock();
         let before = policy.choice_changes();
+        if let Some(setting) = self.tier.ssd_setting() {
+            policy.set_ssd_setting(setting);
+        }
         policy.insert(frame, page, home, access);
         let changed = (policy.choice_changes() != before).then(|| policy.choice()).flatten();
         drop(policy);

@@ -4,7 +4,7 @@
 
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Lsn, PageId};
-use pagetier_policy::{Access, Home};
+use pagetier_policy::{Access, Home, SsdSetting};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -18,6 +18,12 @@ pub trait Tier: Send + Sync + 'static {
     /// Reads the pages `first`, `first + 1`, … into `bufs` in as few operations as possible (read-ahead). The
     /// result has one entry per buffer, in order.
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> impl Future<Output = Vec<Fetched>> + Send;
+
+    /// The setting that the SSD's policy follows, if it is the default one: for the simulations of the pool's
+    /// policy. Asked at every miss.
+    fn ssd_setting(&self) -> Option<SsdSetting> {
+        None
+    }
 
     /// Writes staged copies of dirty pages, each to the SSD or to the HDD. The pool has made the embedder's
     /// log durable up to their LSNs. Calls `done` once per page, as soon as its write has completed, if not

@@ -61,6 +61,8 @@ pub struct Tiers {
     params: TierParams,
     pool: Box<dyn FramePolicy>,
     ssd: Box<dyn SlotPolicy>,
+    /// The changes of the SSD policy's setting that the pool's policy knows of.
+    ssd_changes: u64,
     places: FxHashMap<PageId, Place>,
     frames: Vec<Frame>,
     free_frames: Vec<u32>,
@@ -87,10 +89,11 @@ impl Tiers {
     #[must_use]
     pub fn new(params: TierParams, pool: Box<dyn FramePolicy>, ssd: Box<dyn SlotPolicy>) -> Self {
         let page = PageId::default();
-        Self {
+        let mut tiers = Self {
             params,
             pool,
             ssd,
+            ssd_changes: 0,
             places: FxHashMap::with_capacity_and_hasher(
                 params.pool_pages as usize + params.ssd_pages as usize,
                 FxBuildHasher,
@@ -117,7 +120,9 @@ impl Tiers {
             written_last: LastCluster::default(),
             requested_last: LastCluster::default(),
             counts: Counts::default(),
-        }
+        };
+        tiers.follow_ssd();
+        tiers
     }
 
     /// The counts so far.
@@ -204,8 +209,19 @@ impl Tiers {
                 home = Home::Ssd;
             }
         }
+        if self.ssd.choice_changes() != self.ssd_changes {
+            self.follow_ssd();
+        }
         self.pool.insert(FrameId(frame), page, home, access);
         frame
+    }
+
+    /// Informs the pool's policy of the setting that the SSD's follows.
+    fn follow_ssd(&mut self) {
+        self.ssd_changes = self.ssd.choice_changes();
+        if let Some(setting) = self.ssd.setting() {
+            self.pool.set_ssd_setting(setting);
+        }
     }
 
     fn make_dirty(&mut self, frame: u32) {

@@ -7,13 +7,14 @@ use proptest::prelude::*;
 
 fn tiers(params: TierParams, pool: &str, ssd: &str) -> Tiers {
     let (frames, slots) = (params.pool_pages as usize, params.ssd_pages as usize);
+    let pool_params = FramePolicyParams { slots, ..FramePolicyParams::new(frames, params.costs) };
     let cac = SlotPolicyParams {
         outqueue_entries: slots.max(16),
         ..SlotPolicyParams::new(params.costs, slots, frames)
     };
     Tiers::new(
         params,
-        pool.parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, params.costs)),
+        pool.parse::<PoolPolicy>().unwrap().build(&pool_params),
         ssd.parse::<SsdPolicy>().unwrap().build(&cac),
     )
 }

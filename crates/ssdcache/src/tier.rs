@@ -16,7 +16,7 @@ use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy};
+use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy, SsdSetting};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -514,6 +514,10 @@ impl Tier for SsdTier {
 
     async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
         self.core.read_run(first, bufs).await
+    }
+
+    fn ssd_setting(&self) -> Option<SsdSetting> {
+        SsdSetting::numbered(self.core.setting.load(Ordering::Relaxed))
     }
 
     async fn write(&self, batch: Vec<DirtyPage>, class: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {

@@ -50,6 +50,8 @@ pub enum PoolPolicy {
 pub struct FramePolicyParams {
     /// Frames of the pool.
     pub frames: usize,
+    /// Slots of the SSD below the pool; 0 for none. Default: 0.
+    pub slots: usize,
     /// Device costs.
     pub costs: Costs,
     /// Pages per cluster (REF: per block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default:
@@ -62,7 +64,7 @@ impl FramePolicyParams {
     /// The defaults for a pool of `frames` frames.
     #[must_use]
     pub const fn new(frames: usize, costs: Costs) -> Self {
-        Self { frames, costs, cluster_pages: CLUSTER_PAGES }
+        Self { frames, slots: 0, costs, cluster_pages: CLUSTER_PAGES }
     }
 }
 
@@ -91,10 +93,10 @@ impl PoolPolicy {
     /// Builds the policy, for an empty pool.
     #[must_use]
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
-        let FramePolicyParams { frames, costs, cluster_pages } = *params;
+        let FramePolicyParams { frames, slots, costs, cluster_pages } = *params;
         match self {
-            Self::Auto => Box::new(AdaptivePool::new(frames, costs, None)),
-            Self::Pinned(ranking) => Box::new(AdaptivePool::new(frames, costs, Some(ranking))),
+            Self::Auto => Box::new(AdaptivePool::new(frames, slots, costs, None)),
+            Self::Pinned(ranking) => Box::new(AdaptivePool::new(frames, slots, costs, Some(ranking))),
             Self::Gd2l(Gd2lOptions::PAPER) => Box::new(Gd2l::new(frames, costs)),
             Self::Gd2l(options) => Box::new(Gd2lWeighted::new(frames, costs, options)),
             Self::Lru => Box::new(Lru::new(frames)),

@@ -245,7 +245,8 @@ impl Suite {
 /// any, under the experts weighted by regret.
 fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, policies: Option<&PolicyPair>) -> f64 {
     let costs = Costs::PAPER;
-    let frames = FramePolicyParams::new(pool_pages as usize, costs);
+    let frames =
+        FramePolicyParams { slots: ssd_pages as usize, ..FramePolicyParams::new(pool_pages as usize, costs) };
     let slots = SlotPolicyParams::new(costs, ssd_pages as usize, pool_pages as usize);
     let params = TierParams::new(pool_pages, ssd_pages);
     let mut tiers = match policies {

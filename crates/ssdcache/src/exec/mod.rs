@@ -43,7 +43,7 @@ use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, S
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
 use remember::Flushed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -168,6 +168,8 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
+    /// The number of the policy's setting at the last read, or one that no setting has.
+    pub(crate) setting: AtomicU8,
     pub(crate) budget: Budget,
     pub(crate) rules: Rules,
 }

@@ -1,12 +1,13 @@
 //! The default pool policy: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost
 //! least recently.
 
+mod below;
 mod ghosts;
 mod ranked;
 
 use super::FramePolicy;
 use crate::choosing::Chooser;
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SsdSetting};
 use ghosts::Ghosts;
 use ranked::Ranked;
 pub use ranked::Ranking;
@@ -21,8 +22,10 @@ struct Framed {
 /// The default pool policy; see the module's text.
 #[derive(Debug)]
 pub struct AdaptivePool {
-    /// The size of the pool that the ghosts were made for.
+    /// The sizes of pool and SSD that the ghosts were made for.
     pool_frames: usize,
+    ssd_slots: usize,
+    ssd_setting: SsdSetting,
     ranked: Ranked,
     frames: Vec<Framed>,
     ghosts: Ghosts,
@@ -31,15 +34,17 @@ pub struct AdaptivePool {
 }
 
 impl AdaptivePool {
-    /// For a pool of `frames` frames.
+    /// For a pool of `frames` frames above an SSD of `slots` slots.
     #[must_use]
-    pub fn new(frames: usize, costs: Costs, pin: Option<Ranking>) -> Self {
+    pub fn new(frames: usize, slots: usize, costs: Costs, pin: Option<Ranking>) -> Self {
         let first = pin.unwrap_or(Ranking::Weighted);
         Self {
             pool_frames: frames,
+            ssd_slots: slots,
+            ssd_setting: SsdSetting::FIRST,
             ranked: Ranked::new(frames, costs, first),
             frames: vec![Framed::default(); frames],
-            ghosts: Ghosts::new(frames, costs),
+            ghosts: Ghosts::new(frames, slots, costs),
             chooser: Chooser::new(first as usize),
             pinned: pin.is_some(),
         }
@@ -49,6 +54,36 @@ impl AdaptivePool {
     fn sampled(&self, frame: FrameId) -> Option<PageId> {
         self.ranked.facts(frame).filter(|facts| facts.sampled)?;
         Some(self.frames.get(frame.at())?.page)
+    }
+
+    /// Compares the rankings at the end of a stretch in which they cost this.
+    fn choose(&mut self, costs_ms: [f64; Ranking::ALL.len()]) {
+        let Self { chooser, ghosts, ranked, frames, .. } = self;
+        let mut change_ms = |other: usize| {
+            let held = frames.iter().enumerate().filter_map(|(at, framed)| {
+                let facts = ranked.facts(FrameId(at as u32)).filter(|facts| facts.sampled)?;
+                Some((framed.page, facts.home))
+            });
+            ghosts.change_ms(other, held)
+        };
+        if let Some(chosen) = chooser.compare(costs_ms, &mut change_ms) {
+            ranked.follow(Ranking::ALL[chosen]);
+        }
+    }
+
+    /// The ghosts start anew at their sizes for this pool and SSD; the ranking that was chosen stays until
+    /// they say otherwise.
+    #[cold]
+    fn start_anew(&mut self) {
+        self.ghosts = Ghosts::new(self.pool_frames, self.ssd_slots, self.ranked.costs);
+        self.ghosts.follow_ssd(self.ssd_setting);
+        let told = self.ghosts.clock();
+        self.frames.iter_mut().for_each(|framed| framed.told = told);
+        let (pinned, ghosts, frames) = (self.pinned, &self.ghosts, &self.frames);
+        self.ranked.sample(|frame| {
+            let page = frames.get(frame.at()).map(|framed| framed.page);
+            !pinned && page.is_some_and(|page| ghosts.take(page))
+        });
     }
 }
 
@@ -61,20 +96,20 @@ impl FramePolicy for AdaptivePool {
         self.frames[frame.at()] = Framed { page, told: self.ghosts.clock() };
         self.ranked.insert(frame, home, access, sampled);
         if sampled {
-            self.ghosts.missed(page, home, access);
-            if let Some(costs) = self.ghosts.stretch()
-                && let Some(chosen) = self.chooser.compare(costs, &mut |_| 0.0)
-            {
-                self.ranked.follow(Ranking::ALL[chosen]);
+            self.ghosts.missed(page, access);
+            if let Some(costs) = self.ghosts.stretch() {
+                self.choose(costs);
             }
         }
     }
 
-    fn hit(&mut self, frame: FrameId, _write: bool) {
-        let Some(facts) = self.ranked.hit(frame).filter(|facts| facts.sampled) else { return };
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        if !self.ranked.hit(frame).is_some_and(|facts| facts.sampled) {
+            return;
+        }
         let Some(framed) = self.frames.get_mut(frame.at()) else { return };
         if self.ghosts.wants(framed.told) {
-            self.ghosts.used(framed.page, facts.home);
+            self.ghosts.used(framed.page, write);
             framed.told = self.ghosts.clock();
         }
     }
@@ -99,25 +134,15 @@ impl FramePolicy for AdaptivePool {
     }
 
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
-        let before = self.ranked.facts(frame).map(|facts| facts.home);
         self.ranked.cleaned(frame, home, reason);
-        if before == Some(Home::Hdd) {
-            self.ghosts.cleaned(home);
-        }
     }
 
     fn ssd_evicted(&mut self, frame: FrameId) {
         self.ranked.ssd_evicted(frame);
-        if let Some(page) = self.sampled(frame) {
-            self.ghosts.left_ssd(page, false);
-        }
     }
 
     fn ssd_invalidated(&mut self, frame: FrameId) {
         self.ranked.ssd_invalidated(frame);
-        if let Some(page) = self.sampled(frame) {
-            self.ghosts.left_ssd(page, true);
-        }
     }
 
     fn worth_ms(&self, frame: FrameId) -> Option<f64> {
@@ -129,21 +154,25 @@ impl FramePolicy for AdaptivePool {
         self.ghosts.set_costs(costs);
     }
 
-    /// The ghosts start anew at their sizes for this pool; the ranking that was chosen stays until they say
-    /// otherwise.
     fn set_frames(&mut self, frames: usize) {
-        if frames == self.pool_frames {
-            return;
+        if frames != self.pool_frames {
+            self.pool_frames = frames;
+            self.start_anew();
         }
-        self.pool_frames = frames;
-        self.ghosts = Ghosts::new(frames, self.ranked.costs);
-        let told = self.ghosts.clock();
-        self.frames.iter_mut().for_each(|framed| framed.told = told);
-        let (pinned, ghosts, frames) = (self.pinned, &self.ghosts, &self.frames);
-        self.ranked.sample(|frame| {
-            let page = frames.get(frame.at()).map(|framed| framed.page);
-            !pinned && page.is_some_and(|page| ghosts.take(page))
-        });
+    }
+
+    fn set_slots(&mut self, slots: usize) {
+        if slots != self.ssd_slots {
+            self.ssd_slots = slots;
+            self.start_anew();
+        }
+    }
+
+    fn set_ssd_setting(&mut self, setting: SsdSetting) {
+        if setting != self.ssd_setting {
+            self.ssd_setting = setting;
+            self.ghosts.follow_ssd(setting);
+        }
     }
 
     fn choice_changes(&self) -> u64 {

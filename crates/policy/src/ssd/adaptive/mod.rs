@@ -30,8 +30,8 @@ use crate::{
     Access, Cause, Choice, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use ghosts::Ghosts;
-use score::{Seen, TICKS_PER_SLOT};
-use setting::{FIRST, Facts, SETTINGS, Scale};
+use score::{HALF_LIVES, RATES, Seen, TICKS_PER_SLOT};
+use setting::{FIRST, Facts, SETTINGS, Scale, Setting};
 
 /// The maximum number of outqueue records examined per page that enters it.
 const ROUNDS_MAX: usize = 4;
@@ -47,6 +47,9 @@ const PATIENCE: u64 = 4;
 pub struct SsdSetting(u8);
 
 impl SsdSetting {
+    /// The setting in force until the ghosts have been compared.
+    pub(crate) const FIRST: Self = Self(FIRST as u8);
+
     /// Every setting.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SETTINGS.len() as u8).map(Self)
@@ -58,10 +61,29 @@ impl SsdSetting {
         SETTINGS[self.index()].name
     }
 
+    /// Its number, less than that of settings.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the setting with this number.
+    #[must_use]
+    pub fn numbered(number: u8) -> Option<Self> {
+        Some(Self(number)).filter(|setting| setting.index() < SETTINGS.len())
+    }
+
     /// Returns the setting with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|setting| setting.name() == name)
+    }
+
+    /// The half-life of a page's accesses, in accesses per slot. A ranking by recency forgets as fast as the
+    /// shortest one.
+    pub(crate) fn half_life(self) -> f64 {
+        let Setting { rate, segmented, .. } = SETTINGS[self.index()];
+        if segmented { HALF_LIVES[RATES - 1] } else { HALF_LIVES[rate] }
     }
 
     const fn index(self) -> usize {
@@ -346,6 +368,10 @@ impl SlotPolicy for Adaptive {
     fn choice(&self) -> Option<Choice> {
         let names = SETTINGS.map(|setting| setting.name);
         Some(self.chooser.choice(names))
+    }
+
+    fn setting(&self) -> Option<SsdSetting> {
+        Some(SsdSetting(self.chooser.chosen as u8))
     }
 
     fn set_costs(&mut self, costs: Costs) {
