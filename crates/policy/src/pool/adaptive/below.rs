@@ -15,8 +15,8 @@ use crate::{Costs, Home, PageId};
 
 const N: usize = Ranking::ALL.len();
 
-/// The bounds of the half-life, in misses per slot. Sums of shorter half-lives rank a sample poorly; those that
-/// hardly decay differ little from the longest.
+/// The bounds of the half-life, in misses per slot. Sums of shorter half-lives rank a sample poorly; those
+/// that hardly decay differ little from the longest.
 const HALF_LIFE_MIN: f64 = 4.0;
 const HALF_LIFE_MAX: f64 = 16.0;
 
