@@ -74,7 +74,7 @@ impl Store {
         Ok(match name {
             EngineName::Pagetier => {
                 // Program, libraries, the log's buffers, the clients' values and the heap take up to 20 MiB.
-                let pool_bytes = (memory / 4 * 3).saturating_sub(8 << 20);
+                let pool_bytes = memory.saturating_sub(24 << 20).max(memory / 2);
                 let options = Options::new(dir.join("kv")).pool_bytes(pool_bytes).page_bytes(page_bytes);
                 let options = options.ssd_bytes(ssd_bytes);
                 Self::Pagetier(Box::new(Kv::open(&options).await?))

@@ -2,11 +2,10 @@
 //! `cargo bench --bench ycsb` in this directory; `-- --help` lists its options.
 //!
 //! - **Memory**: each engine runs in its own process, in a cgroup that limits all its memory, including the
-//!   system's page cache for its files. Pagetier bypasses that cache; its pool is three quarters of the limit
-//!   less 8 MiB, which leaves room for the program itself. The others get a quarter of the limit for their
-//!   own cache and buffers (they use twice that) and leave the rest to the page cache. fjall has no limit for
-//!   its memtables together: its writers wait here until they fit. This takes root; `--unlimited` runs
-//!   without a limit.
+//!   system's page cache for its files. Pagetier bypasses that cache; its pool takes the limit less 24 MiB,
+//!   which leaves room for the program itself. The others get a quarter of the limit for their own cache and
+//!   buffers (they use twice that) and leave the rest to the page cache. fjall has no limit for its memtables
+//!   together: its writers wait here until they fit. This takes root; `--unlimited` runs without a limit.
 //! - **Durability**: every change is durable before it counts. Changes by several clients share a flush:
 //!   Pagetier and RocksDB do this themselves, redb and fjall through a thread that commits all waiting
 //!   changes.
