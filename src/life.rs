@@ -240,8 +240,8 @@ impl Shared {
         Ok(exchanged)
     }
 
-    /// Informs the pool's policy of the number of slots after an exchange, and the SSD's policy, which is new,
-    /// of the pages in memory, and of the costs: they may have been measured again since it was built.
+    /// Informs the pool's policy of the number of slots after an exchange. Informs the SSD's policy, which is
+    /// new, of the pages in memory, and of the costs: they may have changed since it was built.
     fn inform_policies(&self) {
         let switched = self.builder.switched_pool_policy.lock();
         self.pool.set_slots(self.tier.slots() as usize);

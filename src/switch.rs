@@ -30,7 +30,7 @@ impl PageStore {
     ) -> Result<(), Error> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.shared;
-        // The lock keeps an exchange of the SSD from informing the previous policy of the new number of slots.
+        // While it is held, no exchange of the SSD informs the previous policy of the new number of slots.
         let mut switched = shared.builder.switched_pool_policy.lock();
         shared.at_costs(|costs| {
             let params = FramePolicyParams {
