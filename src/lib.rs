@@ -1,8 +1,8 @@
 //! Pagetier: an embeddable async *hybrid page store* for authors of databases and key-value engines.
 //!
-//! It has three tiers: a buffer pool in memory (GD2L evicts by the cost of fetching a page again), a
-//! write-back cache on SSD (CAC admits by expected benefit and stays warm across a crash), and an HDD, the
-//! home of every page.
+//! It has three tiers: a buffer pool in memory, which evicts by the cost of fetching a page again; a
+//! write-back cache on SSD, which admits by benefit and stays warm across a crash; and an HDD, the home of
+//! every page. The policies follow GD2L and CAC (Liu & Salem 2013) and adapt by default.
 //!
 //! The store needs a tokio runtime for its background tasks and timers; device I/O completes under any
 //! runtime.

@@ -1,4 +1,4 @@
-//! Waits that last are logged with the page, the reason and their age.
+//! The store logs a long wait with its page, reason and age.
 
 use crate::TURN;
 use crate::fixture::{Fixture, fill};

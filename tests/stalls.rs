@@ -1,4 +1,4 @@
-//! Hangs are explained: errors carry their cause. `tests/long_waits.rs` has the warnings of long waits.
+//! Errors that end a hang carry its cause. `tests/long_waits.rs` tests the warnings about long waits.
 
 use crate::fixture::{Fixture, fill};
 use pagetier::{

@@ -1,7 +1,7 @@
-//! What the store says through `tracing`.
+//! What the store reports through `tracing`.
 //!
-//! A process of its own, and one test at a time: a span or event that another thread reaches for the first
-//! time just when a subscriber appears may be disabled for good.
+//! These tests have a process of their own and run one at a time: a span or event that another thread first
+//! reaches while a subscriber is being installed may stay disabled.
 
 mod fixture;
 mod long_waits;

@@ -36,8 +36,8 @@ pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) 
     set_run(m, page, slot + 1);
 }
 
-/// Moves the cells to the end of the payload, so that all room lies between slots and cells. The log gets the
-/// moves, not the cells: the cells would make up half of it.
+/// Moves the cells to the end of the payload, so that all free room lies between slots and cells. The log
+/// records the moves, not the cells, which would take most of the record.
 fn compact(m: &mut MiniTx<'_>, page: usize) {
     let node = Node(m.payload(page));
     let (count, payload) = (node.count(), node.0.len());

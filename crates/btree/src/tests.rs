@@ -365,8 +365,8 @@ async fn long_values_put_at_once_do_not_exhaust_the_pool() {
     assert_eq!(assert_sound(&tree).await.overflow, u64::from(LEAVES) * 50);
 }
 
-/// The bound follows the pool's size: by that of the opening all these changes would go on at once, and pin
-/// more leaves than there are frames.
+/// The bound follows the pool's present size. By the size at the opening, all these changes would proceed at
+/// once and pin more leaves than there are frames.
 #[tokio::test]
 async fn long_values_put_at_once_do_not_exhaust_a_pool_that_was_shrunk() {
     const LEAVES: u32 = 64;
@@ -386,7 +386,7 @@ async fn long_values_put_at_once_do_not_exhaust_a_pool_that_was_shrunk() {
         let tree = Arc::clone(&tree);
         puts.spawn(async move { tree.put(&(leaf * 12).to_be_bytes(), &vec![7; 10 * 4_000]).await });
     }
-    // Long enough that all that go on have latched their leaves, which are read first.
+    // Long enough for every change that may proceed to read its leaf and latch it.
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(meta);
     while let Some(put) = puts.join_next().await {
@@ -443,8 +443,8 @@ async fn tasks_do_not_lose_each_others_entries() {
     assert_is(&tree, &model).await;
 }
 
-/// A leaf that was split has room only after its cells have been moved together. The record of that has no
-/// copies of them.
+/// After a split a leaf has contiguous room only once it is compacted. The record of a compaction has no
+/// copies of the cells.
 #[tokio::test]
 async fn inserts_in_random_order_log_each_entry_about_twice() {
     let dir = tempfile::tempdir().unwrap();

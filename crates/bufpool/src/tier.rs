@@ -19,8 +19,8 @@ pub trait Tier: Send + Sync + 'static {
     /// result has one entry per buffer, in order.
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> impl Future<Output = Vec<Fetched>> + Send;
 
-    /// The setting that the SSD's policy follows, if it is the default one: for the simulations of the pool's
-    /// policy. Asked at every miss.
+    /// The setting that the SSD's default policy follows, which the pool's policy needs for its simulations;
+    /// `None` under any other policy. The pool calls it at every miss.
     fn ssd_setting(&self) -> Option<SsdSetting> {
         None
     }

@@ -61,7 +61,7 @@ pub struct Tiers {
     params: TierParams,
     pool: Box<dyn FramePolicy>,
     ssd: Box<dyn SlotPolicy>,
-    /// The changes of the SSD policy's setting that the pool's policy knows of.
+    /// The number of changes of the SSD policy's setting of which the pool's policy is informed.
     ssd_changes: u64,
     places: FxHashMap<PageId, Place>,
     frames: Vec<Frame>,
@@ -216,7 +216,7 @@ impl Tiers {
         frame
     }
 
-    /// Informs the pool's policy of the setting that the SSD's follows.
+    /// Informs the pool's policy of the setting that the SSD's policy follows.
     fn follow_ssd(&mut self) {
         self.ssd_changes = self.ssd.choice_changes();
         if let Some(setting) = self.ssd.setting() {

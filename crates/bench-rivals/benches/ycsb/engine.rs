@@ -128,7 +128,7 @@ impl Store {
         }
     }
 
-    /// What the store of Pagetier has done since its opening.
+    /// Pagetier's statistics since the opening; the other engines have none.
     pub(crate) fn profile(&self) -> Option<String> {
         match self {
             Self::Pagetier(kv) => Some(kv.store().stats().to_string()),
@@ -271,7 +271,7 @@ impl Fjall {
         buffers: u64,
         batch: Vec<Entry>,
     ) -> Result<(), Failure> {
-        // It has no limit for all memtables together; they grow while its flushes lag behind the writes.
+        // fjall has no limit for all memtables together: they grow while its flushes lag behind the writes.
         while db.write_buffer_size() > buffers {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -4,8 +4,9 @@
 //! - **Memory**: each engine runs in its own process, in a cgroup that limits all its memory, including the
 //!   system's page cache for its files. Pagetier bypasses that cache; its pool takes the limit less 24 MiB,
 //!   which leaves room for the program itself. The others get a quarter of the limit for their own cache and
-//!   buffers (they use twice that) and leave the rest to the page cache. fjall has no limit for its memtables
-//!   together: its writers wait here until they fit. This takes root; `--unlimited` runs without a limit.
+//!   buffers (they use twice that) and leave the rest to the page cache. fjall has no limit for the sum of
+//!   its memtables: the bench makes its writers wait until they fit. A cgroup takes root; `--unlimited` runs
+//!   without one.
 //! - **Durability**: every change is durable before it counts. Changes by several clients share a flush:
 //!   Pagetier and RocksDB do this themselves, redb and fjall through a thread that commits all waiting
 //!   changes.

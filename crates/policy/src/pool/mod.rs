@@ -162,7 +162,7 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     fn set_slots(&mut self, _slots: usize) {}
 
     /// The SSD's policy follows `setting` from now on. Policies that do not simulate the SSD ignore it. O(1)
-    /// if it is the one in force.
+    /// if the setting is the one in force.
     fn set_ssd_setting(&mut self, _setting: SsdSetting) {}
 
     /// The number of changes of setting so far; a shell polls it to notice a change. O(1).

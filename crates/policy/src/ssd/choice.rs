@@ -58,8 +58,8 @@ impl SsdPolicy {
     /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.
     pub const PARTS: &[&str] = &["ageing", "write-at-hand", "dirty", "rewrite", "sketch", "strict-zone"];
 
-    /// Builds the policy, for an empty SSD. Without slots there is nothing to decide, and no page ever leaves
-    /// the SSD: a policy that tracked pages would keep a record of each for good.
+    /// Builds the policy, for an empty SSD. Without slots there is nothing to decide and nothing to evict: a
+    /// policy that tracked pages would keep a record of each for good.
     #[must_use]
     pub fn build(self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
         if params.slots == 0 {

@@ -168,7 +168,7 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
-    /// The number of the policy's setting at the last read, or one that no setting has.
+    /// The number of the setting that the policy followed at the last read; `u8::MAX` if it has none.
     pub(crate) setting: AtomicU8,
     pub(crate) budget: Budget,
     pub(crate) rules: Rules,

@@ -2,12 +2,12 @@
 //!
 //! The ranking of the pool determines which pages the SSD holds: a page that one ranking keeps in memory is
 //! missed under another, and admitted to the SSD. The homes in the actual store are those of the ranking in
-//! force, so each ghost has an SSD of its own size, with contents of its own.
+//! force, so each ghost has an SSD in proportion to its size, with contents of its own.
 //!
-//! All of them rank as the SSD's settings `half-life-16` and `half-life-4` do: by the sum of what a page's
-//! accesses cost the HDD more than the SSD, decaying. The half-life is that of the setting that the actual
-//! SSD follows, within bounds. The page of the lowest sum among a few drawn at random is evicted, which
-//! takes no queues. The draws are those of a generator with a fixed seed.
+//! All of them rank as the SSD's settings `half-life-16` and `half-life-4` do: by a decaying sum of what a
+//! slot would have saved the page's accesses. The half-life is that of the setting that the actual SSD
+//! follows, within bounds. A ghost evicts the page of the lowest sum among a few drawn at random, which takes
+//! no queues. The generator has a fixed seed, so everything is deterministic.
 
 use super::ranked::Ranking;
 use crate::collections::page_index::PageIndex;
@@ -38,7 +38,7 @@ struct Known {
     keys: [f32; N],
     /// Which ghosts' SSDs hold the page: one bit each.
     held: u8,
-    /// Which of them a version newer than the HDD's.
+    /// Which of them hold a version newer than the HDD's.
     newer: u8,
 }
 
@@ -101,7 +101,7 @@ impl Below {
         }
     }
 
-    /// Ranks by sums of this half-life, within bounds, from now on. The sums stay as they are at present.
+    /// Ranks by sums of this half-life, within bounds, from now on. Sums keep their present values.
     /// O(records).
     #[cold]
     pub(crate) fn set_half_life(&mut self, half_life: f64) {
@@ -201,7 +201,7 @@ impl Below {
         if self.known.len() >= records_max(self.slots) {
             let newest = |known: &Known| known.keys.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let other = self.lowest(|known| known.held == 0, newest);
-            // If the ghosts hold nearly all of them, any will do.
+            // The draws may meet only pages that a ghost holds: then forget one of these.
             let other = other.unwrap_or_else(|| self.draw());
             self.forget(other);
         }
@@ -229,7 +229,7 @@ impl Below {
     /// Of a few records drawn at random among those `wanted`, the one with the lowest key.
     fn lowest(&mut self, wanted: impl Fn(&Known) -> bool, key: impl Fn(&Known) -> f32) -> Option<usize> {
         let (mut found, mut lowest) = (0, None);
-        // The SSD of a ghost holds two of five records at least.
+        // A full SSD holds at least two of five records, so these draws nearly always find enough.
         for _ in 0..4 * DRAWN {
             let no = self.draw();
             let known = &self.known[no];

@@ -1,7 +1,8 @@
 //! Miniature simulations of the pool, one per ranking, over a sample of the pages.
 //!
-//! Each has an SSD of its own below it (`below`): the actual homes of pages are those of the ranking in
-//! force, under which alone a page that it keeps in memory has no copy on the SSD.
+//! Each has an SSD of its own below it (`below`), because the actual homes depend on the ranking in force: a
+//! page that this ranking keeps in memory gets no copy on the SSD, but would get one under a ranking that
+//! misses it.
 
 use super::below::Below;
 use super::ranked::{Ranked, Ranking};
@@ -178,7 +179,7 @@ impl Ghosts {
         LOST * lost as f64 * self.costs.read_saving_ms()
     }
 
-    /// The SSD below the actual pool follows `setting` from now on, and so do the ghosts'.
+    /// Lets the ghosts' SSDs follow `setting`, as the SSD below the actual pool does from now on.
     pub(crate) fn follow_ssd(&mut self, setting: SsdSetting) {
         self.below.set_half_life(setting.half_life());
     }
@@ -239,7 +240,7 @@ mod tests {
         PageId::new(SpaceId(1), no)
     }
 
-    /// The costs of a loop over `pages` pages, which the SSD has room for; the actual pool holds those for
+    /// The costs of a loop over `pages` pages, all of which fit the SSD. The actual pool holds those for
     /// which `holds` is true.
     fn loop_costs(pages: u32, holds: impl Fn(u32) -> bool) -> [f64; Ranking::ALL.len()] {
         let mut ghosts = Ghosts::new(64, pages as usize, Costs::PAPER);
@@ -272,7 +273,8 @@ mod tests {
 
     #[test]
     fn the_ghosts_ssds_forget_as_fast_as_the_actual_one() {
-        // Pages in turn from a window that moves on: those of the last turn are worth their slots.
+        // Requests pass repeatedly over a window that moves: the pages of the last pass are worth their
+        // slots.
         let cost_ms = |setting: &str| {
             let mut ghosts = Ghosts::new(16, 64, Costs::PAPER);
             ghosts.follow_ssd(SsdSetting::named(setting).unwrap());

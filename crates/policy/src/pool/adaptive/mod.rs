@@ -1,5 +1,5 @@
-//! The default pool policy: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost
-//! least recently.
+//! The default pool policy: follows whichever [`Ranking`] would have cost least recently. The rankings are
+//! GD2L, GD2L with frequency and write-back cost (at the full or at a reduced cost of the HDD), and LRU.
 
 mod below;
 mod ghosts;
@@ -56,7 +56,7 @@ impl AdaptivePool {
         Some(self.frames.get(frame.at())?.page)
     }
 
-    /// Compares the rankings at the end of a stretch in which they cost this.
+    /// Compares the rankings at the end of a stretch, by their costs in it, and follows another if that pays.
     fn choose(&mut self, costs_ms: [f64; Ranking::ALL.len()]) {
         let Self { chooser, ghosts, ranked, frames, .. } = self;
         let mut change_ms = |other: usize| {
@@ -71,8 +71,8 @@ impl AdaptivePool {
         }
     }
 
-    /// The ghosts start anew at their sizes for this pool and SSD; the ranking that was chosen stays until
-    /// they say otherwise.
+    /// Replaces the ghosts by empty ones for the present sizes of pool and SSD. The chosen ranking stays
+    /// until they favour another.
     #[cold]
     fn start_anew(&mut self) {
         self.ghosts = Ghosts::new(self.pool_frames, self.ssd_slots, self.ranked.costs());

@@ -1,5 +1,5 @@
 //! GreedyDual's queues under a ranking that may change: GD2L, GD2L with frequency and write-back cost (at the
-//! devices' costs, or with a part of what the HDD costs more), or LRU.
+//! devices' costs, or with a part of the HDD's extra cost), or LRU.
 //!
 //! The *facts* of a frame's page (home, dirty, uses) are kept under every ranking; the ranking selects those
 //! that count. A change of ranking files every page again, relative to the value of L when the page was last
@@ -21,7 +21,7 @@ pub enum Ranking {
     Cost,
     /// By the last use.
     Recency,
-    /// As [`Self::Weighted`], with a fifth of what the HDD costs more than the SSD.
+    /// As [`Self::Weighted`], with a fifth of the HDD's extra cost over the SSD.
     Mild,
 }
 
@@ -41,7 +41,7 @@ impl Ranking {
     }
 }
 
-/// The share of what the HDD costs more than the SSD that [`Ranking::Mild`] counts.
+/// The share of the HDD's extra cost over the SSD that [`Ranking::Mild`] counts.
 const MILD: f64 = 0.2;
 
 /// One queue per home, dirty state and number of uses; and one for pages ranked by recency.
@@ -215,7 +215,7 @@ impl Ranked {
         Some(facts)
     }
 
-    /// Says anew which frames hold sampled pages.
+    /// Marks the frames that hold sampled pages, and no others.
     pub(crate) fn sample(&mut self, sampled: impl Fn(FrameId) -> bool) {
         for (at, facts) in self.facts.iter_mut().enumerate() {
             *facts = facts.with(SAMPLED, sampled(FrameId(at as u32)));
@@ -321,7 +321,7 @@ mod tests {
             ranked.insert(FrameId(1), Home::Ssd, Access::Random, false);
             ranked.dirtied(FrameId(1));
             (0..9).for_each(|_| assert!(ranked.hit(FrameId(1)).is_some()));
-            // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times 0.11 + 0.27 ms.
+            // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times (0.11 + 0.27) ms.
             assert_eq!(ranked.victim(&mut |_| true), Some(FrameId(first)), "{ranking:?}");
             ranked.validate().unwrap();
         }

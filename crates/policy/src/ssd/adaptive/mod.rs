@@ -61,7 +61,7 @@ impl SsdSetting {
         SETTINGS[self.index()].name
     }
 
-    /// Its number, less than that of settings.
+    /// Its number, from 0 and below the number of settings.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
@@ -79,8 +79,8 @@ impl SsdSetting {
         Self::all().find(|setting| setting.name() == name)
     }
 
-    /// The half-life of a page's accesses, in accesses per slot. A ranking by recency forgets as fast as the
-    /// shortest one.
+    /// The half-life of a page's accesses, in accesses per slot; infinite if they never decay.
+    /// `segmented-lru`, which has none, counts as the shortest.
     pub(crate) fn half_life(self) -> f64 {
         let Setting { rate, segmented, .. } = SETTINGS[self.index()];
         if segmented { HALF_LIVES[RATES - 1] } else { HALF_LIVES[rate] }
