@@ -45,7 +45,7 @@ impl Ghost {
     /// Evicts a page into the SSD below, and returns its frame.
     fn evict(&mut self, at: usize, below: &mut Below, costs: &Costs) -> Option<FrameId> {
         let victim = self.ranked.victim(&mut |_| true)?;
-        let dirty = self.ranked.facts(victim).is_some_and(|facts| facts.dirty);
+        let dirty = self.ranked.facts(victim).is_some_and(|facts| facts.is_dirty());
         let page = self.page_in[victim.at()];
         self.ranked.remove(victim, true);
         self.frame_of.remove(&page);
@@ -186,7 +186,7 @@ impl Ghosts {
 
     pub(crate) fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
-        self.ghosts.iter_mut().for_each(|ghost| ghost.ranked.costs = costs);
+        self.ghosts.iter_mut().for_each(|ghost| ghost.ranked.set_costs(costs));
     }
 
     /// At the end of a stretch, returns the cost of each ranking in it.

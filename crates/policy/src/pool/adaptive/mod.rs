@@ -52,7 +52,7 @@ impl AdaptivePool {
 
     /// The page in `frame`, if it is tracked and sampled.
     fn sampled(&self, frame: FrameId) -> Option<PageId> {
-        self.ranked.facts(frame).filter(|facts| facts.sampled)?;
+        self.ranked.facts(frame).filter(|facts| facts.is_sampled())?;
         Some(self.frames.get(frame.at())?.page)
     }
 
@@ -61,8 +61,8 @@ impl AdaptivePool {
         let Self { chooser, ghosts, ranked, frames, .. } = self;
         let mut change_ms = |other: usize| {
             let held = frames.iter().enumerate().filter_map(|(at, framed)| {
-                let facts = ranked.facts(FrameId(at as u32)).filter(|facts| facts.sampled)?;
-                Some((framed.page, facts.home))
+                let facts = ranked.facts(FrameId(at as u32)).filter(|facts| facts.is_sampled())?;
+                Some((framed.page, facts.home()))
             });
             ghosts.change_ms(other, held)
         };
@@ -75,7 +75,7 @@ impl AdaptivePool {
     /// until they favour another.
     #[cold]
     fn start_anew(&mut self) {
-        self.ghosts = Ghosts::new(self.pool_frames, self.ssd_slots, self.ranked.costs);
+        self.ghosts = Ghosts::new(self.pool_frames, self.ssd_slots, self.ranked.costs());
         self.ghosts.follow_ssd(self.ssd_setting);
         let told = self.ghosts.clock();
         self.frames.iter_mut().for_each(|framed| framed.told = told);
@@ -104,7 +104,7 @@ impl FramePolicy for AdaptivePool {
     }
 
     fn hit(&mut self, frame: FrameId, write: bool) {
-        if !self.ranked.hit(frame).is_some_and(|facts| facts.sampled) {
+        if !self.ranked.hit(frame).is_some_and(|facts| facts.is_sampled()) {
             return;
         }
         let Some(framed) = self.frames.get_mut(frame.at()) else { return };
@@ -150,7 +150,7 @@ impl FramePolicy for AdaptivePool {
     }
 
     fn set_costs(&mut self, costs: Costs) {
-        self.ranked.costs = costs;
+        self.ranked.set_costs(costs);
         self.ghosts.set_costs(costs);
     }
 

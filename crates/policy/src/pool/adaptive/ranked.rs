@@ -48,18 +48,65 @@ const MILD: f64 = 0.2;
 const QUEUES: usize = 4 * FREQUENCY_MAX as usize + 1;
 const RECENT: QueueNo = QueueNo(QUEUES as u8 - 1);
 
-/// The facts of a frame's page.
+/// The facts of a frame's page in one byte, so that those of a large pool fit into the processor's caches.
+///
+/// | bits | meaning |
+/// | --- | --- |
+/// | 0 | the page's home is the HDD |
+/// | 1 | the page is dirty |
+/// | 2 to 5 | uses since loading, up to [`FREQUENCY_MAX`], minus one |
+/// | 6 | the page belongs to the ghosts' sample: here, because a hit reads the facts anyway |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Facts {
-    pub(crate) home: Home,
-    pub(crate) dirty: bool,
-    /// Whether the page belongs to the ghosts' sample: here, because a hit reads the facts anyway.
-    pub(crate) sampled: bool,
-    /// Uses since loading, up to [`FREQUENCY_MAX`].
-    uses: u8,
-}
+pub(crate) struct Facts(u8);
 
-const NEW: Facts = Facts { home: Home::Hdd, dirty: false, sampled: false, uses: 1 };
+const ON_HDD: u8 = 1;
+const DIRTY: u8 = 1 << 1;
+const USE: u8 = 1 << 2;
+const USES: u8 = 0b1111 * USE;
+const SAMPLED: u8 = 1 << 6;
+
+/// Every combination of home, dirty state and uses; those beyond [`FREQUENCY_MAX`] do not occur.
+const CLASSES: usize = SAMPLED as usize;
+
+/// A clean page with its home on the HDD, used once, which is not sampled.
+const NEW: Facts = Facts(ON_HDD);
+
+const _: () = assert!((FREQUENCY_MAX - 1) * USE <= USES && QUEUES <= CLASSES);
+
+impl Facts {
+    fn new(home: Home, sampled: bool) -> Self {
+        Self(0).with(ON_HDD, home == Home::Hdd).with(SAMPLED, sampled)
+    }
+
+    fn with(self, bit: u8, set: bool) -> Self {
+        Self(if set { self.0 | bit } else { self.0 & !bit })
+    }
+
+    pub(crate) fn home(self) -> Home {
+        if self.0 & ON_HDD == 0 { Home::Ssd } else { Home::Hdd }
+    }
+
+    pub(crate) fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    pub(crate) fn is_sampled(self) -> bool {
+        self.0 & SAMPLED != 0
+    }
+
+    fn uses(self) -> u8 {
+        (self.0 & USES) / USE + 1
+    }
+
+    fn used(self) -> Self {
+        if self.uses() < FREQUENCY_MAX { Self(self.0 + USE) } else { self }
+    }
+
+    /// The facts that a ranking may count.
+    fn class(self) -> usize {
+        usize::from(self.0 & (ON_HDD | DIRTY | USES))
+    }
+}
 
 /// Frames in order of H; see the module's text.
 #[derive(Debug)]
@@ -67,12 +114,25 @@ pub(crate) struct Ranked {
     queues: HQueues<QUEUES>,
     facts: Vec<Facts>,
     ranking: Ranking,
-    pub(crate) costs: Costs,
+    costs: Costs,
+    /// The queue of a class of pages, and H - L upon a use, in milliseconds.
+    places: [(QueueNo, f64); CLASSES],
 }
 
 impl Ranked {
     pub(crate) fn new(frames: usize, costs: Costs, ranking: Ranking) -> Self {
-        Self { queues: HQueues::new(frames), facts: vec![NEW; frames], ranking, costs }
+        let places = places(ranking, costs);
+        Self { queues: HQueues::new(frames), facts: vec![NEW; frames], ranking, costs, places }
+    }
+
+    pub(crate) fn costs(&self) -> Costs {
+        self.costs
+    }
+
+    /// Sets the costs. They count for a page from its next use on.
+    pub(crate) fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        self.places = places(self.ranking, costs);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -94,36 +154,12 @@ impl Ranked {
     }
 
     fn queue(&self, facts: Facts) -> QueueNo {
-        let home = matches!(facts.home, Home::Hdd) as u8;
-        match self.ranking {
-            Ranking::Weighted | Ranking::Mild => {
-                QueueNo(home | (facts.dirty as u8) << 1 | (facts.uses - 1) << 2)
-            }
-            Ranking::Cost => QueueNo(home),
-            Ranking::Recency => RECENT,
-        }
-    }
-
-    /// The costs of reading and writing a page of this home, as the ranking sees them.
-    fn price(&self, home: Home) -> (f64, f64) {
-        let (read, write) = self.costs.of(home);
-        if self.ranking != Ranking::Mild {
-            return (read, write);
-        }
-        let (ssd_read, ssd_write) = self.costs.of(Home::Ssd);
-        (ssd_read + MILD * (read - ssd_read), ssd_write + MILD * (write - ssd_write))
+        self.places[facts.class()].0
     }
 
     /// H - L of a page with these facts upon a use.
     fn worth(&self, facts: Facts) -> f64 {
-        let (read, write) = self.price(facts.home);
-        match self.ranking {
-            Ranking::Weighted | Ranking::Mild => {
-                (if facts.dirty { read + write } else { read }) * f64::from(facts.uses)
-            }
-            Ranking::Cost => read,
-            Ranking::Recency => self.costs.hdd_read_ms,
-        }
+        self.places[facts.class()].1
     }
 
     /// H of a page with these facts upon a use.
@@ -141,6 +177,7 @@ impl Ranked {
         // Stable: pages filed at the same L keep their order.
         filed.sort_by(|a, b| a.0.total_cmp(&b.0));
         self.ranking = ranking;
+        self.places = places(ranking, self.costs);
         for (level, frame) in filed {
             let facts = self.facts[frame.at()];
             self.queues.put_mru(frame, self.queue(facts), level + self.worth(facts));
@@ -162,7 +199,7 @@ impl Ranked {
         if frame.at() >= self.facts.len() {
             self.facts.resize(frame.at() + 1, NEW);
         }
-        self.facts[frame.at()] = Facts { home, sampled, ..NEW };
+        self.facts[frame.at()] = Facts::new(home, sampled);
         match access {
             Access::Random => self.put_mru(frame),
             Access::Sequential => self.put_midpoint(frame),
@@ -172,7 +209,7 @@ impl Ranked {
     /// Records a use; returns the facts of the page, if it is tracked.
     pub(crate) fn hit(&mut self, frame: FrameId) -> Option<Facts> {
         let was = self.facts(frame)?;
-        let facts = Facts { uses: (was.uses + 1).min(FREQUENCY_MAX), ..was };
+        let facts = was.used();
         self.facts[frame.at()] = facts;
         self.queues.put_mru(frame, self.queue(facts), self.fresh(facts));
         Some(facts)
@@ -181,13 +218,13 @@ impl Ranked {
     /// Marks the frames that hold sampled pages, and no others.
     pub(crate) fn sample(&mut self, sampled: impl Fn(FrameId) -> bool) {
         for (at, facts) in self.facts.iter_mut().enumerate() {
-            facts.sampled = sampled(FrameId(at as u32));
+            *facts = facts.with(SAMPLED, sampled(FrameId(at as u32)));
         }
     }
 
     pub(crate) fn dirtied(&mut self, frame: FrameId) {
         if self.is_tracked(frame) {
-            self.facts[frame.at()].dirty = true;
+            self.facts[frame.at()].0 |= DIRTY;
             if matches!(self.ranking, Ranking::Weighted | Ranking::Mild) {
                 self.put_mru(frame);
             }
@@ -196,12 +233,12 @@ impl Ranked {
 
     pub(crate) fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
         let Some(before) = self.facts(frame) else { return };
-        let facts = Facts { home, dirty: false, ..before };
+        let facts = before.with(ON_HDD, home == Home::Hdd).with(DIRTY, false);
         self.facts[frame.at()] = facts;
         if self.queue(facts) == self.queue(before) {
             return;
         }
-        let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
+        let back_home = (before.home(), home) == (Home::Ssd, Home::Hdd);
         match reason {
             CleanReason::Replacement if !back_home => {
                 self.queues.put_lru(frame, self.queue(facts), self.fresh(facts));
@@ -223,9 +260,9 @@ impl Ranked {
     }
 
     fn leaves_ssd(&mut self, frame: FrameId) -> bool {
-        let was = self.facts(frame).is_some_and(|facts| facts.home == Home::Ssd);
+        let was = self.facts(frame).is_some_and(|facts| facts.home() == Home::Ssd);
         if was {
-            self.facts[frame.at()].home = Home::Hdd;
+            self.facts[frame.at()].0 |= ON_HDD;
         }
         was
     }
@@ -250,6 +287,26 @@ impl Ranked {
     pub(crate) fn validate(&self) -> Result<(), String> {
         self.queues.validate()
     }
+}
+
+/// The queue of each class of pages under a ranking, and H - L upon a use.
+fn places(ranking: Ranking, costs: Costs) -> [(QueueNo, f64); CLASSES] {
+    let (ssd_read, ssd_write) = costs.of(Home::Ssd);
+    std::array::from_fn(|class| {
+        let facts = Facts(class as u8);
+        let (mut read, mut write) = costs.of(facts.home());
+        if ranking == Ranking::Mild {
+            (read, write) = (ssd_read + MILD * (read - ssd_read), ssd_write + MILD * (write - ssd_write));
+        }
+        match ranking {
+            Ranking::Weighted | Ranking::Mild => {
+                let again = if facts.is_dirty() { read + write } else { read };
+                (QueueNo(class as u8), again * f64::from(facts.uses()))
+            }
+            Ranking::Cost => (QueueNo(facts.0 & ON_HDD), read),
+            Ranking::Recency => (RECENT, costs.hdd_read_ms),
+        }
+    })
 }
 
 #[cfg(test)]
