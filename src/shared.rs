@@ -94,6 +94,13 @@ impl Shared {
         self.tier.set_costs(costs);
     }
 
+    /// Calls `act` with the costs that the policies use; they do not change before it returns. For what is
+    /// informed of them or built for them: [`Shared::set_costs`] reaches it afterwards.
+    pub(crate) fn at_costs<R>(&self, act: impl FnOnce(Costs) -> R) -> R {
+        let in_use = self.costs.lock();
+        act(*in_use)
+    }
+
     /// The number of frames in the pool.
     pub(crate) fn frames(&self) -> usize {
         self.pool.params().frames

@@ -30,14 +30,16 @@ impl PageStore {
     ) -> Result<(), Error> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.shared;
-        let params = FramePolicyParams {
-            slots: shared.tier.slots() as usize,
-            cluster_pages: shared.builder.options.cluster_pages,
-            ..FramePolicyParams::new(shared.pool.params().frames, shared.costs())
-        };
-        let built = policy.build(&params);
+        // While it is held, no exchange of the SSD informs the previous policy of the new number of slots.
         let mut switched = shared.builder.switched_pool_policy.lock();
-        shared.pool.set_policy(built);
+        shared.at_costs(|costs| {
+            let params = FramePolicyParams {
+                slots: shared.tier.slots() as usize,
+                cluster_pages: shared.builder.options.cluster_pages,
+                ..FramePolicyParams::new(shared.frames(), costs)
+            };
+            shared.pool.set_policy(policy.build(&params));
+        });
         *switched = Some(policy);
         tracing::info!(%policy, "the pool's policy");
         Ok(())
@@ -104,7 +106,7 @@ impl Shared {
         self.tier.set_policy(built, |switch| self.pool.with_pages(switch)).await?;
         *self.builder.switched_ssd_policy.lock() = Some(policy);
         // The costs may have been measured again while the switch waited.
-        self.tier.set_costs(self.costs());
+        self.at_costs(|costs| self.tier.set_costs(costs));
         tracing::info!(%policy, "the SSD's policy");
         Ok(())
     }

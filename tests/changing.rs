@@ -2,7 +2,7 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
-    Advice, Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId,
+    Advice, Costs, Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId,
     SsdMode, SsdPolicy,
 };
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
@@ -453,4 +453,108 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     store.sync().await.unwrap();
     assert_eq!(store.stats().ssd.dirty_pages, 0, "TAC writes through");
     expect_all(&store, space, 2).await;
+}
+
+/// What stays in memory is neither read nor evicted: the policy of a new SSD would never learn of it, and
+/// reject it once the SSD is full.
+#[tokio::test(start_paused = true)]
+async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_policy("cac").open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let tracked = || {
+        let pages = (0..PAGES).map(|no| store.why(PageId::new(space, no)).unwrap());
+        let pages = pages.map(|why| (why.memory.is_some(), why.counts.is_some()));
+        pages.fold((0, 0), |(memory, both), (held, known)| {
+            (memory + u32::from(held), both + u32::from(held && known))
+        })
+    };
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    let (memory, known) = tracked();
+    assert!(memory > 10 && known == 0, "{known} of {memory}");
+    store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+    assert_eq!(tracked(), (memory, memory));
+    store.replace_ssd(NewSsd::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE)).await.unwrap();
+    assert_eq!(tracked(), (memory, memory));
+    store.validate().unwrap();
+}
+
+/// The schedule: the format of a new SSD takes seconds, and meanwhile the costs are measured again.
+#[tokio::test(start_paused = true)]
+async fn the_policy_of_a_new_ssd_has_the_costs_that_were_set_while_it_was_formatted() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.builder().ssd_policy("cac").open().await.unwrap());
+    let space = grown(&store).await;
+    let new = blank_ssd("new", 5);
+    new.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write).times(1));
+    let replacing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.replace_ssd(NewSsd::device(new as SharedDevice).bytes(200 * PAGE)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!replacing.is_finished());
+    let costs = Costs { hdd_read_ms: 50.0, ..store.policies().costs() };
+    store.policies().set_costs(costs).unwrap();
+    replacing.await.unwrap().unwrap();
+    for no in 0..PAGES {
+        read(&store, space, no).await.unwrap();
+    }
+    let benefits = || (0..PAGES).map(|no| store.why(PageId::new(space, no)).unwrap().benefit_ms);
+    let before: Vec<_> = benefits().collect();
+    assert!(before.iter().flatten().any(|benefit| *benefit > 0.0));
+    store.policies().set_costs(costs).unwrap();
+    assert!(benefits().eq(before), "they are as by the costs set last");
+}
+
+/// Whether the pool's policy simulates an SSD, judged by a workload: without one, GD2L and LRU are the same.
+async fn simulates_an_ssd(store: &PageStore, space: SpaceId) -> bool {
+    let mut at = 1_u32;
+    for _ in 0..2_000 {
+        at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let (a, b) = (at >> 8 & 0xFFF, at >> 20);
+        read(store, space, a.min(b) * PAGES / 0x1000).await.unwrap();
+    }
+    let costs = store.stats().pool_choice.unwrap().costs;
+    let cost = |name: &str| costs.iter().find(|(other, _)| *other == name).unwrap().1.to_bits();
+    cost("gd2l") != cost("lru")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pools_policy_simulates_the_ssd_in_use() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    // A new policy has compared nothing yet.
+    store.set_pool_policy("auto").unwrap();
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    assert!(!simulates_an_ssd(&store, space).await);
+    store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+    assert!(simulates_an_ssd(&store, space).await);
+}
+
+/// The schedule: the pool's policy is replaced by one built for the slots of an SSD that is exchanged
+/// meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_pool_policy_set_during_an_exchange_simulates_the_ssd_in_use() {
+    let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    for round in 0..40 {
+        // The last call of each begins while the SSD is in use.
+        let setting = [(); 3].map(|()| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || {
+                while store.ssd().mode() != SsdMode::Off {
+                    store.set_pool_policy("auto").unwrap();
+                }
+            })
+        });
+        store.ssd().set_mode(SsdMode::Off).await.unwrap();
+        for thread in setting {
+            thread.join().unwrap();
+        }
+        assert!(!simulates_an_ssd(&store, space).await, "round {round}");
+        store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+    }
 }

@@ -397,6 +397,13 @@ impl SsdTier {
         Ok(())
     }
 
+    /// Informs the policy of the pages in memory, none of which leaves it meanwhile: a new SSD's policy knows
+    /// of no page.
+    pub fn note_buffered(&self, pages: &[PageId]) {
+        let now = self.core.now();
+        self.core.state.lock().slots.note_buffered(pages, now);
+    }
+
     /// Why writes are refused for a cause that does not lie with the SSD; no exchange of the SSD succeeds
     /// then.
     #[must_use]

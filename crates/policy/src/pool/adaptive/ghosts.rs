@@ -87,7 +87,7 @@ impl Ghosts {
         };
         Self {
             ghosts: Ranking::ALL.iter().map(ghost).collect(),
-            below: Below::new((rate * slots as f64) as usize),
+            below: Below::new(((rate * slots as f64) as usize).min(slots_max(frames))),
             frames: sampled,
             hash_max: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
             costs,
@@ -225,10 +225,14 @@ impl Ghosts {
 /// The number of frames of a ghost.
 fn sampled_frames(frames: usize, slots: usize) -> usize {
     let wanted = ((frames as f64 * SHARE) as usize).max(FRAMES_MIN);
-    // A slot of the ghosts' SSDs takes 90 bytes: with 1.4 slots per frame of the pool, 0.8 % of its memory at
-    // 16 KiB a page.
-    let affordable = (frames * 7 / 5).max(SLOTS_ALWAYS) as f64 / slots.max(1) as f64;
+    let affordable = slots_max(frames) as f64 / slots.max(1) as f64;
     wanted.min((affordable * frames as f64) as usize).min(frames).max(1)
+}
+
+/// The maximum number of slots of a ghost's SSD. A slot takes 90 bytes in all ghosts together: with 1.4 slots
+/// per frame of the pool, 0.8 % of its memory at 16 KiB a page.
+fn slots_max(frames: usize) -> usize {
+    (frames * 7 / 5).max(SLOTS_ALWAYS)
 }
 
 #[cfg(test)]
@@ -309,7 +313,10 @@ mod tests {
             assert!(sampled >= 1 && sampled <= frames, "{sampled} of {frames}");
             assert!(5 * sampled * slots / frames <= 7 * frames, "{frames}, {slots}: {sampled}");
         }
-        for (frames, slots) in [(512, 5120), (1000, 10_000), (4000, 16_000), (50_000, 1_000_000)] {
+        // Above the last one, a ghost of one frame would have more slots than the bound.
+        for (frames, slots) in
+            [(512, 5120), (1000, 10_000), (4000, 16_000), (50_000, 1_000_000), (512, 4_000_000)]
+        {
             let share =
                 Ghosts::new(frames, slots, Costs::PAPER).memory_bytes() as f64 / (frames * 16_384) as f64;
             assert!(share < 0.01, "{frames} frames, {slots} slots: {:.2} %", 100.0 * share);

@@ -21,10 +21,7 @@ impl Slots {
         for (_, slot, page) in &copies {
             self.policy.recovered(*page, *slot);
         }
-        // Report them as sequential, like allocated pages: nothing is known of their reads.
-        for page in buffered {
-            self.policy.read(*page, None, Access::Sequential, now);
-        }
+        self.note_buffered(buffered, now);
         let ids = (0..self.params.slots).map(SlotId);
         let free = ids.filter(|slot| self.slots[slot.at()].is_free()).collect();
         self.alloc = Alloc::new(self.policy.append_group(), &self.params);
@@ -32,6 +29,14 @@ impl Slots {
         self.zones_changed();
         // The next checkpoint names another zone, so it is due even if nothing is written before it.
         self.changes += 1;
+    }
+
+    /// Informs the policy of the `buffered` pages.
+    pub fn note_buffered(&mut self, buffered: &[PageId], now: Millis) {
+        // Report them as sequential, like allocated pages: nothing is known of their reads.
+        for page in buffered {
+            self.policy.read(*page, None, Access::Sequential, now);
+        }
     }
 
     fn stored_copies(&self) -> impl Iterator<Item = (Stamp, SlotId, PageId)> + '_ {
