@@ -61,7 +61,7 @@ struct Args {
     #[arg(long, default_value_t = 0)]
     ssd_mib: u64,
     /// The number of concurrent clients.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     clients: u64,
     /// The duration of each workload in seconds.
     #[arg(long, default_value_t = 20)]
