@@ -174,11 +174,12 @@ fn a_command_stopped_at_any_moment_keeps_what_was_confirmed() {
             // Before the program has its handler, a signal kills it.
             assert!([None, Some(130), Some(0)].contains(&out.status.code()), "{what}");
             assert_eq!(entries(&dir), 3_000, "{what}");
+            // The signal may arrive between the backup's last step, a rename, and the end of the program.
             if command == "backup" {
-                assert_eq!(to.exists(), out.status.success(), "{what}");
+                assert!(to.exists() || !out.status.success(), "{what}");
+                assert!(!to.exists() || entries(&to) == 3_000, "{what}");
             }
             if out.status.success() {
-                assert!(command != "backup" || entries(&to) == 3_000, "{what}");
                 break;
             }
             stopped += 1;
