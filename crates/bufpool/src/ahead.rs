@@ -131,7 +131,7 @@ impl<T: Tier> Inner<T> {
                 Own::Later | Own::Nothing => return None,
             },
         };
-        if !self.name(frame, page) {
+        if !self.enter(frame, page) {
             self.frames.give_back(frame);
             return None;
         }

@@ -1,13 +1,13 @@
-//! What the embedder says of single spaces: how long their pages stay in memory, and how many may be there.
+//! Per-space hints of the embedder: how long a space's pages stay in memory, and how many frames it may have.
 //!
 //! [`HintedPool`](pagetier_policy::pool::HintedPool) decides which page leaves. This file counts the frames
-//! of each space with hints, as they are entered into the page table, so that pages being read count, too. A
+//! of each space with hints, as they are entered into the page table, so pages being read count too. A
 //! request at the quota takes the frame of another page of the space. If all of these are dirty or being
-//! read, it waits, but not for long; then, and if guards pin them, it takes a frame beyond the quota: no hint
-//! may make a request fail. Read-ahead takes at most half of a quota, so that it does not displace what it
-//! read.
+//! read, it waits briefly. If none becomes free, or guards pin them, it takes a frame beyond the quota: no
+//! hint may make a request fail. Read-ahead takes at most half of a quota, so that it does not displace the
+//! pages that it has read.
 //!
-//! Without hints, a miss and an eviction pay one relaxed load each; a hit pays nothing.
+//! Without hints, a miss and an eviction cost one relaxed load each; a hit costs nothing.
 
 use crate::evict::RETRY;
 use crate::frame::Frame;
@@ -87,7 +87,7 @@ impl Hints {
         self.with(space, beyond).unwrap_or(false)
     }
 
-    /// How a page of `space` is read that was requested on demand.
+    /// The access mode of a demand read of a page of `space`.
     pub(crate) fn access(&self, space: SpaceId) -> Access {
         match self.with(space, |hinted| hinted.hints.retention) {
             Some(Retention::ScanOnly) => Access::Sequential,
@@ -115,9 +115,9 @@ impl Hints {
 }
 
 impl<T: Tier> Pool<T> {
-    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Clean
-    /// pages beyond a quota leave at once, others as later requests need frames. Misses wait meanwhile: some
-    /// milliseconds per ten thousand pages in memory.
+    /// Replaces the hints of `space`. They apply at once to its pages in memory. Clean pages beyond a quota
+    /// leave at once, others as later requests need frames. Misses wait meanwhile: some milliseconds per ten
+    /// thousand pages in memory.
     pub fn set_hints(&self, space: SpaceId, hints: PoolHints) {
         let (inner, frames) = (&self.inner, &self.inner.frames);
         let hints = PoolHints { frames_max: hints.frames_max.map(|max| max.max(1)), ..hints };
@@ -141,7 +141,7 @@ impl<T: Tier> Pool<T> {
         inner.trim(space);
     }
 
-    /// How the pages of `space` are treated.
+    /// The hints of `space`.
     #[must_use]
     pub fn hints(&self, space: SpaceId) -> PoolHints {
         self.inner.frames.hints.with(space, |hinted| hinted.hints).unwrap_or_default()
@@ -183,7 +183,7 @@ impl<T: Tier> Inner<T> {
             }
             match self.evict_own(page.space) {
                 Own::Frame(frame) => return Ok(Some(frame)),
-                // Pages that cannot be written do not hold up a request.
+                // A request does not wait for pages that cannot be written.
                 Own::Later if Instant::now() < until && self.last_failure.lock().is_none() => {}
                 Own::Later | Own::Nothing => return Ok(None),
             }
@@ -208,7 +208,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// Evicts a page of `space`; two while it has more frames than its quota, which may be new.
+    /// Evicts a page of `space`, or two while the space exceeds its quota (which may have just been lowered).
     pub(crate) fn evict_own(&self, space: SpaceId) -> Own {
         let mut policy = self.policy.lock();
         self.drain_hits(&mut policy);
@@ -232,7 +232,7 @@ impl<T: Tier> Inner<T> {
                 break;
             }
         }
-        // Pages that are being read have no place in its order yet.
+        // The policy does not know pages that are being read yet.
         later |= self.frames.hints.held(space).is_some_and(|held| held > policy.frames_of(space));
         match taken {
             Some(frame) => Own::Frame(frame),

@@ -150,7 +150,7 @@ impl<T: Tier> Pool<T> {
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
         let frame = inner.free_frame(page).await?;
-        if !inner.name(frame, page) {
+        if !inner.enter(frame, page) {
             inner.frames.give_back(frame);
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Ends a pool: writes its pages, removes them from memory, and lets no page in.
+//! Ends a pool: writes its pages, removes them from memory, and admits no further page.
 //!
 //! A hit checks nothing for this. Once [`Pool::retire`] has removed every page from the table, every request
 //! is a miss, and misses are refused.
