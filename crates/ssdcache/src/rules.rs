@@ -246,7 +246,7 @@ impl Rules {
     }
 
     /// The places of the ring to wipe, and the place at which the ring continues.
-    pub(crate) fn ring_goes_on(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
+    pub(crate) fn ring_continues(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
         if self.lack(Mutation::RingFromZero) { (Vec::new(), 0) } else { (outdated, from) }
     }
 }

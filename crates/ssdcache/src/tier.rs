@@ -46,7 +46,7 @@ pub struct TierStats {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
-    /// Copies of pages whose space is kept off the SSD: they are about to leave.
+    /// Copies of pages whose space is kept off the SSD: they are being removed.
     pub leaving: u64,
     /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
     /// SSD.
@@ -147,7 +147,7 @@ impl SsdTier {
         self.core.state.lock().slots.highest_page(space)
     }
 
-    /// Gives the policy new device costs.
+    /// Passes new device costs to the policy.
     pub fn set_costs(&self, costs: Costs) {
         self.core.set_costs(costs);
     }
@@ -397,8 +397,8 @@ impl SsdTier {
         Ok(())
     }
 
-    /// Informs the policy of the pages in memory, none of which leaves it meanwhile: a new SSD's policy knows
-    /// of no page.
+    /// Informs the policy of the pages in memory, none of which leaves memory meanwhile. A new SSD's policy
+    /// knows no pages.
     pub fn note_buffered(&self, pages: &[PageId]) {
         let now = self.core.now();
         self.core.state.lock().slots.note_buffered(pages, now);

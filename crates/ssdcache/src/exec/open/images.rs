@@ -18,7 +18,7 @@ const RUN_BYTES_MAX: usize = 512 << 10;
 pub(crate) enum Content {
     /// A sound image of this store.
     Image(Image),
-    /// No sound image: nothing, or a torn or rotten one.
+    /// No sound image: nothing, or a torn or corrupt one.
     None,
     /// The place cannot be read, although the device works.
     Unreadable(DeviceError),

@@ -144,7 +144,7 @@ impl Slots {
     pub(super) fn start_after_recovery(&mut self, free: Vec<SlotId>, newest: Option<SlotId>) {
         match &mut self.alloc {
             Alloc::Zone(lists) => lists.start_with(free),
-            Alloc::Circle(circle) => circle.go_on_after(newest),
+            Alloc::Circle(circle) => circle.continue_after(newest),
         }
     }
 
