@@ -88,7 +88,7 @@ impl Kv {
             Some(_) => Tree::open(opened, logged, space),
             None if wal.is_new() => {
                 let tree = Tree::create(opened, logged, space, wal.id()).await?;
-                // The log's identity is on disk from here on, whatever becomes of the first life.
+                // The log's identity is on disk from here on, even if the first opening does not complete.
                 store.sync().await?;
                 tree
             }
