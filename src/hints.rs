@@ -1,4 +1,4 @@
-//! What an engine says of single spaces.
+//! The hints of an engine for single spaces.
 
 use crate::error::Error;
 use crate::shared::Shared;
@@ -9,8 +9,8 @@ use pagetier_policy::pool::{PoolHints, Retention};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// What an engine says of a space, so that the store treats its pages in another way than the policies would.
-/// See [`Spaces::set_hints`]. By default it says nothing.
+/// Hints for a space: the store treats its pages differently from what the policies would decide. See
+/// [`Spaces::set_hints`]. By default there are none.
 ///
 /// ```
 /// use pagetier::{Retention, SpaceHints};
@@ -34,7 +34,7 @@ pub struct SpaceHints {
 }
 
 impl SpaceHints {
-    /// Says nothing.
+    /// No hints.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -48,8 +48,8 @@ impl SpaceHints {
     }
 
     /// Keeps its pages off the SSD: changed ones go home, and clean ones that leave memory get no copy.
-    /// Copies that are there leave in the background; only copies are written home first. On their way home,
-    /// changed pages pass through the doublewrite ring, which is on the SSD, too. Default: the SSD's policy
+    /// Existing copies are removed in the background; only copies are written home first. On their way home,
+    /// changed pages pass through the doublewrite ring, which is also on the SSD. Default: the SSD's policy
     /// decides.
     #[must_use]
     pub fn never_to_ssd(mut self, never: bool) -> Self {
@@ -59,13 +59,10 @@ impl SpaceHints {
 
     /// A quota: at most `frames` frames hold its pages, or one if that is 0. A frame is a page of the pool
     /// ([`crate::Stats::frames`]). At the quota, the page of the space that was used longest ago makes room
-    /// for the next.
-    ///
-    /// No request fails because of it. If all of those pages are dirty or being read, a request waits up to
-    /// 100 ms for one. After that, if writes fail, and if guards pin all pages, it takes a frame beyond the
-    /// quota, as threads may that request pages of the space at the same instant. Later requests give such
-    /// frames back.
-    /// Default: no quota.
+    /// for the next.  No request fails because of it. If all of those pages are dirty or being read, a
+    /// request waits up to 100 ms for one. After that, or if writes fail, or if guards pin all pages, it
+    /// takes a frame beyond the quota. Threads that request pages of the space at the same instant may also
+    /// exceed it. Later requests give such frames back. Default: no quota.
     #[must_use]
     pub fn frames_max(mut self, frames: u64) -> Self {
         self.frames_max = Some(frames);
@@ -79,17 +76,17 @@ impl SpaceHints {
 }
 
 /// The hints of all spaces. Its lock precedes all others that are not held across an `.await`: pool and tier
-/// learn of the hints under it.
+/// are informed of the hints under it.
 pub(crate) type AllHints = parking_lot::Mutex<FxHashMap<SpaceId, SpaceHints>>;
 
 impl Spaces<'_> {
-    /// Sets what is said of `space`, in place of what was said before. Pool and SSD follow at once; copies of
-    /// a space that is kept off the SSD leave in the background, until [`crate::TierStats::leaving`] is 0.
-    /// Misses wait meanwhile, some milliseconds per ten thousand pages in memory.
+    /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off the
+    /// SSD are removed in the background, until [`crate::TierStats::leaving`] is 0. Misses wait meanwhile,
+    /// some milliseconds per ten thousand pages in memory.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
     /// SSD, until the space is removed or the store is closed: an engine sets them after each opening. A
-    /// recovery may find copies on the SSD that had left it; they leave again then.
+    /// recovery may find copies that had been removed from the SSD; they are then removed again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -129,7 +126,7 @@ impl Spaces<'_> {
         Ok(())
     }
 
-    /// What is said of `space`.
+    /// The hints of `space`.
     ///
     /// # Errors
     /// The space does not exist.
@@ -144,7 +141,7 @@ impl Shared {
         self.hints.lock().get(&space).copied().unwrap_or_default()
     }
 
-    /// Forgets what is said of `space`, which is being dropped and has no page in memory or on the SSD.
+    /// Forgets the hints of `space`, which is being dropped and has no page in memory or on the SSD.
     pub(crate) fn forget_hints(&self, space: SpaceId) {
         let mut all = self.hints.lock();
         if all.remove(&space).is_some() {
@@ -153,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// The spaces, each with what is said of it.
+    /// The spaces, each with its hints.
     pub(crate) fn spaces_with_hints(&self) -> Vec<SpaceInfo> {
         let mut spaces = self.volume.list();
         for space in &mut spaces {

@@ -14,9 +14,9 @@
 //!   writes it, with the contents, to another file before it acts on it.
 //! - *The flush or a write fails.* Any of the above, and later writes may be lost too. Nothing is appended to
 //!   this file again: the next save writes another file.
-//! - *A sector or a block rots.* The other copy is read. If both copies of a durable record are bad and a
-//!   later record is sound, the reader reports damage. The loss of both copies of the last record goes
-//!   undetected: that takes two faults.
+//! - *A sector or a block becomes corrupt.* The other copy is read. If both copies of a durable record are
+//!   bad and a later record is sound, the reader reports damage. The loss of both copies of the last record
+//!   goes undetected: that takes two faults.
 //! - *A new file replaces this one.* It is written whole, so its tail is blank.
 //! - *The file is cut, by a copy or its file system.* An append never changes its size, which the contents
 //!   state ([`Manifest::file_bytes`](crate::manifest::Manifest::file_bytes)): a shorter file is refused.

@@ -101,7 +101,7 @@ pub struct SpaceInfo {
     pub pages: u32,
     /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
-    /// What the engine says of it.
+    /// Its hints.
     pub hints: SpaceHints,
     /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
     pub frames: Option<u64>,

@@ -90,7 +90,7 @@ impl Draft {
         let Self { file, dir, partial, bytes, .. } = self;
         let path = dir.join(name_of(number));
         blocking(move || {
-            // Open to the end: its lock keeps the next backup out.
+            // Keep it open to the end: its lock keeps the next backup out.
             let Some(file) = file else { return Err(BackupError::Runtime) };
             file.sync_all().map_err(BackupError::io(&partial))?;
             std::fs::rename(&partial, &path).map_err(BackupError::io(&path))?;
@@ -194,7 +194,7 @@ impl PageStore {
             Ok((id, upto)) => (*upto, Some(id.clone())),
             Err(_) => (0, None),
         };
-        // Leaves little for the sync below: the next backup copies again what that one writes.
+        // Leave little for the sync below: the next backup copies the pages that it writes again.
         self.sync().await?;
         // The parent module explains this order.
         let upto = self.shared.builder.rules().backed_up(self.shared.tier.fresh_stamp());

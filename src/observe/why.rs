@@ -38,7 +38,7 @@ pub struct PageWhy {
     pub group: Option<GroupFactor>,
     /// The SSD's mode.
     pub ssd_mode: &'static str,
-    /// What the engine says of its space.
+    /// The hints of its space.
     pub hints: SpaceHints,
 }
 
