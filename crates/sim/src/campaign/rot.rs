@@ -1,5 +1,5 @@
-//! Rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs the
-//! damage, or names it in an error; it never returns an older page.
+//! Bit rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs
+//! the damage, or names it in an error; it never returns an older page.
 
 use super::coverage::State;
 use super::hazard::Hazard;
@@ -17,7 +17,7 @@ use rand::rngs::SmallRng;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The structure that rots.
+/// The structure that becomes corrupt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Structure {
     HddSuperblock,
@@ -65,7 +65,7 @@ impl Structure {
     }
 }
 
-/// Makes a structure of a crashed store rot, and recovers the store.
+/// Corrupts a structure of a crashed store, and recovers the store.
 pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
     let Crash { plan, moment, outcome } = crash;
     let (hdd, ssd, _power) = crash.devices();

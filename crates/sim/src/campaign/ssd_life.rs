@@ -72,7 +72,7 @@ struct World {
     failed: bool,
     /// The newest version when the store was opened: the store may not know which older versions are at home.
     opened_at: u32,
-    /// Some slots have rotted since the last readmission.
+    /// Some slots have become corrupt since the last readmission.
     rotten: bool,
     /// The power stayed on at the last crash.
     killed: bool,
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// Makes the SSD vanish for a while; some of its slots may rot meanwhile.
+    /// Makes the SSD vanish for a while; some of its slots may become corrupt meanwhile.
     async fn fail(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
         self.story.push("SSD gone".to_owned());
         self.probe.ssd.set_present(false);
