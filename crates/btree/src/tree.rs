@@ -14,8 +14,8 @@
 //!
 //! **Structure.** Changes to several pages lock `structure` in shared mode; [`Tree::check`] locks it
 //! exclusively, so that no page joins or leaves the tree during its walk. A task locks it before it latches a
-//! page. Before that, it takes the pages that it may latch from `latch_budget`, so that such changes never pin every
-//! frame.
+//! page. Before that, it takes the pages that it may latch from `latch_budget`, so that such changes never
+//! pin every frame.
 //!
 //! **Records.** Each change is one mini-transaction. It first waits for all of its pages and then changes
 //! them without an await point, so an error or a dropped future leaves the tree unchanged. A delete that
