@@ -37,7 +37,7 @@ pub(crate) struct Place {
     /// Memory, in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
     pub(crate) memory_mib: u64,
-    /// Open although the SSD is lost or cannot be used; without its file, the store goes on without an SSD
+    /// Open although the SSD is lost or cannot be used; without its file, the store continues without an SSD
     #[arg(long)]
     pub(crate) accept_ssd_loss: bool,
 }
