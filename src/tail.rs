@@ -246,9 +246,9 @@ mod tests {
         let (bytes, end) = file(&records);
         for unit in [SECTOR, BLOCK] {
             for at in (BLOCK..end.file_end()).step_by(unit) {
-                let mut rotten = bytes.clone();
-                rotten[at..at + unit].fill(0xa5);
-                assert_eq!(parse(&rotten).unwrap().records, records, "{unit} bytes at {at}");
+                let mut corrupt = bytes.clone();
+                corrupt[at..at + unit].fill(0xa5);
+                assert_eq!(parse(&corrupt).unwrap().records, records, "{unit} bytes at {at}");
             }
         }
     }
@@ -257,11 +257,11 @@ mod tests {
     fn a_record_lost_in_both_copies_is_damage_if_another_follows() {
         let (bytes, _) = file(&[r#""a""#, r#""b""#, r#""c""#]);
         for nth in 0..3 {
-            let mut rotten = bytes.clone();
+            let mut corrupt = bytes.clone();
             for copy in 0..2 {
-                rotten[BLOCK + copy * BLOCK + nth * SECTOR] ^= 1;
+                corrupt[BLOCK + copy * BLOCK + nth * SECTOR] ^= 1;
             }
-            match parse(&rotten) {
+            match parse(&corrupt) {
                 Err(why) => assert!(nth < 2, "{nth}: {why}"),
                 Ok(parsed) => assert_eq!((nth, parsed.records.len()), (2, 2)),
             }

@@ -6,8 +6,8 @@
 //! operations itself. It does not wait for the task, which may be scheduled on the very thread that drops the
 //! device.
 //!
-//! **Locking.** The lock on [`ReapedBy`] is held while a pass reaps, but not while operations are completed: a
-//! completion may drop the device's last handle, and thereby end the reaping that it is part of.
+//! **Locking.** The lock on [`ReapedBy`] is held while a pass reaps, but not while operations are completed:
+//! a completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
 use crate::uring_core::{Pass, UringCore};
 use parking_lot::Mutex;

@@ -165,8 +165,8 @@ async fn quiet_faults() {
     assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
 
     device.flip_bit(10, 3);
-    let rotten = read(&device, 0).await.expect("read");
-    assert_eq!((rotten[10], rotten[9]), (1 ^ 8, 1));
+    let corrupt = read(&device, 0).await.expect("read");
+    assert_eq!((corrupt[10], corrupt[9]), (1 ^ 8, 1));
 
     device.inject(Fault::new(FaultEffect::Short).times(1));
     write(&device, 0, 4).await.expect("continued");

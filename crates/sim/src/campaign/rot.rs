@@ -82,8 +82,8 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     let extent = ["a bit", "a sector", "a block"][rng.random_range(0..3)];
     let mut manifest = moment.manifest.fork();
     if structure == Structure::Manifest {
-        let Some(rotten) = rotten_manifest(&manifest, extent, rng) else { return Ok(()) };
-        manifest = rotten;
+        let Some(corrupt) = corrupt_manifest(&manifest, extent, rng) else { return Ok(()) };
+        manifest = corrupt;
     } else {
         let range = match structure {
             Structure::RingedHome | Structure::Home => home(moment, &layout, structure, rng),
@@ -144,7 +144,7 @@ fn spoil(device: &SimDevice, range: Range<u64>, extent: &str, rng: &mut SmallRng
     }
 }
 
-fn rotten_manifest(manifest: &MemoryManifest, extent: &str, rng: &mut SmallRng) -> Option<MemoryManifest> {
+fn corrupt_manifest(manifest: &MemoryManifest, extent: &str, rng: &mut SmallRng) -> Option<MemoryManifest> {
     let mut bytes = manifest.to_bytes().filter(|bytes| !bytes.is_empty())?;
     let at = rng.random_range(0..bytes.len());
     if extent == "a bit" {

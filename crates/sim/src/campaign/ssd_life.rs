@@ -73,7 +73,7 @@ struct World {
     /// The newest version when the store was opened: the store may not know which older versions are at home.
     opened_at: u32,
     /// Some slots have become corrupt since the last readmission.
-    rotten: bool,
+    corrupted: bool,
     /// The power stayed on at the last crash.
     killed: bool,
     states: States,
@@ -111,7 +111,7 @@ impl World {
             background: false,
             failed: false,
             opened_at: 0,
-            rotten: false,
+            corrupted: false,
             killed: outcome.keeps_power(),
             states,
             story: Vec::new(),
@@ -147,7 +147,7 @@ impl World {
                 }
             }
             self.probe.violation()?;
-            if self.rotten {
+            if self.corrupted {
                 return Ok(());
             }
             self.crash();
@@ -376,7 +376,7 @@ impl World {
                 self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);
             }
             self.story.push("rot".to_owned());
-            self.rotten = true;
+            self.corrupted = true;
         }
         self.probe.ssd.set_present(true);
         Ok(())
@@ -438,7 +438,7 @@ impl World {
         };
         self.background &= !waits;
         if act == Act::Readmit && done.is_ok() && !self.background {
-            self.rotten = false;
+            self.corrupted = false;
         }
         if self.background {
             return Ok(());
@@ -450,7 +450,7 @@ impl World {
         if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
-        if store.stats().ssd.refusing.is_none() && !self.rotten {
+        if store.stats().ssd.refusing.is_none() && !self.corrupted {
             let _ = self.settle(store, false).await?;
         }
         Ok(())
