@@ -117,7 +117,7 @@ impl Adaptive {
         let ghosts = Ghosts::new(slots, frames, costs);
         Self {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
-            zone: Zone::new(slots),
+            zone: Zone::steady(slots),
             dirty: DirtySlots::default(),
             sketch: Sketch::new(params.sketch_bytes_per_slot.saturating_mul(slots)),
             ghosts,
