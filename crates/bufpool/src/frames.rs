@@ -14,6 +14,7 @@ use crate::word::{Mode, Released};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
@@ -24,7 +25,7 @@ pub(crate) struct Frames {
     /// Every frame that the pool ever had.
     pub(crate) all: Growable<Frame>,
     pub(crate) table: Table,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: Arc<Waiters>,
     pub(crate) hints: Hints,
     pub(crate) free: SegQueue<FrameId>,
     /// The frames that the pool has given up: neither free nor in use, and without memory.
@@ -48,7 +49,7 @@ impl Frames {
             arena: Arena::new(max, page_bytes)?,
             all: Growable::new(max, || Frame::new(crate::table::NONE))?,
             table: Table::new(count, max)?,
-            waiters: Waiters::new(),
+            waiters: Arc::new(Waiters::new()),
             hints: Hints::default(),
             free: SegQueue::new(),
             given_up: Mutex::new(Vec::new()),

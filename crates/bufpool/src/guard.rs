@@ -1,8 +1,8 @@
 //! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held
 //! across `.await`. A guard borrows its pool, or keeps it alive.
 
+use crate::holders::TaskId;
 use crate::inner::Inner;
-use crate::stalls::TaskId;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};

@@ -15,6 +15,7 @@ mod frames;
 mod guard;
 mod hints;
 mod hits;
+mod holders;
 mod inner;
 mod load;
 mod look;
@@ -35,6 +36,7 @@ mod table;
 mod tier;
 mod wait;
 mod waiters;
+mod watch;
 mod word;
 
 pub use ahead::Scan;

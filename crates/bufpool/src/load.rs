@@ -21,7 +21,6 @@ use pagetier_page::PageId;
 use pagetier_policy::{Access, FrameId, FramePolicy, Home};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::Notify;
 use tracing::field;
 
 impl<T: Tier> Inner<T> {
@@ -103,7 +102,7 @@ impl<T: Tier> Inner<T> {
             let word = &self.frames.at(frame).word;
             match word.try_latch(mode) {
                 Attempt::Latched => {}
-                Attempt::Busy if word.pin() => self.wait_for_latch(frame, page, mode).await?,
+                Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, page, mode).await?,
                 // The frame is being evicted under the bucket's lock: wait for that, then retry.
                 Attempt::Busy | Attempt::Gone => {
                     drop(self.frames.table.lock(page));
@@ -114,23 +113,6 @@ impl<T: Tier> Inner<T> {
                 return Ok(Some(frame));
             }
             self.frames.release(frame, mode);
-        }
-    }
-
-    /// Waits for the latch of `frame`, which is pinned.
-    async fn wait_for_latch(&self, frame: FrameId, page: PageId, mode: Mode) -> Result<(), PoolError> {
-        let latched = Wait::new(&self.frames, frame, mode);
-        if !cfg!(debug_assertions) || cfg!(loom) {
-            let _waiting = self.stalls.wait(On::Latch, page);
-            latched.await;
-            return Ok(());
-        }
-        let refused = Arc::new(Notify::new());
-        let _waiting = self.stalls.wait_for_latch(page, &refused);
-        tokio::select! {
-            biased;
-            () = latched => Ok(()),
-            () = refused.notified() => Err(PoolError::Deadlock { page }),
         }
     }
 

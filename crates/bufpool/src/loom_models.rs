@@ -17,6 +17,7 @@
 //! | the waiters' flag set after the attempt | deadlocks, in seven models |
 //! | a cancelled waiter that forgets its grant | `a_cancelled_waiter_leaves_nothing_and_blocks_no_task` |
 //! | a cancelled waiter that does not let those behind it in | `a_cancelled_waiter_lets_those_behind_it_in` |
+//! | the waits searched before the watch is marked as resting; a wait that wakes it before it is queued | `the_task_that_checks_the_waits_rests_only_if_it_will_be_woken` |
 //! | a second write of a page staged beside the first | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
 //! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
@@ -38,7 +39,8 @@ use crate::pool::Pool;
 use crate::resize::Shrinking;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use crate::wait::Wait;
-use crate::word::{Attempt, Mode};
+use crate::waiters::Waiters;
+use crate::word::{Attempt, Mode, Word};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;
 use loom::thread;
@@ -227,9 +229,12 @@ fn give_up(pool: &Pool<Numbers>) {
         return frames.release(FIRST, Mode::Exclusive);
     }
     if frames.at(FIRST).word.pin() {
-        let mut wait = Box::pin(Wait::new(frames, FIRST, Mode::Exclusive));
+        let mut wait = Box::pin(Wait::new(frames, FIRST, A, Mode::Exclusive));
         match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(()) => frames.release(FIRST, Mode::Exclusive),
+            Poll::Ready(latched) => {
+                assert!(latched.is_ok());
+                frames.release(FIRST, Mode::Exclusive);
+            }
             Poll::Pending => drop(wait),
         }
     }
@@ -259,6 +264,25 @@ fn a_cancelled_waiter_lets_those_behind_it_in() {
         join(vec![gives_up, waits]);
         drop(held);
         at_rest(&pool);
+    });
+}
+
+#[test]
+fn the_task_that_checks_the_waits_rests_only_if_it_will_be_woken() {
+    model(3, || {
+        let waiters = Arc::new(Waiters::new());
+        let watch = Arc::clone(&waiters.watch);
+        watch.wake();
+        let theirs = Arc::clone(&waiters);
+        let waits = thread::spawn(move || {
+            let word = Word::new();
+            word.begin_fill();
+            let request = (FIRST, A, Mode::Exclusive);
+            assert!(theirs.enqueue(request, &word, Waker::noop()).is_some(), "the latch is held");
+        });
+        let rests = watch.rest(|| !waiters.is_empty());
+        join(vec![waits]);
+        assert!(watch.is_awake(), "the task misses a wait; it rests: {rests}");
     });
 }
 

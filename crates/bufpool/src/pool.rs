@@ -51,7 +51,7 @@ impl<T: Tier> Pool<T> {
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
         tokio::spawn(crate::clean::run(Arc::downgrade(&inner), clean, needed));
-        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner.stalls), inner.stalls.woken()));
+        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch())));
         Ok(Self { inner })
     }
 

@@ -1,17 +1,20 @@
 //! Logs waits that take long, so that a hang explains itself.
 //!
-//! Every wait for a latch, a frame, the log or the storage below registers here; a hit never does. While
-//! there are waits, a task checks them once a second and warns of each one that is old, again whenever its
-//! age has doubled. In debug builds it also refuses a wait for a latch that the waiting task itself holds.
+//! A wait for a frame, the log or the storage below registers here; a wait for a latch is found in its queue
+//! (`waiters`); a hit never waits. While there are waits, a task checks them once a second and warns of each
+//! one that is old, again whenever its age has doubled. In debug builds it also refuses a wait for a latch
+//! that the waiting task itself holds.
 
+use crate::holders::Holders;
+use crate::waiters::{Ticket, Waiters};
+use crate::watch::Watch;
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The age of a wait at the first warning.
@@ -41,25 +44,27 @@ impl fmt::Display for On {
     }
 }
 
-#[derive(Debug)]
+/// Identifies a wait among all of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum WaitId {
+    Registered(u64),
+    Latch(Ticket),
+}
+
+/// A wait, as a check finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Waiting {
+    id: WaitId,
     on: On,
     page: PageId,
-    since: Instant,
-    /// The age at which to warn next.
-    warn_at: Duration,
-    task: TaskId,
-    refused: Option<Arc<Notify>>,
 }
 
 /// The waits at this moment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Stalls {
-    waits: Mutex<FxHashMap<u64, Waiting>>,
+    registered: Mutex<FxHashMap<u64, (On, PageId)>>,
     ids: AtomicU64,
-    /// The task checks the waits, or has been woken to.
-    watched: AtomicBool,
-    woken: Arc<Notify>,
+    waiters: Arc<Waiters>,
     pub(crate) holders: Holders,
 }
 
@@ -71,78 +76,109 @@ pub(crate) struct Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.stalls.waits.lock().remove(&self.id);
+        self.stalls.registered.lock().remove(&self.id);
     }
 }
 
 impl Drop for Stalls {
     fn drop(&mut self) {
         // Wake the task: it finds the pool gone and ends.
-        self.woken.notify_one();
+        self.watch().end();
     }
 }
 
 impl Stalls {
-    /// Registers a wait on behalf of `page`.
+    /// `waiters` has the waits for latches.
+    pub(crate) fn new(waiters: Arc<Waiters>) -> Self {
+        let (registered, ids) = (Mutex::default(), AtomicU64::new(0));
+        Self { registered, ids, waiters, holders: Holders::default() }
+    }
+
+    /// Registers a wait on behalf of `page`, for anything but a latch.
     pub(crate) fn wait(&self, on: On, page: PageId) -> Registered<'_> {
-        self.register(on, page, None)
-    }
-
-    /// Registers a wait for the latch of `page`; `refused` is notified if it cannot end.
-    pub(crate) fn wait_for_latch(&self, page: PageId, refused: &Arc<Notify>) -> Registered<'_> {
-        self.register(On::Latch, page, Some(Arc::clone(refused)))
-    }
-
-    fn register(&self, on: On, page: PageId, refused: Option<Arc<Notify>>) -> Registered<'_> {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        let task = TaskId::current();
-        let waiting = Waiting { on, page, since: Instant::now(), warn_at: LONG, task, refused };
-        self.waits.lock().insert(id, waiting);
-        if !self.watched.swap(true, Ordering::AcqRel) {
-            self.woken.notify_one();
-        }
+        self.registered.lock().insert(id, (on, page));
+        self.watch().wake();
         Registered { stalls: self, id }
     }
 
-    pub(crate) fn woken(&self) -> Arc<Notify> {
-        Arc::clone(&self.woken)
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.waiters.watch
+    }
+
+    fn waits(&self) -> Vec<Waiting> {
+        let registered = self.registered.lock();
+        let other = registered.iter().map(|(id, &(on, page))| (WaitId::Registered(*id), on, page));
+        let mut waits: Vec<_> = other.map(|(id, on, page)| Waiting { id, on, page }).collect();
+        drop(registered);
+        let latches = self.waiters.waits().into_iter();
+        waits.extend(latches.map(|(ticket, page)| Waiting {
+            id: WaitId::Latch(ticket),
+            on: On::Latch,
+            page,
+        }));
+        waits
+    }
+
+    fn any(&self) -> bool {
+        !self.registered.lock().is_empty() || !self.waiters.is_empty()
     }
 
     /// Warns of old waits, and refuses those that cannot end. Returns whether there is any wait.
-    fn look(&self) -> bool {
-        let mut waits = self.waits.lock();
-        for waiting in waits.values_mut() {
-            let age = waiting.since.elapsed();
-            if age < waiting.warn_at {
-                continue;
-            }
-            waiting.warn_at = age * 2;
-            let Waiting { on, page, .. } = waiting;
+    fn look(&self, ages: &mut Ages) -> bool {
+        let waits = self.waits();
+        for (Waiting { id, on, page }, age) in ages.due(&waits, Instant::now()) {
             tracing::warn!(page = %page, waited = ?age, "page {page} has waited {age:.0?} for {on}");
-            if let Some(refused) = &waiting.refused
-                && self.holders.holds(*page, waiting.task)
+            if let WaitId::Latch(ticket) = id
+                && self.holders.holds(page, ticket.task)
             {
-                refused.notify_one();
+                self.waiters.refuse(ticket);
             }
         }
         !waits.is_empty()
     }
+}
 
-    /// Stops the checks unless a wait has begun in the meantime. Returns whether it did.
-    fn rest(&self) -> bool {
-        self.watched.store(false, Ordering::Release);
-        self.waits.lock().is_empty() || self.watched.swap(true, Ordering::AcqRel)
+/// When a check first found a wait, and the age at which to warn of it next.
+#[derive(Debug)]
+struct Age {
+    since: Instant,
+    warn_at: Duration,
+}
+
+/// The ages of the waits. Only the task keeps them, so that no wait reads a clock: an age lacks the time
+/// before the first check that found the wait, at most [`LOOK_EVERY`].
+#[derive(Debug, Default)]
+struct Ages(FxHashMap<WaitId, Age>);
+
+impl Ages {
+    /// Notes `waits`, all that there are, and forgets those that have ended. Returns the ones to warn of, with
+    /// their ages.
+    fn due(&mut self, waits: &[Waiting], now: Instant) -> Vec<(Waiting, Duration)> {
+        let mut before = std::mem::take(&mut self.0);
+        let mut due = Vec::new();
+        for waiting in waits {
+            let mut age = before.remove(&waiting.id).unwrap_or(Age { since: now, warn_at: LONG });
+            let waited = now - age.since;
+            if waited >= age.warn_at {
+                age.warn_at = waited * 2;
+                due.push((*waiting, waited));
+            }
+            self.0.insert(waiting.id, age);
+        }
+        due
     }
 }
 
 /// The task that checks the waits. Ends with the pool.
-pub(crate) async fn run(stalls: Weak<Stalls>, woken: Arc<Notify>) {
+pub(crate) async fn run(stalls: Weak<Stalls>, watch: Arc<Watch>) {
     loop {
-        woken.notified().await;
+        watch.woken().await;
+        let mut ages = Ages::default();
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let Some(stalls) = stalls.upgrade() else { return };
-            if !stalls.look() && stalls.rest() {
+            if !stalls.look(&mut ages) && watch.rest(|| stalls.any()) {
                 break;
             }
         }
@@ -152,56 +188,40 @@ pub(crate) async fn run(stalls: Weak<Stalls>, woken: Arc<Notify>) {
     }
 }
 
-/// Identifies a task, or a thread that blocks on a future outside any task.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TaskId(#[cfg(debug_assertions)] (Option<tokio::task::Id>, std::thread::ThreadId));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
 
-impl TaskId {
-    #[cfg(debug_assertions)]
-    pub(crate) fn current() -> Self {
-        let task = tokio::task::try_id();
-        // A task may move between threads.
-        let thread = if task.is_some() { *FIRST_THREAD } else { std::thread::current().id() };
-        Self((task, thread))
+    const PAGE: PageId = PageId::new(SpaceId(1), 0);
+
+    fn wait(id: u64) -> Waiting {
+        Waiting { id: WaitId::Registered(id), on: On::Log, page: PAGE }
     }
 
-    #[cfg(not(debug_assertions))]
-    #[inline]
-    pub(crate) fn current() -> Self {
-        Self()
-    }
-}
-
-#[cfg(debug_assertions)]
-static FIRST_THREAD: std::sync::LazyLock<std::thread::ThreadId> =
-    std::sync::LazyLock::new(|| std::thread::current().id());
-
-/// The tasks that hold guards, by page. Only debug builds fill it, since that makes every hit slower.
-#[derive(Debug, Default)]
-pub(crate) struct Holders {
-    pages: Mutex<FxHashMap<PageId, Vec<TaskId>>>,
-}
-
-impl Holders {
-    pub(crate) fn add(&self, page: PageId) -> TaskId {
-        let task = TaskId::current();
-        self.pages.lock().entry(page).or_default().push(task);
-        task
+    /// The ages of the waits due after these numbers of seconds; `waits` are there at each check.
+    fn due(ages: &mut Ages, start: Instant, seconds: &[u64], waits: &[Waiting]) -> Vec<(Waiting, u64)> {
+        let at = |s: &u64| start + Duration::from_secs(*s);
+        let due = seconds.iter().flat_map(|s| ages.due(waits, at(s)));
+        due.map(|(waiting, age)| (waiting, age.as_secs())).collect()
     }
 
-    pub(crate) fn remove(&self, page: PageId, task: TaskId) {
-        let mut pages = self.pages.lock();
-        if let Some(tasks) = pages.get_mut(&page) {
-            if let Some(at) = tasks.iter().position(|one| *one == task) {
-                tasks.swap_remove(at);
-            }
-            if tasks.is_empty() {
-                pages.remove(&page);
-            }
-        }
+    #[test]
+    fn a_wait_is_due_when_it_is_old_and_whenever_its_age_has_doubled() {
+        let (mut ages, start) = (Ages::default(), Instant::now());
+        let seconds: Vec<u64> = (0..50).collect();
+        let found = due(&mut ages, start, &seconds, &[wait(1)]);
+        assert_eq!(found, [5, 10, 20, 40].map(|age| (wait(1), age)));
     }
 
-    fn holds(&self, page: PageId, task: TaskId) -> bool {
-        self.pages.lock().get(&page).is_some_and(|tasks| tasks.contains(&task))
+    #[test]
+    fn a_wait_that_ended_is_forgotten_and_another_one_starts_at_zero() {
+        let (mut ages, start) = (Ages::default(), Instant::now());
+        assert_eq!(due(&mut ages, start, &[0, 4], &[wait(1)]), []);
+        assert_eq!(due(&mut ages, start, &[5, 9], &[wait(2)]), []);
+        assert_eq!(ages.0.len(), 1);
+        assert_eq!(due(&mut ages, start, &[10], &[wait(2), wait(3)]), [(wait(2), 5)]);
+        assert_eq!(due(&mut ages, start, &[11], &[]), []);
+        assert!(ages.0.is_empty());
     }
 }

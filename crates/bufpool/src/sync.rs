@@ -8,7 +8,7 @@
 mod real {
     pub(crate) use crossbeam_queue::{ArrayQueue, SegQueue};
     pub(crate) use parking_lot::{Mutex, MutexGuard};
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 }
 
 #[cfg(loom)]
@@ -16,7 +16,7 @@ mod modelled {
     use std::collections::VecDeque;
 
     pub(crate) use loom::sync::MutexGuard;
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
     /// Locks like parking_lot's mutex: a panic ends the model, so poisoning does not arise.
     #[derive(Debug)]
@@ -97,6 +97,6 @@ mod modelled {
 }
 
 #[cfg(loom)]
-pub(crate) use modelled::{ArrayQueue, AtomicU32, AtomicU64, Mutex, MutexGuard, SegQueue};
+pub(crate) use modelled::{ArrayQueue, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, SegQueue};
 #[cfg(not(loom))]
-pub(crate) use real::{ArrayQueue, AtomicU32, AtomicU64, Mutex, MutexGuard, SegQueue};
+pub(crate) use real::{ArrayQueue, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, SegQueue};

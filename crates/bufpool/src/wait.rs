@@ -1,49 +1,47 @@
 //! Waiting for a latch.
 
 use crate::frames::Frames;
+use crate::params::PoolError;
+use crate::waiters::{Refused, Ticket};
 use crate::word::Mode;
+use pagetier_page::PageId;
 use pagetier_policy::FrameId;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Waits for the latch of a pinned frame. Cancel-safe: a dropped wait leaves neither latch nor pin.
+/// Waits for the latch of a pinned frame. Fails with [`PoolError::Deadlock`]. Cancel-safe: a dropped or failed
+/// wait leaves neither latch nor pin.
 pub(crate) struct Wait<'a> {
     frames: &'a Frames,
     frame: FrameId,
+    page: PageId,
     mode: Mode,
-    id: Option<u64>,
+    ticket: Option<Ticket>,
     done: bool,
 }
 
 impl<'a> Wait<'a> {
-    /// Takes over the caller's pin of `frame`.
-    pub(crate) fn new(frames: &'a Frames, frame: FrameId, mode: Mode) -> Self {
-        Self { frames, frame, mode, id: None, done: false }
+    /// Takes over the caller's pin of `frame`, where the caller found `page`.
+    pub(crate) fn new(frames: &'a Frames, frame: FrameId, page: PageId, mode: Mode) -> Self {
+        Self { frames, frame, page, mode, ticket: None, done: false }
     }
 }
 
 impl Future for Wait<'_> {
-    type Output = ();
+    type Output = Result<(), PoolError>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let word = &self.frames.at(self.frame).word;
-        let id = match self.id {
-            Some(id) => id,
-            None => match self.frames.waiters.enqueue(self.frame, self.mode, word) {
-                Some(id) => id,
-                None => {
-                    self.done = true;
-                    return Poll::Ready(());
-                }
-            },
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { frames, frame, page, mode, ticket, .. } = *self;
+        let turn = if let Some(ticket) = ticket {
+            frames.waiters.poll(ticket, cx.waker())
+        } else {
+            let word = &frames.at(frame).word;
+            self.ticket = frames.waiters.enqueue((frame, page, mode), word, cx.waker());
+            if self.ticket.is_some() { Poll::Pending } else { Poll::Ready(Ok(())) }
         };
-        self.id = Some(id);
-        if self.frames.waiters.poll(self.frame, id, cx.waker()) {
-            self.done = true;
-            return Poll::Ready(());
-        }
-        Poll::Pending
+        self.done = turn == Poll::Ready(Ok(()));
+        turn.map_err(|Refused| PoolError::Deadlock { page })
     }
 }
 
@@ -52,7 +50,7 @@ impl Drop for Wait<'_> {
         if self.done {
             return;
         }
-        let granted = self.id.is_some_and(|id| self.frames.waiters.cancel(self.frame, id));
+        let granted = self.ticket.is_some_and(|ticket| self.frames.waiters.cancel(ticket));
         if granted {
             self.frames.release(self.frame, self.mode);
         } else {

@@ -2,91 +2,260 @@
 //!
 //! A waiter holds a pin. The task that releases a latch acquires it on behalf of the next waiters in line. A
 //! waiter that is dropped returns a latch it was granted, and lets those behind it move up.
+//!
+//! Under contention every request queues here, so that a wait costs little: two short locks of its shard, no
+//! allocation, no clock. The task that checks the waits reads the queues instead (`stalls`).
 
-use crate::sync::{AtomicU64, Mutex};
+use crate::holders::TaskId;
+use crate::sync::Mutex;
+use crate::watch::Watch;
 use crate::word::{Mode, Word};
+use pagetier_page::PageId;
 use pagetier_policy::FrameId;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-use std::task::Waker;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
+/// A wait in the queue for a frame's latch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Ticket {
+    frame: FrameId,
+    /// Unique in the frame's shard.
+    id: u64,
+    /// The task that waits.
+    pub(crate) task: TaskId,
+}
+
+/// The wait cannot end: its task holds the latch itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Refused;
+
+#[derive(Debug)]
+enum State {
+    Waiting(Waker),
+    Granted,
+    Refused,
+}
+
 #[derive(Debug)]
 struct Waiter {
-    id: u64,
-    frame: FrameId,
+    ticket: Ticket,
+    page: PageId,
     mode: Mode,
-    granted: bool,
-    waker: Option<Waker>,
+    state: State,
+}
+
+impl Waiter {
+    fn granted(&self) -> bool {
+        matches!(self.state, State::Granted)
+    }
+
+    /// Changes the state; returns the waker of a task that waits.
+    fn settle(&mut self, state: State) -> Option<Waker> {
+        match std::mem::replace(&mut self.state, state) {
+            State::Waiting(waker) => Some(waker),
+            State::Granted | State::Refused => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiters: VecDeque<Waiter>,
+    next_id: u64,
+}
+
+impl Queue {
+    fn position(&self, ticket: Ticket) -> Option<usize> {
+        self.waiters.iter().position(|w| w.ticket == ticket)
+    }
 }
 
 /// The queues, sharded by frame.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    shards: Box<[Mutex<VecDeque<Waiter>>]>,
-    ids: AtomicU64,
+    shards: Box<[Mutex<Queue>]>,
+    pub(crate) watch: Arc<Watch>,
 }
 
 impl Waiters {
     pub(crate) fn new() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::new(VecDeque::new())).collect();
-        Self { shards, ids: AtomicU64::new(0) }
+        let shards = (0..SHARDS).map(|_| Mutex::new(Queue::default())).collect();
+        Self { shards, watch: Arc::new(Watch::new()) }
     }
 
-    fn shard(&self, frame: FrameId) -> &Mutex<VecDeque<Waiter>> {
+    fn shard(&self, frame: FrameId) -> &Mutex<Queue> {
         &self.shards[frame.at() % SHARDS]
     }
 
-    /// Joins the queue for `frame`, which is pinned. `None` when the latch was available at once after all.
-    pub(crate) fn enqueue(&self, frame: FrameId, mode: Mode, word: &Word) -> Option<u64> {
+    /// Joins the queue for `frame`, which is pinned, on behalf of `page`. `None` when the latch was available
+    /// at once after all.
+    pub(crate) fn enqueue(
+        &self,
+        (frame, page, mode): (FrameId, PageId, Mode),
+        word: &Word,
+        waker: &Waker,
+    ) -> Option<Ticket> {
         let mut queue = self.shard(frame).lock();
         word.set_waiters(true);
-        let first = !queue.iter().any(|w| w.frame == frame);
+        let first = !queue.waiters.iter().any(|w| w.ticket.frame == frame);
         if first && word.grant(mode) {
             word.set_waiters(false);
             return None;
         }
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        queue.push_back(Waiter { id, frame, mode, granted: false, waker: None });
-        Some(id)
+        let ticket = Ticket { frame, id: queue.next_id, task: TaskId::current() };
+        queue.next_id += 1;
+        queue.waiters.push_back(Waiter { ticket, page, mode, state: State::Waiting(waker.clone()) });
+        drop(queue);
+        self.watch.wake();
+        Some(ticket)
     }
 
     /// Grants the latch of `frame` to the next waiters in line.
     #[cold]
     pub(crate) fn grant(&self, frame: FrameId, word: &Word) {
         let mut queue = self.shard(frame).lock();
-        let mut wakers = Vec::new();
+        let mut wakers = SmallVec::<[Waker; 2]>::new();
         let mut left = false;
-        for waiter in queue.iter_mut().filter(|w| w.frame == frame && !w.granted) {
-            if left || !word.grant(waiter.mode) {
+        for waiter in queue.waiters.iter_mut().filter(|w| w.ticket.frame == frame && !w.granted()) {
+            if !word.grant(waiter.mode) {
                 left = true;
-                continue;
+                break;
             }
-            waiter.granted = true;
-            wakers.extend(waiter.waker.take());
+            wakers.extend(waiter.settle(State::Granted));
         }
         word.set_waiters(left);
         drop(queue);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether waiter `id` has been granted the latch (it has then left the queue).
-    pub(crate) fn poll(&self, frame: FrameId, id: u64, waker: &Waker) -> bool {
-        let mut queue = self.shard(frame).lock();
-        let Some(at) = queue.iter().position(|w| w.id == id) else { return false };
-        if queue[at].granted {
-            queue.remove(at);
-            return true;
-        }
-        queue[at].waker = Some(waker.clone());
-        false
+    /// Whether the waiter has been granted the latch or refused. After a grant it has left the queue.
+    pub(crate) fn poll(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<(), Refused>> {
+        let mut queue = self.shard(ticket.frame).lock();
+        let Some(at) = queue.position(ticket) else { return Poll::Pending };
+        let known = match &mut queue.waiters[at].state {
+            State::Waiting(known) if known.will_wake(waker) => return Poll::Pending,
+            State::Waiting(known) => std::mem::replace(known, waker.clone()),
+            State::Refused => return Poll::Ready(Err(Refused)),
+            State::Granted => {
+                queue.waiters.remove(at);
+                return Poll::Ready(Ok(()));
+            }
+        };
+        // Dropping a waker may drop its task, with guards and waits: not under the lock.
+        drop(queue);
+        drop(known);
+        Poll::Pending
     }
 
-    /// Removes waiter `id`; returns whether it had been granted the latch.
-    pub(crate) fn cancel(&self, frame: FrameId, id: u64) -> bool {
-        let mut queue = self.shard(frame).lock();
-        let at = queue.iter().position(|w| w.id == id);
-        at.and_then(|at| queue.remove(at)).is_some_and(|w| w.granted)
+    /// Removes the waiter; returns whether it had been granted the latch.
+    pub(crate) fn cancel(&self, ticket: Ticket) -> bool {
+        let mut queue = self.shard(ticket.frame).lock();
+        let at = queue.position(ticket);
+        let waiter = at.and_then(|at| queue.waiters.remove(at));
+        drop(queue);
+        waiter.is_some_and(|w| w.granted())
+    }
+
+    /// Ends a wait with an error, unless it has ended or was granted the latch.
+    pub(crate) fn refuse(&self, ticket: Ticket) {
+        let mut queue = self.shard(ticket.frame).lock();
+        let Some(at) = queue.position(ticket) else { return };
+        let waiter = &mut queue.waiters[at];
+        let waker = if waiter.granted() { None } else { waiter.settle(State::Refused) };
+        drop(queue);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The waits at this moment, with the pages on whose behalf. Locks one shard at a time.
+    pub(crate) fn waits(&self) -> Vec<(Ticket, PageId)> {
+        let mut waits = Vec::new();
+        for shard in &self.shards {
+            waits.extend(shard.lock().waiters.iter().map(|w| (w.ticket, w.page)));
+        }
+        waits
+    }
+
+    /// Whether no task waits. Locks one shard at a time.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().waiters.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const FRAME: FrameId = FrameId(3);
+    const PAGE: PageId = PageId::new(SpaceId(1), 7);
+    const GRANTED: Poll<Result<(), Refused>> = Poll::Ready(Ok(()));
+    const REFUSED: Poll<Result<(), Refused>> = Poll::Ready(Err(Refused));
+
+    /// Counts how often its waker wakes it.
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn waker() -> (Arc<Woken>, Waker) {
+        let woken = Arc::<Woken>::default();
+        (Arc::clone(&woken), Waker::from(woken))
+    }
+
+    /// Queues and the word of a frame whose exclusive latch is held.
+    fn held() -> (Waiters, Word) {
+        let word = Word::new();
+        word.begin_fill();
+        (Waiters::new(), word)
+    }
+
+    fn enqueue(waiters: &Waiters, word: &Word, waker: &Waker) -> Ticket {
+        assert!(word.pin());
+        waiters.enqueue((FRAME, PAGE, Mode::Exclusive), word, waker).expect("the latch is held")
+    }
+
+    #[test]
+    fn a_grant_wakes_the_task_that_polled_last() {
+        let (waiters, word) = held();
+        let ((first, first_waker), (last, last_waker)) = (waker(), waker());
+        let ticket = enqueue(&waiters, &word, &first_waker);
+        assert_eq!(waiters.waits(), [(ticket, PAGE)]);
+        assert_eq!(waiters.poll(ticket, &first_waker), Poll::Pending);
+        assert_eq!(waiters.poll(ticket, &last_waker), Poll::Pending);
+        assert!(word.release(Mode::Exclusive).wake);
+        waiters.grant(FRAME, &word);
+        let woken = [&first, &last].map(|woken| woken.0.load(Ordering::Relaxed));
+        assert_eq!(woken, [0, 1]);
+        assert_eq!(waiters.poll(ticket, &last_waker), GRANTED);
+        assert!(waiters.is_empty());
+        assert_eq!(word.release(Mode::Exclusive).wake, false);
+    }
+
+    #[test]
+    fn a_refused_wait_ends_with_an_error_unless_the_latch_is_granted_first() {
+        let (waiters, word) = held();
+        let (woken, waker) = waker();
+        let tickets = [(); 2].map(|()| enqueue(&waiters, &word, &waker));
+        waiters.refuse(tickets[0]);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert_eq!(waiters.poll(tickets[0], &waker), REFUSED);
+        assert!(!waiters.cancel(tickets[0]));
+        word.release(Mode::Exclusive);
+        waiters.grant(FRAME, &word);
+        waiters.refuse(tickets[1]);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+        assert_eq!(waiters.poll(tickets[1], &waker), GRANTED);
+        // It has left the queue.
+        waiters.refuse(tickets[1]);
+        assert!(waiters.is_empty());
     }
 }

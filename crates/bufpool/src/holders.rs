@@ -1,0 +1,59 @@
+//! Which tasks hold guards. Only debug builds know, since recording it makes every hit slower.
+
+use pagetier_page::PageId;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+/// Identifies a task, or a thread that blocks on a future outside any task. Empty in release builds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct TaskId(#[cfg(debug_assertions)] (Option<tokio::task::Id>, std::thread::ThreadId));
+
+impl TaskId {
+    #[cfg(debug_assertions)]
+    pub(crate) fn current() -> Self {
+        let task = tokio::task::try_id();
+        // A task may move between threads.
+        let thread = if task.is_some() { *FIRST_THREAD } else { std::thread::current().id() };
+        Self((task, thread))
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[inline]
+    pub(crate) fn current() -> Self {
+        Self()
+    }
+}
+
+#[cfg(debug_assertions)]
+static FIRST_THREAD: std::sync::LazyLock<std::thread::ThreadId> =
+    std::sync::LazyLock::new(|| std::thread::current().id());
+
+/// The tasks that hold guards, by page. Empty in release builds.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    pages: Mutex<FxHashMap<PageId, Vec<TaskId>>>,
+}
+
+impl Holders {
+    pub(crate) fn add(&self, page: PageId) -> TaskId {
+        let task = TaskId::current();
+        self.pages.lock().entry(page).or_default().push(task);
+        task
+    }
+
+    pub(crate) fn remove(&self, page: PageId, task: TaskId) {
+        let mut pages = self.pages.lock();
+        if let Some(tasks) = pages.get_mut(&page) {
+            if let Some(at) = tasks.iter().position(|one| *one == task) {
+                tasks.swap_remove(at);
+            }
+            if tasks.is_empty() {
+                pages.remove(&page);
+            }
+        }
+    }
+
+    pub(crate) fn holds(&self, page: PageId, task: TaskId) -> bool {
+        self.pages.lock().get(&page).is_some_and(|tasks| tasks.contains(&task))
+    }
+}
