@@ -4,7 +4,7 @@
 use super::Core;
 use super::write_back::BATCH_MAX;
 use pagetier_bufpool::TierError;
-use pagetier_devio::DeviceError;
+use pagetier_devio::{DeviceError, task};
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -84,7 +84,7 @@ impl Core {
         let waiting = Waiting(Arc::clone(&course));
         let draining = Draining::new(self);
         let (core, task_course) = (Arc::clone(self), Arc::clone(&course));
-        let task = self.runtime.spawn(async move {
+        let task = task::spawn(&self.runtime, async move {
             core.drain_all(&task_course, progress).await;
             drop(draining);
         });
