@@ -41,6 +41,10 @@ impl Kv {
         if wal.is_new() && options.survives_ssd_loss {
             durable::create_file(&survives)?;
         }
+        if options.survives_ssd_loss && !survives.exists() {
+            let why = "the store was created without it, and a new store is needed to change that";
+            return Err(OpenError::BadOption { option: "survives_ssd_loss", why: why.into() }.into());
+        }
         let keep = if survives.exists() { Keep::ForSsdLoss } else { Keep::ForCrash };
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
         builder = builder.pool_bytes(options.pool_bytes);
