@@ -49,7 +49,9 @@ impl Kv {
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
         builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss);
-        if let Some(bytes) = options.ssd_bytes {
+        let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
+        let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
+        if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {
             builder = builder.ssd_bytes(bytes);
         }
         if let Some(bytes) = options.page_bytes {

@@ -38,7 +38,8 @@ pub(crate) struct Cli {
     /// created without it refuses the option
     #[arg(long, global = true)]
     survive_ssd_loss: bool,
-    /// Open although the SSD is lost; the log must reach back far enough
+    /// Open although the SSD is lost; without its file, the store goes on without an SSD. The log must reach
+    /// back far enough
     #[arg(long, global = true)]
     accept_ssd_loss: bool,
     #[command(subcommand)]
