@@ -46,7 +46,7 @@ mod tests {
     async fn an_outcome_arrives_and_a_panic_is_none() {
         let runtime = Handle::current();
         assert_eq!(outcome(&runtime, async { 7 }).await, Some(7));
-        assert_eq!(outcome(&runtime, async { std::panic::resume_unwind(Box::new(())) }).await, None::<()>);
+        assert_eq!(outcome(&runtime, panics()).await, None);
     }
 
     #[tokio::test]
@@ -62,6 +62,10 @@ mod tests {
         while !ended.load(Ordering::Relaxed) {
             tokio::task::yield_now().await;
         }
+    }
+
+    async fn panics() {
+        std::panic::resume_unwind(Box::new(()));
     }
 
     async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {

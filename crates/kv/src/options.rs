@@ -89,8 +89,8 @@ impl Options {
         self
     }
 
-    /// Whether to open although the SSD is lost: without one if its file is gone and [`Options::ssd_bytes`] is
-    /// not set, or with a blank one in its place. Default: no.
+    /// Whether to open although the SSD is lost: without one if its file is gone and [`Options::ssd_bytes`]
+    /// is not set, or with a blank one in its place. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
         self
