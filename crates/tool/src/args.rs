@@ -78,6 +78,7 @@ pub(crate) enum Command {
     /// Read and verify every page of every tier; list the damage
     Verify(Place),
     /// Show sizes and statistics of a store, or of an export of a running one
+    #[command(mut_arg("dir", |dir| dir.required(false)))]
     Stat {
         #[command(flatten)]
         place: Option<Place>,
