@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::id::{id_text, new_id};
 use crate::store::PageStore;
 use pagetier_bufpool::{PoolError, TierError};
-use pagetier_devio::IoBuf;
+use pagetier_devio::{IoBuf, task};
 use pagetier_page::{Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
 use rustix::fs::{FlockOperation, flock};
@@ -332,11 +332,11 @@ impl PageStore {
     async fn settle_discards(&self) -> Result<bool, BackupError> {
         let shared = Arc::clone(&self.shared);
         // Runs in its own task: a checkpoint must not be dropped half-way.
-        let task = self.shared.runtime.spawn(async move {
+        let settled = task::outcome(&self.shared.runtime, async move {
             let _operation = shared.ending.enter()?;
             Ok::<_, Error>(shared.tier.settle_discards().await)
         });
-        Ok(task.await.map_err(|_| BackupError::Runtime)??)
+        Ok(settled.await.ok_or(BackupError::Runtime)??)
     }
 
     /// Lists the backup in the manifest: only a listed backup is continued.

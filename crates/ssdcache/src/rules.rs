@@ -18,7 +18,7 @@ use crate::protocol::slots::Tampered;
 use crate::protocol::slots::{Plan, Slots, Ticket};
 use crate::protocol::{HomePlan, InTheWay, Protocol};
 use pagetier_bufpool::TierError;
-use pagetier_devio::DeviceError;
+use pagetier_devio::{DeviceError, task};
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
 use pagetier_policy::{Home, Millis};
 use parking_lot::{Mutex, MutexGuard};
@@ -168,7 +168,7 @@ impl Rules {
         if self.lack(Mutation::FlushInCaller) {
             return flush.await;
         }
-        runtime.spawn(flush);
+        task::spawn(runtime, flush);
     }
 
     /// The error of a flush that was cut short.

@@ -14,13 +14,14 @@ use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice, task};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy, SsdSetting};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
@@ -78,7 +79,7 @@ impl SsdTier {
     pub async fn open(params: OpenParams) -> Result<Self, OpenError> {
         let (core, recovery) = open(params).await?;
         let core = Arc::new(core);
-        let maintenance = tokio::spawn(maintenance::run(Arc::clone(&core)));
+        let maintenance = task::spawn(&Handle::current(), maintenance::run(Arc::clone(&core)));
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
     }
 

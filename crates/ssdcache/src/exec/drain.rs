@@ -4,7 +4,7 @@
 use super::Core;
 use super::write_back::BATCH_MAX;
 use pagetier_bufpool::TierError;
-use pagetier_devio::DeviceError;
+use pagetier_devio::{DeviceError, task};
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -84,7 +84,7 @@ impl Core {
         let waiting = Waiting(Arc::clone(&drain));
         let draining = Draining::new(self);
         let (core, task_drain) = (Arc::clone(self), Arc::clone(&drain));
-        let task = self.runtime.spawn(async move {
+        let task = task::spawn(&self.runtime, async move {
             core.drain_all(&task_drain, progress).await;
             drop(draining);
         });
