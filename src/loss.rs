@@ -1,6 +1,7 @@
 //! The loss with an SSD: the pages that may read as older versions.
 
-use crate::manifest::{EXTENT_PAGES, Manifest, SpaceRecord};
+use crate::extents::EXTENT_PAGES;
+use crate::manifest::{Manifest, SpaceRecord};
 use crate::runs::OnlyCopies;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_page::{Lsn, PageId, SpaceId};

@@ -3,9 +3,9 @@
 use crate::builder::Builder;
 use crate::ending::Ending;
 use crate::gate::Gate;
-use crate::hints::AllHints;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
+use crate::space_hints::AllHints;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;

@@ -1,6 +1,8 @@
 //! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and the steps
 //! that a new policy, bench, format or document requires (`CONTRIBUTING.md`).
 
+#[path = "tidy/cycles.rs"]
+mod cycles;
 #[path = "tidy/examples.rs"]
 mod examples;
 

@@ -2,7 +2,7 @@
 
 use super::summary::mode_name;
 use crate::error::Error;
-use crate::hints::SpaceHints;
+use crate::space_hints::SpaceHints;
 use crate::store::PageStore;
 use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;

@@ -18,7 +18,7 @@ impl Watch {
         Self { awake: AtomicBool::new(false), woken: Notify::new() }
     }
 
-    /// Wakes the task if it rests. For a wait that has just been entered into its list, under the list's lock.
+    /// Wakes the task if it rests. The caller has just entered a wait into a list, under the list's lock.
     #[inline]
     pub(crate) fn wake(&self) {
         if !self.awake.load(Ordering::Relaxed) && !self.awake.swap(true, Ordering::Relaxed) {
@@ -26,7 +26,8 @@ impl Watch {
         }
     }
 
-    /// Lets the task rest unless `any` finds a wait in the lists, each under its lock. Returns whether it may.
+    /// Lets the task rest unless `any` finds a wait in the lists, each under its lock. Returns whether it
+    /// may rest.
     pub(crate) fn rest(&self, any: impl FnOnce() -> bool) -> bool {
         self.awake.store(false, Ordering::Relaxed);
         // A wait entered during this is not missed: either its list was locked for it before `any` locked it,

@@ -55,6 +55,7 @@ mod polls;
 mod probe;
 mod records;
 mod rot;
+mod saves;
 mod seed;
 mod shrink;
 mod ssd_life;

@@ -2,8 +2,9 @@
 //! writes.
 //!
 //! The accesses of an SSD are the pool's misses and writes. They depend little on which pages the SSD holds
-//! (`retention` has the exception), and a page's worth does not. So the ghosts share the records of the policy
-//! that uses their results: a ghost is a few bits in each sampled record, and a list of eviction candidates.
+//! (`retention` has the exception), and a page's worth does not. So the ghosts share the records of the
+//! policy that uses their results: a ghost is a few bits in each sampled record, and a list of eviction
+//! candidates.
 //!
 //! While the SSD fills, it admits every page, and ghosts of its size would have nothing to compare. So they
 //! simulate a smaller SSD until then: of half as many slots as hold a page. When the SSD is full, the ghosts
