@@ -7,7 +7,7 @@ use crate::ssd::tracked::{Record, RecordId, Tracked};
 const NOT: u8 = 0;
 
 /// An unordered list of records. A record that is listed carries the number of the round in which it was
-/// listed or visited last, which tells it from a record that was forgotten and reused since.
+/// listed or visited last, which distinguishes it from a record that was forgotten and reused since.
 #[derive(Debug)]
 pub(crate) struct Listed {
     numbers: Vec<u32>,
