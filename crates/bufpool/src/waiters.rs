@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(woken, [0, 1]);
         assert_eq!(waiters.poll(ticket, &last_waker), GRANTED);
         assert!(waiters.is_empty());
-        assert_eq!(word.release(Mode::Exclusive).wake, false);
+        assert!(!word.release(Mode::Exclusive).wake);
     }
 
     #[test]
