@@ -18,7 +18,7 @@ impl Watch {
         Self { awake: AtomicBool::new(false), woken: Notify::new() }
     }
 
-    /// Wakes the task if it rests. For a wait that has just been entered into its list, under the list's lock.
+    /// Wakes the task if it rests. The caller has entered its wait into a list, under the list's lock.
     #[inline]
     pub(crate) fn wake(&self) {
         if !self.awake.load(Ordering::Relaxed) && !self.awake.swap(true, Ordering::Relaxed) {
@@ -26,11 +26,11 @@ impl Watch {
         }
     }
 
-    /// Lets the task rest unless `any` finds a wait in the lists, each under its lock. Returns whether it may.
+    /// Lets the task rest unless `any`, which locks each list, finds a wait. Returns whether it may rest.
     pub(crate) fn rest(&self, any: impl FnOnce() -> bool) -> bool {
         self.awake.store(false, Ordering::Relaxed);
-        // A wait entered during this is not missed: either its list was locked for it before `any` locked it,
-        // and `any` finds it; or afterwards, and then that lock makes its `wake` see the store above.
+        // No wait is missed while it begins. If it locks its list before `any` does, `any` finds it. If it
+        // locks it afterwards, the lock orders the store above before the load in its `wake`.
         !any() || self.awake.swap(true, Ordering::Relaxed)
     }
 
