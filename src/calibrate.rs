@@ -25,8 +25,8 @@ const CHUNKS_MIN: u64 = 2;
 /// with zeroes the ranges from `hdd_from` and `ssd_from` bytes on: for devices that hold nothing yet.
 /// [`Builder::calibrate`](crate::Builder::calibrate) runs it when a store is created.
 ///
-/// The figures describe random access within the devices' current size, one request at a time; a disk whose
-/// whole width is used later seeks farther. Takes its time from tokio, and so works in virtual time.
+/// The figures describe random access within the devices' current size, one request at a time; a disk that
+/// later uses its whole capacity seeks farther. Takes its time from tokio, and so works in virtual time.
 /// Cancelling it leaves nothing but zeroes behind.
 ///
 /// ```

@@ -1,15 +1,15 @@
-//! Makes directories durably: the store's own, and that of a chain of backups.
+//! Creates directories durably: the store's own, and that of a chain of backups.
 //!
 //! A synced file is lost with its directory if the directory's own name is not durable, and a directory that
 //! can be seen after a kill or a failed sync is not necessarily durable. So (1) the parent of a new directory
-//! is synced before anything is made in that directory: of those that exist, only the innermost may be
-//! volatile; (2) the next attempt syncs the parent of that one again.
+//! is synced before anything is created in that directory: of the existing directories, only the innermost
+//! may be volatile; (2) the next attempt syncs the parent of that one again.
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::Path;
 
-/// What happens to directories.
+/// The operations on directories.
 trait Directories {
     fn exists(&self, dir: &Path) -> bool;
     fn make(&self, dir: &Path) -> Result<()>;
@@ -33,7 +33,7 @@ impl Directories for System {
     }
 }
 
-/// Makes `dir` and those above it that are missing, all of them durable.
+/// Creates `dir` and its missing parents durably.
 pub(crate) fn create(dir: &Path) -> Result<()> {
     create_in(&System, dir)
 }
@@ -46,7 +46,7 @@ fn create_in(system: &impl Directories, dir: &Path) -> Result<()> {
     };
     if system.exists(dir) {
         return match system.sync(parent) {
-            // Not of our making: we could not have synced it.
+            // Another user's directory: this process could not have synced it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
             synced => synced,
         };
@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    /// The schedule: a process is killed, or a sync fails, after any step of making the directory of a chain.
-    /// What it made can be seen. The next attempt completes, and the power fails.
+    /// The schedule: a process is killed, or a sync fails, after any step of creating the directory of a
+    /// chain. The directories that it created are visible. The next attempt completes, and the power fails.
     #[test]
     fn a_directory_that_an_earlier_attempt_made_is_durable_too() {
         let dir = Path::new("/mnt/backup/db/chain");

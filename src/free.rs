@@ -20,6 +20,7 @@ use crate::spaces::Spaces;
 use crate::store::PageStore;
 use crate::volume::pages_of;
 use pagetier_bufpool::Tier;
+use pagetier_devio::task;
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -88,8 +89,8 @@ impl PageStore {
     pub(crate) async fn free_ranges(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
         // Runs in its own task: a page that is only half freed could never be reused.
         let shared = Arc::clone(&self.shared);
-        let task = self.shared.runtime.spawn(async move { shared.free(space, ranges).await });
-        task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
+        let freed = task::outcome(&self.shared.runtime, async move { shared.free(space, ranges).await });
+        freed.await.unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 }
 
@@ -115,8 +116,8 @@ impl Spaces<'_> {
     /// may have been given back.
     pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
         let shared = Arc::clone(&self.0.shared);
-        let task = self.0.shared.runtime.spawn(async move { shared.shrink(space).await });
-        task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
+        let given = task::outcome(&self.0.shared.runtime, async move { shared.shrink(space).await });
+        given.await.unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 }
 

@@ -1,95 +1,21 @@
-//! What an engine says of single spaces.
+//! The hints of an engine for single spaces.
 
 use crate::error::Error;
 use crate::shared::Shared;
+use crate::space_hints::SpaceHints;
 use crate::spaces::Spaces;
 use crate::volume::SpaceInfo;
 use pagetier_page::SpaceId;
-use pagetier_policy::pool::{PoolHints, Retention};
-use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
-
-/// What an engine says of a space, so that the store treats its pages in another way than the policies would.
-/// See [`Spaces::set_hints`]. By default it says nothing.
-///
-/// ```
-/// use pagetier::{Retention, SpaceHints};
-///
-/// // A tree's inner pages; an archive that reports read from end to end, in a bounded part of the pool.
-/// let inner = SpaceHints::new().retention(Retention::KeepInMemory);
-/// let archive = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true).frames_max(256);
-/// assert_eq!(archive.frames_max, Some(256));
-/// # let _ = inner;
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct SpaceHints {
-    /// How long its pages stay in memory, compared with others.
-    pub retention: Retention,
-    /// Whether its pages get no copies on the SSD.
-    pub never_to_ssd: bool,
-    /// The maximum number of frames that hold its pages, at least 1; `None`: any number.
-    pub frames_max: Option<u64>,
-}
-
-impl SpaceHints {
-    /// Says nothing.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long its pages stay in memory, compared with others. Default: as the pool's policy decides.
-    #[must_use]
-    pub fn retention(mut self, retention: Retention) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Keeps its pages off the SSD: changed ones go home, and clean ones that leave memory get no copy.
-    /// Copies that are there leave in the background; only copies are written home first. On their way home,
-    /// changed pages pass through the doublewrite ring, which is on the SSD, too. Default: the SSD's policy
-    /// decides.
-    #[must_use]
-    pub fn never_to_ssd(mut self, never: bool) -> Self {
-        self.never_to_ssd = never;
-        self
-    }
-
-    /// A quota: at most `frames` frames hold its pages, or one if that is 0. A frame is a page of the pool
-    /// ([`crate::Stats::frames`]). At the quota, the page of the space that was used longest ago makes room
-    /// for the next.
-    ///
-    /// No request fails because of it. If all of those pages are dirty or being read, a request waits up to
-    /// 100 ms for one. After that, if writes fail, and if guards pin all pages, it takes a frame beyond the
-    /// quota, as threads may that request pages of the space at the same instant. Later requests give such
-    /// frames back.
-    /// Default: no quota.
-    #[must_use]
-    pub fn frames_max(mut self, frames: u64) -> Self {
-        self.frames_max = Some(frames);
-        self
-    }
-
-    fn for_pool(self) -> PoolHints {
-        let Self { retention, frames_max, .. } = self;
-        PoolHints { retention, frames_max: frames_max.map(|max| usize::try_from(max).unwrap_or(usize::MAX)) }
-    }
-}
-
-/// The hints of all spaces. Its lock precedes all others that are not held across an `.await`: pool and tier
-/// learn of the hints under it.
-pub(crate) type AllHints = parking_lot::Mutex<FxHashMap<SpaceId, SpaceHints>>;
+use pagetier_policy::pool::PoolHints;
 
 impl Spaces<'_> {
-    /// Sets what is said of `space`, in place of what was said before. Pool and SSD follow at once; copies of
-    /// a space that is kept off the SSD leave in the background, until [`crate::TierStats::leaving`] is 0.
-    /// Misses wait meanwhile, some milliseconds per ten thousand pages in memory.
+    /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off the
+    /// SSD are removed in the background, until [`crate::TierStats::leaving`] is 0. Misses wait meanwhile,
+    /// some milliseconds per ten thousand pages in memory.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
     /// SSD, until the space is removed or the store is closed: an engine sets them after each opening. A
-    /// recovery may find copies on the SSD that had left it; they leave again then.
+    /// recovery may find copies that had been removed from the SSD; they are then removed again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -129,7 +55,7 @@ impl Spaces<'_> {
         Ok(())
     }
 
-    /// What is said of `space`.
+    /// The hints of `space`.
     ///
     /// # Errors
     /// The space does not exist.
@@ -144,7 +70,7 @@ impl Shared {
         self.hints.lock().get(&space).copied().unwrap_or_default()
     }
 
-    /// Forgets what is said of `space`, which is being dropped and has no page in memory or on the SSD.
+    /// Forgets the hints of `space`, which is being dropped and has no page in memory or on the SSD.
     pub(crate) fn forget_hints(&self, space: SpaceId) {
         let mut all = self.hints.lock();
         if all.remove(&space).is_some() {
@@ -153,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// The spaces, each with what is said of it.
+    /// The spaces, each with its hints.
     pub(crate) fn spaces_with_hints(&self) -> Vec<SpaceInfo> {
         let mut spaces = self.volume.list();
         for space in &mut spaces {

@@ -3,8 +3,8 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
+use crate::extents::EXTENT_PAGES;
 use crate::id::id_text;
-use crate::manifest::EXTENT_PAGES;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice, open_file};

@@ -91,6 +91,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod apply;
 mod arriving;
 mod background;
 mod backup;
@@ -102,6 +103,7 @@ pub mod device;
 mod durable_dir;
 mod ending;
 mod error;
+mod extents;
 mod free;
 mod gate;
 mod guards;
@@ -132,6 +134,7 @@ mod scrub;
 mod shared;
 mod shutdown;
 mod sizes;
+mod space_hints;
 mod spaces;
 mod ssd;
 mod stats;
@@ -156,7 +159,6 @@ pub use builder::{Builder, Options};
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
 pub use guards::{PageMut, PageRef, Scan};
-pub use hints::SpaceHints;
 pub use hot::{HotSetError, HotSetReport};
 pub use inspect::{
     HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
@@ -206,6 +208,7 @@ pub use replace_ssd::NewSsd;
 pub use room::Room;
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
+pub use space_hints::SpaceHints;
 pub use spaces::Spaces;
 pub use ssd::Ssd;
 pub use stats::Stats;

@@ -7,6 +7,7 @@ use crate::manifest::Manifest;
 use crate::meta::Meta;
 use crate::runs::{OnlyCopies, RUNS_MAX, added};
 use crate::shared::Shared;
+use pagetier_devio::task;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitReport, SsdEvent, SsdMode, SsdState,
@@ -115,7 +116,7 @@ impl Shared {
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut events = SsdEvents(self.tier.subscribe());
         let shared = Arc::downgrade(self);
-        tokio::spawn(async move {
+        task::spawn(&self.runtime, async move {
             while let Some(event) = events.next().await {
                 if !matches!(event, SsdEvent::Refusing { by_ssd: true, .. } | SsdEvent::Missed { .. }) {
                     continue;
@@ -155,12 +156,12 @@ impl Shared {
         let shared = Arc::clone(self);
         let change = Arc::clone(&self.ssd_change).lock_owned().await;
         drop(self.ending.enter()?);
-        let task = self.runtime.spawn(async move {
+        let done = task::outcome(&self.runtime, async move {
             let done = step(shared).await;
             drop(change);
             done
         });
-        task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
+        done.await.unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 
     /// Switches to operation without the SSD, which was drained, unless that has happened already.

@@ -145,7 +145,7 @@ impl Tenure {
 
     /// Holds the locks until the result is dropped, even if the store is dropped first. `None`: the store is
     /// already dropped.
-    pub(crate) fn stay(&self) -> Option<Vec<InFlight>> {
+    pub(crate) fn hold_locks(&self) -> Option<Vec<InFlight>> {
         let held = self.held.lock();
         held.as_ref().map(|held| held.devices.iter().map(|device| device.occupancy().enter()).collect())
     }

@@ -1,6 +1,7 @@
 //! The loss with an SSD: the pages that may read as older versions.
 
-use crate::manifest::{EXTENT_PAGES, Manifest, SpaceRecord};
+use crate::extents::EXTENT_PAGES;
+use crate::manifest::{Manifest, SpaceRecord};
 use crate::runs::OnlyCopies;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_page::{Lsn, PageId, SpaceId};
@@ -12,15 +13,15 @@ use std::ops::Range;
 #[non_exhaustive]
 pub struct SsdLoss {
     /// Whether every page listed was on the SSD alone. If not, the pages listed *may* be affected. In both
-    /// cases no other page is. After a crash the list has all pages of all spaces, even those beyond a
-    /// space's end as the HDD shows it. With an SSD that was recovered after a crash, the list includes pages
-    /// that were written back shortly before the crash.
+    /// cases no other page is affected. After a crash the list has all pages of all spaces, even those beyond
+    /// a space's end as the HDD shows it. With an SSD that was recovered after a crash, the list includes
+    /// pages that were written back shortly before the crash.
     pub exact: bool,
     /// The affected pages by space.
     pub spaces: Vec<LostPages>,
     /// Redo of the embedder's log from here on restores all of them. `None` when it is unknown (the embedder
     /// may have recorded [`Ssd::oldest_lsn`](crate::Ssd::oldest_lsn)) or nothing is lost; [`Lsn::BLANK`] when
-    /// all of them were created and not changed since, so that the log has nothing of them.
+    /// all of them were created and not changed since, so that the log has no record of them.
     pub redo_from: Option<Lsn>,
 }
 

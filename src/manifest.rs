@@ -2,12 +2,12 @@
 //! as records ([`tail`](crate::tail)). Other changes, and those that the tail has no room for, replace the
 //! manifest atomically as a whole.
 
-use crate::changes::{Change, Record, reserved};
+use crate::changes::{Change, Record};
 use crate::durable_dir;
 use crate::error::OpenError;
+use crate::extents::{EXTENT_PAGES, HOLE, reserved};
 use crate::memory_manifest::MemoryManifest;
 use crate::page_runs::PageRuns;
-use crate::placement::HOLE;
 use crate::replace::{ManifestFile, Slack};
 use crate::runs::{OnlyCopies, UnprovedRecord};
 use crate::tail;
@@ -21,9 +21,6 @@ const MANIFEST_FORMAT: u32 = 3;
 
 /// The oldest format that this version reads: it has neither a tail nor free pages.
 const MANIFEST_FORMAT_MIN: u32 = 2;
-
-/// Pages per extent.
-pub(crate) const EXTENT_PAGES: u32 = 64;
 
 /// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
@@ -381,6 +378,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
         manifest.check().map_err(bad)?;
     }
     Ok(manifest)
+}
+
+impl MemoryManifest {
+    /// Test-only: a copy whose contents are one line and its checksum, without a tail.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compacted(&self) -> Self {
+        let compact = |bytes: Vec<u8>| decode(&bytes).ok().and_then(|manifest| encode(&manifest).ok());
+        self.to_bytes().and_then(compact).map_or_else(Self::default, Self::from_bytes)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! A manifest in memory, for stores on emulated or simulated devices.
 
-use crate::manifest::{decode, encode};
 use crate::tail;
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
@@ -42,14 +41,6 @@ impl MemoryManifest {
     #[must_use]
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         self.bytes()
-    }
-
-    /// Test-only: a copy whose contents are one line and its checksum, without a tail.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn compacted(&self) -> Self {
-        let compact = |bytes: Vec<u8>| decode(&bytes).ok().and_then(|manifest| encode(&manifest).ok());
-        Self(Mutex::new(Cell { bytes: self.bytes().and_then(compact), ..Cell::default() }))
     }
 
     /// Test-only: the number of bytes written by all saves.

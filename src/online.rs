@@ -1,7 +1,7 @@
 //! Measures device costs while the store runs, by n-point moving averages (Ou et al., section 3.2.2).
 
 use crate::shared::Shared;
-use pagetier_devio::RecentCost;
+use pagetier_devio::{RecentCost, task};
 use pagetier_policy::Costs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl Shared {
         self.hdd.track_costs(points);
         self.tier.ssd_device().track_costs(points);
         let shared = Arc::downgrade(self);
-        tokio::spawn(async move {
+        task::spawn(&self.runtime, async move {
             loop {
                 tokio::time::sleep(INTERVAL).await;
                 let Some(shared) = shared.upgrade() else { return };

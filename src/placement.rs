@@ -1,12 +1,8 @@
 //! Where a space's extents lie on the HDD. Extents whose pages are all free may have no place there: they
 //! form holes.
 
-use crate::changes::append;
-use crate::manifest::EXTENT_PAGES;
+use crate::extents::{EXTENT_PAGES, HOLE, append, replaced};
 use std::ops::Range;
-
-/// Stands for the first extent of a run without a place on the HDD.
-pub(crate) const HOLE: u64 = u64::MAX;
 
 /// The extents of a space in page order.
 #[derive(Clone, Debug, Default)]
@@ -70,43 +66,10 @@ impl Placement {
     }
 }
 
-/// The runs of a space after `run` has replaced its extents from the `nth` on.
-pub(crate) fn replaced(runs: &[(u64, u64)], nth: u64, run: (u64, u64)) -> Vec<(u64, u64)> {
-    let (end, mut at, mut all) = (nth + run.1, 0, Vec::with_capacity(runs.len() + 2));
-    let part = |first: u64, skip: u64| if first == HOLE { HOLE } else { first + skip };
-    for &(first, count) in runs {
-        let next = at + count;
-        if at < nth {
-            append(&mut all, (first, count.min(nth - at)));
-        }
-        if (at..next).contains(&nth) {
-            append(&mut all, run);
-        }
-        if next > end {
-            let skip = end.max(at) - at;
-            append(&mut all, (part(first, skip), count - skip));
-        }
-        at = next;
-    }
-    all
-}
-
-/// The HDD's extents, as runs, that hold the extents of a space in `range`, without holes.
-pub(crate) fn places(runs: &[(u64, u64)], range: Range<u64>) -> Vec<(u64, u64)> {
-    let (mut at, mut all) = (0, Vec::new());
-    for &(first, count) in runs {
-        let (from, to) = (range.start.max(at), range.end.min(at + count));
-        if from < to && first != HOLE {
-            all.push((first + (from - at), to - from));
-        }
-        at += count;
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extents::places;
 
     #[test]
     fn every_extent_is_found_among_many_runs_and_neighbours_are_one_run() {

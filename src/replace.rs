@@ -4,7 +4,7 @@
 //! The directory holds two files of the same rounded size. The new contents overwrite the spare, which is
 //! flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: this adds neither a block nor a
 //! directory entry. `manifest.json` is whole at every moment, and no other file is ever read: a spare never
-//! stands in for a rotten manifest.
+//! replaces a corrupt manifest.
 //!
 //! The spare may be overwritten only while it certainly has that name on disk, too. After an exchange whose
 //! directory fsync failed, this is uncertain: a crash may leave the spare as the manifest. A new file is then

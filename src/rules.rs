@@ -1,6 +1,5 @@
 //! The store's part of the seam at which broken protocols act ([`pagetier_ssdcache::Rules`]): openings,
-//! growth, losses and leaving hand what they are about to do through it. Nothing else asks whether a rule is
-//! left out.
+//! growth, losses and leaving pass their decisions through it. Nothing else asks whether a rule is left out.
 
 use crate::error::OpenError;
 use crate::replace::Slack;
@@ -109,7 +108,7 @@ impl Rules {
         self.lack(Mutation::GivenBackInUse)
     }
 
-    /// Above which stamp the backup after this one copies; `upto` was drawn before the pages are read.
+    /// The stamp above which the next backup copies pages; `upto` was drawn before the pages are read.
     pub(crate) fn backed_up(self, upto: Stamp) -> Stamp {
         let late = if self.lack(Mutation::BackupUptoLate) { 1 << 10 } else { 0 };
         Stamp::from_bits(upto.bits() + late)

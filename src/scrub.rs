@@ -3,12 +3,14 @@
 use crate::shared::Shared;
 use crate::store::PageStore;
 use pagetier_bufpool::TierError;
+use pagetier_devio::task;
 use pagetier_page::PageId;
 use pagetier_ssdcache::Checked;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -101,6 +103,7 @@ pub struct ScrubReport {
 #[derive(Debug, Default)]
 struct ScrubState {
     stop: AtomicBool,
+    complete: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
     healed: AtomicU64,
@@ -124,7 +127,7 @@ impl ScrubState {
 #[derive(Debug)]
 pub struct Scrub {
     state: Arc<ScrubState>,
-    task: Option<JoinHandle<bool>>,
+    task: Option<JoinHandle<()>>,
 }
 
 impl Scrub {
@@ -142,10 +145,10 @@ impl Scrub {
     /// Waits for the end. Dropping the future drops the scrub, which then stops after the current page.
     pub async fn finished(mut self) -> ScrubReport {
         let task = self.task.take();
-        let complete = match task {
-            Some(task) => task.await.unwrap_or(false),
-            None => false,
-        };
+        if let Some(task) = task {
+            let _ = task.await;
+        }
+        let complete = self.state.complete.load(Ordering::Acquire);
         let findings = std::mem::take(&mut *self.state.findings.lock());
         ScrubReport { progress: self.state.progress(), findings, complete }
     }
@@ -183,8 +186,12 @@ impl PageStore {
         let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
         let homes: u64 = self.spaces().list().iter().map(|s| u64::from(s.pages)).sum();
         state.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
-        let task = go(Arc::downgrade(&self.shared), options, Arc::clone(&state));
-        Scrub { state, task: Some(tokio::spawn(task)) }
+        let (shared, its) = (Arc::downgrade(&self.shared), Arc::clone(&state));
+        let scrub = task::spawn(&Handle::current(), async move {
+            let complete = go(shared, options, &its).await;
+            its.complete.store(complete, Ordering::Release);
+        });
+        Scrub { state, task: Some(scrub) }
     }
 }
 
@@ -213,7 +220,7 @@ impl Pace {
 }
 
 /// Runs the scrub; true when it checked everything.
-async fn go(shared: Weak<Shared>, options: ScrubOptions, state: Arc<ScrubState>) -> bool {
+async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> bool {
     let mut pace = Pace::new(&options);
     let Some(start) = shared.upgrade() else { return false };
     let slots = if options.slots { start.tier.slots() } else { 0 };
@@ -231,7 +238,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: Arc<ScrubState>)
             Place::Home(page) => Some(shared.tier.scrub_home(page, options.heal).await),
         };
         if let Some(checked) = checked {
-            note(&shared, &state, checked, options.heal).await;
+            note(&shared, state, checked, options.heal).await;
         }
         state.done.fetch_add(1, Ordering::Relaxed);
     }

@@ -3,9 +3,9 @@
 use crate::builder::Builder;
 use crate::ending::Ending;
 use crate::gate::Gate;
-use crate::hints::AllHints;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
+use crate::space_hints::AllHints;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
@@ -94,8 +94,8 @@ impl Shared {
         self.tier.set_costs(costs);
     }
 
-    /// Calls `act` with the costs that the policies use; they do not change before it returns. For what is
-    /// informed of them or built for them: [`Shared::set_costs`] reaches it afterwards.
+    /// Calls `act` with the costs that the policies use; they do not change before it returns. Use it to pass
+    /// the costs on, or to build something with them: a later [`Shared::set_costs`] updates the result.
     pub(crate) fn at_costs<R>(&self, act: impl FnOnce(Costs) -> R) -> R {
         let in_use = self.costs.lock();
         act(*in_use)

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::lock::Tenure;
 use crate::shared::Shared;
 use crate::store::PageStore;
+use pagetier_devio::task;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ impl PageStore {
     pub async fn shutdown(&self) -> Result<(), Error> {
         let mut outcome = self.shared.ending.begin(|done| {
             let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));
-            self.shared.runtime.spawn(async move {
+            task::spawn(&self.shared.runtime, async move {
                 let ended = end(shared, tenure).await;
                 let _ = done.send(Some(ended));
             });

@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::superblock::HddSuperblock;
 use crate::volume::SpaceInfo;
-use pagetier_devio::{DeviceError, SharedDevice};
+use pagetier_devio::{DeviceError, SharedDevice, task};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Marks;
 use std::io::ErrorKind;
@@ -226,11 +226,11 @@ impl PageStore {
         range: Range<u64>,
     ) -> Result<OwnedMutexGuard<Meta>, Error> {
         let (hdd, rules) = (Arc::clone(&self.shared.hdd), self.shared.builder.rules());
-        let task = self.shared.runtime.spawn(async move {
+        let blanked = task::outcome(&self.shared.runtime, async move {
             blank(&hdd, range, rules).await?;
             Ok(meta)
         });
-        task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
+        blanked.await.unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 
     /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as

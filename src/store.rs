@@ -46,7 +46,7 @@ use std::sync::Arc;
 /// # }
 /// ```
 ///
-/// What a store says of itself:
+/// What a store reports about itself:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -80,7 +80,7 @@ pub struct PageStore {
     /// Dropped first: no I/O starts after that.
     pub(crate) leave: Leave,
     _gate: ReleaseGate,
-    /// A second handle to the pool, so that a hit reaches it without a hop through `shared`.
+    /// A second handle to the pool, so that a hit reaches it without an indirection through `shared`.
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) shared: Arc<Shared>,
     /// The running ghosts, shared with the thread that drives them.
@@ -365,10 +365,10 @@ impl PageStore {
         self.pool.prefetch(pages);
     }
 
-    /// Creates `page`, for an embedder that keeps its own page count: returns it latched exclusively, all
-    /// zeroes and dirty, without reading anything: the same as [`PageStore::overwrite`]. The space grows to
-    /// hold it. The embedder's log decides
-    /// whether the page exists after a crash, so page numbers stay exact: see [`PageStore::allocate`].
+    /// Creates `page`, for an embedder that keeps its own page count. Returns it latched exclusively, all
+    /// zeroes and dirty, without reading anything, as [`PageStore::overwrite`] does. The space grows to hold
+    /// it. The embedder's log decides whether the page exists after a crash, so page numbers stay exact: see
+    /// [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
     /// Cancel-safe: a dropped future changes nothing but the space's size.
@@ -429,7 +429,7 @@ impl PageStore {
     /// | [`flush_to`](PageStore::flush_to) | those with changes up to an LSN | checkpoint, first step |
     /// | [`redo_from`](PageStore::redo_from) | none; makes durable what was written | checkpoint: which log may be removed |
     /// | [`flush`](PageStore::flush) | none; makes durable what was written | included in the others |
-    /// | [`min_recovery_lsn`](PageStore::min_recovery_lsn) | none; nothing becomes durable | a look at the oldest change in memory |
+    /// | [`min_recovery_lsn`](PageStore::min_recovery_lsn) | none; nothing becomes durable | inspect the oldest change in memory |
     ///
     /// ```
     /// # use pagetier::*;
@@ -491,8 +491,8 @@ impl PageStore {
 
     /// The LSN from which redo would need the embedder's log after `loss`, the record at that LSN included:
     /// all records with smaller LSNs may be removed. (If your LSNs are ends of records, keep the record that
-    /// *ends* there: see [`Lsn`].) Makes durable what has been written, but writes no page itself: to move
-    /// the position on, call [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for
+    /// *ends* there: see [`Lsn`].) Makes durable what has been written, but writes no page itself: to advance
+    /// the position, call [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for
     /// [`Loss::Ssd`].
     ///
     /// `log_end` is the end of the log, the LSN that the next record will get, read before this call and in

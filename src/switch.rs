@@ -23,7 +23,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownPolicy`]; the policy in use stays.
+    /// [`Error::UnknownPolicy`]; the policy in use is kept.
     pub fn set_pool_policy(
         &self,
         policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>,
@@ -81,7 +81,7 @@ impl Policies<'_> {
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`]; or the HDD cannot be flushed, or the store refuses writes. The policy in use
-    /// stays.
+    /// is kept.
     pub async fn set_ssd(
         self,
         policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>,

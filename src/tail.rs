@@ -14,9 +14,9 @@
 //!   writes it, with the contents, to another file before it acts on it.
 //! - *The flush or a write fails.* Any of the above, and later writes may be lost too. Nothing is appended to
 //!   this file again: the next save writes another file.
-//! - *A sector or a block rots.* The other copy is read. If both copies of a durable record are bad and a
-//!   later record is sound, the reader reports damage. The loss of both copies of the last record goes
-//!   undetected: that takes two faults.
+//! - *A sector or a block becomes corrupt.* The other copy is read. If both copies of a durable record are
+//!   bad and a later record is sound, the reader reports damage. The loss of both copies of the last record
+//!   goes undetected: that takes two faults.
 //! - *A new file replaces this one.* It is written whole, so its tail is blank.
 //! - *The file is cut, by a copy or its file system.* An append never changes its size, which the contents
 //!   state ([`Manifest::file_bytes`](crate::manifest::Manifest::file_bytes)): a shorter file is refused.
@@ -246,9 +246,9 @@ mod tests {
         let (bytes, end) = file(&records);
         for unit in [SECTOR, BLOCK] {
             for at in (BLOCK..end.file_end()).step_by(unit) {
-                let mut rotten = bytes.clone();
-                rotten[at..at + unit].fill(0xa5);
-                assert_eq!(parse(&rotten).unwrap().records, records, "{unit} bytes at {at}");
+                let mut corrupt = bytes.clone();
+                corrupt[at..at + unit].fill(0xa5);
+                assert_eq!(parse(&corrupt).unwrap().records, records, "{unit} bytes at {at}");
             }
         }
     }
@@ -257,11 +257,11 @@ mod tests {
     fn a_record_lost_in_both_copies_is_damage_if_another_follows() {
         let (bytes, _) = file(&[r#""a""#, r#""b""#, r#""c""#]);
         for nth in 0..3 {
-            let mut rotten = bytes.clone();
+            let mut corrupt = bytes.clone();
             for copy in 0..2 {
-                rotten[BLOCK + copy * BLOCK + nth * SECTOR] ^= 1;
+                corrupt[BLOCK + copy * BLOCK + nth * SECTOR] ^= 1;
             }
-            match parse(&rotten) {
+            match parse(&corrupt) {
                 Err(why) => assert!(nth < 2, "{nth}: {why}"),
                 Ok(parsed) => assert_eq!((nth, parsed.records.len()), (2, 2)),
             }

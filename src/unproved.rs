@@ -46,7 +46,7 @@ impl Remember for InManifest {
     }
 
     fn hold(&self) -> Option<Box<dyn Any + Send>> {
-        Some(Box::new((self.manifests.upgrade()?, self.tenure.stay()?)))
+        Some(Box::new((self.manifests.upgrade()?, self.tenure.hold_locks()?)))
     }
 }
 

@@ -10,12 +10,13 @@
 //! page that does not exist.
 
 use crate::arriving::{Arriving, Mark};
-use crate::changes::{Change, merged, next_extents, take_extents};
-use crate::hints::SpaceHints;
-pub(crate) use crate::manifest::EXTENT_PAGES;
+use crate::changes::Change;
+pub(crate) use crate::extents::EXTENT_PAGES;
+use crate::extents::{HOLE, merged, next_extents, places, take_extents};
 use crate::manifest::Manifest;
 use crate::page_runs::PageRuns;
-use crate::placement::{HOLE, Placement, places};
+use crate::placement::Placement;
+use crate::space_hints::SpaceHints;
 use crate::superblock::DATA_AT;
 use dashmap::DashMap;
 use dashmap::mapref::one::{Ref, RefMut};
@@ -101,7 +102,7 @@ pub struct SpaceInfo {
     pub pages: u32,
     /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
-    /// What the engine says of it.
+    /// Its hints.
     pub hints: SpaceHints,
     /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
     pub frames: Option<u64>,

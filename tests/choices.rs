@@ -16,14 +16,14 @@ const SLOTS: u32 = 1_000;
 
 /// The fields of an event, in printed form.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
+struct Logged {
     message: String,
     before: String,
     now: String,
     costs: String,
 }
 
-impl Visit for Told {
+impl Visit for Logged {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let text = format!("{value:?}");
         match field.name() {
@@ -38,13 +38,13 @@ impl Visit for Told {
 
 /// Keeps the events that name a setting.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<Told>>>);
+struct Log(Arc<Mutex<Vec<Logged>>>);
 
 impl Log {
     /// The events of one tier.
-    fn of(&self, tier: &str) -> Vec<Told> {
+    fn of(&self, tier: &str) -> Vec<Logged> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter(|told| told.message.contains(tier)).cloned().collect()
+        all.iter().filter(|logged| logged.message.contains(tier)).cloned().collect()
     }
 }
 
@@ -62,10 +62,10 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut told = Told::default();
-        event.record(&mut told);
-        if told.message.contains("follows another setting") {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+        let mut logged = Logged::default();
+        event.record(&mut logged);
+        if logged.message.contains("follows another setting") {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
         }
     }
 
@@ -115,12 +115,12 @@ fn each_change_of_a_setting_is_logged_and_counted() {
         })
     });
     for (tier, choice) in [("pool's", stats.pool_choice), ("SSD's", stats.ssd_choice)] {
-        let (told, choice) = (log.of(tier), choice.unwrap());
-        assert_eq!(told.len() as u64, choice.changes, "{tier}: {told:?}");
-        for pair in told.windows(2) {
-            assert_eq!(pair[0].now, pair[1].before, "{tier}: {told:?}");
+        let (logged, choice) = (log.of(tier), choice.unwrap());
+        assert_eq!(logged.len() as u64, choice.changes, "{tier}: {logged:?}");
+        for pair in logged.windows(2) {
+            assert_eq!(pair[0].now, pair[1].before, "{tier}: {logged:?}");
         }
-        let Some(last) = told.last() else { continue };
+        let Some(last) = logged.last() else { continue };
         assert_eq!(
             (last.now.as_str(), last.before.as_str()),
             (format!("{:?}", choice.setting).as_str(), format!("{:?}", choice.before.unwrap()).as_str())

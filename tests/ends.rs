@@ -1,4 +1,4 @@
-//! The end of a space after a crash when homes rotted, were torn, or cannot be read: a synced page is never
+//! The end of a space after a crash when homes are corrupt or torn, or cannot be read: a synced page is never
 //! missing.
 
 use crate::fixture::{self, Fixture, PAGE, fill, read};

@@ -533,7 +533,7 @@ async fn syncs(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<Atomic
     }
 }
 
-/// Changes the hints of both spaces until told to stop.
+/// Changes the hints of both spaces until `stop` is set.
 async fn hint(store: Arc<PageStore>, stop: Arc<AtomicBool>, seed: u64) {
     for step in seed.. {
         tokio::time::sleep(Duration::from_millis(7 + seed % 20)).await;

@@ -1,7 +1,11 @@
 //! Compile-time check: every public future can be awaited in a spawned task.
 
-use pagetier::{Drain, Loss, Lsn, PageId, PageStore, Scrub, SpaceId, SsdMode};
+use pagetier::{
+    BackupOptions, Drain, Loss, Lsn, NewSsd, PageId, PageSize, PageStore, Scrub, SharedDevice, SpaceId,
+    SsdMode, SsdPolicy, calibrate,
+};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn is_send<T: Send>(_: T) {}
 
@@ -11,10 +15,15 @@ fn every_public_future_is_send(
     shared: &'static Arc<PageStore>,
     own: PageStore,
     scrub: Scrub,
+    device: &'static SharedDevice,
 ) {
     let (space, page) = (SpaceId(1), PageId::new(SpaceId(1), 0));
     is_send(PageStore::open("directory"));
     is_send(PageStore::builder().open());
+    is_send(PageStore::builder().open_read_only());
+    is_send(PageStore::builder().inspect());
+    is_send(PageStore::builder().restore("chain", None, |_| ()));
+    is_send(calibrate(device, 0, device, 0, PageSize::DEFAULT, Duration::ZERO));
     is_send(store.spaces().create("t"));
     is_send(store.spaces().remove(space));
     is_send(store.allocate(space));
@@ -26,12 +35,23 @@ fn every_public_future_is_send(
     is_send(store.overwrite(page));
     is_send(store.recreate(page));
     is_send(store.discard(page));
+    is_send(store.free(page));
+    is_send(store.free_pages(&[]));
+    is_send(store.spaces().free(space, 0..1));
+    is_send(store.spaces().shrink(space));
     is_send(store.sync());
     is_send(store.flush());
     is_send(store.flush_to(Lsn(1)));
     is_send(store.redo_from(Lsn(1), Loss::Ssd));
     is_send(store.spaces().create_as(space, "u"));
     is_send(store.what_if().stop());
+    is_send(store.backup("chain", BackupOptions::new()));
+    is_send(store.export_hot("hot"));
+    is_send(store.import_hot("hot"));
+    is_send(store.export_stats("stats", Duration::ZERO));
+    is_send(store.resize_pool(0));
+    is_send(store.replace_ssd(NewSsd::path("ssd")));
+    is_send(store.policies().set_ssd(SsdPolicy::Auto));
     is_send(store.ssd().acknowledge_loss());
     is_send(store.shutdown());
     is_send(store.left());

@@ -421,8 +421,8 @@ async fn versions(store: &PageStore, space: SpaceId, rotten: &[u32], what: &str)
     versions
 }
 
-/// Copies rot on the SSD before their space is kept off it. Where the HDD has the version, it is read; the
-/// others are errors, never older versions, and leave once the engine has written the pages again.
+/// Copies on the SSD become corrupt before their space is kept off it. Where the HDD has the version, it is
+/// read; the others are errors, never older versions, and leave once the engine has written the pages again.
 #[tokio::test(start_paused = true)]
 async fn rotten_copies_of_a_space_kept_off_the_ssd_are_never_read() {
     let (mut read_well, mut lost) = (0, 0);

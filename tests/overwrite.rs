@@ -28,8 +28,8 @@ fn is_damaged(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(Corrupt { .. } | Device { .. }))))
 }
 
-/// Rots all copies of every third page, on both devices, and overwrites each. The page reads as overwritten
-/// immediately, after a power cut and after a close.
+/// Corrupts all copies of every third page, on both devices, and overwrites each. The page reads as
+/// overwritten immediately, after a power cut and after a close.
 async fn heals(policy: &str, ring_pages: u32) {
     let (fixture, space) = at_rest(policy, ring_pages).await;
     let rotten = || (0..PAGES).step_by(3);

@@ -131,7 +131,7 @@ async fn entries_of_the_checkpoint_are_verified_at_the_first_read() {
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     let later = fixture.after_power_cut(1);
-    // Rot outside the zone: the opening does not see it.
+    // Corruption outside the zone: the opening does not see it.
     let rotten: Vec<PageId> = (0..PAGES)
         .map(|no| PageId::new(space, no))
         .filter(|page| !later.slots_of(*page).is_empty())

@@ -14,7 +14,7 @@ const LATENCY: Duration = Duration::from_micros(300);
 
 /// The device whose flush fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum Failing {
     Hdd,
     Ssd,
 }
@@ -39,9 +39,9 @@ struct World {
 }
 
 impl World {
-    /// Version 1 is synced, then version 2, but the flush of `side` that makes version 2 durable in the
+    /// Version 1 is synced, then version 2, but the flush of `failing` that makes version 2 durable in the
     /// slots, or at home, failed.
-    async fn failed(side: Side, model: FlushFailure, seed: u64) -> Self {
+    async fn failed(failing: Failing, model: FlushFailure, seed: u64) -> Self {
         let (mut fixture, power) = (Fixture::new(), SimPower::new());
         let device = |name, nth| {
             let device = SimDevice::new(name, 0, seed * 3 + nth, &power).with_latency(LATENCY);
@@ -58,13 +58,13 @@ impl World {
             write(&store, space, no, 2).await.unwrap();
         }
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1);
-        let floor = match side {
-            Side::Ssd => {
+        let floor = match failing {
+            Failing::Ssd => {
                 fixture.ssd.inject(fault);
                 assert!(store.sync().await.is_err());
                 1
             }
-            Side::Hdd => {
+            Failing::Hdd => {
                 store.sync().await.unwrap();
                 fixture.hdd.inject(fault);
                 let drained = store.ssd().drain(Drain::new()).await;
@@ -135,30 +135,30 @@ impl World {
         self.check(&store, &format!("{when}, then the SSD is off, then another")).await;
     }
 
-    fn device(&self, side: Side) -> &SimDevice {
-        if side == Side::Hdd { &self.fixture.hdd } else { &self.fixture.ssd }
+    fn device(&self, failing: Failing) -> &SimDevice {
+        if failing == Failing::Hdd { &self.fixture.hdd } else { &self.fixture.ssd }
     }
 }
 
-fn cases() -> impl Iterator<Item = (Side, FlushFailure, End)> {
-    let sides = [Side::Hdd, Side::Ssd].into_iter();
-    let models = sides.flat_map(|side| FlushFailure::ALL.map(|model| (side, model)));
-    models.flat_map(|(side, model)| ENDS.map(|end| (side, model, end)))
+fn cases() -> impl Iterator<Item = (Failing, FlushFailure, End)> {
+    let devices = [Failing::Hdd, Failing::Ssd].into_iter();
+    let models = devices.flat_map(|failing| FlushFailure::ALL.map(|model| (failing, model)));
+    models.flat_map(|(failing, model)| ENDS.map(|end| (failing, model, end)))
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_rewrites_may_end_at_any_await_in_any_way() {
     let mut awaits = 0;
-    for (side, model, end) in cases() {
+    for (failing, model, end) in cases() {
         for ends in ENDS {
             let mut polls = 1;
             loop {
-                let mut world = World::failed(side, model, polls).await;
+                let mut world = World::failed(failing, model, polls).await;
                 world.end(end);
                 let over = polled(polls, world.fixture.builder().open()).await.is_some();
                 awaits += u32::from(!over);
                 world.end(ends);
-                world.is_sound(&format!("{side:?} {model:?} {end:?}, {ends:?} after {polls} polls")).await;
+                world.is_sound(&format!("{failing:?} {model:?} {end:?}, {ends:?} after {polls} polls")).await;
                 if over {
                     break;
                 }
@@ -172,17 +172,17 @@ async fn an_opening_that_rewrites_may_end_at_any_await_in_any_way() {
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_rewrites_survives_a_further_failure_of_either_device() {
     let mut failures = 0;
-    for (side, model, end) in cases() {
+    for (failing, model, end) in cases() {
         for (again, op) in [
-            (Side::Hdd, IoOp::Flush),
-            (Side::Ssd, IoOp::Flush),
-            (Side::Hdd, IoOp::Write),
-            (Side::Ssd, IoOp::Write),
+            (Failing::Hdd, IoOp::Flush),
+            (Failing::Ssd, IoOp::Flush),
+            (Failing::Hdd, IoOp::Write),
+            (Failing::Ssd, IoOp::Write),
         ] {
             for nth in 0..6 {
-                let mut world = World::failed(side, model, nth).await;
+                let mut world = World::failed(failing, model, nth).await;
                 world.end(end);
-                let when = format!("{side:?} {model:?} {end:?}, {op:?} {nth} of the {again:?} fails");
+                let when = format!("{failing:?} {model:?} {end:?}, {op:?} {nth} of the {again:?} fails");
                 // Twice in a row.
                 for round in 0..2 {
                     let device = world.device(again);
@@ -211,16 +211,16 @@ async fn an_opening_that_rewrites_survives_a_further_failure_of_either_device() 
 
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_rewrites_on_a_full_disk_loses_nothing() {
-    for (side, model, end) in cases() {
+    for (failing, model, end) in cases() {
         for skip in 0..4 {
             for (count, replaced) in [(1, false), (1, true), (u64::MAX, false)] {
-                let mut world = World::failed(side, model, skip).await;
+                let mut world = World::failed(failing, model, skip).await;
                 world.end(end);
                 let full = Fault::new(FaultEffect::NoSpace).on(IoOp::Grow);
                 world.fixture.hdd.inject(full);
                 world.fixture.manifest.fail_saves(skip, count, replaced);
                 let when =
-                    format!("{side:?} {model:?} {end:?}, {count} saves after {skip} fail ({replaced})");
+                    format!("{failing:?} {model:?} {end:?}, {count} saves after {skip} fail ({replaced})");
                 if let Ok(store) = world.fixture.try_open().await {
                     world.check(&store, &when).await;
                 }

@@ -1,6 +1,8 @@
 //! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and the steps
 //! that a new policy, bench, format or document requires (`CONTRIBUTING.md`).
 
+#[path = "tidy/cycles.rs"]
+mod cycles;
 #[path = "tidy/examples.rs"]
 mod examples;
 
@@ -538,28 +540,42 @@ fn name(rest: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
 
+/// The public functions of `src/` that return futures, each after its type.
+fn asynchronous() -> Vec<String> {
+    let mut found = Vec::new();
+    for (_, text) in files("rs").iter().filter(|(file, _)| file.starts_with("src/")) {
+        found.extend(functions(text, |line| {
+            let line = line.trim();
+            let future = line.strip_prefix("pub fn ").filter(|line| line.contains("-> impl Future"));
+            line.strip_prefix("pub async fn ").or(future).and_then(name)
+        }));
+    }
+    assert!(found.len() > 40, "{found:?}");
+    found
+}
+
+#[test]
+fn every_public_future_is_checked_to_be_send() {
+    let checks = read("tests/futures.rs");
+    let unchecked = |function: &String| {
+        let name = function.rsplit("::").next().unwrap_or(function);
+        !checks.contains(&format!("{name}("))
+    };
+    let missing: Vec<String> = asynchronous().into_iter().filter(unchecked).collect();
+    assert!(missing.is_empty(), "not in tests/futures.rs: {missing:?}");
+}
+
 #[test]
 fn every_asynchronous_method_has_a_blocking_form() {
-    let (mut blocking, mut asynchronous) = (Vec::new(), Vec::new());
-    for (file, text) in files("rs").iter().filter(|(file, _)| file.starts_with("src/")) {
-        if file.starts_with("src/blocking/") {
-            blocking.extend(functions(text, |line| {
-                let line = line.trim();
-                let plain = ["pub fn ", "fn "].iter().find_map(|before| line.strip_prefix(before));
-                // Within the macros: the name and its arguments.
-                plain
-                    .or(line.ends_with(';').then_some(line).filter(|line| line.contains(") -> ")))
-                    .and_then(name)
-            }));
-        } else {
-            asynchronous.extend(functions(text, |line| {
-                let line = line.trim();
-                let future = line.strip_prefix("pub fn ").filter(|line| line.contains("-> impl Future"));
-                line.strip_prefix("pub async fn ").or(future).and_then(name)
-            }));
-        }
+    let (mut blocking, asynchronous) = (Vec::new(), asynchronous());
+    for (_, text) in files("rs").iter().filter(|(file, _)| file.starts_with("src/blocking/")) {
+        blocking.extend(functions(text, |line| {
+            let line = line.trim();
+            let plain = ["pub fn ", "fn "].iter().find_map(|before| line.strip_prefix(before));
+            // Within the macros: the name and its arguments.
+            plain.or(line.ends_with(';').then_some(line).filter(|line| line.contains(") -> "))).and_then(name)
+        }));
     }
-    assert!(asynchronous.len() > 40, "{asynchronous:?}");
     let has_form = |function: &String| {
         let by_path = blocking.contains(function);
         // A builder opens a store or stands first among the arguments of a function.

@@ -99,7 +99,7 @@ async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
         store.sync().await.unwrap();
     }
     store.close().await.unwrap();
-    // The ring has one image of each version. The newest is unreadable, and the home rots.
+    // The ring has one image of each version. The newest is unreadable, and the home is corrupt.
     let page = PageId::new(space, 5);
     let images = fixture.images_of(page);
     assert!(images.len() > 1, "{images:?}");

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::id::{id_text, new_id};
 use crate::store::PageStore;
 use pagetier_bufpool::{PoolError, TierError};
-use pagetier_devio::IoBuf;
+use pagetier_devio::{IoBuf, task};
 use pagetier_page::{Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
 use rustix::fs::{FlockOperation, flock};
@@ -90,7 +90,7 @@ impl Draft {
         let Self { file, dir, partial, bytes, .. } = self;
         let path = dir.join(name_of(number));
         blocking(move || {
-            // Open to the end: its lock keeps the next backup out.
+            // Keep it open to the end: its lock keeps the next backup out.
             let Some(file) = file else { return Err(BackupError::Runtime) };
             file.sync_all().map_err(BackupError::io(&partial))?;
             std::fs::rename(&partial, &path).map_err(BackupError::io(&path))?;
@@ -194,7 +194,7 @@ impl PageStore {
             Ok((id, upto)) => (*upto, Some(id.clone())),
             Err(_) => (0, None),
         };
-        // Leaves little for the sync below: the next backup copies again what that one writes.
+        // Leave little for the sync below: the next backup copies the pages that it writes again.
         self.sync().await?;
         // The parent module explains this order.
         let upto = self.shared.builder.rules().backed_up(self.shared.tier.fresh_stamp());
@@ -332,11 +332,11 @@ impl PageStore {
     async fn settle_discards(&self) -> Result<bool, BackupError> {
         let shared = Arc::clone(&self.shared);
         // Runs in its own task: a checkpoint must not be dropped half-way.
-        let task = self.shared.runtime.spawn(async move {
+        let settled = task::outcome(&self.shared.runtime, async move {
             let _operation = shared.ending.enter()?;
             Ok::<_, Error>(shared.tier.settle_discards().await)
         });
-        Ok(task.await.map_err(|_| BackupError::Runtime)??)
+        Ok(settled.await.ok_or(BackupError::Runtime)??)
     }
 
     /// Lists the backup in the manifest: only a listed backup is continued.

@@ -4,8 +4,8 @@
 use super::Builder;
 use super::blank::refuse_data;
 use crate::error::OpenError;
+use crate::extents::EXTENT_PAGES;
 use crate::id::{id_bytes, id_text, new_id};
-use crate::manifest::EXTENT_PAGES;
 use crate::manifest::Manifest;
 use crate::runs::OnlyCopies;
 use crate::superblock::{DATA_AT, FoundHdd, identify_hdd};

@@ -19,7 +19,7 @@ struct Homes<'a> {
 impl Builder {
     /// Finds the last page of every space on the SSD, and on the HDD in the extents reserved for the space:
     /// after a crash the manifest's page counts may be too small. Extents are blank when a space gets them,
-    /// so every home that is not blank was written, even if it has rotted since.
+    /// so every home that is not blank was written, even if it has become corrupt since.
     pub(super) async fn find_space_ends(
         &self,
         volume: &Volume,

@@ -72,7 +72,7 @@ pub struct SsdSummary {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
-    /// Copies of pages whose space is kept off the SSD: they are about to leave.
+    /// Copies of pages whose space is kept off the SSD: they are being removed.
     #[serde(default)]
     pub leaving: u64,
     /// Free slots that may be written at once.

@@ -2,7 +2,7 @@
 
 use super::summary::mode_name;
 use crate::error::Error;
-use crate::hints::SpaceHints;
+use crate::space_hints::SpaceHints;
 use crate::store::PageStore;
 use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;
@@ -38,7 +38,7 @@ pub struct PageWhy {
     pub group: Option<GroupFactor>,
     /// The SSD's mode.
     pub ssd_mode: &'static str,
-    /// What the engine says of its space.
+    /// The hints of its space.
     pub hints: SpaceHints,
 }
 

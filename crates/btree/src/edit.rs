@@ -36,14 +36,14 @@ pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) 
     set_run(m, page, slot + 1);
 }
 
-/// Moves the cells to the end of the payload, so that all free room lies between slots and cells. The log
+/// Moves the cells to the end of the payload, so that all free space lies between slots and cells. The log
 /// records the moves, not the cells, which would take most of the record.
 fn compact(m: &mut MiniTx<'_>, page: usize) {
     let node = Node(m.payload(page));
     let (count, payload) = (node.count(), node.0.len());
     let mut cells: Vec<(usize, usize, usize)> =
         (0..count).map(|slot| (node.cell_at(slot), node.cell(slot).len(), slot)).collect();
-    // From the last cell down, each moves up into room that is free by then.
+    // From the last cell down, each moves up into space that is already free.
     cells.sort_unstable_by(|a, b| b.cmp(a));
     let (mut heap, mut slots) = (payload, vec![0; count * SLOT_BYTES]);
     let mut moves: Vec<Move> = Vec::new();

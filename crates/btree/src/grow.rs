@@ -1,20 +1,20 @@
 //! Inserts that change more than one page: splits, and values in chains.
 
 use crate::edit;
+use crate::latch_budget::PATH_PAGES;
 use crate::node::{self, HEADER_BYTES, NONE, Node, SLOT_BYTES};
 use crate::pages::Supply;
-use crate::room::PATH_PAGES;
 use crate::tree::{ROOT, Tree, TreeError};
 use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
 
 impl Tree {
-    /// Puts an entry whose leaf lacked room a moment ago, or whose value is, or was, in a chain.
+    /// Puts an entry whose leaf seemed to lack room, or whose old or new value is in a chain.
     #[cold]
     pub(crate) async fn put_structural(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
         let in_chain = !node::is_inline(key, value, self.payload());
         let chain_pages = if in_chain { self.chain_pages(value.len()) } else { 0 };
-        let _room = self.room.take(&self.store, PATH_PAGES + chain_pages).await;
+        let _taken = self.latch_budget.take(&self.store, PATH_PAGES + chain_pages).await;
         let _structure = self.structure.read().await;
         // 1. Descend with exclusive latches; release those above each node with room.
         let mut held: Vec<PageMut<'_>> = Vec::new();

@@ -6,7 +6,7 @@
 //! | How is a page laid out, and how is it changed? | `node.rs`, `edit.rs` |
 //! | What do readers and writers latch? | `tree.rs` |
 //! | How are pages allocated and freed? | `pages.rs` |
-//! | How many pages are latched at once? | `room.rs` |
+//! | How many pages are latched at once? | `latch_budget.rs` |
 //! | How does the tree grow and shrink? | `grow.rs`, `shrink.rs` |
 //! | How is it scanned and bulk-loaded? | `scan.rs`, `append.rs` |
 //! | What makes a tree sound? | `check.rs` |
@@ -17,9 +17,9 @@ mod append;
 mod check;
 mod edit;
 mod grow;
+mod latch_budget;
 mod node;
 mod pages;
-mod room;
 mod scan;
 mod shrink;
 #[cfg(test)]

@@ -33,8 +33,8 @@ impl Tree {
         Scan { tree: self, from, to, backward: false, batch: VecDeque::new(), ended: false }
     }
 
-    /// Passes the entries from `from` on to `see`, in key order, until it breaks. `see` runs under the leaf's
-    /// latch. Not a snapshot: the visit proceeds leaf by leaf.
+    /// Calls `see` with the entries from `from` on, in key order, until it breaks. `see` runs under the
+    /// leaf's latch. Not a snapshot: the visit proceeds leaf by leaf.
     ///
     /// # Errors
     /// A page cannot be read.

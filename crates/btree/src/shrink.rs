@@ -9,14 +9,14 @@
 //! dropped future or a crash leaves are merged after the next leaf below them.
 
 use crate::edit;
+use crate::latch_budget::PATH_PAGES;
 use crate::node::{HEADER_BYTES, INNER, Node, SLOT_BYTES};
 use crate::pages::Supply;
-use crate::room::PATH_PAGES;
 use crate::tree::{ROOT, Tree, TreeError};
 use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
 
-/// Whether removing `slot` is the moment to merge the leaf.
+/// Whether the leaf should be merged when `slot` is removed.
 fn calls_for_merge(leaf: Node<'_>, slot: usize) -> bool {
     let (before, after) = (leaf.used(), used_without(leaf, slot));
     let falls_below = |part: usize| {
@@ -63,7 +63,7 @@ impl Tree {
             return Ok(Some(m.commit()));
         }
         drop(leaf);
-        let _room = self.room.take(&self.store, PATH_PAGES).await;
+        let _taken = self.latch_budget.take(&self.store, PATH_PAGES).await;
         let _structure = self.structure.read().await;
         if small {
             match self.delete_merging(key).await {
@@ -125,8 +125,7 @@ impl Tree {
         Ok(Some(lsn))
     }
 
-    /// Merges the node of `level` that covers `key`, then the nodes above it that became small, as far as it
-    /// goes.
+    /// Merges the node of `level` that covers `key`, then each node above it that has become small.
     async fn merge_from(&self, level: u8, key: &[u8]) -> Result<(), TreeError> {
         for level in level..u8::MAX {
             let parent = self.level_exclusive(key, level + 1).await?;

@@ -309,7 +309,7 @@ async fn tree_leaf(tree: &Tree, n: u32) -> u32 {
 }
 
 /// The schedule: a delete merges a leaf, waits for the root in order to merge the nodes above, and is dropped
-/// there. The next merge below the same nodes must make up for it.
+/// there. The next merge below the same nodes must merge them.
 #[tokio::test]
 async fn nodes_that_a_dropped_delete_left_small_are_merged_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -443,8 +443,8 @@ async fn tasks_do_not_lose_each_others_entries() {
     assert_is(&tree, &model).await;
 }
 
-/// After a split a leaf has contiguous room only once it is compacted. The record of a compaction has no
-/// copies of the cells.
+/// After a split a leaf has contiguous free space only once it is compacted. The record of a compaction has
+/// no copies of the cells.
 #[tokio::test]
 async fn inserts_in_random_order_log_each_entry_about_twice() {
     let dir = tempfile::tempdir().unwrap();

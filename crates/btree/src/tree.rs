@@ -14,16 +14,16 @@
 //!
 //! **Structure.** Changes to several pages lock `structure` in shared mode; [`Tree::check`] locks it
 //! exclusively, so that no page joins or leaves the tree during its walk. A task locks it before it latches a
-//! page. Before that, it takes the pages that it may latch from `room`, so that such changes never pin every
-//! frame.
+//! page. Before that, it takes the pages that it may latch from `latch_budget`, so that such changes never
+//! pin every frame.
 //!
 //! **Records.** Each change is one mini-transaction. It first waits for all of its pages and then changes
 //! them without an await point, so an error or a dropped future leaves the tree unchanged. A delete that
 //! merges nodes takes several mini-transactions, each of which leaves a sound tree.
 
 use crate::edit;
+use crate::latch_budget::LatchBudget;
 use crate::node::{self, Meta, Node, Stored};
-use crate::room::Room;
 use pagetier::{Lsn, PageId, PageMut, PageRef, PageStore, SpaceId};
 use pagetier_wal::{MiniTx, Wal};
 use std::borrow::Cow;
@@ -62,7 +62,7 @@ pub struct Tree {
     pub(crate) wal: Option<Wal>,
     pub(crate) space: SpaceId,
     pub(crate) structure: RwLock<()>,
-    pub(crate) room: Room,
+    pub(crate) latch_budget: LatchBudget,
 }
 
 impl Tree {
@@ -92,7 +92,7 @@ impl Tree {
     /// the time ([`PageStore::resize_pool`] changes it): others wait.
     #[must_use]
     pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
-        Self { store, wal, space, structure: RwLock::new(()), room: Room::default() }
+        Self { store, wal, space, structure: RwLock::new(()), latch_budget: LatchBudget::default() }
     }
 
     /// The meta page of the tree in `space`; `None` when the page does not exist or holds no tree, which redo

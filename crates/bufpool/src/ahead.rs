@@ -11,7 +11,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
-use pagetier_devio::IoBuf;
+use pagetier_devio::{IoBuf, task};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::{Access, FrameId, FramePolicy};
 use std::ops::Range;
@@ -131,7 +131,7 @@ impl<T: Tier> Inner<T> {
                 Own::Later | Own::Nothing => return None,
             },
         };
-        if !self.name(frame, page) {
+        if !self.enter(frame, page) {
             self.frames.give_back(frame);
             return None;
         }
@@ -144,7 +144,7 @@ impl<T: Tier> Inner<T> {
             return;
         }
         let flight = InFlight { pool: Arc::clone(self), pages: run.len() };
-        self.runtime.spawn(async move {
+        task::spawn(&self.runtime, async move {
             let inner = Arc::clone(&flight.pool);
             let (frames, bufs): (Vec<FrameId>, Vec<IoBuf>) = run.into_iter().unzip();
             let pages = (first.no..).map(|no| PageId::new(first.space, no));

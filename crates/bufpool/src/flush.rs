@@ -7,6 +7,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::{Attempt, Mode};
+use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{CleanReason, FrameId};
 use std::sync::Arc;
@@ -75,7 +76,8 @@ impl<T: Tier> Pool<T> {
             }
             if !batch.is_empty() {
                 let inner = Arc::clone(&self.inner);
-                tasks.0.spawn_on(async move { inner.write_batch(batch).await }, &self.inner.runtime);
+                let write: Boxed<_> = Box::pin(async move { inner.write_batch(batch).await });
+                tasks.0.spawn_on(write, &self.inner.runtime);
             }
             while tasks.0.len() >= self.inner.params().clean_batches {
                 result = result.and(joined(tasks.0.join_next().await));
@@ -105,9 +107,7 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-pub(crate) fn joined(
-    done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>,
-) -> Result<(), PoolError> {
+fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -> Result<(), PoolError> {
     match done {
         None => Ok(()),
         Some(Ok(result)) => result,

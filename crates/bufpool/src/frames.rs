@@ -5,7 +5,7 @@
 
 use crate::arena::Arena;
 use crate::frame::{Frame, NO_LSN};
-use crate::hints::Hints;
+use crate::hinted_spaces::Hints;
 use crate::memory::Growable;
 use crate::sync::SegQueue;
 use crate::table::Table;

@@ -1,27 +1,24 @@
-//! What the embedder says of single spaces: how long their pages stay in memory, and how many may be there.
+//! Per-space hints of the embedder: how long a space's pages stay in memory, and how many frames it may have.
 //!
 //! [`HintedPool`](pagetier_policy::pool::HintedPool) decides which page leaves. This file counts the frames
-//! of each space with hints, as they are entered into the page table, so that pages being read count, too. A
+//! of each space with hints, as they are entered into the page table, so pages being read count too. A
 //! request at the quota takes the frame of another page of the space. If all of these are dirty or being
-//! read, it waits, but not for long; then, and if guards pin them, it takes a frame beyond the quota: no hint
-//! may make a request fail. Read-ahead takes at most half of a quota, so that it does not displace what it
-//! read.
+//! read, it waits briefly. If none becomes free, or guards pin them, it takes a frame beyond the quota: no
+//! hint may make a request fail. Read-ahead takes at most half of a quota, so that it does not displace the
+//! pages that it has read.
 //!
-//! Without hints, a miss and an eviction pay one relaxed load each; a hit pays nothing.
+//! Without hints, a miss and an eviction cost one relaxed load each; a hit costs nothing.
 
 use crate::evict::RETRY;
-use crate::frame::Frame;
 use crate::inner::Inner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::stalls::On;
 use crate::tier::Tier;
 use pagetier_page::{PageId, SpaceId};
-use pagetier_policy::pool::{PoolHints, Resident, Retention};
-use pagetier_policy::{Access, FrameId, FramePolicy};
-use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use pagetier_policy::pool::{PoolHints, Resident};
+use pagetier_policy::{FrameId, FramePolicy};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,93 +28,10 @@ const QUOTA_WAIT: Duration = Duration::from_millis(100);
 /// How many of a space's pages one request tries to evict.
 const TRIES: usize = 8;
 
-/// The spaces with hints. A leaf in the locking order; counts change under the bucket's lock.
-#[derive(Debug, Default)]
-pub(crate) struct Hints {
-    any: AtomicBool,
-    spaces: RwLock<FxHashMap<SpaceId, Hinted>>,
-}
-
-#[derive(Debug)]
-struct Hinted {
-    hints: PoolHints,
-    /// The number of frames that hold its pages, or read them.
-    held: AtomicUsize,
-}
-
-impl Hints {
-    fn with<R>(&self, space: SpaceId, ask: impl FnOnce(&Hinted) -> R) -> Option<R> {
-        if !self.any.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.spaces.read().get(&space).map(ask)
-    }
-
-    /// `page` has entered the table. The caller holds its bucket's lock.
-    pub(crate) fn entered(&self, page: PageId) {
-        self.with(page.space, |hinted| hinted.held.fetch_add(1, Ordering::Relaxed));
-    }
-
-    /// `page` has left the table. The caller holds its bucket's lock.
-    pub(crate) fn left(&self, page: PageId) {
-        self.with(page.space, |hinted| hinted.held.fetch_sub(1, Ordering::Relaxed));
-    }
-
-    /// How many of `count` pages of `space` may be read ahead at once.
-    pub(crate) fn ahead_max(&self, space: SpaceId, count: u32) -> u32 {
-        let quota = self.with(space, |hinted| hinted.hints.frames_max).flatten();
-        quota.map_or(count, |max| count.min(u32::try_from(max / 2).unwrap_or(u32::MAX)))
-    }
-
-    /// Whether `space` has used up its quota.
-    pub(crate) fn is_full(&self, space: SpaceId) -> bool {
-        let full = |hinted: &Hinted| {
-            let held = hinted.held.load(Ordering::Relaxed);
-            hinted.hints.frames_max.is_some_and(|max| held >= max)
-        };
-        self.with(space, full).unwrap_or(false)
-    }
-
-    /// Whether `space` has more frames than its quota.
-    fn is_beyond(&self, space: SpaceId) -> bool {
-        let beyond = |hinted: &Hinted| {
-            let held = hinted.held.load(Ordering::Relaxed);
-            hinted.hints.frames_max.is_some_and(|max| held > max)
-        };
-        self.with(space, beyond).unwrap_or(false)
-    }
-
-    /// How a page of `space` is read that was requested on demand.
-    pub(crate) fn access(&self, space: SpaceId) -> Access {
-        match self.with(space, |hinted| hinted.hints.retention) {
-            Some(Retention::ScanOnly) => Access::Sequential,
-            _ => Access::Random,
-        }
-    }
-
-    /// The number of frames that hold pages of `space`, or read them; `None` if it has no hints.
-    fn held(&self, space: SpaceId) -> Option<usize> {
-        self.with(space, |hinted| hinted.held.load(Ordering::Relaxed))
-    }
-
-    /// Sets the hints of `space`. The caller holds the locks of all buckets.
-    fn set(&self, space: SpaceId, hints: PoolHints, frames: &[Frame]) {
-        let mut spaces = self.spaces.write();
-        if hints == PoolHints::default() {
-            spaces.remove(&space);
-        } else {
-            let held = frames.iter().filter_map(Frame::page).filter(|page| page.space == space).count();
-            spaces.insert(space, Hinted { hints, held: AtomicUsize::new(held) });
-        }
-        // The bucket locks publish it to every task that counts.
-        self.any.store(!spaces.is_empty(), Ordering::Relaxed);
-    }
-}
-
 impl<T: Tier> Pool<T> {
-    /// Sets how the pages of `space` are treated, in place of earlier hints, also those in memory. Clean
-    /// pages beyond a quota leave at once, others as later requests need frames. Misses wait meanwhile: some
-    /// milliseconds per ten thousand pages in memory.
+    /// Replaces the hints of `space`. They apply at once to its pages in memory. Clean pages beyond a quota
+    /// leave at once, others as later requests need frames. Misses wait meanwhile: some milliseconds per ten
+    /// thousand pages in memory.
     pub fn set_hints(&self, space: SpaceId, hints: PoolHints) {
         let (inner, frames) = (&self.inner, &self.inner.frames);
         let hints = PoolHints { frames_max: hints.frames_max.map(|max| max.max(1)), ..hints };
@@ -141,7 +55,7 @@ impl<T: Tier> Pool<T> {
         inner.trim(space);
     }
 
-    /// How the pages of `space` are treated.
+    /// The hints of `space`.
     #[must_use]
     pub fn hints(&self, space: SpaceId) -> PoolHints {
         self.inner.frames.hints.with(space, |hinted| hinted.hints).unwrap_or_default()
@@ -183,7 +97,7 @@ impl<T: Tier> Inner<T> {
             }
             match self.evict_own(page.space) {
                 Own::Frame(frame) => return Ok(Some(frame)),
-                // Pages that cannot be written do not hold up a request.
+                // A request does not wait for pages that cannot be written.
                 Own::Later if Instant::now() < until && self.last_failure.lock().is_none() => {}
                 Own::Later | Own::Nothing => return Ok(None),
             }
@@ -208,7 +122,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// Evicts a page of `space`; two while it has more frames than its quota, which may be new.
+    /// Evicts a page of `space`, or two while the space exceeds its quota (which may have just been lowered).
     pub(crate) fn evict_own(&self, space: SpaceId) -> Own {
         let mut policy = self.policy.lock();
         self.drain_hits(&mut policy);
@@ -232,7 +146,7 @@ impl<T: Tier> Inner<T> {
                 break;
             }
         }
-        // Pages that are being read have no place in its order yet.
+        // The policy does not know pages that are being read yet.
         later |= self.frames.hints.held(space).is_some_and(|held| held > policy.frames_of(space));
         match taken {
             Some(frame) => Own::Frame(frame),

@@ -55,7 +55,7 @@ pub struct Inner<T: Tier> {
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
-    /// Tells the cleaner to end.
+    /// Makes the cleaner end.
     pub(crate) closed: AtomicBool,
     /// No further page may enter memory: see `retire`.
     pub(crate) closing: AtomicBool,

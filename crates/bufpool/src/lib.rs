@@ -13,6 +13,7 @@ mod flush;
 mod frame;
 mod frames;
 mod guard;
+mod hinted_spaces;
 mod hints;
 mod hits;
 mod holders;

@@ -118,7 +118,7 @@ impl<T: Tier> Inner<T> {
 
     /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns
     /// false when another task was faster, or the pool is closing.
-    pub(crate) fn name(&self, frame: FrameId, page: PageId) -> bool {
+    pub(crate) fn enter(&self, frame: FrameId, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
         if bucket.find(&self.frames.all).is_some() || self.closing.load(Ordering::Relaxed) {
             return false;
@@ -142,7 +142,7 @@ impl<T: Tier> Inner<T> {
         });
         let missed = work.run(async {
             let frame = self.free_frame(page).await?;
-            if !self.name(frame, page) {
+            if !self.enter(frame, page) {
                 self.frames.give_back(frame);
                 return Ok(None);
             }

@@ -30,7 +30,7 @@ pub struct InMemory {
 }
 
 impl<T: Tier> Pool<T> {
-    /// The state of `page` in memory; `None`: it is not in memory. Neither pins the page nor counts as a
+    /// The state of `page` in memory; `None` if it is not in memory. Neither pins the page nor counts as a
     /// use.
     #[must_use]
     pub fn residence(&self, page: PageId) -> Option<InMemory> {
@@ -99,7 +99,7 @@ impl<T: Tier> Pool<T> {
         policy.set_inner(new);
     }
 
-    /// Passes to `see` the pages in memory, the next victim first. Until it returns, no page leaves memory,
+    /// Calls `see` with the pages in memory, the next victim first. Until it returns, no page leaves memory,
     /// and the tier learns of no discard. Pages that are being loaded are not among them. `see` runs under
     /// the policy's lock: it may take locks that follow it in the order.
     pub fn with_pages<R>(&self, see: impl FnOnce(&[PageId]) -> R) -> R {
@@ -111,8 +111,7 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-/// The frames with pages, the next victim first. Skips what a policy of the embedder's names that is no
-/// frame.
+/// The frames with pages, the next victim first. Skips indices from an embedder's policy that are no frames.
 fn eviction_order(policy: &dyn FramePolicy, frames: &[Frame]) -> Vec<FrameId> {
     let mut order = Vec::new();
     policy.first_to_go(&mut |frame| {

@@ -13,7 +13,7 @@
 //! | latching without `Acquire` | data races, and a wrong page |
 //! | an eviction with `Relaxed` | `a_hit_never_sees_the_page_that_took_the_frame` |
 //! | no second check of the page after the latch, in `hit` or in `latch_resident` | the same; `a_failed_read_frees_its_frame_and_the_next_one_retries` |
-//! | `name` without a check under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
+//! | `enter` without a check under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
 //! | the waiters' flag set after the attempt | deadlocks, in seven models |
 //! | a cancelled waiter that forgets its grant | `a_cancelled_waiter_leaves_nothing_and_blocks_no_task` |
 //! | a cancelled waiter that does not let those behind it in | `a_cancelled_waiter_lets_those_behind_it_in` |
@@ -24,7 +24,7 @@
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
-//! | `name` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
+//! | `enter` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
 //! | a page that retires without its latch | `a_change_is_written_before_its_page_retires_or_refused` |
 //! | hits taken or counted by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 //! | the table rehashed without its locks; a bucket chosen before its lock is held | `a_page_in_memory_is_found_while_the_pool_grows` |
@@ -293,7 +293,7 @@ fn a_hit_never_sees_the_page_that_took_the_frame() {
         let takes = with(&pool, |pool| {
             let inner = &pool.inner;
             let Some(frame) = inner.evict() else { return };
-            assert!(inner.name(frame, B), "no other task loads it");
+            assert!(inner.enter(frame, B), "no other task loads it");
             assert!(block_on(inner.load(frame, B, Access::Random)).is_ok());
             inner.frames.release(frame, Mode::Exclusive);
         });

@@ -78,8 +78,8 @@ impl PoolParams {
         Self::new(frames, page_size)
     }
 
-    /// These parameters for a pool of another size: each that equals its default for the present number of
-    /// frames takes its default for the new one.
+    /// The parameters for a pool of another size. Each parameter that has its default for the present number
+    /// of frames gets its default for the new one.
     #[must_use]
     pub(crate) fn resized(&self, frames: usize) -> Self {
         let (before, after) = (Self::new(self.frames, self.page_size), Self::new(frames, self.page_size));

@@ -8,6 +8,7 @@ use crate::sample_channel::Recorded;
 use crate::sampler::SampleSink;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
+use pagetier_devio::task;
 use pagetier_page::{Lsn, PageId, Sampling};
 use pagetier_policy::FramePolicy;
 use std::sync::Arc;
@@ -50,8 +51,9 @@ impl<T: Tier> Pool<T> {
         let runtime = tokio::runtime::Handle::current();
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
-        tokio::spawn(crate::clean::run(Arc::downgrade(&inner), clean, needed));
-        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch())));
+        task::spawn(&inner.runtime, crate::clean::run(Arc::downgrade(&inner), clean, needed));
+        let stalls = crate::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
+        task::spawn(&inner.runtime, stalls);
         Ok(Self { inner })
     }
 
@@ -150,7 +152,7 @@ impl<T: Tier> Pool<T> {
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
         let frame = inner.free_frame(page).await?;
-        if !inner.name(frame, page) {
+        if !inner.enter(frame, page) {
             inner.frames.give_back(frame);
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Ends a pool: writes its pages, removes them from memory, and lets no page in.
+//! Ends a pool: writes its pages, removes them from memory, and admits no further page.
 //!
 //! A hit checks nothing for this. Once [`Pool::retire`] has removed every page from the table, every request
 //! is a miss, and misses are refused.
@@ -10,13 +10,13 @@
 //!    latch is held the page cannot be changed, so no change is lost. Other readers keep their guards: the
 //!    frame becomes an orphan that the last of them frees.
 
-use crate::flush::joined;
 use crate::guard::PageRef;
 use crate::inner::Inner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
+use pagetier_devio::task;
 use pagetier_page::PageId;
 use pagetier_policy::FramePolicy;
 use std::sync::Arc;
@@ -84,8 +84,9 @@ impl<T: Tier> Inner<T> {
                     wrote = true;
                     let inner = Arc::clone(self);
                     // Runs in its own task, so that a dropped caller leaves no write half done.
-                    let write = self.runtime.spawn(async move { inner.write_batch(vec![staged]).await });
-                    let written = joined(Some(write.await));
+                    let write = async move { inner.write_batch(vec![staged]).await };
+                    let written = task::outcome(&self.runtime, write).await;
+                    let written = written.unwrap_or(Err(PoolError::Closed));
                     *result = std::mem::replace(result, Ok(())).and(written);
                 }
                 None if word.is_unwritten() => unstaged.await,

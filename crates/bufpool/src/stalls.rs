@@ -152,8 +152,8 @@ struct Age {
 struct Ages(FxHashMap<WaitId, Age>);
 
 impl Ages {
-    /// Notes the waits of this moment and forgets those that have ended. Returns the ones to warn of, with
-    /// their ages.
+    /// Notes `waits`, which are all that there are, and forgets those that have ended. Returns the ones to
+    /// warn of, with their ages.
     fn due(&mut self, waits: &[Waiting], now: Instant) -> Vec<(Waiting, Duration)> {
         let mut before = std::mem::take(&mut self.0);
         let mut due = Vec::new();

@@ -65,7 +65,7 @@ mod modelled {
         }
     }
 
-    /// The same of its bounded queue.
+    /// Models its bounded queue in the same way.
     #[derive(Debug)]
     pub(crate) struct ArrayQueue<T> {
         items: SegQueue<T>,

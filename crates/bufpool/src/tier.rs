@@ -186,11 +186,11 @@ pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateE
 /// - *Runtime.* The store polls the future in its own tasks, on the tokio runtime on which it was opened. So
 ///   the future may use `spawn_blocking`, and must not block the thread.
 /// - *Dropped futures.* The store awaits every call, even if the caller of `sync` is gone. Only the end of
-///   the runtime drops a future midway: whatever it has begun must be sound then, as after a crash.
+///   the runtime drops a future midway: whatever it has begun must then be safe, as after a crash.
 /// - *Errors.* The pages stay dirty in memory. A cleaner retries after 10 ms, later at intervals of up to 2
-///   s, and as soon as a request needs a frame. `sync` and its like return the error as [`PoolError::Log`].
-///   If all frames are dirty, requests wait and then fail with [`PoolError::Exhausted`]. Nothing is lost when
-///   the gate works again.
+///   s, and as soon as a request needs a frame. `sync` and similar calls return the error as
+///   [`PoolError::Log`]. If all frames are dirty, requests wait and then fail with [`PoolError::Exhausted`].
+///   Nothing is lost when the gate works again.
 /// - *Opening* does not call the gate: the first call follows the first change of a page, as by redo.
 /// - *After a drop* or a shutdown no further call begins, apart from one that races with the drop. A call in
 ///   progress continues, although the store's directory may already be open again: see `Builder::log_gate`.

@@ -10,8 +10,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Waits for the latch of a pinned frame. Fails with [`PoolError::Deadlock`]. Cancel-safe: a wait that is
-/// dropped, or fails, leaves neither latch nor pin.
+/// Waits for the latch of a pinned frame. Fails with [`PoolError::Deadlock`]. Cancel-safe: a dropped or
+/// failed wait leaves neither latch nor pin.
 pub(crate) struct Wait<'a> {
     frames: &'a Frames,
     frame: FrameId,

@@ -18,7 +18,7 @@ impl Watch {
         Self { awake: AtomicBool::new(false), woken: Notify::new() }
     }
 
-    /// Wakes the task if it rests. The caller has entered its wait into a list, under the list's lock.
+    /// Wakes the task if it rests. The caller has just entered a wait into a list, under the list's lock.
     #[inline]
     pub(crate) fn wake(&self) {
         if !self.awake.load(Ordering::Relaxed) && !self.awake.swap(true, Ordering::Relaxed) {
@@ -26,7 +26,8 @@ impl Watch {
         }
     }
 
-    /// Lets the task rest unless `any`, which locks each list, finds a wait. Returns whether it may rest.
+    /// Lets the task rest unless `any` finds a wait in the lists, each under its lock. Returns whether it
+    /// may rest.
     pub(crate) fn rest(&self, any: impl FnOnce() -> bool) -> bool {
         self.awake.store(false, Ordering::Relaxed);
         // No wait is missed while it begins. If it locks its list before `any` does, `any` finds it. If it

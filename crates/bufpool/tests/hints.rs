@@ -207,7 +207,7 @@ async fn no_request_fails_because_of_a_quota() {
     pool.validate().unwrap();
 }
 
-/// A gate that waits for what the task holds that waits for the quota: a deadlock, if it waited for long.
+/// A gate that waits for a resource of the task that waits for the quota: a long wait would be a deadlock.
 struct Closed(AtomicBool);
 
 impl LogGate for Closed {

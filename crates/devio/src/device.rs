@@ -56,8 +56,8 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// The space is not available.
     fn grow(&self, bytes: u64) -> Result<(), DeviceError>;
 
-    /// Tells the device that the contents of a range are not needed (TRIM, hole punch). A hint; reads of the
-    /// range return arbitrary bytes until it is written again.
+    /// Informs the device that the contents of a range are not needed (TRIM, hole punch). A hint; reads of
+    /// the range return arbitrary bytes until it is written again.
     fn discard(&self, offset: u64, len: u64) -> DoneFuture;
 
     /// Registers memory that many operations will use (the pool's arena), as address and length of each

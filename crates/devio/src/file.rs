@@ -1,4 +1,4 @@
-//! An opened file or block device: what both real backends share.
+//! An opened file or block device: the part that both real backends share.
 
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
@@ -153,7 +153,7 @@ impl RawFile {
         Transfer::new(spot, class, bufs, now_ns, self.meter.occupancy.enter())
     }
 
-    /// Digests the kernel's answer for `transfer`; `Some` with the result when the transfer has ended.
+    /// Interprets the kernel's answer for `transfer`; `Some` with the result when the transfer has ended.
     pub(crate) fn answer(
         &self,
         transfer: &mut Transfer,

@@ -40,6 +40,7 @@ pub mod spans;
 mod stats;
 mod striped;
 mod sync;
+pub mod task;
 mod threads;
 mod ticket;
 #[cfg(all(test, loom))]

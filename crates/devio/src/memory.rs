@@ -1,4 +1,4 @@
-//! A device in memory: for tests, virtual-time runs and stores that need not last.
+//! A device in memory: for tests, virtual-time runs and stores that need not persist.
 //!
 //! Bytes that were never written take no memory and read as zeros. Each call executes its operation at once
 //! and returns a ready future.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The alignment in bytes: that of common disks, so that code which works here works there.
 const ALIGNMENT: usize = 512;
 
-/// A device in memory, for tests, virtual-time runs and stores that need not last. Bytes that were never
+/// A device in memory, for tests, virtual-time runs and stores that need not persist. Bytes that were never
 /// written take no memory and read as zeros. Each call executes its operation at once.
 pub type MemoryDevice = Metered<Memory>;
 

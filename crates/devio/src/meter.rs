@@ -1,4 +1,4 @@
-//! What a device keeps about itself: its name, its counters and its operations in flight.
+//! A device's name, counters and operations in flight.
 
 use crate::check::Spot;
 use crate::recorder::Recorder;

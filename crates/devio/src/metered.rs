@@ -60,8 +60,8 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
         Err(DeviceErrorKind::NoSpace)
     }
 
-    /// Tells the device that it may drop a range: reads of it return arbitrary bytes until it is written
-    /// again. Default: no effect.
+    /// Allows the device to drop the contents of a range: reads of it return arbitrary bytes until it is
+    /// written again. Default: no effect.
     fn discard(&self, _offset: u64, _len: u64) -> RawDone {
         Box::pin(ready(Ok(())))
     }

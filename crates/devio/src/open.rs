@@ -225,7 +225,7 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     (kind != TMPFS_MAGIC).then_some(UNKNOWN_ALIGNMENT)
 }
 
-/// The device, its backend, and why a wish for io_uring was not met.
+/// The device, its backend, and why it does not use io_uring although it was asked to.
 type Served = (SharedDevice, Backend, Option<String>);
 
 fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {

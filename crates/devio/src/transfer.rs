@@ -107,8 +107,8 @@ impl Transfer {
         }
     }
 
-    /// Digests the kernel's answer to the last call: a number of bytes, or an error number. `alignment` and
-    /// `size` are the device's.
+    /// Interprets the kernel's answer to the last call: a number of bytes, or an error number. `alignment`
+    /// and `size` are the device's.
     pub(crate) fn advance(&mut self, answer: Result<u64, i32>, alignment: usize, size: u64) -> Step {
         match answer {
             Ok(bytes) => self.progress(bytes, alignment, size),

@@ -6,8 +6,8 @@
 //! operations itself. It does not wait for the task, which may be scheduled on the very thread that drops the
 //! device.
 //!
-//! **Locking.** The lock on [`Who`] is held while a pass reaps, but not while operations are completed: a
-//! completion may drop the device's last handle, and thereby end the reaping that it is part of.
+//! **Locking.** The lock on [`ReapedBy`] is held while a pass reaps, but not while operations are completed:
+//! a completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
 use crate::uring_core::{Pass, UringCore};
 use parking_lot::Mutex;
@@ -33,9 +33,9 @@ pub enum Reap {
 
 /// The device's half; ends the reaping.
 #[derive(Debug)]
-pub(crate) struct Reaping(Arc<Mutex<Who>>);
+pub(crate) struct Reaping(Arc<Mutex<ReapedBy>>);
 
-enum Who {
+enum ReapedBy {
     Task(Pass),
     Thread(JoinHandle<()>),
     Ended,
@@ -50,31 +50,31 @@ impl Reaping {
         let announced = if runtime.is_some() { announced(core)? } else { None };
         let (Some(runtime), Some(announced)) = (runtime, announced) else {
             let thread = start_thread(core, pass)?;
-            return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));
+            return Ok(Self(Arc::new(Mutex::new(ReapedBy::Thread(thread)))));
         };
-        let who = Arc::new(Mutex::new(Who::Task(pass)));
-        let duty = Duty { core: Arc::clone(core), who: Arc::clone(&who) };
+        let reaped_by = Arc::new(Mutex::new(ReapedBy::Task(pass)));
+        let duty = Duty { core: Arc::clone(core), reaped_by: Arc::clone(&reaped_by) };
         runtime.spawn(async move { duty.run(announced).await });
-        Ok(Self(who))
+        Ok(Self(reaped_by))
     }
 
     /// Closes the device: finishes everything outstanding.
     pub(crate) fn end(&self, core: &UringCore) {
-        let who = std::mem::replace(&mut *self.0.lock(), Who::Ended);
-        match who {
-            Who::Task(pass) => {
-                core.ring.hush();
+        let reaped_by = std::mem::replace(&mut *self.0.lock(), ReapedBy::Ended);
+        match reaped_by {
+            ReapedBy::Task(pass) => {
+                core.ring.stop_announcing();
                 core.serve(pass);
                 // The task still waits, and holds the ring and the file.
                 core.ring.wake();
             }
             // A completion may drop the last handle on the thread itself; the thread then ends by itself.
-            Who::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
+            ReapedBy::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
                 if thread.join().is_err() {
                     tracing::error!(device = %core.file.meter.name, "the reaper panicked");
                 }
             }
-            Who::Thread(_) | Who::Ended => {}
+            ReapedBy::Thread(_) | ReapedBy::Ended => {}
         }
     }
 }
@@ -101,7 +101,7 @@ fn announced(core: &UringCore) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     match registered {
         Ok(registered) => registered.map(Some),
         Err(_panic) => {
-            core.ring.hush();
+            core.ring.stop_announcing();
             tracing::warn!(
                 device = %core.file.meter.name,
                 "the runtime has I/O disabled, so a thread reaps completions; enable_io() or enable_all() \
@@ -123,7 +123,7 @@ const REFUSALS_MAX: u32 = 8;
 /// The task's half.
 struct Duty {
     core: Arc<UringCore>,
-    who: Arc<Mutex<Who>>,
+    reaped_by: Arc<Mutex<ReapedBy>>,
 }
 
 impl Duty {
@@ -133,10 +133,10 @@ impl Duty {
         while let Ok(mut ready) = announced.readable().await {
             // Clear before reaping, or a completion in between would not be announced.
             ready.clear_ready();
-            let mut who = self.who.lock();
-            let Who::Task(pass) = &mut *who else { return };
+            let mut reaped_by = self.reaped_by.lock();
+            let ReapedBy::Task(pass) = &mut *reaped_by else { return };
             let (mut ended, accepted) = self.core.reap_now(pass);
-            drop(who);
+            drop(reaped_by);
             self.core.complete_all(&mut ended);
             refusals = if accepted { 0 } else { refusals + 1 };
             if refusals > REFUSALS_MAX {
@@ -150,19 +150,19 @@ impl Duty {
 impl Drop for Duty {
     /// The runtime or the device is gone. If the device is alive, its operations need another reaper.
     fn drop(&mut self) {
-        let mut who = self.who.lock();
-        match std::mem::replace(&mut *who, Who::Ended) {
-            Who::Task(pass) => {
-                self.core.ring.hush();
+        let mut reaped_by = self.reaped_by.lock();
+        match std::mem::replace(&mut *reaped_by, ReapedBy::Ended) {
+            ReapedBy::Task(pass) => {
+                self.core.ring.stop_announcing();
                 match start_thread(&self.core, pass) {
-                    Ok(thread) => *who = Who::Thread(thread),
+                    Ok(thread) => *reaped_by = ReapedBy::Thread(thread),
                     Err(error) => {
-                        drop(who);
-                        self.go_down(&error);
+                        drop(reaped_by);
+                        self.shut_down(&error);
                     }
                 }
             }
-            other => *who = other,
+            other => *reaped_by = other,
         }
     }
 }
@@ -170,7 +170,7 @@ impl Drop for Duty {
 impl Duty {
     /// No other reaper is left: finishes the outstanding operations and refuses further ones.
     #[cold]
-    fn go_down(&self, error: &io::Error) {
+    fn shut_down(&self, error: &io::Error) {
         let device = &self.core.file.meter.name;
         tracing::error!(%device, %error, "no thread to reap completions; the device is gone");
         self.core.close(true);
@@ -178,7 +178,7 @@ impl Duty {
     }
 }
 
-impl std::fmt::Debug for Who {
+impl std::fmt::Debug for ReapedBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Task(_) => "Task",

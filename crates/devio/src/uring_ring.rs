@@ -23,10 +23,10 @@ const FILE: types::Fixed = types::Fixed(0);
 /// Marks the completion of the wake-up poll; operations carry their slot.
 pub(crate) const WAKE: u64 = u64::MAX;
 
-/// The maximum number of registered pieces of memory.
+/// The maximum number of registered regions of memory.
 const REGIONS_MAX: u32 = 256;
 
-/// The kernel's limit on the size of one registered piece: 1 GiB.
+/// The kernel's limit on the size of one registered region: 1 GiB.
 const REGION_BYTES_MAX: usize = 1 << 30;
 
 /// See the module.
@@ -202,7 +202,7 @@ impl Ring {
     /// Reverts [`Ring::announce`]: a thread that blocks in [`Ring::wait`] would be woken twice per
     /// completion, and again by its own wake-up. The thread's first wait ends at once, because the task may
     /// have consumed a wake-up as an announcement.
-    pub(crate) fn hush(&self) {
+    pub(crate) fn stop_announcing(&self) {
         self.wake();
         if let Err(error) = self.uring.submitter().unregister_eventfd() {
             tracing::debug!(%error, "announcements were not enabled");

@@ -165,8 +165,8 @@ async fn quiet_faults() {
     assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
 
     device.flip_bit(10, 3);
-    let rotten = read(&device, 0).await.expect("read");
-    assert_eq!((rotten[10], rotten[9]), (1 ^ 8, 1));
+    let corrupt = read(&device, 0).await.expect("read");
+    assert_eq!((corrupt[10], corrupt[9]), (1 ^ 8, 1));
 
     device.inject(Fault::new(FaultEffect::Short).times(1));
     write(&device, 0, 4).await.expect("continued");
@@ -361,7 +361,7 @@ async fn devices_are_copied_cut_short_and_rot() {
     assert!(read(&short, 9).await.is_err());
     short.grow(1 << 20).expect("grown");
     assert_eq!(read(&short, 9).await.expect("read"), vec![0; PAGE]);
-    // Rot is visible to reads, and after a power cut whether or not the write was durable.
+    // Corruption is visible to reads, and after a power cut whether or not the write was durable.
     device.flush(IoClass::Meta).await.expect("flushed");
     write(&device, 0, 3).await.expect("written");
     device.rot(512..1024, 4);

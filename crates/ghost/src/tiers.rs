@@ -20,9 +20,6 @@ use std::collections::VecDeque;
 
 const NONE: u32 = u32::MAX;
 
-/// The number of rejections between two checks for an exhausted zone.
-const ZONE_CHECK: u64 = 64;
-
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     page: PageId,
@@ -75,7 +72,8 @@ pub struct Tiers {
     tail_room: u32,
     zone: Vec<SlotId>,
     zone_left: usize,
-    rejections: u64,
+    /// Buffer for the policy's next victim.
+    next_victim: Vec<SlotId>,
     dirty: usize,
     dirty_since: VecDeque<(u32, u64)>,
     to_clean: Vec<FrameId>,
@@ -113,7 +111,7 @@ impl Tiers {
             tail_room: params.ssd_pages,
             zone: Vec::new(),
             zone_left: 0,
-            rejections: 0,
+            next_victim: Vec::new(),
             dirty: 0,
             dirty_since: VecDeque::new(),
             to_clean: Vec::new(),
@@ -404,12 +402,11 @@ impl Tiers {
         match self.ssd.consider(page, cause, self.free_slots.len(), &mut |_| true, now) {
             Verdict::AdmitFree => self.free_slots.pop(),
             Verdict::Reject => {
-                self.rejections += 1;
-                if self.rejections.is_multiple_of(ZONE_CHECK) {
-                    // The zone is exhausted when the policy names no victim in it.
-                    let mut next = Vec::new();
-                    self.ssd.next_victims(1, now, &mut next);
-                    self.zone_left = if next.is_empty() { 0 } else { self.zone_left };
+                // The zone is exhausted when the policy names no victim in it.
+                self.next_victim.clear();
+                self.ssd.next_victims(1, now, &mut self.next_victim);
+                if self.next_victim.is_empty() {
+                    self.zone_left = 0;
                 }
                 None
             }

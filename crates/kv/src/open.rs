@@ -41,11 +41,17 @@ impl Kv {
         if wal.is_new() && options.survives_ssd_loss {
             durable::create_file(&survives)?;
         }
+        if options.survives_ssd_loss && !survives.exists() {
+            let why = "the store was created without it, and a new store is needed to change that";
+            return Err(OpenError::BadOption { option: "survives_ssd_loss", why: why.into() }.into());
+        }
         let keep = if survives.exists() { Keep::ForSsdLoss } else { Keep::ForCrash };
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
         builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss);
-        if let Some(bytes) = options.ssd_bytes {
+        let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
+        let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
+        if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {
             builder = builder.ssd_bytes(bytes);
         }
         if let Some(bytes) = options.page_bytes {
@@ -88,7 +94,7 @@ impl Kv {
             Some(_) => Tree::open(opened, logged, space),
             None if wal.is_new() => {
                 let tree = Tree::create(opened, logged, space, wal.id()).await?;
-                // The log's identity is on disk from here on, whatever becomes of the first life.
+                // The log's identity is on disk from here on, even if the first opening does not complete.
                 store.sync().await?;
                 tree
             }

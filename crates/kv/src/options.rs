@@ -75,20 +75,22 @@ impl Options {
         self
     }
 
-    /// The maximum log that a recovery must read, in bytes. Default: 64 MiB.
+    /// The maximum log that a recovery must read, in bytes; at least 256 pages. Default: 64 MiB.
     pub fn log_bytes(mut self, bytes: u64) -> Self {
         self.log_bytes = bytes;
         self
     }
 
     /// For a new store: whether to keep the log for as long as the SSD has changes that the HDD lacks, so
-    /// that redo restores what a lost SSD had. Default: no; after the loss of the SSD, restore a backup.
+    /// that redo restores what a lost SSD had. An existing store keeps its setting; one created without it
+    /// refuses the option. Default: no; after the loss of the SSD, restore a backup.
     pub fn survives_ssd_loss(mut self, survives: bool) -> Self {
         self.survives_ssd_loss = survives;
         self
     }
 
-    /// Whether to open without the SSD, or with a blank one in its place. Default: no.
+    /// Whether to open although the SSD is lost: without one if its file is gone and [`Options::ssd_bytes`]
+    /// is not set, or with a blank one in its place. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
         self

@@ -3,6 +3,8 @@
 use pagetier_kv::{BackupProgress, Kv, KvError, Options};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -216,12 +218,12 @@ fn the_program_puts_gets_scans_loads_checks_copies_and_says_what_is_wrong() {
     expect(&["get", "apple"], 1, "no store here");
     expect(&["put", "apple", "red"], 0, "");
     expect(&["get", "apple"], 0, "red");
-    expect(&["get", "pear"], 2, "no such key");
+    expect(&["get", "pear"], 3, "no such key");
     expect(&["load", "--count", "2000", "--value-bytes", "500"], 0, "2000 entries");
     expect(&["scan", "--prefix", "user", "--backward", "--limit", "1"], 0, "user0000001999\t");
     expect(&["scan", "--to", "b"], 0, "apple\tred");
     expect(&["delete", "apple"], 0, "");
-    expect(&["delete", "apple"], 2, "no such key");
+    expect(&["delete", "apple"], 3, "no such key");
     expect(&["check"], 0, "sound");
     let bench = ["bench", "--records", "2000", "--seconds", "0", "--value-bytes", "500"];
     for workload in ["a", "b", "c", "d", "e", "f"] {
@@ -238,6 +240,18 @@ fn the_program_puts_gets_scans_loads_checks_copies_and_says_what_is_wrong() {
     expect(&["load", lines.to_str().unwrap()], 1, "line 3: no tab");
     expect(&["get", "k2"], 0, "v2");
     expect(&["put", &"k".repeat(5000), "v"], 1, "keys have from 1 to");
+    expect(&["put", "", "v"], 1, "keys have from 1 to");
+    expect(&["get", "k2", "--no-such-option"], 2, "unexpected argument");
+    expect(&["--survive-ssd-loss", "get", "k2"], 1, "survives_ssd_loss");
+    expect(&["get", "k2"], 0, "v2");
+    // Keys and values are bytes.
+    let bytes = |text: &[u8]| OsStr::from_bytes(text).to_owned();
+    let raw = |arguments: &[OsString]| {
+        Command::new(env!("CARGO_BIN_EXE_kv")).arg("--dir").arg(&dir).args(arguments).output().unwrap()
+    };
+    assert!(raw(&["put".into(), bytes(b"\xff\x01"), bytes(b"\xfe\xfd")]).status.success());
+    assert_eq!(raw(&["get".into(), bytes(b"\xff\x01")]).stdout, b"\xfe\xfd");
+    assert_eq!(raw(&["scan".into(), "--from".into(), bytes(b"\xff")]).stdout, b"\xff\x01\t\xfe\xfd\n");
     expect(&["--help"], 0, "Copy the store to a new directory");
 }
 

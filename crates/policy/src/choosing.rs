@@ -1,15 +1,16 @@
 //! Follows the cheapest of several settings, once chance no longer explains its lead.
 //!
-//! Settings are compared stretch by stretch. All of them serve the same accesses, so their costs are paired:
-//! the difference of two costs varies less than either cost. A change to another setting requires that the
-//! mean difference exceeds its standard error, that the gain is large enough as a share of the cost, and that
-//! the sum saved over the remembered stretches exceeds the cost of the change. There are two memories of past
-//! stretches: a short one for large gains, a long one for small gains that last. A change by the short memory
-//! that the long one contradicts must gain and save several times as much: most of these changes follow a
-//! part of the workload that soon ends, and the way back costs as much again.
+//! Settings are compared over *stretches*, runs of consecutive accesses. All settings serve the same
+//! accesses, so their costs are paired: the difference of two costs varies less than either cost. A change to
+//! another setting requires that the mean difference exceeds its standard error, that the gain is large
+//! enough as a share of the cost, and that the sum saved over the remembered stretches exceeds the cost of
+//! the change. There are two memories of past stretches: a short one for large gains, a long one for small
+//! gains that last. A change by the short memory that the long one contradicts must gain and save several
+//! times as much: most of these changes follow a part of the workload that soon ends, and the change back
+//! costs as much again.
 //!
-//! Stretches before the first decision are only noted. They choose the setting to start with, if it gained as
-//! much as the short memory asks for, and are forgotten then.
+//! Stretches before the first decision are only noted. They determine the initial setting, if its gain is as
+//! large as the short memory requires, and are then forgotten.
 
 /// How fast a memory forgets, and which gains it accepts.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +83,7 @@ impl<const N: usize> Past<N> {
     }
 
     /// Returns the setting to follow instead of `chosen`, if one is cheaper by enough and saved more than
-    /// `change_ms` of it. Both are required `times` over, which may depend on the setting.
+    /// `change_ms` of it. Both requirements are multiplied by `times`, which may depend on the setting.
     fn better_than(
         &self,
         chosen: usize,
@@ -222,7 +223,7 @@ mod tests {
             chooser
         };
         assert_eq!((started(9.9).chosen, started(9.7).chosen), (0, 1));
-        // Nothing but the choice remains: the way back is as long as that of a new chooser.
+        // Nothing but the choice remains: the change back takes as long as a new chooser's.
         let steps = |mut chooser: Chooser<2>, costs: [f64; 2]| {
             (1..100).find(|_| chooser.compare(costs, &mut free).is_some())
         };

@@ -73,7 +73,7 @@ pub fn placed_cost_ms(page: PageLoad, place: Placed, costs: &Costs) -> f64 {
 }
 
 /// Returns the placement of least cost with at most `memory_pages` in memory and `ssd_pages` on the SSD.
-/// Capacity that would save nothing stays free.
+/// Capacity that would save nothing remains unused.
 #[must_use]
 pub fn optimal_placement(
     pages: &[PageLoad],

@@ -3,8 +3,8 @@
 //! A token bucket fills at the budget's rate and holds at most an hour's worth. Required writes draw from it
 //! even when it is empty: the *overdraft* is at most a day's worth. While there is one, a write to the SSD is
 //! priced at a multiple of its cost. The *factor* is the fourth power of 1 + the overdraft in units of a
-//! quarter of an hour's worth. The further writes exceed the budget, the more they are priced at, until
-//! optional writes are no longer worth it.
+//! quarter of an hour's worth. The further writes exceed the budget, the higher their price, until optional
+//! writes are not worth it.
 
 use crate::Millis;
 

@@ -162,15 +162,15 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A policy under hints and the shell's state: the space of each frame that holds a page, and whether it is
+/// A policy under hints and its caller's state: the space of each frame that holds a page, and whether it is
 /// dirty.
-struct Shell {
+struct Caller {
     pool: HintedPool,
     held: BTreeMap<u32, (u32, bool)>,
     hints: BTreeMap<u32, PoolHints>,
 }
 
-impl Shell {
+impl Caller {
     fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
         let Self { pool, held, hints } = self;
         match event {
@@ -283,10 +283,10 @@ proptest! {
     fn every_policy_keeps_its_word_under_hints_that_change(events in prop::collection::vec(event(), 1..200)) {
         for &policy in PoolPolicy::ALL {
             let pool = hinted(policy, FRAMES);
-            let mut shell = Shell { pool, held: BTreeMap::new(), hints: BTreeMap::new() };
+            let mut caller = Caller { pool, held: BTreeMap::new(), hints: BTreeMap::new() };
             for &event in &events {
-                shell.apply(event)?;
-                shell.check().map_err(|e| TestCaseError::fail(format!("{policy}: {e}, after {event:?}")))?;
+                caller.apply(event)?;
+                caller.check().map_err(|e| TestCaseError::fail(format!("{policy}: {e}, after {event:?}")))?;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The obligations of every policy to the shell: one table of policies, one set of rules.
+//! What the callers of a policy rely on, for every policy: one table of policies, one set of rules.
 
 use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, Millis,
@@ -68,13 +68,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A policy and the shell's state: the frames that hold pages, and whether each page is dirty.
-struct Shell {
+/// A policy and its caller's state: the frames that hold pages, and whether each page is dirty.
+struct Caller {
     policy: Box<dyn FramePolicy>,
     held: BTreeMap<u32, bool>,
 }
 
-impl Shell {
+impl Caller {
     fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
         let Self { policy, held } = self;
         match event {
@@ -169,16 +169,16 @@ proptest! {
     #[test]
     fn pool_policies_keep_their_word(events in prop::collection::vec(event(), 1..300)) {
         for (name, policy) in pool_policies() {
-            let mut shell = Shell { policy, held: BTreeMap::new() };
+            let mut caller = Caller { policy, held: BTreeMap::new() };
             for &event in &events {
-                shell.apply(event)?;
-                shell.policy.validate().map_err(|e| TestCaseError::fail(format!("{name}: {e}, after {event:?}")))?;
-                prop_assert_eq!(shell.policy.len(), shell.held.len(), "{} after {:?}", name, event);
-                prop_assert_eq!(shell.policy.is_empty(), shell.held.is_empty());
-                let order = shell.order();
+                caller.apply(event)?;
+                caller.policy.validate().map_err(|e| TestCaseError::fail(format!("{name}: {e}, after {event:?}")))?;
+                prop_assert_eq!(caller.policy.len(), caller.held.len(), "{} after {:?}", name, event);
+                prop_assert_eq!(caller.policy.is_empty(), caller.held.is_empty());
+                let order = caller.order();
                 // A pick without an eviction changes nothing.
-                prop_assert_eq!(shell.order(), order.clone(), "{}", name);
-                prop_assert_eq!(order.len(), shell.held.len(), "{} after {:?}: {:?}", name, event, order);
+                prop_assert_eq!(caller.order(), order.clone(), "{}", name);
+                prop_assert_eq!(order.len(), caller.held.len(), "{} after {:?}: {:?}", name, event, order);
             }
         }
     }
@@ -296,7 +296,7 @@ fn ssd_event() -> impl Strategy<Value = SsdEvent> {
     ]
 }
 
-/// An SSD policy under a shell that evicts within the zone: the page in each slot, and the slots that may be
+/// An SSD policy under a caller that evicts within the zone: the page in each slot, and the slots that may be
 /// evicted.
 struct Ssd {
     policy: Box<dyn SlotPolicy>,

@@ -154,11 +154,11 @@ fn bounds_stand_beside_each_run() {
     let table = text(&args);
     for (run, pair) in runs.as_array().unwrap().iter().zip(["lru+cc ", "gd2l+cac "]) {
         let line = table.lines().find(|line| line.starts_with(pair)).unwrap();
-        let told: Vec<_> = line.split_whitespace().rev().take(3).collect();
+        let printed: Vec<_> = line.split_whitespace().rev().take(3).collect();
         let bounds = run["bounds"].as_array().unwrap().iter().rev();
         let times: Vec<_> =
             bounds.map(|b| format!("{:.2}", b["times_hdd_accesses"].as_f64().unwrap())).collect();
-        assert_eq!(told, times, "{table}");
+        assert_eq!(printed, times, "{table}");
     }
 }
 

@@ -36,8 +36,8 @@ fn what_is_no_trace_is_refused() {
         let mut bad = [good, good].concat();
         bad[12 + at] = byte;
         assert!(matches!(Trace::from_bytes(&bad), Err(TraceError::Record(1, _))), "byte {at}");
-        let told = Trace::from_bytes(&bad).unwrap_err().to_string();
-        assert!(told.contains("record 1") && told.contains(why), "{told}");
+        let message = Trace::from_bytes(&bad).unwrap_err().to_string();
+        assert!(message.contains("record 1") && message.contains(why), "{message}");
     }
 }
 

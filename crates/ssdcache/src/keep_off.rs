@@ -4,10 +4,10 @@ use crate::tier::SsdTier;
 use pagetier_page::{PageId, SpaceId};
 
 impl SsdTier {
-    /// Keeps the pages of `space` off the SSD from now on (`off`), or does not: they get no copies there, and
-    /// those that they have leave in the background. Only copies are written home first. Images that pages
-    /// leave in the doublewrite ring on their way home are no copies. Holds until the tier is closed, also
-    /// under another policy and on another SSD.
+    /// With `off`, keeps the pages of `space` off the SSD from now on; without, admits them again. Pages that
+    /// are kept off get no copies there, and their existing copies are removed in the background: only copies
+    /// are written home first. Images in the doublewrite ring are not copies. Holds until the tier is closed,
+    /// also under another policy and on another SSD.
     pub fn keep_off(&self, space: SpaceId, off: bool) {
         self.core.state.lock().slots.keep_off(space, off);
         self.core.wake.notify_one();

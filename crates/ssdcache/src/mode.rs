@@ -44,7 +44,7 @@ pub enum SsdEvent {
         /// The first error.
         cause: Arc<str>,
     },
-    /// Writes are refused from now on: going on would lose data.
+    /// Writes are refused from now on: continuing could lose data.
     Refusing {
         /// The first error.
         cause: Arc<str>,

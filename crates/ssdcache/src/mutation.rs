@@ -9,8 +9,8 @@
 pub enum Mutation {
     /// R: home writes leave no record in the journal.
     NoJournal,
-    /// R: the pool's home writes leave no record, so old copies of their pages come back. Write-backs leave
-    /// theirs, which recovery also uses otherwise.
+    /// R: the pool's home writes leave no record, so old copies of their pages come back. Write-backs still
+    /// leave records, which recovery uses for other purposes too.
     HomeUnrecorded,
     /// The journal is free up to a checkpoint's capture, even if pages with older records were still on their
     /// way home at the capture, so the map still names their copies.
@@ -126,7 +126,7 @@ pub enum Mutation {
     /// also leaves out the marks of openings (but not of closes), and the check for them.
     RecoveryUnflushed,
     /// A recovered ring continues at place 0 and keeps outdated images: an older image outlives the newest
-    /// one, the home rots, and a recovery repairs it with the older version.
+    /// one, the home becomes corrupt, and a recovery repairs it with the older version.
     RingFromZero,
     /// A dropped store continues to start I/O. Visible when it is reopened at once: the first instance's
     /// cleaner or maintenance overwrites what the second has written with an older version.
@@ -196,8 +196,8 @@ pub enum Mutation {
     /// A space is dropped without being marked first. Drop the future of `drop_space`, or crash; count the
     /// extents after the next opening.
     DropUnmarked,
-    /// After a crash a space ends after its last sound home instead of the last one that is not blank. Let
-    /// the home of a space's last page rot, and crash: the page is missing, not corrupt.
+    /// After a crash a space ends after its last sound home instead of the last one that is not blank.
+    /// Corrupt the home of a space's last page, and crash: the page is missing, not corrupt.
     EndsBySoundHomes,
     /// A home with another page's image reads as never written. Misdirect a home write to it.
     MisplacedMissing,

@@ -18,7 +18,7 @@ use crate::protocol::slots::Tampered;
 use crate::protocol::slots::{Plan, Slots, Ticket};
 use crate::protocol::{HomePlan, InTheWay, Protocol};
 use pagetier_bufpool::TierError;
-use pagetier_devio::DeviceError;
+use pagetier_devio::{DeviceError, task};
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
 use pagetier_policy::{Home, Millis};
 use parking_lot::{Mutex, MutexGuard};
@@ -168,7 +168,7 @@ impl Rules {
         if self.lack(Mutation::FlushInCaller) {
             return flush.await;
         }
-        runtime.spawn(flush);
+        task::spawn(runtime, flush);
     }
 
     /// The error of a flush that was cut short.
@@ -246,7 +246,7 @@ impl Rules {
     }
 
     /// The places of the ring to wipe, and the place at which the ring continues.
-    pub(crate) fn ring_goes_on(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
+    pub(crate) fn ring_continues(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
         if self.lack(Mutation::RingFromZero) { (Vec::new(), 0) } else { (outdated, from) }
     }
 }

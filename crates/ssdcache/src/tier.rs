@@ -14,13 +14,14 @@ use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice, task};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy, SsdSetting};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
@@ -46,7 +47,7 @@ pub struct TierStats {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
-    /// Copies of pages whose space is kept off the SSD: they are about to leave.
+    /// Copies of pages whose space is kept off the SSD: they are being removed.
     pub leaving: u64,
     /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
     /// SSD.
@@ -78,7 +79,7 @@ impl SsdTier {
     pub async fn open(params: OpenParams) -> Result<Self, OpenError> {
         let (core, recovery) = open(params).await?;
         let core = Arc::new(core);
-        let maintenance = tokio::spawn(maintenance::run(Arc::clone(&core)));
+        let maintenance = task::spawn(&Handle::current(), maintenance::run(Arc::clone(&core)));
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
     }
 
@@ -147,7 +148,7 @@ impl SsdTier {
         self.core.state.lock().slots.highest_page(space)
     }
 
-    /// Gives the policy new device costs.
+    /// Passes new device costs to the policy.
     pub fn set_costs(&self, costs: Costs) {
         self.core.set_costs(costs);
     }
@@ -397,8 +398,8 @@ impl SsdTier {
         Ok(())
     }
 
-    /// Informs the policy of the pages in memory, none of which leaves it meanwhile: a new SSD's policy knows
-    /// of no page.
+    /// Informs the policy of the pages in memory, none of which leaves memory meanwhile. A new SSD's policy
+    /// knows no pages.
     pub fn note_buffered(&self, pages: &[PageId]) {
         let now = self.core.now();
         self.core.state.lock().slots.note_buffered(pages, now);

@@ -256,7 +256,7 @@ async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() 
         fixture.write(no, 1).await.expect("the ring has room");
     }
     assert!(matches!(fixture.read(P).await, Ok(1)));
-    // The repair is over: the page can be written and discarded again.
+    // The repair has ended: the page can be written and discarded again.
     fixture.write(P, 2).await.expect("written");
     assert!(matches!(fixture.read(P).await, Ok(2)));
     assert!(fixture.tier.discarded(page(P)));

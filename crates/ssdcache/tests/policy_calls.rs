@@ -1,5 +1,5 @@
-//! What a policy is told and asked, and which of its answers take effect: it learns everything that it bases
-//! decisions on, and no answer can lose data.
+//! The events and questions that a policy receives, and which of its answers take effect: it learns
+//! everything that its decisions need, and no answer can lose data.
 
 use crate::common::{PAGE, formatted, layout, page, params, policy, read, write};
 use pagetier_bufpool::Tier;

@@ -37,7 +37,7 @@ pub(crate) struct Place {
     /// Memory, in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
     pub(crate) memory_mib: u64,
-    /// Open although the SSD is lost or cannot be used; without its file, the store goes on without an SSD
+    /// Open although the SSD is lost or cannot be used; without its file, the store continues without an SSD
     #[arg(long)]
     pub(crate) accept_ssd_loss: bool,
 }
@@ -64,6 +64,13 @@ impl Place {
     }
 }
 
+/// Parses a number of seconds between two views.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    let fits = (0.1..=86_400.0).contains(&seconds);
+    fits.then_some(seconds).ok_or_else(|| "it is not from 0.1 to 86400".into())
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Describe what is on the devices: manifest, superblocks, map, journal, ring
@@ -71,11 +78,13 @@ pub(crate) enum Command {
     /// Read and verify every page of every tier; list the damage
     Verify(Place),
     /// Show sizes and statistics of a store, or of an export of a running one
+    #[command(mut_arg("dir", |dir| dir.required(false)))]
     Stat {
         #[command(flatten)]
-        place: Place,
-        /// Read this file, which a running store exports, instead of the store
-        #[arg(long)]
+        place: Option<Place>,
+        /// Read this file, which a running store exports, instead of a store's directory
+        #[arg(long, required_unless_present = "dir")]
+        #[arg(conflicts_with_all = ["hdd", "ssd", "memory_mib", "accept_ssd_loss"])]
         live: Option<PathBuf>,
     },
     /// Explain where one page is, and why
@@ -93,8 +102,8 @@ pub(crate) enum Command {
     Top {
         /// The file that the store passes to `export_stats`
         file: PathBuf,
-        /// Seconds between views
-        #[arg(long, default_value_t = 1.0)]
+        /// Seconds between views, at least 0.1
+        #[arg(long, default_value_t = 1.0, value_parser = interval)]
         every: f64,
         /// End after this many views; by default at Ctrl-C
         #[arg(long)]
@@ -172,9 +181,15 @@ pub(crate) enum Command {
         /// The number of the last backup to restore
         #[arg(long)]
         upto: Option<u32>,
-        /// The new store's SSD in MiB; 0: none
-        #[arg(long, default_value_t = 0)]
-        ssd_mib: u64,
+        /// The new store's HDD, if it is not the file `hdd.vol` in the directory
+        #[arg(long)]
+        hdd: Option<PathBuf>,
+        /// The new store's SSD, if it is not the file `ssd.cache` in the directory
+        #[arg(long, requires = "ssd_mib")]
+        ssd: Option<PathBuf>,
+        /// The bytes of the new store's SSD to use, in MiB [default: no SSD]
+        #[arg(long)]
+        ssd_mib: Option<u64>,
     },
     /// Recover the store and repair what has another good copy
     Repair {

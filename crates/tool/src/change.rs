@@ -3,10 +3,10 @@
 use crate::args::Place;
 use crate::look::{findings, recovery, watch};
 use crate::{FOUND, Failure, show};
-use pagetier::{BackupOptions, Drain, PageStore, ScrubOptions, SsdMode};
+use pagetier::{BackupOptions, Builder, Drain, PageStore, ScrubOptions, SsdMode};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
@@ -74,16 +74,32 @@ pub(crate) async fn backup(place: &Place, to: &Path, full: bool, json: bool) -> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// Options of the store that a restore makes.
+pub(crate) fn new_store(
+    dir: &Path,
+    hdd: Option<PathBuf>,
+    ssd: Option<PathBuf>,
+    ssd_mib: Option<u64>,
+) -> Builder {
+    let mut builder = PageStore::builder().directory(dir).ssd_bytes(ssd_mib.unwrap_or(0) << 20);
+    if let Some(hdd) = hdd {
+        builder = builder.hdd(hdd);
+    }
+    if let Some(ssd) = ssd {
+        builder = builder.ssd(ssd);
+    }
+    builder
+}
+
 pub(crate) async fn restore(
     from: &Path,
     to: &Path,
     upto: Option<u32>,
-    ssd_mib: u64,
+    store: Builder,
     json: bool,
 ) -> Result<ExitCode, Failure> {
     let bar = show::bar("restoring", 0);
-    let builder = PageStore::builder().directory(to).ssd_bytes(ssd_mib << 20);
-    let restored = builder
+    let restored = store
         .restore(from, upto, |progress| {
             bar.set_length(progress.files as u64);
             bar.set_position(progress.file as u64);

@@ -37,7 +37,7 @@ pub(crate) async fn top(
     count: Option<u64>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let every = Duration::try_from_secs_f64(every.max(0.1)).map_err(|error| format!("--every: {error}"))?;
+    let every = Duration::from_secs_f64(every);
     let clear = if std::io::stdout().is_terminal() && !json { CLEAR } else { "" };
     let mut before = read(file)?;
     let mut views = 0;

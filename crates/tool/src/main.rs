@@ -92,8 +92,9 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Inspect(place) => look::inspect(&place, json).await,
         Command::Verify(place) => look::verify(&place, json).await,
-        Command::Stat { place, live: None } => look::stat(&place, json).await,
         Command::Stat { live: Some(file), .. } => live::once(&file, json),
+        Command::Stat { place: Some(place), .. } => look::stat(&place, json).await,
+        Command::Stat { .. } => Err("name the store's directory, or --live and a file".into()),
         Command::Why { place, space, page } => look::why(&place, &space, page, json).await,
         Command::Top { file, every, count } => live::top(&file, every, count, json).await,
         Command::Drain { place, off } => change::drain(&place, off, json).await,
@@ -106,8 +107,9 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::ExportHot { place, to } => look::export_hot(&place, &to, json).await,
         Command::Backup { place, to, full } => change::backup(&place, &to, full, json).await,
-        Command::Restore { from, to, upto, ssd_mib } => {
-            change::restore(&from, &to, upto, ssd_mib, json).await
+        Command::Restore { from, to, upto, hdd, ssd, ssd_mib } => {
+            let store = change::new_store(&to, hdd, ssd, ssd_mib);
+            change::restore(&from, &to, upto, store, json).await
         }
         Command::Repair { place, write } => change::repair(&place, write, json).await,
     }

@@ -4,6 +4,7 @@ use crate::stores::{PAGES, contents, contents_of_pages, damage, json, made, open
 use pagetier::{PageId, PageStore, SsdMode};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -109,13 +110,21 @@ fn a_chain_of_backups_is_made_and_restored() {
     let (code, more) = json(&["backup", &store, "--to", &chain]);
     assert!(code == 0 && more["full_because"].is_null() && more["pages"].as_u64() < Some(200), "{more}");
     assert_eq!(json(&["restore", &chain, "--to", &path("one"), "--upto", "1"]).0, 0);
-    let (code, restored) = json(&["restore", &chain, "--to", &path("two"), "--ssd-mib", "8"]);
+    let (hdd, ssd) = (path("disk"), path("flash"));
+    let devices = ["--hdd", &hdd, "--ssd", &ssd, "--ssd-mib", "8"];
+    let (code, restored) = json(&[&["restore", &chain, "--to", &path("two")], &devices[..]].concat());
     assert_eq!((code, &restored["files"]), (0, &2.into()), "{restored}");
+    assert!([&hdd, &ssd].iter().all(|device| Path::new(device).exists()));
     for (name, byte) in [("one", 2), ("two", 77)] {
-        assert_eq!(json(&["verify", &path(name)]).0, 0);
+        let places: &[&str] = if byte == 2 { &[] } else { &devices[..4] };
+        assert_eq!(json(&[&["verify", &path(name)], places].concat()).0, 0);
         runtime().block_on(async {
             let store = PageStore::builder().directory(path(name)).create(false);
-            let store = store.ssd_bytes(if byte == 2 { 0 } else { 8 << 20 }).open().await.unwrap();
+            let store = match byte {
+                2 => store.ssd_bytes(0),
+                _ => store.hdd(&hdd).ssd(&ssd).ssd_bytes(8 << 20),
+            };
+            let store = store.open().await.unwrap();
             let page = store.get(PageId::new(store.spaces().find("t").unwrap(), 9)).await.unwrap();
             assert_eq!(page[0], byte, "{name}");
         });
@@ -143,8 +152,9 @@ fn a_running_store_is_watched_through_its_export_and_refused_otherwise() {
         let text = String::from_utf8(top.stdout).unwrap();
         assert!(top.status.success() && text.matches("pagetier top").count() == 3, "{text}");
         assert!(text.contains("\"t\"") && text.contains("requests/s"), "{text}");
-        let live = json(&["stat", at, "--live", file_at]).1;
-        assert_eq!(live["pid"], std::process::id());
+        for arguments in [&["stat", "--live", file_at][..], &["stat", at, "--live", file_at]] {
+            assert_eq!(json(arguments).1["pid"], std::process::id());
+        }
         let refused = run(&["verify", at]);
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("open already"), "{refused:?}");
@@ -199,6 +209,19 @@ fn every_command_has_help_and_names_what_it_lacks() {
         let own = run(&[command, "--help"]);
         assert!(own.status.success() && own.stdout.len() > 100);
         assert_eq!(run(&[command, "--no-such-option"]).status.code(), Some(2));
+    }
+    // Nothing is ignored: what cannot take effect is refused.
+    let useless: [&[&str]; 5] = [
+        &["stat"],
+        &["stat", "--live", "f", "--hdd", "h"],
+        &["stat", "--live", "f", "--memory-mib", "8"],
+        &["top", "f", "--every", "0.01"],
+        &["restore", "chain", "--to", "new", "--ssd", "flash"],
+    ];
+    for arguments in useless {
+        let refused =
+            Command::new(env!("CARGO_BIN_EXE_pagetier")).env_remove("PAGETIER_DIR").args(arguments).output();
+        assert_eq!(refused.unwrap().status.code(), Some(2), "{arguments:?}");
     }
     let nothing = run(&["verify", "/no/such/store"]);
     assert_eq!(nothing.status.code(), Some(1));

@@ -292,7 +292,7 @@ fn a_missing_ssd_is_named_and_given_up_only_on_request() {
         assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", said(&refused));
         assert!(said(&refused).to_lowercase().contains("ssd"), "{command:?}: {}", said(&refused));
     }
-    // A repair that accepts the loss goes on without an SSD; the loss stays listed.
+    // A repair that accepts the loss continues without an SSD; the loss stays listed.
     let (_, repaired) = json(&["repair", at, "--write", "--accept-ssd-loss"]);
     assert_eq!((&repaired["complete"], &repaired["has_ssd"]), (&true.into(), &false.into()), "{repaired}");
     assert!(!store.join("ssd.cache").exists());
@@ -408,7 +408,7 @@ fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// A block of one file is zeroed or rotten, or the file is cut short.
+/// A block of one file is zeroed or corrupted, or the file is cut short.
 fn spoil(store: &Path, seed: u64) -> String {
     let mut dice = dice(seed);
     let name = ["manifest.json", "hdd.vol", "ssd.cache", "ssd.cache"][dice(4) as usize];

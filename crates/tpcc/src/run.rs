@@ -142,18 +142,18 @@ struct Phase {
     measuring: AtomicBool,
     /// New-Orders committed so far.
     new_orders: AtomicU64,
-    over: AtomicBool,
+    ended: AtomicBool,
 }
 
 /// The running terminals, and the task that keeps the log short.
-pub(crate) struct Crew<'d> {
+pub(crate) struct Terminals<'d> {
     pub(crate) database: &'d Arc<Database>,
     phase: Arc<Phase>,
     tasks: JoinSet<Result<Counts, DbError>>,
     checkpoints: JoinHandle<Result<(), DbError>>,
 }
 
-impl<'d> Crew<'d> {
+impl<'d> Terminals<'d> {
     /// Starts them.
     pub(crate) fn start(database: &'d Arc<Database>, terminals: u32, seed: u64, virtual_time: bool) -> Self {
         let phase = Arc::new(Phase::default());
@@ -180,25 +180,25 @@ impl<'d> Crew<'d> {
     /// second with the elapsed time.
     pub(crate) async fn wait(
         &mut self,
-        stretch: Duration,
+        duration: Duration,
         stop: &Stop,
         mut tick: impl FnMut(Duration),
     ) -> Result<(), DbError> {
-        let until = Instant::now() + stretch;
+        let until = Instant::now() + duration;
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
                 biased;
                 () = stop.asked() => return Ok(()),
                 () = tokio::time::sleep_until(until) => {
-                    tick(stretch);
+                    tick(duration);
                     return Ok(());
                 }
                 // A terminal ends by itself only with an error.
                 Some(Ok(Err(error))) = self.tasks.join_next() => return Err(error),
                 Ok(Err(error)) = &mut self.checkpoints => return Err(error),
                 _ = ticks.tick() => {
-                    tick(stretch.saturating_sub(until.saturating_duration_since(Instant::now())));
+                    tick(duration.saturating_sub(until.saturating_duration_since(Instant::now())));
                 }
             }
         }
@@ -207,7 +207,7 @@ impl<'d> Crew<'d> {
     /// Lets every terminal finish its transaction, and returns their measured counts. `failed` is the error
     /// that ended the run, if any.
     pub(crate) async fn end(mut self, mut failed: Result<(), DbError>) -> Result<Counts, DbError> {
-        self.phase.over.store(true, Ordering::Release);
+        self.phase.ended.store(true, Ordering::Release);
         let mut counts = Counts::default();
         while let Some(ended) = self.tasks.join_next().await {
             match ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
@@ -232,36 +232,36 @@ pub(crate) async fn run(
     bar: &ProgressBar,
     measuring: impl Fn(bool),
 ) -> Result<Measured, DbError> {
-    let mut crew = Crew::start(database, plan.terminals, plan.seed, plan.virtual_time);
+    let mut terminals = Terminals::start(database, plan.terminals, plan.seed, plan.virtual_time);
     let show = |base: Duration| move |over: Duration| bar.set_position((base + over).as_secs());
 
     bar.set_message("warming up");
-    let mut failed = crew.wait(plan.warmup, stop, show(Duration::ZERO)).await;
+    let mut failed = terminals.wait(plan.warmup, stop, show(Duration::ZERO)).await;
     measuring(true);
-    crew.measure(true);
-    let (began, before, new_orders_before) = (Instant::now(), database.store.stats(), crew.new_orders());
+    terminals.measure(true);
+    let (began, before, new_orders_before) = (Instant::now(), database.store.stats(), terminals.new_orders());
     let recorded_warmup = database.store.trace().progress().map(|so_far| so_far.records);
     bar.set_message("measuring");
     let mut slices = Vec::new();
     for slice in 0..SLICES {
         if failed.is_ok() {
             let base = plan.warmup + plan.seconds / SLICES * slice;
-            failed = crew.wait(plan.seconds / SLICES, stop, show(base)).await;
+            failed = terminals.wait(plan.seconds / SLICES, stop, show(base)).await;
         }
-        let new_orders = crew.new_orders() - new_orders_before;
+        let new_orders = terminals.new_orders() - new_orders_before;
         slices.push(Slice { end: database.store.stats(), new_orders });
     }
-    crew.measure(false);
+    terminals.measure(false);
     let elapsed = began.elapsed();
     measuring(false);
     bar.set_message("ending the last transactions");
-    let counts = crew.end(failed).await?;
+    let counts = terminals.end(failed).await?;
     Ok(Measured { elapsed, before, slices, counts, recorded_warmup, interrupted: stop.is_asked() })
 }
 
 async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> Result<Counts, DbError> {
     let mut counts = Counts::default();
-    while !phase.over.load(Ordering::Acquire) {
+    while !phase.ended.load(Ordering::Acquire) {
         let began = Instant::now();
         let (kind, outcome) = terminal.next().await?;
         if virtual_time && began.elapsed().is_zero() {

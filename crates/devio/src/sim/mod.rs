@@ -180,12 +180,12 @@ impl SimDevice {
         self.shared.state.lock().present = present;
     }
 
-    /// Simulates rot: flips bit `bit % 8` of the byte at `offset`, on the medium and in the cache.
+    /// Simulates bit rot: flips bit `bit % 8` of the byte at `offset`, on the medium and in the cache.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         self.shared.state.lock().cache.change(offset, 1, |_, byte| byte ^ (1 << (bit % 8)));
     }
 
-    /// Simulates rot: randomises every byte of `range`, on the medium and in the cache.
+    /// Simulates a damaged range: randomises every byte of `range`, on the medium and in the cache.
     pub fn rot(&self, range: Range<u64>, seed: u64) {
         let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
         SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);

@@ -1,16 +1,15 @@
-//! What the embedder says of single spaces, put into effect around any pool policy.
+//! Per-space hints of the embedder, applied around any pool policy.
 //!
 //! The *inner* policy knows only pages of the usual retention. The others are in two lists:
 //!
 //! - *Kept* pages, the one used longest ago first. They leave after all others. If they have more than three
-//!   quarters of the frames, the first leaves before any other page, so that other spaces have a working set
-//!   in any case.
-//! - *Scan-only* pages, in the order in which they came. The first leaves before any other page if they have
-//!   more than an eighth of the frames, or if as many pages have been evicted since it came: until then it
-//!   may have been read ahead for a request to come. Uses do not count.
+//!   quarters of the frames, the first leaves before any other page, so that other spaces keep a working set.
+//! - *Scan-only* pages, in the order in which they entered. The first leaves before any other page if they
+//!   have more than an eighth of the frames, or if as many pages have been evicted since it entered: until
+//!   then it may have been read ahead for a coming request. Uses do not count.
 //!
 //! A space with a quota also has a list of all its frames, the one used longest ago first: at the quota, the
-//! shell asks for a victim from that list ([`HintedPool::victim_of`]).
+//! pool asks for a victim from that list ([`HintedPool::victim_of`]).
 //!
 //! Without hints every call goes to the inner policy unchanged. With them each event is O(1); a search for a
 //! victim passes over at most [`LOOKS_MAX`] frames of a list that cannot leave now.
@@ -25,7 +24,7 @@ use serde::{Deserialize, Serialize};
 const OTHERS_SHARE: usize = 4;
 /// Scan-only pages have this share of the frames: an eighth. Read-ahead keeps no more in flight.
 const SCAN_SHARE: usize = 8;
-/// How many frames of a list a search passes over.
+/// The maximum number of frames of a list that a search passes over.
 const LOOKS_MAX: usize = 64;
 /// The share of a quota whose next victims are kept clean.
 const QUOTA_CLEAN_SHARE: usize = 8;
@@ -89,7 +88,7 @@ impl Space {
 struct Held {
     space: SpaceId,
     retention: Retention,
-    /// The number of evictions when it came.
+    /// The number of evictions when it entered.
     came: u64,
 }
 
@@ -211,7 +210,7 @@ impl HintedPool {
 
     /// Puts the frame of `page` into the lists that the hints of its space name.
     fn take_in(&mut self, frame: FrameId, page: PageId) {
-        // A policy of the embedder's may name a frame twice.
+        // An embedder's policy may name a frame twice.
         let _ = self.take_out(frame);
         let Some(space) = self.spaces.get_mut(&page.space) else { return };
         let PoolHints { retention, frames_max } = space.hints;

@@ -1,4 +1,5 @@
-//! The buffer pool's policies: told what happens to frames, they decide which to evict and which to clean.
+//! The buffer pool's policies: from the events of frames, they decide which frames to evict and which to
+//! clean.
 
 mod adaptive;
 mod casa;
@@ -37,7 +38,7 @@ pub use window::WindowPercent;
 
 use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SsdSetting};
 
-/// The state of a frame, as the shell reports it to a policy that looks for pages to write.
+/// The state of a frame, as the pool reports it to a policy that looks for pages to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameState {
     /// Clean: it can be evicted at once.
@@ -76,7 +77,7 @@ impl LookAhead {
     }
 }
 
-/// Decides which frame to evict. Knows frames by index only; the shell owns their contents.
+/// Decides which frame to evict. Knows frames by index only; the pool owns their contents.
 ///
 /// A frame is *tracked* between [`FramePolicy::insert`] and [`FramePolicy::remove`]. Events for untracked
 /// frames are ignored, because hits reach the policy late, in batches.
@@ -93,7 +94,7 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
 
     /// Returns the next victim: the frame that the policy would evict first among those that `evictable`
-    /// accepts (it refuses pinned and dirty ones). Changes nothing but scan positions; the shell follows up
+    /// accepts (it refuses pinned and dirty ones). Changes nothing but scan positions; the pool follows up
     /// with [`FramePolicy::remove`].
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         self.first_to_go(evictable)
@@ -165,7 +166,7 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// if the setting is the one in force.
     fn set_ssd_setting(&mut self, _setting: SsdSetting) {}
 
-    /// The number of changes of setting so far; a shell polls it to notice a change. O(1).
+    /// The number of changes of setting so far; the pool polls it to notice a change. O(1).
     fn choice_changes(&self) -> u64 {
         0
     }

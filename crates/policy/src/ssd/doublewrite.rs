@@ -6,9 +6,9 @@
 //! admitted. Slots are reclaimed in the order in which they were written, read or not. The policy is neither
 //! cost-based nor anticipatory.
 //!
-//! The shell manages the circular order ([`append_group`](crate::SlotPolicy::append_group)) and the order of
+//! The store manages the circular order ([`append_group`](crate::SlotPolicy::append_group)) and the order of
 //! the two writes ([`write_through`](crate::SlotPolicy::write_through)); the policy tracks the valid
-//! versions. Everything is O(1), as in [`MvFifo`](super::MvFifo), which shares the queue. Under a shell that
+//! versions. Everything is O(1), as in [`MvFifo`](super::MvFifo), which shares the queue. Under a caller that
 //! does not append, it is a FIFO that evicts within its zone.
 //!
 //! Where the paper is silent:

@@ -1,8 +1,8 @@
 //! The SSD's policies: they keep page statistics, and decide which pages are worth a slot and which slot to
 //! evict for them.
 //!
-//! The shell (`ssdcache`) owns the slots' durability: it reports events to the policy, asks for a verdict,
-//! and carries it out in a safe order. A bad policy costs speed, never data.
+//! The store (`ssdcache`) owns the slots' durability: it reports events to the policy, asks for a verdict,
+//! and executes it in a safe order. A bad policy costs speed, never data.
 
 mod adaptive;
 mod ageing;
@@ -32,7 +32,7 @@ pub use tac::Tac;
 
 use crate::{Access, Choice, Costs, Home, Millis, PageId, SlotId};
 
-/// The maximum number of candidates that one decision examines to find a usable one. The shell cleans the
+/// The maximum number of candidates that one decision examines to find a usable one. The store cleans the
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
 pub(crate) const LOOK_MAX: usize = 256;
 
@@ -113,7 +113,7 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
     fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
 
     /// Decides whether the buffered `page`, which has no SSD copy and is being cleaned or leaves the pool
-    /// clean, gets one. `free_slots` is the number of slots writable now beyond the shell's reserve: if any,
+    /// clean, gets one. `free_slots` is the number of slots writable now beyond the store's reserve: if any,
     /// the answer is [`Verdict::AdmitFree`] (section 5). Otherwise the candidates are the slots of the
     /// current zone that `usable` accepts (clean, not being read). The page replaces the candidate of lowest
     /// benefit, if its own benefit is higher.
@@ -168,7 +168,7 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         out: &mut Vec<SlotId>,
     );
 
-    /// Appends up to `n` zone slots that would be evicted next, lowest benefit first: the shell cleans them
+    /// Appends up to `n` zone slots that would be evicted next, lowest benefit first: the store cleans them
     /// ahead of time.
     fn next_victims(&mut self, n: usize, now: Millis, out: &mut Vec<SlotId>);
 
@@ -223,7 +223,7 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// The number of changes of setting so far; a shell polls it to notice a change. O(1).
+    /// The number of changes of setting so far; the store polls it to notice a change. O(1).
     fn choice_changes(&self) -> u64 {
         0
     }

@@ -6,14 +6,14 @@
 //! were written, so that all writes to the SSD are sequential. The policy is neither cost-based nor
 //! anticipatory.
 //!
-//! The shell manages the circular order ([`SlotPolicy::append_group`]); the policy tracks the valid versions,
+//! The store manages the circular order ([`SlotPolicy::append_group`]); the policy tracks the valid versions,
 //! in order, and which of them have been read. Everything is O(1). It takes 21 bytes per slot, plus the page
-//! index. Under a shell that does not append, it is a FIFO that evicts within its zone.
+//! index. Under a caller that does not append, it is a FIFO that evicts within its zone.
 //!
 //! Where the papers are silent:
 //!
 //! - *Group second chance*: 64 slots are reclaimed at a time. Their valid pages that were read since they
-//!   were written are appended again, except the last one if all would stay: at least one slot is gained.
+//!   were written are appended again, except the last one if all would be: at least one slot is gained.
 //!   Groups are not filled up with pages from the pool's LRU end.
 //! - *A valid page newer than the HDD's* is copied there when its slot is reclaimed, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.

@@ -17,8 +17,8 @@ const QUEUED: u8 = 1 << 2;
 /// The number of bits of a place.
 pub(crate) const PLACE_BITS: u32 = 3;
 
-/// What a policy keeps of a page. It also stores the page's place, in bits that it has to spare, because a
-/// field for it would make each record larger.
+/// What a policy keeps of a page. It also stores the page's place, in unused bits of its own, because a field
+/// for it would make each record larger.
 pub(crate) trait Kept: Copy + Default {
     /// The place stored last; 0 by default.
     fn place(&self) -> u8;

@@ -5,7 +5,8 @@
 //! with only such candidates is exhausted and drops them. Without this rule a few pages that became hot after
 //! the zone began would keep it alive, and the SSD would reject every page below them. A zone of k slots is
 //! not exhausted before k decisions: otherwise, with all benefits drifting upwards, each zone would be
-//! exhausted at once.
+//! exhausted at once. A policy whose benefits change only when a page is accessed uses a *steady* zone, which
+//! drops such candidates at any time: the k decisions would evict the pages that were accessed since.
 
 use super::LOOK_MAX;
 use crate::{Costs, SlotId};
@@ -62,12 +63,20 @@ pub(crate) struct Zone {
     young_for: usize,
     /// Whether the zone has no ceiling: only evictions exhaust it.
     strict: bool,
+    /// Whether a benefit changes only when its page is accessed: the zone is never young.
+    steady: bool,
 }
 
 impl Zone {
     pub(crate) fn new(slots: usize) -> Self {
         let (heap, aside) = (Vec::new(), Vec::new());
-        Self { heap, at: vec![0; slots], aside, ceiling: f64::INFINITY, young_for: 0, strict: false }
+        let at = vec![0; slots];
+        Self { heap, at, aside, ceiling: f64::INFINITY, young_for: 0, strict: false, steady: false }
+    }
+
+    /// Creates a zone for benefits that change only when a page is accessed.
+    pub(crate) fn steady(slots: usize) -> Self {
+        Self { steady: true, ..Self::new(slots) }
     }
 
     /// Creates a zone whose candidates remain until they are evicted, however their benefits grow: the
@@ -113,7 +122,7 @@ impl Zone {
         }
         low.sort_unstable();
         out.extend(low.iter().map(|entry| entry.slot()));
-        self.young_for = low.len();
+        self.young_for = if self.steady { 0 } else { low.len() };
         // A sorted array is a heap.
         self.heap = low;
         for position in 0..self.heap.len() {
@@ -392,6 +401,28 @@ mod tests {
             zone.lowest(256, |slot| benefits[slot.at()], |_, _| true);
         }
         assert_eq!(zone.lowest(256, |slot| benefits[slot.at()], |_, _| true), Some((SlotId(0), 5000.0)));
+    }
+
+    #[test]
+    fn a_steady_zone_drops_pages_accessed_since_it_began() {
+        let evicted = |mut zone: Zone| {
+            let mut benefits: Vec<f64> = (0..100).map(f64::from).collect();
+            let slots = benefits.iter().enumerate().map(|(slot, &benefit)| (SlotId(slot as u32), benefit));
+            zone.start(10, slots, &mut Vec::new());
+            // Accesses to every other candidate raise it above the pages outside of the zone.
+            for slot in (0..10).step_by(2) {
+                benefits[slot] += 1000.0;
+                zone.update(SlotId(slot as u32), benefits[slot]);
+            }
+            let mut evicted = Vec::new();
+            while let Some(slot) = zone.decide(f64::INFINITY, |slot| benefits[slot.at()], &mut |_| true) {
+                zone.remove(slot);
+                evicted.push(slot.0);
+            }
+            evicted
+        };
+        assert_eq!(evicted(Zone::steady(100)), [1, 3, 5, 7, 9]);
+        assert_eq!(evicted(Zone::new(100)), [1, 3, 5, 7, 9, 0, 2, 4, 6]);
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl Campaign {
         self.with(|r| r.violations.push(failure));
     }
 
-    /// Runs `run` for every number that `next` yields, over all threads, until the campaign is over.
+    /// Runs `run` for every number that `next` yields, over all threads, until the campaign ends.
     fn parallel(
         &self,
         what: &'static str,

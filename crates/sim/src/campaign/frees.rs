@@ -2,7 +2,7 @@
 
 use super::coverage::State;
 use super::polls::up_to;
-use super::work::{Mood, Outcome, Use, Worker};
+use super::work::{AccessPattern, Outcome, Use, Worker};
 use pagetier::{Error, PageId, SpaceId};
 use rand::Rng;
 use std::time::Duration;
@@ -23,38 +23,39 @@ enum Free {
 
 impl Worker {
     /// Frees pages, shrinks a space, or allocates many pages.
-    pub(super) async fn free_or_fill(&mut self, mood: Mood) -> Outcome {
+    pub(super) async fn free_or_fill(&mut self, pattern: AccessPattern) -> Outcome {
         match self.rng.random_range(0..12) {
-            0..2 => self.free_one(mood).await,
-            2..4 => self.free_some(mood).await,
-            4..6 => self.free_run(mood).await,
-            6 => self.free_extent(mood).await,
+            0..2 => self.free_one(pattern).await,
+            2..4 => self.free_some(pattern).await,
+            4..6 => self.free_run(pattern).await,
+            6 => self.free_extent(pattern).await,
             7 => self.shrink().await,
             _ => self.fill().await,
         }
     }
 
-    async fn free_one(&mut self, mood: Mood) -> Outcome {
-        match self.pick(mood) {
+    async fn free_one(&mut self, pattern: AccessPattern) -> Outcome {
+        match self.pick(pattern) {
             Some(page) => self.free(Free::One(page), vec![page]).await,
             None => Ok(()),
         }
     }
 
-    async fn free_some(&mut self, mood: Mood) -> Outcome {
-        let pages: Vec<PageId> = (0..self.rng.random_range(2..12)).filter_map(|_| self.pick(mood)).collect();
+    async fn free_some(&mut self, pattern: AccessPattern) -> Outcome {
+        let pages: Vec<PageId> =
+            (0..self.rng.random_range(2..12)).filter_map(|_| self.pick(pattern)).collect();
         self.free(Free::Some(Vec::new()), pages).await
     }
 
-    async fn free_run(&mut self, mood: Mood) -> Outcome {
-        let Some(first) = self.pick(mood) else { return Ok(()) };
+    async fn free_run(&mut self, pattern: AccessPattern) -> Outcome {
+        let Some(first) = self.pick(pattern) else { return Ok(()) };
         let count = [2, 5, 20, 70][self.rng.random_range(0..4)];
         self.free_from(first, count).await
     }
 
     /// Frees an extent's pages, so that the space can give it back.
-    async fn free_extent(&mut self, mood: Mood) -> Outcome {
-        let Some(page) = self.pick(mood) else { return Ok(()) };
+    async fn free_extent(&mut self, pattern: AccessPattern) -> Outcome {
+        let Some(page) = self.pick(pattern) else { return Ok(()) };
         let first = PageId::new(page.space, page.no / EXTENT_PAGES * EXTENT_PAGES);
         self.free_from(first, EXTENT_PAGES).await?;
         if self.rng.random_bool(0.7) { self.shrink().await } else { Ok(()) }

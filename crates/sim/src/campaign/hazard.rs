@@ -40,7 +40,7 @@ pub enum Hazard {
     DroppedOpen,
     /// The HDD cannot grow.
     FullDisk,
-    /// The medium rots between lives.
+    /// The medium is corrupted between lives (bit rot).
     Rot,
     /// Devices with a past: another store's, older copies, truncated ones.
     Past,
@@ -54,7 +54,7 @@ pub enum Hazard {
     FailedHomes,
     /// Spaces are continually created, filled and dropped.
     DroppedSpaces,
-    /// Homes rot for which the ring holds images of several versions.
+    /// Homes for which the ring holds images of several versions become corrupt.
     RottenHomes,
     /// Saves of the manifest, superblock writes and growth fail.
     Records,

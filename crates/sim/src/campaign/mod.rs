@@ -20,7 +20,7 @@
 //! | `operator` | resizes, policies, write budgets and backups of a store in use |
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |
-//! | `rot` | media that rot between lives |
+//! | `rot` | bit rot between lives |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
 //! | `past` | devices of another store, older copies of the store's own, truncated devices |
 //! | `moment` | a moment of a store, and what a crash there leaves |
@@ -55,6 +55,7 @@ mod polls;
 mod probe;
 mod records;
 mod rot;
+mod saves;
 mod seed;
 mod shrink;
 mod ssd_life;

@@ -135,10 +135,10 @@ impl Plan {
     ];
 
     /// The number of kinds that a seed may disable; the others are hazards.
-    const SPARED: usize = 9;
+    const OPTIONAL: usize = 9;
 
     /// A value of [`Plan::without`] that disables every hazard other than power cuts.
-    pub(super) const ORDINARY: u32 = (1 << Self::KINDS.len()) - (1 << Self::SPARED);
+    pub(super) const ORDINARY: u32 = (1 << Self::KINDS.len()) - (1 << Self::OPTIONAL);
 
     /// The scenario of a seed: every third seed is directed at a hazard.
     #[must_use]
@@ -210,7 +210,7 @@ impl Plan {
             images: 40,
             outcomes: 2,
             faults: rng.random_ratio(1, 8),
-            without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::SPARED) },
+            without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::OPTIONAL) },
             flush_failures: [FlushFailure::NeverDurable; 2],
             gate_us: 0,
             hazard: Hazard::Free,

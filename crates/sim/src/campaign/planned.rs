@@ -3,6 +3,7 @@
 use super::moment::SUPERBLOCKS;
 use super::plan::Plan;
 use super::probe::Probe;
+use super::saves::Saves;
 use super::totals::Totals;
 use pagetier::MemoryManifest;
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice};
@@ -14,26 +15,6 @@ const EIO_ON_A_HOME: &str = "EIO on a home write";
 
 /// The homes' range on the HDD.
 const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
-
-/// Saves of the manifest that fail: which ones, and whether they take effect nevertheless.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Saves {
-    /// The number of saves that succeed first.
-    pub(super) skip: u64,
-    pub(super) count: u64,
-    pub(super) replaced: bool,
-}
-
-impl Saves {
-    pub(super) fn fail(self, manifest: &MemoryManifest) {
-        manifest.fail_saves(self.skip, self.count, self.replaced);
-    }
-
-    pub(super) fn some(skip_max: u64, rng: &mut SmallRng) -> Self {
-        let count = [1, 1, 2, 4][rng.random_range(0..4)];
-        Self { skip: rng.random_range(0..=skip_max), count, replaced: rng.random_bool(0.5) }
-    }
-}
 
 /// A fault of a device or of the manifest.
 #[derive(Clone, Debug)]

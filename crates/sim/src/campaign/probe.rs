@@ -10,7 +10,7 @@ use super::model::Model;
 use super::moment::{Moment, Outcome, SUPERBLOCKS};
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
-use super::planned::Saves;
+use super::saves::Saves;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,

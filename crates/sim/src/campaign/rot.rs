@@ -1,5 +1,5 @@
-//! Rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs the
-//! damage, or names it in an error; it never returns an older page.
+//! Bit rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs
+//! the damage, or names it in an error; it never returns an older page.
 
 use super::coverage::State;
 use super::hazard::Hazard;
@@ -17,7 +17,7 @@ use rand::rngs::SmallRng;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The structure that rots.
+/// The structure that becomes corrupt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Structure {
     HddSuperblock,
@@ -65,7 +65,7 @@ impl Structure {
     }
 }
 
-/// Makes a structure of a crashed store rot, and recovers the store.
+/// Corrupts a structure of a crashed store, and recovers the store.
 pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
     let Crash { plan, moment, outcome } = crash;
     let (hdd, ssd, _power) = crash.devices();
@@ -82,8 +82,8 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     let extent = ["a bit", "a sector", "a block"][rng.random_range(0..3)];
     let mut manifest = moment.manifest.fork();
     if structure == Structure::Manifest {
-        let Some(rotten) = rotten_manifest(&manifest, extent, rng) else { return Ok(()) };
-        manifest = rotten;
+        let Some(corrupt) = corrupt_manifest(&manifest, extent, rng) else { return Ok(()) };
+        manifest = corrupt;
     } else {
         let range = match structure {
             Structure::RingedHome | Structure::Home => home(moment, &layout, structure, rng),
@@ -144,7 +144,7 @@ fn spoil(device: &SimDevice, range: Range<u64>, extent: &str, rng: &mut SmallRng
     }
 }
 
-fn rotten_manifest(manifest: &MemoryManifest, extent: &str, rng: &mut SmallRng) -> Option<MemoryManifest> {
+fn corrupt_manifest(manifest: &MemoryManifest, extent: &str, rng: &mut SmallRng) -> Option<MemoryManifest> {
     let mut bytes = manifest.to_bytes().filter(|bytes| !bytes.is_empty())?;
     let at = rng.random_range(0..bytes.len());
     if extent == "a bit" {

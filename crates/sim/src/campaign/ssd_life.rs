@@ -9,9 +9,10 @@ use super::hazard::Hazard;
 use super::model::{Model, PageModel};
 use super::moment::{Crash, bounded_power};
 use super::plan::Plan;
-use super::planned::{Planned, Saves};
+use super::planned::Planned;
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
+use super::saves::Saves;
 use super::totals::Totals;
 use super::work::{Reads, Worker};
 use super::world::{Checked, check_spaces, in_virtual_time, is_busy, look, read};
@@ -72,8 +73,8 @@ struct World {
     failed: bool,
     /// The newest version when the store was opened: the store may not know which older versions are at home.
     opened_at: u32,
-    /// Some slots have rotted since the last readmission.
-    rotten: bool,
+    /// Some slots have become corrupt since the last readmission.
+    corrupted: bool,
     /// The power stayed on at the last crash.
     killed: bool,
     states: States,
@@ -111,7 +112,7 @@ impl World {
             background: false,
             failed: false,
             opened_at: 0,
-            rotten: false,
+            corrupted: false,
             killed: outcome.keeps_power(),
             states,
             story: Vec::new(),
@@ -147,7 +148,7 @@ impl World {
                 }
             }
             self.probe.violation()?;
-            if self.rotten {
+            if self.corrupted {
                 return Ok(());
             }
             self.crash();
@@ -362,7 +363,7 @@ impl World {
         }
     }
 
-    /// Makes the SSD vanish for a while; some of its slots may rot meanwhile.
+    /// Makes the SSD vanish for a while; some of its slots may become corrupt meanwhile.
     async fn fail(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
         self.story.push("SSD gone".to_owned());
         self.probe.ssd.set_present(false);
@@ -376,7 +377,7 @@ impl World {
                 self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);
             }
             self.story.push("rot".to_owned());
-            self.rotten = true;
+            self.corrupted = true;
         }
         self.probe.ssd.set_present(true);
         Ok(())
@@ -438,7 +439,7 @@ impl World {
         };
         self.background &= !waits;
         if act == Act::Readmit && done.is_ok() && !self.background {
-            self.rotten = false;
+            self.corrupted = false;
         }
         if self.background {
             return Ok(());
@@ -450,7 +451,7 @@ impl World {
         if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
-        if store.stats().ssd.refusing.is_none() && !self.rotten {
+        if store.stats().ssd.refusing.is_none() && !self.corrupted {
             let _ = self.settle(store, false).await?;
         }
         Ok(())

@@ -19,7 +19,7 @@ pub struct Totals {
     pub crashes_in_recovery: u64,
     /// Stores that were dropped with I/O in flight and opened again on the same devices.
     pub reopenings: u64,
-    /// Devices and manifests that rotted or were replaced by older, foreign or truncated ones, counted by
+    /// Devices and manifests that were corrupted or replaced by older, foreign or truncated ones, counted by
     /// event and outcome.
     pub tampered: BTreeMap<String, u64>,
     /// Page reads compared with the contract.

@@ -9,9 +9,9 @@ use super::model::Model;
 use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::operator::Folder;
 use super::plan::Plan;
-use super::planned::Saves;
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
+use super::saves::Saves;
 use super::totals::Totals;
 use super::work::{Reads, Worker};
 use super::world::{Checked, Lenient, check, examine as recover, in_virtual_time};
@@ -95,9 +95,9 @@ fn shut_down(crash: Crash<'_>, mut rng: SmallRng, totals: &mut Totals) -> Result
     let outcomes = [Outcome::Cut(rng.random()), Outcome::Killed(rng.random())];
     let mut ended = None;
     let checked = in_virtual_time(async {
-        let site = Site::open(crash, rng).await?;
-        ended = Some(Arc::clone(&site.probe));
-        site.shut_down().await
+        let in_use = InUse::open(crash, rng).await?;
+        ended = Some(Arc::clone(&in_use.probe));
+        in_use.shut_down().await
     });
     let (checked, closed) = checked?;
     totals.crash(&checked);
@@ -111,7 +111,7 @@ fn shut_down(crash: Crash<'_>, mut rng: SmallRng, totals: &mut Totals) -> Result
 fn replace_ssd(crash: Crash<'_>, mut rng: SmallRng, totals: &mut Totals) -> Result<(), String> {
     let then = Plan { slots: rng.random_range(32..=90), ..crash.plan.clone() };
     let (outcome, again) = (outcome_of(&mut rng), outcome_of(&mut rng));
-    let samples = in_virtual_time(async { Site::open(crash, rng).await?.replace_ssd(&then).await })?;
+    let samples = in_virtual_time(async { InUse::open(crash, rng).await?.replace_ssd(&then).await })?;
     for (at, sample) in samples.iter().enumerate() {
         let outcome = if at % 2 == 0 { outcome } else { again };
         totals.crash(&in_virtual_time(sample.crashed((crash.plan, &then), outcome))?);
@@ -120,14 +120,14 @@ fn replace_ssd(crash: Crash<'_>, mut rng: SmallRng, totals: &mut Totals) -> Resu
 }
 
 /// A store in use.
-struct Site {
+struct InUse {
     plan: Arc<Plan>,
     probe: Arc<Probe>,
     store: Arc<PageStore>,
     rng: SmallRng,
 }
 
-impl Site {
+impl InUse {
     async fn open(crash: Crash<'_>, mut rng: SmallRng) -> Result<Self, String> {
         let Crash { moment, outcome, .. } = crash;
         let mut plan = Plan { hazard: Hazard::Free, tasks: 1, ..crash.plan.clone() };
@@ -253,13 +253,13 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn new(site: &Site, new: &Arc<SimDevice>) -> Self {
+    fn new(in_use: &InUse, new: &Arc<SimDevice>) -> Self {
         Self {
-            probe: Arc::clone(&site.probe),
+            probe: Arc::clone(&in_use.probe),
             new: Arc::clone(new),
-            every_us: site.plan.ssd_us,
+            every_us: in_use.plan.ssd_us,
             replaced: AtomicBool::new(false),
-            rng: Mutex::new(SmallRng::seed_from_u64(site.rng.clone().random())),
+            rng: Mutex::new(SmallRng::seed_from_u64(in_use.rng.clone().random())),
             samples: Mutex::default(),
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How a task picks its pages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mood {
+pub(super) enum AccessPattern {
     Uniform,
     /// Prefers the first pages.
     Skewed,
@@ -75,38 +75,38 @@ impl Worker {
         if self.plan.hazard.has_work() {
             return self.directed(ops).await;
         }
-        let mut mood = self.mood();
+        let mut pattern = self.pattern();
         let writes = self.rng.random_range(15..=60);
         let syncs = [1, 3, 8][self.rng.random_range(0..3)];
         for _ in 0..ops {
             if self.rng.random_ratio(1, 120) {
-                mood = self.mood();
+                pattern = self.pattern();
             }
-            if let Mood::Wandering { at, .. } = &mut mood
+            if let AccessPattern::Wandering { at, .. } = &mut pattern
                 && self.rng.random_ratio(1, 25)
             {
                 *at = self.rng.random_range(0..=self.plan.pages);
             }
-            self.step(mood, writes, syncs).await?;
+            self.step(pattern, writes, syncs).await?;
         }
         Ok(())
     }
 
-    fn mood(&mut self) -> Mood {
+    fn pattern(&mut self) -> AccessPattern {
         match self.rng.random_range(0..4) {
-            0 => Mood::Uniform,
-            1 => Mood::Skewed,
-            _ => Mood::Wandering {
+            0 => AccessPattern::Uniform,
+            1 => AccessPattern::Skewed,
+            _ => AccessPattern::Wandering {
                 at: self.rng.random_range(0..=self.plan.pages),
                 width: self.rng.random_range(3..=40),
             },
         }
     }
 
-    async fn step(&mut self, mood: Mood, writes: u32, syncs: u32) -> Outcome {
+    async fn step(&mut self, pattern: AccessPattern, writes: u32, syncs: u32) -> Outcome {
         let dropped = if self.plan.hazard == Hazard::DroppedFlush { 0.15 } else { 0.03 };
         if self.plan.has("drop-future") && self.rng.random_bool(dropped) {
-            return self.dropped(mood).await;
+            return self.dropped(pattern).await;
         }
         if self.plan.hazard == Hazard::DroppedSpaces && self.rng.random_ratio(1, 12) {
             return match self.rng.random_range(0..3) {
@@ -118,7 +118,7 @@ impl Worker {
             return self.change_records().await;
         }
         if self.frees && self.rng.random_ratio(1, 7) {
-            return self.free_or_fill(mood).await;
+            return self.free_or_fill(pattern).await;
         }
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let draw = self.rng.random_range(0..100);
@@ -127,16 +127,16 @@ impl Worker {
         match draw {
             d if d < writes => match self.rng.random_range(0..100) {
                 0..12 if !full => self.allocate().await,
-                12..16 if plan.has("hold") => self.write(mood, true).await,
-                _ => self.write(mood, false).await,
+                12..16 if plan.has("hold") => self.write(pattern, true).await,
+                _ => self.write(pattern, false).await,
             },
             d if d < writes + syncs => self.sync().await,
             d if d < writes + syncs + spare / 3 => match self.rng.random_range(0..12) {
                 0..2 if plan.has("scan") => self.scan().await,
-                2..4 if plan.has("discard") => self.discard(mood).await,
+                2..4 if plan.has("discard") => self.discard(pattern).await,
                 4..6 if plan.has("flush-to") => self.flush_to().await,
                 6 if plan.has("prefetch") => {
-                    self.prefetch(mood);
+                    self.prefetch(pattern);
                     Ok(())
                 }
                 7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.drop_space().await,
@@ -145,13 +145,13 @@ impl Worker {
                     tokio::time::sleep(pause).await;
                     Ok(())
                 }
-                _ => self.read(mood).await,
+                _ => self.read(pattern).await,
             },
-            _ => self.read(mood).await,
+            _ => self.read(pattern).await,
         }
     }
 
-    pub(super) fn pick(&mut self, mood: Mood) -> Option<PageId> {
+    pub(super) fn pick(&mut self, pattern: AccessPattern) -> Option<PageId> {
         let model = self.model.lock();
         let live = model.live();
         let space = *live.get(self.rng.random_range(0..live.len().max(1)))?;
@@ -160,13 +160,13 @@ impl Worker {
         if count == 0 {
             return None;
         }
-        let index = match mood {
-            Mood::Uniform => self.rng.random_range(0..count),
-            Mood::Skewed => {
+        let index = match pattern {
+            AccessPattern::Uniform => self.rng.random_range(0..count),
+            AccessPattern::Skewed => {
                 let a = self.rng.random_range(0..count);
                 self.rng.random_range(0..=a)
             }
-            Mood::Wandering { at, width } => (at + self.rng.random_range(0..width)) % count,
+            AccessPattern::Wandering { at, width } => (at + self.rng.random_range(0..width)) % count,
         };
         let no = *pages.keys().nth(index as usize)?;
         Some(PageId::new(SpaceId(space), no))
@@ -221,8 +221,8 @@ impl Worker {
         if reported && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
 
-    async fn read(&mut self, mood: Mood) -> Outcome {
-        let Some(page) = self.pick(mood) else { return Ok(()) };
+    async fn read(&mut self, pattern: AccessPattern) -> Outcome {
+        let Some(page) = self.pick(pattern) else { return Ok(()) };
         self.read_page(page).await
     }
 
@@ -235,8 +235,8 @@ impl Worker {
         }
     }
 
-    pub(super) async fn write(&mut self, mood: Mood, hold: bool) -> Outcome {
-        let Some(page) = self.pick(mood) else { return Ok(()) };
+    pub(super) async fn write(&mut self, pattern: AccessPattern, hold: bool) -> Outcome {
+        let Some(page) = self.pick(pattern) else { return Ok(()) };
         self.write_page(page, hold).await
     }
 
@@ -427,8 +427,8 @@ impl Worker {
         Ok(())
     }
 
-    async fn discard(&mut self, mood: Mood) -> Outcome {
-        let Some(page) = self.pick(mood) else { return Ok(()) };
+    async fn discard(&mut self, pattern: AccessPattern) -> Outcome {
+        let Some(page) = self.pick(pattern) else { return Ok(()) };
         self.discard_page(page).await
     }
 
@@ -474,8 +474,8 @@ impl Worker {
         Ok(())
     }
 
-    fn prefetch(&mut self, mood: Mood) {
-        let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(mood)).collect();
+    fn prefetch(&mut self, pattern: AccessPattern) {
+        let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(pattern)).collect();
         self.store.prefetch(&pages);
     }
 }

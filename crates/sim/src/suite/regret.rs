@@ -97,7 +97,7 @@ impl<const N: usize> Weights<N> {
 }
 
 /// Methods that pass their arguments on to every expert.
-macro_rules! tell_all {
+macro_rules! report_to_all {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {
         $(fn $name(&mut self, $($argument: $type),*) {
             self.experts.iter_mut().for_each(|expert| expert.$name($($argument),*));
@@ -126,7 +126,7 @@ impl RegretPool {
 }
 
 impl FramePolicy for RegretPool {
-    tell_all! {
+    report_to_all! {
         fn hit(frame: FrameId, write: bool);
         fn dirtied(frame: FrameId);
         fn cleaned(frame: FrameId, home: Home, reason: CleanReason);
@@ -190,7 +190,7 @@ impl RegretSsd {
 }
 
 impl SlotPolicy for RegretSsd {
-    tell_all! {
+    report_to_all! {
         fn logical(page: PageId, n: u32, home: Home, now: Millis);
         fn wrote(page: PageId, home: Home, now: Millis);
         fn inserted(page: PageId, slot: SlotId, now: Millis);
@@ -215,7 +215,7 @@ impl SlotPolicy for RegretSsd {
         now: Millis,
     ) -> Verdict {
         let expert = &mut self.experts[self.weights.drawn];
-        // The shell starts a new zone for all experts when that of one is exhausted; each has its own zone.
+        // The store starts a new zone for all experts when that of one is exhausted; each has its own zone.
         self.named.clear();
         expert.next_victims(1, now, &mut self.named);
         if free_slots == 0 && self.named.is_empty() {

@@ -4,7 +4,7 @@
 use super::Core;
 use super::write_back::BATCH_MAX;
 use pagetier_bufpool::TierError;
-use pagetier_devio::DeviceError;
+use pagetier_devio::{DeviceError, task};
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -56,7 +56,7 @@ impl Drop for Draining {
 
 /// Shared by the caller of a drain and its task.
 #[derive(Default)]
-struct Course {
+struct DrainState {
     given_up: AtomicBool,
     written: AtomicU64,
     failed: Mutex<Vec<(PageId, TierError)>>,
@@ -64,7 +64,7 @@ struct Course {
 }
 
 /// Held by the caller. When it is dropped, the task ends after its current batch.
-struct Waiting(Arc<Course>);
+struct Waiting(Arc<DrainState>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -80,12 +80,12 @@ impl Core {
         deadline: Option<Duration>,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) -> DrainReport {
-        let course = Arc::new(Course::default());
-        let waiting = Waiting(Arc::clone(&course));
+        let drain = Arc::new(DrainState::default());
+        let waiting = Waiting(Arc::clone(&drain));
         let draining = Draining::new(self);
-        let (core, task_course) = (Arc::clone(self), Arc::clone(&course));
-        let task = self.runtime.spawn(async move {
-            core.drain_all(&task_course, progress).await;
+        let (core, task_drain) = (Arc::clone(self), Arc::clone(&drain));
+        let task = task::spawn(&self.runtime, async move {
+            core.drain_all(&task_drain, progress).await;
             drop(draining);
         });
         match deadline {
@@ -94,14 +94,18 @@ impl Core {
             Some(deadline) => drop(tokio::time::timeout(deadline, task).await),
         }
         drop(waiting);
-        let failed = std::mem::take(&mut *course.failed.lock());
-        let stopped_by = course.stopped_by.lock().take();
+        let failed = std::mem::take(&mut *drain.failed.lock());
+        let stopped_by = drain.stopped_by.lock().take();
         let left = self.state.lock().slots.dirty_pages() as u64;
-        DrainReport { written: course.written.load(Ordering::Relaxed), left, failed, stopped_by }
+        DrainReport { written: drain.written.load(Ordering::Relaxed), left, failed, stopped_by }
     }
 
-    async fn drain_all(&self, course: &Course, progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>) {
-        // Pages that were on their way to slots when the drain began arrive there first.
+    async fn drain_all(
+        &self,
+        drain: &DrainState,
+        progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
+    ) {
+        // Wait for the slot writes that were in flight when the drain began.
         self.writes_settled().await;
         // Slots that back home writes need only an HDD flush.
         let settles = {
@@ -109,13 +113,13 @@ impl Core {
             state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
         };
         if settles && let Err(source) = self.flush_hdd().await {
-            *course.stopped_by.lock() = Some(source);
+            *drain.stopped_by.lock() = Some(source);
             return;
         }
         let mut skip = FxHashSet::default();
         let report = |left: usize| {
             if let Some(progress) = &progress {
-                let written = course.written.load(Ordering::Relaxed);
+                let written = drain.written.load(Ordering::Relaxed);
                 progress(DrainProgress { written, left: left as u64 });
             }
         };
@@ -126,26 +130,26 @@ impl Core {
                 only.filter(|page| !skip.contains(page)).collect()
             };
             report(left.len() + skip.len());
-            let stopped = course.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
+            let stopped = drain.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
             if left.is_empty() || stopped || self.refusing.cause().is_some() {
                 return;
             }
             for pages in left.chunks(BATCH_MAX) {
                 let copied = self.copy_pages_home(pages).await;
-                course.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
+                drain.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
                 for (page, error) in copied.failed {
                     skip.insert(page);
-                    course.failed.lock().push((page, error));
+                    drain.failed.lock().push((page, error));
                 }
                 if let Err(source) = copied.result {
-                    *course.stopped_by.lock() = Some(source);
+                    *drain.stopped_by.lock() = Some(source);
                     return;
                 }
                 if progress.is_some() {
                     let left = self.state.lock().slots.dirty_pages();
                     report(left);
                 }
-                if course.given_up.load(Ordering::Acquire) {
+                if drain.given_up.load(Ordering::Acquire) {
                     return;
                 }
             }

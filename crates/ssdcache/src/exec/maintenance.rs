@@ -20,23 +20,23 @@ const LEAVING_MAX: usize = WRITE_BACK_MAX / 2;
 /// for writes to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
     // When the tier closes, write-backs end first: they may need map checkpoints.
-    let victims_over = AtomicBool::new(false);
+    let victims_done = AtomicBool::new(false);
     let victims = async {
         keep_victims_clean(&core).await;
-        victims_over.store(true, Ordering::Release);
+        victims_done.store(true, Ordering::Release);
         core.wake.slots.notify_one();
     };
-    join(keep_slots_writable(&core, &victims_over), victims).await;
+    join(keep_slots_writable(&core, &victims_done), victims).await;
 }
 
-async fn keep_slots_writable(core: &Core, victims_over: &AtomicBool) {
+async fn keep_slots_writable(core: &Core, victims_done: &AtomicBool) {
     loop {
         core.wake.slots.notified().await;
         while core.refusing.cause().is_none()
-            && !victims_over.load(Ordering::Acquire)
+            && !victims_done.load(Ordering::Acquire)
             && core.map_step().await
         {}
-        if victims_over.load(Ordering::Acquire) {
+        if victims_done.load(Ordering::Acquire) {
             return;
         }
     }
@@ -45,7 +45,7 @@ async fn keep_slots_writable(core: &Core, victims_over: &AtomicBool) {
 async fn keep_victims_clean(core: &Core) {
     loop {
         core.wake.victims.notified().await;
-        while core.may_go_on() && core.home_step().await {}
+        while core.may_continue() && core.home_step().await {}
         if core.stopping.load(Ordering::Acquire) {
             return;
         }
@@ -53,7 +53,7 @@ async fn keep_victims_clean(core: &Core) {
 }
 
 impl Core {
-    fn may_go_on(&self) -> bool {
+    fn may_continue(&self) -> bool {
         self.refusing.cause().is_none() && !self.stopping.load(Ordering::Acquire)
     }
 

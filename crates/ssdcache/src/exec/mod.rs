@@ -160,7 +160,7 @@ pub(crate) struct Core {
     /// Returns the oldest LSN that redo needs for pages dirty in memory; unknown while unset.
     pub(crate) redo_from: OnceLock<RedoFrom>,
     pub(crate) spare: Mutex<Vec<IoBuf>>,
-    /// Tells the maintenance task to end.
+    /// Makes the maintenance task end.
     pub(crate) stopping: AtomicBool,
     /// The maximum number of admissions in flight; further ones are skipped.
     pub(crate) admissions_max: usize,

@@ -1,4 +1,4 @@
-//! Second chances: copies pages whose slots are taken back to the front of the circle.
+//! Second chances: copies pages to the front of the circle when their slots are about to be reused.
 //!
 //! A copy is written like any other version: with a fresh stamp, into a slot of the zone. The old slot is
 //! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
@@ -32,8 +32,8 @@ impl Drop for Moving<'_> {
 }
 
 impl Core {
-    /// Judges the next slots that are due, and copies the pages that stay. The caller holds the write-back's
-    /// duty, so none of these pages is being written home.
+    /// Judges the next slots that are due, and copies the pages that get a second chance. The caller holds
+    /// the write-back's duty, so none of these pages is being written home.
     pub(crate) async fn give_second_chances(&self) {
         while let Some(moves) = self.take_back() {
             // Writers may wait for the judgement.

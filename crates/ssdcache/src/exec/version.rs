@@ -1,4 +1,4 @@
-//! Reads the newest version below memory for a backup: verified, and without telling the policy.
+//! Reads the newest version below memory for a backup: verified, and without informing the policy.
 //!
 //! The pool keeps a page in memory while it is written, so its own reads never overlap a write of the same
 //! page. These reads may: a home that is being written may be found torn, and is read again.

@@ -1,9 +1,9 @@
 //! A map checkpoint: which slot holds which version of which page, and which slots form the zone.
 //!
 //! Header and body are written separately: the body, a flush, then the header in two places, a flush. Two
-//! areas alternate, so a torn checkpoint leaves the previous one untouched. A mark in the other area then
-//! says that the checkpoint is in force, before anything is written under it: if its headers rot later, the
-//! previous checkpoint must not be taken for the newest.
+//! areas alternate, so a torn checkpoint leaves the previous one untouched. Before anything is written under
+//! the checkpoint, a mark in the other area records that it is in force: if its headers become corrupt later,
+//! the previous checkpoint must not be taken for the newest.
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::format::layout::JournalSeq;

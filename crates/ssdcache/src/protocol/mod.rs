@@ -209,8 +209,9 @@ impl Protocol {
         batch
     }
 
-    /// Lets at most `max` only copies of pages that are kept off the SSD go home, each held until
-    /// [`Protocol::end_write_back`], and gives up clean ones. `in_flight`: the page's home is being written.
+    /// Gives up the clean copies of pages that are kept off the SSD, and holds at most `max` only copies,
+    /// each until [`Protocol::end_write_back`], to be written home. `in_flight`: the page's home is being
+    /// written.
     pub(crate) fn begin_leaving(
         &mut self,
         in_flight: &dyn Fn(PageId) -> bool,

@@ -1,15 +1,15 @@
 //! One run: load, warm up until steady, measure.
 
-use super::book::{Finished, Setting};
 use super::matrix::Case;
 use super::observe::{LOOK_EVERY, Observer};
+use super::results::{Finished, Setting};
 use super::steady::{Window, is_steady};
 use crate::cli::{Cli, Ratio};
 use crate::database::Database;
 use crate::error::DbError;
 use crate::location::{Location, Notes};
 use crate::report::page_io_ms;
-use crate::run::{Crew, Measured, Slice, Stop};
+use crate::run::{Measured, Slice, Stop, Terminals};
 use crate::runtime::runtime;
 use crate::session::{Session, SessionError};
 use pagetier::{Clock, Stats};
@@ -73,8 +73,8 @@ pub(crate) fn run_case(
         let opened = session.open(&case.policies(), &notes, false).await?;
         let mut run = Run::start(&opened.database, setting, stop, case.is_observed());
         let measured = run.finish(see).await;
-        let Run { crew, warmup, measured: windows, steady, observer, .. } = run;
-        let counts = crew.end(measured.as_ref().map(|_| ()).map_err(|_| DbError::Stopped)).await;
+        let Run { terminals, warmup, measured: windows, steady, observer, .. } = run;
+        let counts = terminals.end(measured.as_ref().map(|_| ()).map_err(|_| DbError::Stopped)).await;
         let mut measured = measured?;
         measured.counts = counts?;
         if measured.interrupted {
@@ -92,7 +92,7 @@ fn no_runtime(error: std::io::Error) -> SessionError {
 }
 
 struct Run<'d> {
-    crew: Crew<'d>,
+    terminals: Terminals<'d>,
     setting: &'d Setting,
     stop: &'d Stop,
     warmup: Vec<Window>,
@@ -105,7 +105,7 @@ struct Run<'d> {
 impl<'d> Run<'d> {
     fn start(database: &'d Arc<Database>, setting: &'d Setting, stop: &'d Stop, observed: bool) -> Self {
         Self {
-            crew: Crew::start(database, setting.terminals, setting.seed, true),
+            terminals: Terminals::start(database, setting.terminals, setting.seed, true),
             setting,
             stop,
             warmup: Vec::new(),
@@ -124,16 +124,16 @@ impl<'d> Run<'d> {
             self.steady = is_steady(&self.warmup);
             see(&Step { warmup: &self.warmup, measured: &[] });
         }
-        self.crew.measure(true);
-        let (began, before, base) = (Instant::now(), self.stats(), self.crew.new_orders());
+        self.terminals.measure(true);
+        let (began, before, base) = (Instant::now(), self.stats(), self.terminals.new_orders());
         let mut slices = Vec::new();
         while self.measured.len() < self.setting.windows_measured && !self.stop.is_asked() {
             let (window, end) = self.window().await?;
             self.measured.push(window);
-            slices.push(Slice { end, new_orders: self.crew.new_orders() - base });
+            slices.push(Slice { end, new_orders: self.terminals.new_orders() - base });
             see(&Step { warmup: &self.warmup, measured: &self.measured });
         }
-        self.crew.measure(false);
+        self.terminals.measure(false);
         Ok(Measured {
             elapsed: began.elapsed(),
             before,
@@ -145,20 +145,20 @@ impl<'d> Run<'d> {
     }
 
     fn stats(&self) -> Stats {
-        self.crew.database.store.stats()
+        self.terminals.database.store.stats()
     }
 
     /// Runs one window; returns it and the state at its end.
     async fn window(&mut self) -> Result<(Window, Stats), DbError> {
-        let (began, before, base) = (Instant::now(), self.stats(), self.crew.new_orders());
-        while self.crew.new_orders() < base + self.setting.window && !self.stop.is_asked() {
-            self.crew.wait(TICK, self.stop, |_| ()).await?;
+        let (began, before, base) = (Instant::now(), self.stats(), self.terminals.new_orders());
+        while self.terminals.new_orders() < base + self.setting.window && !self.stop.is_asked() {
+            self.terminals.wait(TICK, self.stop, |_| ()).await?;
             if let Some(observer) = self.observer.as_mut().filter(|_| self.looked.elapsed() >= LOOK_EVERY) {
-                observer.look(&self.crew.database.store, self.looked.elapsed().as_secs_f64());
+                observer.look(&self.terminals.database.store, self.looked.elapsed().as_secs_f64());
                 self.looked = Instant::now();
             }
         }
-        let (after, new_orders) = (self.stats(), self.crew.new_orders() - base);
+        let (after, new_orders) = (self.stats(), self.terminals.new_orders() - base);
         let window = Window {
             seconds: began.elapsed().as_secs_f64(),
             new_orders,

@@ -37,7 +37,7 @@ fn memory_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The checksum of this program's file, which tells rows of different builds apart.
+/// The checksum of this program's file, which distinguishes rows of different builds.
 pub(crate) fn build() -> Option<String> {
     let program = std::fs::read(std::env::current_exe().ok()?).ok()?;
     Some(format!("{:08x}", crc32c::crc32c(&program)))

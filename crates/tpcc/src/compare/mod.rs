@@ -1,12 +1,10 @@
 //! `--compare`: the experiments of section 6 of the 2013 paper, scaled down, in virtual time, and a report
 //! about them.
 //!
-//! [`matrix`] lists the runs, [`drive`] performs one, [`crew`] several at once; [`book`] keeps the finished
-//! ones, and [`page`] shows them.
+//! [`matrix`] lists the runs, [`drive`] performs one, [`parallel`] several at once; [`results`] keeps the
+//! finished ones, and [`page`] shows them.
 
-mod book;
 mod charts;
-mod crew;
 mod drive;
 mod gain;
 mod html;
@@ -16,7 +14,9 @@ mod observe;
 mod options;
 mod page;
 mod paper;
+mod parallel;
 mod progress;
+mod results;
 mod sections;
 mod setting;
 mod steady;
@@ -27,8 +27,8 @@ pub(crate) use options::CompareArgs;
 use crate::cli::{Cli, Time};
 use crate::policies::Policies;
 use crate::report;
-use book::{Book, Entry, Invocation, Outcome};
 use machine::Machine;
+use results::{Entry, Invocation, Outcome, Results};
 use std::error::Error;
 use std::path::Path;
 
@@ -36,31 +36,31 @@ use std::path::Path;
 /// database.
 pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let Some(dir) = &cli.comparison.report else { return Err("--compare needs --report DIR".into()) };
-    std::fs::create_dir_all(dir).map_err(|source| book::BookError::Io { path: dir.clone(), source })?;
+    std::fs::create_dir_all(dir).map_err(|source| results::ResultsError::Io { path: dir.clone(), source })?;
     let base = base(cli);
     let setting = cli.comparison.setting(&base);
-    let mut book = Book::read(dir)?;
+    let mut results = Results::read(dir)?;
     let more = cli.policies.iter().flat_map(|pairs| &pairs.0).map(Policies::from);
     let cases = cli.comparison.cases(&more.collect::<Vec<_>>());
     let again = cli.comparison.again;
     let open: Vec<_> =
-        cases.iter().filter(|case| again || book.finished(&setting, case).is_none()).cloned().collect();
+        cases.iter().filter(|case| again || results.finished(&setting, case).is_none()).cloned().collect();
     let build = machine::build();
     if !open.is_empty() {
         let (date, command) = (machine::date(), machine::command());
-        book.invocations.push(Invocation { date, command, machine: Machine::here() });
+        results.invocations.push(Invocation { date, command, machine: Machine::here() });
     }
     // Check that the report can be written before hours of work.
-    write(&book, &setting, dir)?;
+    write(&results, &setting, dir)?;
     if open.len() < cases.len() {
         eprintln!("{} of {} runs are already in {}", cases.len() - open.len(), cases.len(), dir.display());
     }
     let jobs = cli.comparison.jobs(open.len());
-    let ended = crew::run_all(&base, &setting, &open, jobs, &mut |case, outcome| {
-        book.add(Entry { setting: setting.clone(), case, outcome, build: build.clone() });
-        write(&book, &setting, dir)
+    let ended = parallel::run_all(&base, &setting, &open, jobs, &mut |case, outcome| {
+        results.add(Entry { setting: setting.clone(), case, outcome, build: build.clone() });
+        write(&results, &setting, dir)
     })?;
-    summary(&book, &setting, &cases);
+    summary(&results, &setting, &cases);
     println!("\n{}", dir.join("report.html").display());
     if ended.interrupted {
         println!("interrupted; the same command runs the missing cases");
@@ -78,18 +78,18 @@ fn base(cli: &Cli) -> Cli {
     base
 }
 
-fn write(book: &Book, setting: &book::Setting, dir: &Path) -> Result<(), book::BookError> {
-    book.write(dir)?;
-    if let Some(chart) = gain::chart(&view::View { book, setting }) {
-        book::replace(&dir.join("gain.svg"), chart.as_bytes())?;
+fn write(results: &Results, setting: &results::Setting, dir: &Path) -> Result<(), results::ResultsError> {
+    results.write(dir)?;
+    if let Some(chart) = gain::chart(&view::View { results, setting }) {
+        results::replace(&dir.join("gain.svg"), chart.as_bytes())?;
     }
-    book::replace(&dir.join("report.html"), page::page(book, setting).as_bytes())
+    results::replace(&dir.join("report.html"), page::page(results, setting).as_bytes())
 }
 
-fn summary(book: &Book, setting: &book::Setting, cases: &[matrix::Case]) {
+fn summary(results: &Results, setting: &results::Setting, cases: &[matrix::Case]) {
     println!("{:<12}{}", "DB:SSD:pool", report::heading());
     for case in cases {
-        match book.outcome(setting, case) {
+        match results.outcome(setting, case) {
             Some(Outcome::Finished(finished)) => {
                 println!("{:<12}{}", case.shape.to_string(), report::table_row(&finished.row));
             }

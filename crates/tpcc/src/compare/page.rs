@@ -1,8 +1,8 @@
 //! `report.html`: a self-contained page.
 
-use super::book::{Book, Finished, Outcome, Setting};
 use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, RIVALS};
+use super::results::{Finished, Outcome, Results, Setting};
 use super::sections;
 use super::steady::{MEANING, spread};
 use super::view::{View, pair_name};
@@ -10,8 +10,8 @@ use crate::report::bytes;
 use std::collections::BTreeSet;
 
 /// Renders the page.
-pub(crate) fn page(book: &Book, setting: &Setting) -> String {
-    let view = View { book, setting };
+pub(crate) fn page(results: &Results, setting: &Setting) -> String {
+    let view = View { results, setting };
     let mut body = Html::default();
     body.text("h1", "Pagetier compared with Liu & Salem 2013");
     body.text(
@@ -43,7 +43,7 @@ fn how(body: &mut Html, view: &View<'_>) {
     let Setting { version, warehouses, terminals, seed, row_overhead, page_bytes, hdd_model, .. } =
         view.setting;
     body.text("h2", "How it was run");
-    for run in &view.book.invocations {
+    for run in &view.results.invocations {
         body.raw(format_args!("<p>{}: <code>{}</code><br/>", escape(&run.date), escape(&run.command)));
         let machine = &run.machine;
         let memory =
@@ -93,7 +93,7 @@ fn how(body: &mut Html, view: &View<'_>) {
             ),
         );
     }
-    let others = view.book.entries.iter().filter(|entry| entry.setting != *view.setting).count();
+    let others = view.results.entries.iter().filter(|entry| entry.setting != *view.setting).count();
     if others > 0 {
         body.text(
             "p",
@@ -195,21 +195,22 @@ const STYLE: &str = include_str!("style.css");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::book::{Entry, Invocation};
     use crate::compare::html::unsound;
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};
+    use crate::compare::results::{Entry, Invocation};
     use crate::report::Chosen;
     use std::collections::BTreeMap;
 
     /// Every run of every figure, including one that the store refused, one that was not steady, and the
     /// observed one.
-    fn full() -> (Book, Setting) {
+    fn full() -> (Results, Setting) {
         let sample: Entry = serde_json::from_str(include_str!("sample.json")).unwrap();
         let (cpu, kernel) = ("A <fast> & 'quoted' CPU".into(), "linux".into());
         let machine = Machine { cpu, cores: 2, kernel, memory_bytes: Some(8 << 30) };
         let (date, command) = ("2026-11-21 14:05 UTC".into(), "tpcc_lite --report 'a \"b\"'".into());
-        let mut book = Book { invocations: vec![Invocation { date, command, machine }], entries: Vec::new() };
+        let mut results =
+            Results { invocations: vec![Invocation { date, command, machine }], entries: Vec::new() };
         for (nth, case) in cases(&[Figure::All], &[]).into_iter().enumerate() {
             let mut outcome = sample.outcome.clone();
             if let Outcome::Finished(finished) = &mut outcome {
@@ -226,23 +227,23 @@ mod tests {
                 outcome = Outcome::NotRun { error: "it <cannot> do \"that\" & more".into(), refused: true };
             }
             let build = Some(if nth == 3 { "00000001" } else { "00000002" }.into());
-            book.add(Entry { case, outcome, setting: sample.setting.clone(), build });
+            results.add(Entry { case, outcome, setting: sample.setting.clone(), build });
         }
-        (book, sample.setting)
+        (results, sample.setting)
     }
 
     #[test]
     fn the_page_is_well_formed_and_needs_nothing_else() {
-        let (book, setting) = full();
-        assert_eq!(unsound(&page(&book, &setting)), None);
-        assert_eq!(unsound(&page(&Book::default(), &setting)), None);
+        let (results, setting) = full();
+        assert_eq!(unsound(&page(&results, &setting)), None);
+        assert_eq!(unsound(&page(&Results::default(), &setting)), None);
     }
 
     #[test]
     fn every_run_is_on_it() {
-        let (book, setting) = full();
-        let page = page(&book, &setting);
-        for entry in &book.entries {
+        let (results, setting) = full();
+        let page = page(&results, &setting);
+        for entry in &results.entries {
             let case = &entry.case;
             let name = format!("<b>{}</b> {}", pair_name((&case.pool_policy, &case.ssd_policy)), case.shape);
             assert!(page.contains(&name), "{name}");
@@ -273,17 +274,17 @@ mod tests {
 
     #[test]
     fn rows_of_another_setting_are_omitted() {
-        let (book, mut setting) = full();
+        let (results, mut setting) = full();
         setting.seed += 1;
-        let page = page(&book, &setting);
+        let page = page(&results, &setting);
         assert!(!page.contains("<b>LRU+CC</b>") && page.contains("58 more rows, of other settings"));
     }
 
     #[test]
     fn a_finished_run_is_found_again() {
-        let (book, mut setting) = full();
-        let read: Book = serde_json::from_str(&serde_json::to_string(&book).unwrap()).unwrap();
-        assert_eq!(read.entries.len(), book.entries.len());
+        let (results, mut setting) = full();
+        let read: Results = serde_json::from_str(&serde_json::to_string(&results).unwrap()).unwrap();
+        assert_eq!(read.entries.len(), results.entries.len());
         let case = Case::zone(10.0);
         assert!(read.finished(&setting, &case).is_some_and(|finished| finished.observed.is_some()));
         assert!(

@@ -138,8 +138,8 @@ fn not_run(body: &mut Html, view: &View<'_>, databases: &[u32], pairs: &[Pair<'_
     for &pair in pairs {
         let cases = databases.iter().flat_map(|&db| POOLS.map(|pool| Case::of(Shape::of(db, pool), pair)));
         let errors = cases.filter_map(|case| match view.outcome(&case)? {
-            super::book::Outcome::NotRun { error, .. } => Some(error.clone()),
-            super::book::Outcome::Finished(_) => None,
+            super::results::Outcome::NotRun { error, .. } => Some(error.clone()),
+            super::results::Outcome::Finished(_) => None,
         });
         let errors: std::collections::BTreeSet<String> = errors.collect();
         for error in errors {
@@ -179,7 +179,7 @@ pub(crate) fn io(
                 (view.finished(&case(base)), printed(&case(pair)), printed(&case(base)));
             let name = cell(&pair_name(pair));
             let Some(finished) = view.finished(&case(pair)) else {
-                if let Some(super::book::Outcome::NotRun { error, .. }) = view.outcome(&case(pair)) {
+                if let Some(super::results::Outcome::NotRun { error, .. }) = view.outcome(&case(pair)) {
                     table.note(&name, &format!("pool {} %: not run: {error}", pool * 10), head.len());
                 }
                 continue;

@@ -1,10 +1,10 @@
 //! The plan of a comparison, from its options: the runs, how many at once, and the setting that makes rows
 //! comparable.
 
-use super::book::Setting;
 use super::machine::cores;
 use super::matrix::{self, Case};
 use super::options::CompareArgs;
+use super::results::Setting;
 use crate::cli::Cli;
 use crate::policies::Policies;
 use clap::ValueEnum;

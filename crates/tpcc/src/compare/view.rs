@@ -1,28 +1,28 @@
 //! The rows of one setting, as page and charts show them.
 
-use super::book::{Book, Entry, Finished, Outcome, Setting};
 use super::matrix::{ANALYSIS, Case, RIVALS};
+use super::results::{Entry, Finished, Outcome, Results, Setting};
 use std::collections::BTreeSet;
 
 /// The rows that a page shows.
 pub(crate) struct View<'a> {
-    pub(crate) book: &'a Book,
+    pub(crate) results: &'a Results,
     pub(crate) setting: &'a Setting,
 }
 
 impl<'a> View<'a> {
     /// The outcome of `case`.
     pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
-        self.book.outcome(self.setting, case)
+        self.results.outcome(self.setting, case)
     }
 
     /// The outcome of `case`, if it was measured.
     pub(crate) fn finished(&self, case: &Case) -> Option<&'a Finished> {
-        self.book.finished(self.setting, case)
+        self.results.finished(self.setting, case)
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = &'a Entry> {
-        self.book.entries.iter().filter(|entry| entry.setting == *self.setting)
+        self.results.entries.iter().filter(|entry| entry.setting == *self.setting)
     }
 
     /// Every row of the setting.

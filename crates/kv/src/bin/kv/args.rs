@@ -2,12 +2,16 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier_kv::Options;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// An ordered key-value store on Pagetier.
 ///
 /// Every change is durable when its command ends. Stopping a command, even with SIGKILL, loses nothing that
-/// was confirmed; the next one recovers.
+/// was confirmed; the next one recovers. Keys and values are bytes, not necessarily UTF-8.
+///
+/// Exit codes: 0 success, 1 failure, or problems that `check` found, 2 wrong usage, 3 no such key (get,
+/// delete), 130 stopped by Ctrl-C or SIGTERM.
 #[derive(Parser)]
 #[command(name = "kv", version)]
 pub(crate) struct Cli {
@@ -30,10 +34,12 @@ pub(crate) struct Cli {
     /// The maximum log that a recovery must read, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(16..), global = true)]
     log_mib: u64,
-    /// For a new store: keep enough log to restore what a lost SSD had
+    /// For a new store: keep enough log to restore what a lost SSD had. A store keeps this setting; one
+    /// created without it refuses the option
     #[arg(long, global = true)]
     survive_ssd_loss: bool,
-    /// Open although the SSD is lost; the log must reach back far enough
+    /// Open although the SSD is lost; without its file, the store goes on without an SSD. The log must reach
+    /// back far enough
     #[arg(long, global = true)]
     accept_ssd_loss: bool,
     #[command(subcommand)]
@@ -45,19 +51,19 @@ pub(crate) enum Command {
     /// Insert a key, or replace its value
     Put {
         /// The key
-        key: String,
+        key: OsString,
         /// The value; standard input by default
-        value: Option<String>,
+        value: Option<OsString>,
     },
-    /// Print the value of a key; exit code 2 if there is none
+    /// Print the value of a key; exit code 3 if there is none
     Get {
         /// The key
-        key: String,
+        key: OsString,
     },
-    /// Remove a key; exit code 2 if there is none
+    /// Remove a key; exit code 3 if there is none
     Delete {
         /// The key
-        key: String,
+        key: OsString,
     },
     /// Print entries in key order, one per line: key, tab, value
     Scan(ScanArgs),
@@ -78,13 +84,13 @@ pub(crate) enum Command {
 pub(crate) struct ScanArgs {
     /// The first key
     #[arg(long)]
-    pub(crate) from: Option<String>,
+    pub(crate) from: Option<OsString>,
     /// The first key that is not printed
     #[arg(long)]
-    pub(crate) to: Option<String>,
+    pub(crate) to: Option<OsString>,
     /// Print only keys with this prefix
     #[arg(long, conflicts_with_all = ["from", "to"])]
-    pub(crate) prefix: Option<String>,
+    pub(crate) prefix: Option<OsString>,
     /// Descending order
     #[arg(long)]
     pub(crate) backward: bool,

@@ -3,15 +3,17 @@
 use crate::args::ScanArgs;
 use crate::{Failure, STOPPED, Stop, show};
 use pagetier_kv::{BackupProgress, Kv};
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::ops::Bound;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// The exit code when there is no such key.
-const ABSENT: u8 = 2;
+const ABSENT: u8 = 3;
 
-pub(crate) async fn put(kv: &Kv, key: &str, value: Option<&str>) -> Result<ExitCode, Failure> {
+pub(crate) async fn put(kv: &Kv, key: &OsStr, value: Option<&OsStr>) -> Result<ExitCode, Failure> {
     let value = match value {
         Some(value) => value.as_bytes().to_vec(),
         None => {
@@ -24,7 +26,7 @@ pub(crate) async fn put(kv: &Kv, key: &str, value: Option<&str>) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn get(kv: &Kv, key: &str) -> Result<ExitCode, Failure> {
+pub(crate) async fn get(kv: &Kv, key: &OsStr) -> Result<ExitCode, Failure> {
     let Some(value) = kv.get(key.as_bytes()).await? else {
         eprintln!("kv: no such key");
         return Ok(ABSENT.into());
@@ -37,7 +39,7 @@ pub(crate) async fn get(kv: &Kv, key: &str) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn delete(kv: &Kv, key: &str) -> Result<ExitCode, Failure> {
+pub(crate) async fn delete(kv: &Kv, key: &OsStr) -> Result<ExitCode, Failure> {
     if kv.delete(key.as_bytes()).await? {
         Ok(ExitCode::SUCCESS)
     } else {
@@ -57,7 +59,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 pub(crate) async fn scan(kv: &Kv, args: &ScanArgs, stop: &Stop) -> Result<ExitCode, Failure> {
     let (from, to) = match &args.prefix {
         Some(prefix) => (Some(prefix.as_bytes().to_vec()), after_prefix(prefix.as_bytes())),
-        None => (args.from.clone().map(String::into_bytes), args.to.clone().map(String::into_bytes)),
+        None => (args.from.clone().map(OsString::into_vec), args.to.clone().map(OsString::into_vec)),
     };
     let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
     let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);

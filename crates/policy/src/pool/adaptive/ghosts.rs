@@ -107,10 +107,10 @@ impl Ghosts {
         self.clock
     }
 
-    /// Whether to report a use of a page whose last reported use was at clock `told`. A page used that
+    /// Whether to report a use of a page whose last reported use was at clock `reported`. A page used that
     /// recently is still among the last to be evicted; and without misses there is nothing to choose.
-    pub(crate) fn wants(&self, told: u32) -> bool {
-        self.credit > 0 && self.clock.wrapping_sub(told) as usize >= self.frames / NEAR
+    pub(crate) fn wants(&self, reported: u32) -> bool {
+        self.credit > 0 && self.clock.wrapping_sub(reported) as usize >= self.frames / NEAR
     }
 
     /// Records that the actual pool missed the page.

@@ -16,7 +16,7 @@ pub use ranked::Ranking;
 struct Framed {
     page: PageId,
     /// The ghosts' clock at the last use that was reported to them.
-    told: u32,
+    reported: u32,
 }
 
 /// The default pool policy; see the module's text.
@@ -77,8 +77,8 @@ impl AdaptivePool {
     fn start_anew(&mut self) {
         self.ghosts = Ghosts::new(self.pool_frames, self.ssd_slots, self.ranked.costs());
         self.ghosts.follow_ssd(self.ssd_setting);
-        let told = self.ghosts.clock();
-        self.frames.iter_mut().for_each(|framed| framed.told = told);
+        let reported = self.ghosts.clock();
+        self.frames.iter_mut().for_each(|framed| framed.reported = reported);
         let (pinned, ghosts, frames) = (self.pinned, &self.ghosts, &self.frames);
         self.ranked.sample(|frame| {
             let page = frames.get(frame.at()).map(|framed| framed.page);
@@ -93,7 +93,7 @@ impl FramePolicy for AdaptivePool {
             self.frames.resize(frame.at() + 1, Framed::default());
         }
         let sampled = !self.pinned && self.ghosts.take(page);
-        self.frames[frame.at()] = Framed { page, told: self.ghosts.clock() };
+        self.frames[frame.at()] = Framed { page, reported: self.ghosts.clock() };
         self.ranked.insert(frame, home, access, sampled);
         if sampled {
             self.ghosts.missed(page, access);
@@ -108,9 +108,9 @@ impl FramePolicy for AdaptivePool {
             return;
         }
         let Some(framed) = self.frames.get_mut(frame.at()) else { return };
-        if self.ghosts.wants(framed.told) {
+        if self.ghosts.wants(framed.reported) {
             self.ghosts.used(framed.page, write);
-            framed.told = self.ghosts.clock();
+            framed.reported = self.ghosts.clock();
         }
     }
 

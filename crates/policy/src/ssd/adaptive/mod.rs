@@ -6,8 +6,8 @@
 //! - *Settings* (`setting`): the half-life that ranks, and the weights of the write at hand, of rewrites and
 //!   of the sketch; or a ranking by recency, in two segments (Karedla, Love & Wherry 1994).
 //! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the
-//!   policy's records (`tracked`), because the pool's misses and writes do not depend on which pages the SSD
-//!   holds.
+//!   policy's records (`tracked`), because the pool's misses and writes depend little on which pages the SSD
+//!   holds. The exception that matters most is left out of their costs (`retention`).
 //! - *Choice* (`choosing`): the cheapest setting recently, unless chance explains its lead. A change moves no
 //!   page; it ends the zone.
 //!
@@ -18,6 +18,7 @@
 mod ghosts;
 mod held;
 mod listed;
+mod retention;
 mod score;
 mod setting;
 
@@ -30,6 +31,7 @@ use crate::{
     Access, Cause, Choice, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use ghosts::Ghosts;
+use retention::Retention;
 use score::{HALF_LIVES, RATES, Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale, Setting};
 
@@ -107,6 +109,7 @@ pub struct Adaptive {
     accesses: u64,
     chooser: Chooser<{ SETTINGS.len() }>,
     pinned: bool,
+    retention: Retention,
 }
 
 impl Adaptive {
@@ -117,7 +120,7 @@ impl Adaptive {
         let ghosts = Ghosts::new(slots, frames, costs);
         Self {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
-            zone: Zone::new(slots),
+            zone: Zone::steady(slots),
             dirty: DirtySlots::default(),
             sketch: Sketch::new(params.sketch_bytes_per_slot.saturating_mul(slots)),
             ghosts,
@@ -127,6 +130,7 @@ impl Adaptive {
             accesses: 0,
             chooser: Chooser::new(pin.map_or(FIRST, SsdSetting::index)),
             pinned: pin.is_some(),
+            retention: Retention::default(),
         }
     }
 
@@ -162,6 +166,14 @@ impl Adaptive {
         let saved = if write { costs.hdd_write_ms - costs.ssd_write_ms } else { costs.read_saving_ms() };
         seen.add(tick, saved, write);
         self.reposition(id);
+    }
+
+    /// Records that the pool retained a page until now, if the page has no copy.
+    fn note_retention(&mut self, id: RecordId) {
+        let record = self.pages.get(id);
+        if !self.pinned && record.slot().is_none() {
+            self.retention.ended(record.kept.idle(self.scale().tick));
+        }
     }
 
     fn samples(&self, page: PageId) -> bool {
@@ -234,7 +246,10 @@ impl SlotPolicy for Adaptive {
         }
         if from.is_some() {
             if self.samples(page) {
-                self.ghosts.read(&mut self.pages.get_mut(id).kept);
+                let tick = self.scale().tick;
+                let seen = &mut self.pages.get_mut(id).kept;
+                let retained = from == Some(Home::Ssd) && self.retention.covers(seen.idle(tick));
+                self.ghosts.read(seen, retained);
             }
             if access == Access::Random {
                 self.count(id, false);
@@ -269,6 +284,9 @@ impl SlotPolicy for Adaptive {
         let Some(id) = self.pages.find(page) else { return };
         if let (Home::Ssd, Some(slot)) = (home, self.pages.get(id).slot()) {
             self.dirty.set(slot, true);
+        }
+        if home == Home::Hdd {
+            self.note_retention(id);
         }
         if self.samples(page) {
             let scale = self.scale();
@@ -314,6 +332,9 @@ impl SlotPolicy for Adaptive {
 
     fn left_pool(&mut self, page: PageId, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
+        if !self.pages.get(id).kept.written_last() {
+            self.note_retention(id);
+        }
         if self.samples(page) {
             let scale = self.scale();
             self.ghosts.offer(&mut self.pages, id, Cause::Evicted, &scale);

@@ -2,7 +2,7 @@
 
 use super::held::Held;
 use crate::Costs;
-use crate::ssd::tracked::{Kept, Record};
+use crate::ssd::tracked::{Kept, PLACE_BITS, Record};
 
 /// Ticks of the clock per access per slot.
 pub(crate) const TICKS_PER_SLOT: u32 = 64;
@@ -24,6 +24,7 @@ pub(crate) struct Seen {
     writes: u8,
     /// Reads restored from the sketch.
     restored: u8,
+    /// The page's place, and [`WRITTEN_LAST`].
     place: u8,
     /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
     pub(crate) listed: u8,
@@ -31,13 +32,16 @@ pub(crate) struct Seen {
 
 const _: () = assert!(size_of::<Record<Seen>>() == 48);
 
+/// Set if the last access was a write.
+const WRITTEN_LAST: u8 = 1 << PLACE_BITS;
+
 impl Kept for Seen {
     fn place(&self) -> u8 {
-        self.place
+        self.place & !WRITTEN_LAST
     }
 
     fn set_place(&mut self, place: u8) {
-        self.place = place;
+        self.place = place | self.place & WRITTEN_LAST;
     }
 }
 
@@ -49,6 +53,7 @@ impl Seen {
             *sum = (f64::from(*sum) * kept(ticks, half_life) + saved_ms) as f32;
         }
         self.writes = self.writes.saturating_add(u8::from(write));
+        self.place = self.place() | if write { WRITTEN_LAST } else { 0 };
         self.stamp = tick;
     }
 
@@ -61,6 +66,16 @@ impl Seen {
     /// The sum with half-life number `rate` at the last access, and the tick of that access.
     pub(crate) fn at_stamp(&self, rate: usize) -> (f64, u32) {
         (f64::from(self.sums[rate]), self.stamp)
+    }
+
+    /// Whether the last access was a write.
+    pub(crate) const fn written_last(&self) -> bool {
+        self.place & WRITTEN_LAST != 0
+    }
+
+    /// The ticks since the last access.
+    pub(crate) fn idle(&self, tick: u32) -> u32 {
+        tick.saturating_sub(self.stamp)
     }
 
     /// The approximate share of the page's writes that were followed by another one.

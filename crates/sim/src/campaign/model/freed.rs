@@ -123,7 +123,7 @@ impl PageModel {
             || self.existence == Existence::Leaving;
         match (copied, before) {
             (None | Some(0), _) => changed,
-            // An earlier life is over.
+            // An earlier life has ended.
             (Some(version), Some(before)) if before.is_absent() => version > last && known(&version),
             (Some(version), Some(before)) if !changed => version >= before.published && known(&version),
             (Some(version), _) => known(&version),

@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         if !closed {
             self.unread.refuse()?;
         } else if !self.unread.ring.is_empty() {
-            // An image older than the unreadable one must not repair a rotten home. After a close none is
+            // An image older than the unreadable one must not repair a corrupt home. After a close none is
             // needed.
             ringed.clear();
         }

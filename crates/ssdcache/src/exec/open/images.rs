@@ -3,10 +3,11 @@
 use crate::exec::single::read_one;
 use crate::protocol::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice, task};
 use pagetier_page::{Flags, Header, StoreSeed};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// The number of reads in flight.
 const READS_MAX: usize = 64;
@@ -18,7 +19,7 @@ const RUN_BYTES_MAX: usize = 512 << 10;
 pub(crate) enum Content {
     /// A sound image of this store.
     Image(Image),
-    /// No sound image: nothing, or a torn or rotten one.
+    /// No sound image: nothing, or a torn or corrupt one.
     None,
     /// The place cannot be read, although the device works.
     Unreadable(DeviceError),
@@ -100,10 +101,10 @@ pub(crate) fn read_images<'a>(
         let buffers = Arc::clone(&buffers);
         async move {
             // Runs in a task, so that checksums are computed on all of the runtime's threads.
-            let task = tokio::spawn(read_run(SharedDevice::clone(device), run, Arc::clone(&buffers)));
-            match task.await {
-                Ok(images) => images,
-                Err(_) => read_run(SharedDevice::clone(device), run, buffers).await,
+            let read = read_run(SharedDevice::clone(device), run, Arc::clone(&buffers));
+            match task::outcome(&Handle::current(), read).await {
+                Some(images) => images,
+                None => read_run(SharedDevice::clone(device), run, buffers).await,
             }
         }
     });

@@ -156,14 +156,15 @@ impl Reader<'_> {
     }
 
     /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
-    /// of the same page: they would outlive those, and a later recovery would repair a rotten home from them.
+    /// of the same page: they would outlive those, and a later recovery would repair a corrupt home from
+    /// them.
     pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
         let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
         let outdated = outdated.map(|(place, _)| *place).collect();
         let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
         let from = last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages);
-        let (outdated, from) = self.rules().ring_goes_on(outdated, from);
+        let (outdated, from) = self.rules().ring_continues(outdated, from);
         for place in outdated {
             self.void(self.params.layout.ring_at(place)).await?;
         }

@@ -1,9 +1,9 @@
-//! Spaces kept off the SSD: their pages get no copies there, and the copies that they have leave.
+//! Spaces kept off the SSD: their pages get no copies there, and their existing copies are removed.
 //!
-//! Nothing new is involved in leaving. A clean copy is given up like that of a page that changes in memory.
-//! An only copy is written home like a victim (I4, I5) and is clean then. A page that changes meanwhile goes
-//! home like any page that the policy does not take: its record voids the copy, and the image is durable
-//! before the record is (I6).
+//! The removal needs no rules of its own. A clean copy is given up like that of a page that changes in
+//! memory. An only copy is written home like a victim (I4, I5) and is then clean. A page that changes
+//! meanwhile goes home like any page that the policy does not take: its record voids the copy, and the image
+//! is durable before the record is (I6).
 
 use super::slot::{SlotState, Standing};
 use super::{Slots, WriteBack};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// The maximum number of clean copies given up at once: the state is locked meanwhile.
 const DROPPED_MAX: usize = 256;
 
-/// The spaces, and what still has to leave.
+/// The spaces, and the copies still to be removed.
 #[derive(Debug, Default)]
 pub(super) struct KeptOff {
     spaces: FxHashSet<SpaceId>,
@@ -23,7 +23,7 @@ pub(super) struct KeptOff {
     leaving: VecDeque<PageId>,
 }
 
-/// What leaves next.
+/// The copies to be removed next.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     /// Only copies to be written home, held until [`Slots::end_write_back`].
@@ -34,7 +34,7 @@ pub(crate) struct Leaving {
     pub(crate) flush: bool,
 }
 
-/// What the home writes say of a page.
+/// The state of a page's home writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OnItsWay {
     /// Its copy must stay: its home is being written, or its slot backs a home write.
@@ -44,7 +44,7 @@ pub(crate) struct OnItsWay {
 }
 
 impl Slots {
-    /// Keeps the pages of `space` off the SSD from now on, or does not.
+    /// Keeps the pages of `space` off the SSD from now on, or admits them again.
     pub(crate) fn keep_off(&mut self, space: SpaceId, off: bool) {
         if !off {
             self.kept_off.spaces.remove(&space);
@@ -76,7 +76,7 @@ impl Slots {
     }
 
     /// Notes that a copy of `page` is complete: if its space has been kept off since the write began, the
-    /// copy leaves again.
+    /// copy is removed again.
     pub(super) fn note_copy(&mut self, page: PageId) {
         if !self.admits(page) {
             self.kept_off.leaving.push_back(page);
@@ -84,7 +84,7 @@ impl Slots {
     }
 
     /// Gives up the clean copies of pages that are kept off the SSD, and holds at most `max` only copies, to
-    /// be written home. What cannot leave now waits for the next call.
+    /// be written home. Copies that cannot be removed yet wait for the next call.
     pub(crate) fn next_leaving(
         &mut self,
         on_its_way: &dyn Fn(PageId) -> OnItsWay,
@@ -104,7 +104,7 @@ impl Slots {
         next
     }
 
-    /// Lets the copy of `page` leave as far as possible. Returns whether nothing remains to be done.
+    /// Removes the copy of `page` as far as possible. Returns whether nothing remains to be done.
     fn leaves(&mut self, page: PageId, way: OnItsWay, now: Millis, next: &mut Leaving) -> bool {
         // A copy that is on its way is noted when it is complete.
         let Some(slot) = self.by_page.get(&page).copied() else { return true };

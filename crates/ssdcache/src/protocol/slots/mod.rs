@@ -189,7 +189,7 @@ impl Slots {
         }
     }
 
-    /// Tells the policy of a physical read.
+    /// Informs the policy of a physical read.
     pub fn note_read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
         self.policy.read(page, from, access, now);
     }

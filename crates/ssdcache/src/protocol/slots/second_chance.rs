@@ -1,5 +1,6 @@
-//! Second chances: slots are judged in groups some distance ahead of the front, and pages that stay are
-//! copied to the front, into slots judged earlier. Meanwhile each of these pages keeps its durable slot.
+//! Second chances: slots are judged in groups some distance ahead of the front, and pages that get a second
+//! chance are copied to the front, into slots judged earlier. Meanwhile each of these pages keeps its durable
+//! slot.
 
 use super::slot::{SlotState, Standing};
 use super::{Move, Slots};
@@ -9,8 +10,8 @@ use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
     /// Judges the next group, if few judged slots are left. Pages that get a second chance are assigned slots
-    /// at the front, as far as there are any, to be copied there. At least one slot is gained. `busy` pages
-    /// must stay where they are. `None`: no group was due.
+    /// at the front, while there are any, to be copied there. At least one slot is gained. `busy` pages must
+    /// not move. `None`: no group was due.
     pub fn take_back(
         &mut self,
         now: Millis,
@@ -43,7 +44,8 @@ impl Slots {
         Some(moves)
     }
 
-    /// The copy gets a larger stamp than any version already stamped, which it must not supersede.
+    /// Whether the page in `slot` may move. The copy gets a larger stamp than any version already stamped, so
+    /// it must not supersede a newer one.
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
         let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
         let page = stored.version.page;

@@ -53,8 +53,8 @@ pub struct Ticket {
     pub waits_for_home: bool,
 }
 
-/// A second chance: the copy of a page from the slot that is taken back to the front of the circle. Held as
-/// by a read until [`Slots::end_move`](super::Slots::end_move).
+/// A second chance: the copy of a page from a slot about to be reused to the front of the circle. Held as by
+/// a read until [`Slots::end_move`](super::Slots::end_move).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
     /// The source.
@@ -152,7 +152,7 @@ pub struct SlotCounts {
     pub admitted_on_read: u64,
     /// Copies replaced because their pages were written home (write-through).
     pub renewed: u64,
-    /// Pages appended again when their slots were taken back.
+    /// Pages appended again when their slots were about to be reused.
     pub second_chances: u64,
     /// Pages whose home writes were backed by their slots and are durable (doublewrite).
     pub doublewritten: u64,

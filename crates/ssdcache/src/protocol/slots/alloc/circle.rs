@@ -16,7 +16,8 @@ use crate::protocol::slots::{Slots, Stored};
 use pagetier_page::PageId;
 use pagetier_policy::{Cause, Home, Millis, SlotId, Verdict};
 
-/// A group is at most the zone divided by this: pages that stay need slots that were judged before theirs.
+/// A group is at most the zone divided by this: pages that get a second chance need slots that were judged
+/// before theirs.
 const GROUPS_PER_ZONE: usize = 4;
 
 /// A checkpoint is due when at most the zone divided by this is left, so that writers do not run out of slots
@@ -64,7 +65,7 @@ impl Circle {
     }
 
     /// Continues after a recovery behind `newest`, the slot written last.
-    pub(super) fn go_on_after(&mut self, newest: Option<SlotId>) {
+    pub(super) fn continue_after(&mut self, newest: Option<SlotId>) {
         self.front = newest.map_or(0, |newest| (newest.0 + 1) % self.slots);
     }
 

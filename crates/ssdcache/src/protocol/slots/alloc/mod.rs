@@ -1,7 +1,7 @@
 //! Which slot is given out next, and which pages are written home in advance: either free slots of the zone
 //! and those of its pages of lowest benefit, or (under a policy that appends) slots in strict circular order.
 //!
-//! Only the methods here distinguish the two.
+//! Other code distinguishes the two only by [`Slots::appends`].
 
 mod circle;
 mod zone;
@@ -144,7 +144,7 @@ impl Slots {
     pub(super) fn start_after_recovery(&mut self, free: Vec<SlotId>, newest: Option<SlotId>) {
         match &mut self.alloc {
             Alloc::Zone(lists) => lists.start_with(free),
-            Alloc::Circle(circle) => circle.go_on_after(newest),
+            Alloc::Circle(circle) => circle.continue_after(newest),
         }
     }
 

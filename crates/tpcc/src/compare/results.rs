@@ -85,14 +85,14 @@ pub(crate) struct Invocation {
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Book {
+pub(crate) struct Results {
     pub(crate) invocations: Vec<Invocation>,
     pub(crate) entries: Vec<Entry>,
 }
 
 /// Why a report cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BookError {
+pub(crate) enum ResultsError {
     /// An I/O error on the folder or a file in it.
     #[error("--report {path}: {source}", path = .path.display())]
     Io {
@@ -112,22 +112,22 @@ pub(crate) enum BookError {
     },
 }
 
-impl Book {
-    /// Reads the book in `dir`; empty if there is none.
-    pub(crate) fn read(dir: &Path) -> Result<Self, BookError> {
+impl Results {
+    /// Reads the results in `dir`; empty if there is none.
+    pub(crate) fn read(dir: &Path) -> Result<Self, ResultsError> {
         let path = file(dir);
         match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|why| BookError::Foreign { path, why }),
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|why| ResultsError::Foreign { path, why }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(source) => Err(BookError::Io { path, source }),
+            Err(source) => Err(ResultsError::Io { path, source }),
         }
     }
 
-    /// Replaces the book in `dir`.
-    pub(crate) fn write(&self, dir: &Path) -> Result<(), BookError> {
+    /// Replaces the results in `dir`.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), ResultsError> {
         let path = file(dir);
-        let text =
-            serde_json::to_vec_pretty(self).map_err(|why| BookError::Foreign { path: path.clone(), why })?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|why| ResultsError::Foreign { path: path.clone(), why })?;
         replace(&path, &text)
     }
 
@@ -153,11 +153,11 @@ impl Book {
 }
 
 /// Writes `bytes` to a new file and renames it to `path`.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), BookError> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ResultsError> {
     let new = path.with_extension("new");
     std::fs::write(&new, bytes)
         .and_then(|()| std::fs::rename(&new, path))
-        .map_err(|source| BookError::Io { path: path.to_path_buf(), source })
+        .map_err(|source| ResultsError::Io { path: path.to_path_buf(), source })
 }
 
 fn file(dir: &Path) -> PathBuf {
@@ -171,10 +171,10 @@ mod tests {
     #[test]
     fn a_foreign_file_is_reported_as_such() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Book::read(dir.path()).unwrap().entries.is_empty());
+        assert!(Results::read(dir.path()).unwrap().entries.is_empty());
         std::fs::write(file(dir.path()), "[1, 2]").unwrap();
-        assert!(matches!(Book::read(dir.path()), Err(BookError::Foreign { .. })));
+        assert!(matches!(Results::read(dir.path()), Err(ResultsError::Foreign { .. })));
         let gone = dir.path().join("gone");
-        assert!(matches!(Book::default().write(&gone), Err(BookError::Io { .. })));
+        assert!(matches!(Results::default().write(&gone), Err(ResultsError::Io { .. })));
     }
 }

@@ -6,14 +6,14 @@ use pagetier::PageStore;
 use std::sync::{Mutex as SyncMutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex, Notify};
 
-/// The most pages that a change latches beside those of a value: nodes on its path without room, their right
-/// halves, the meta page, and one page of a chain to be freed. A taller path latches more.
+/// The maximum number of pages that a change latches beside those of a value: nodes on its path without room,
+/// their right halves, the meta page, and one page of a chain to be freed. A taller path latches more.
 pub(crate) const PATH_PAGES: usize = 12;
 
 /// The share of the pool's frames that structural changes of one tree may pin: half of those that the pool
 /// has at the time.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct LatchBudget {
     /// Held by the change that is next: first come, first served.
     turn: Mutex<()>,
     taken: SyncMutex<usize>,
@@ -23,11 +23,11 @@ pub(crate) struct Room {
 /// The pages that a change may latch until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
-    room: &'a Room,
+    budget: &'a LatchBudget,
     pages: usize,
 }
 
-impl Room {
+impl LatchBudget {
     /// Waits until the caller may latch that many pages; if that is more than there are, until no other
     /// change has any. First come, first served. The caller holds no latch and not `structure`. Cancel-safe.
     pub(crate) async fn take(&self, store: &PageStore, pages: usize) -> Taken<'_> {
@@ -35,7 +35,7 @@ impl Room {
         while !self.try_take(half_of(store), pages) {
             self.given_back.notified().await;
         }
-        Taken { room: self, pages }
+        Taken { budget: self, pages }
     }
 
     fn try_take(&self, total: usize, pages: usize) -> bool {
@@ -54,9 +54,9 @@ impl Room {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        *self.room.taken() -= self.pages;
+        *self.budget.taken() -= self.pages;
         // Only the change whose turn it is waits for this; the next one looks before it waits.
-        self.room.given_back.notify_one();
+        self.budget.given_back.notify_one();
     }
 }
 
@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_change_waits_for_its_share_of_the_frames_that_there_are_now() {
-        let room = Room::default();
-        let take = |total, pages| room.try_take(total, pages).then(|| Taken { room: &room, pages });
+        let budget = LatchBudget::default();
+        let take = |total, pages| budget.try_take(total, pages).then(|| Taken { budget: &budget, pages });
         let first = take(10, 6).unwrap();
         assert!(take(10, 5).is_none());
         // The pool has grown.
@@ -85,6 +85,6 @@ mod tests {
         let alone = take(5, 12).unwrap();
         assert!(take(20, 12).is_none() && take(24, 12).is_some());
         drop(alone);
-        assert_eq!(*room.taken(), 0);
+        assert_eq!(*budget.taken(), 0);
     }
 }

@@ -1,9 +1,9 @@
 //! Runs several cases at once, one per core, each on its own thread and runtime.
 
-use super::book::{Outcome, Setting};
 use super::drive::{Loaded, Step, load, run_case};
 use super::matrix::Case;
 use super::progress::Progress;
+use super::results::{Outcome, Setting};
 use super::steady::spread;
 use crate::cli::Cli;
 use crate::run::Stop;

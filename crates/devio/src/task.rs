@@ -1,0 +1,74 @@
+//! Tasks whose futures are boxed: tokio's part of a task is over a hundred functions for each type of future,
+//! and boxed futures are of one type. They are compiled once, not for each task of the store.
+
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+/// The future of a task.
+pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Runs `future` in a task of its own.
+pub fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    spawn_boxed(runtime, Box::pin(future))
+}
+
+fn spawn_boxed(runtime: &Handle, future: Boxed<()>) -> JoinHandle<()> {
+    runtime.spawn(future)
+}
+
+/// Runs `future` in a task of its own, which continues when the caller is dropped, and waits for its outcome:
+/// `None` if it panicked, or if the runtime ended before it.
+pub async fn outcome<T: Send + 'static>(
+    runtime: &Handle,
+    future: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let kept = Arc::new(Mutex::new(None));
+    let outcome = Arc::clone(&kept);
+    let task = spawn(runtime, async move {
+        let done = future.await;
+        *kept.lock() = Some(done);
+    });
+    task.await.ok()?;
+    outcome.lock().take()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Poll;
+
+    #[tokio::test]
+    async fn an_outcome_arrives_and_a_panic_is_none() {
+        let runtime = Handle::current();
+        assert_eq!(outcome(&runtime, async { 7 }).await, Some(7));
+        assert_eq!(outcome(&runtime, panics()).await, None);
+    }
+
+    #[tokio::test]
+    async fn the_task_continues_when_its_caller_is_dropped() {
+        let (runtime, ended) = (Handle::current(), Arc::new(AtomicBool::new(false)));
+        let at_end = Arc::clone(&ended);
+        let mut waiting = Box::pin(outcome(&runtime, async move {
+            tokio::task::yield_now().await;
+            at_end.store(true, Ordering::Relaxed);
+        }));
+        assert!(poll_once(waiting.as_mut()).await.is_pending());
+        drop(waiting);
+        while !ended.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn panics() {
+        std::panic::resume_unwind(Box::new(()));
+    }
+
+    async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
+    }
+}

@@ -1,0 +1,113 @@
+//! Runs of extents: (first, count) each, in the order of a space's pages or of the HDD.
+
+use std::ops::Range;
+
+/// Pages per extent.
+pub(crate) const EXTENT_PAGES: u32 = 64;
+
+/// Stands for the first extent of a run without a place on the HDD.
+pub(crate) const HOLE: u64 = u64::MAX;
+
+/// The number of pages that fit into these extents.
+pub(crate) fn reserved(runs: &[(u64, u64)]) -> u64 {
+    let extents: u64 = runs.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
+    extents.saturating_mul(u64::from(EXTENT_PAGES))
+}
+
+/// Appends extents to the runs of a space.
+pub(crate) fn append(runs: &mut Vec<(u64, u64)>, run: (u64, u64)) {
+    let touches = |(first, count): &&mut (u64, u64)| match *first {
+        HOLE => run.0 == HOLE,
+        _ => first.checked_add(*count) == Some(run.0),
+    };
+    match runs.last_mut().filter(touches) {
+        Some(last) => last.1 = last.1.saturating_add(run.1),
+        None => runs.push(run),
+    }
+}
+
+/// Whether a space with these runs has `count` extents from the `at`-th on.
+pub(crate) fn is_within(runs: &[(u64, u64)], at: u64, count: u64) -> bool {
+    let extents = runs.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+    count > 0 && at.checked_add(count).is_some_and(|end| end <= extents)
+}
+
+/// Sorts the runs and joins those that touch.
+pub(crate) fn merged(mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    runs.sort_unstable();
+    let mut all = Vec::with_capacity(runs.len());
+    runs.into_iter().for_each(|run| append(&mut all, run));
+    all
+}
+
+/// The extents that a space gets next: the start of the last free run, or new ones at the volume's end.
+pub(crate) fn next_extents(used: u64, free: &[(u64, u64)], wanted: u64) -> (u64, u64) {
+    free.last().map_or((used, wanted), |(first, count)| (*first, wanted.min(*count)))
+}
+
+/// Takes the extents that [`next_extents`] returns; returns false, without effect, for any others.
+pub(crate) fn take_extents(used: &mut u64, free: &mut Vec<(u64, u64)>, run: (u64, u64)) -> bool {
+    let (first, count) = run;
+    match free.last_mut() {
+        Some((start, left)) if *start == first && (1..=*left).contains(&count) => {
+            (*start, *left) = (first + count, *left - count);
+            if *left == 0 {
+                let _ = free.pop();
+            }
+            true
+        }
+        None if *used == first && count > 0 => used.checked_add(count).map(|end| *used = end).is_some(),
+        _ => false,
+    }
+}
+
+/// The runs of a space after `run` has replaced its extents from the `nth` on.
+pub(crate) fn replaced(runs: &[(u64, u64)], nth: u64, run: (u64, u64)) -> Vec<(u64, u64)> {
+    let (end, mut at, mut all) = (nth + run.1, 0, Vec::with_capacity(runs.len() + 2));
+    let part = |first: u64, skip: u64| if first == HOLE { HOLE } else { first + skip };
+    for &(first, count) in runs {
+        let next = at + count;
+        if at < nth {
+            append(&mut all, (first, count.min(nth - at)));
+        }
+        if (at..next).contains(&nth) {
+            append(&mut all, run);
+        }
+        if next > end {
+            let skip = end.max(at) - at;
+            append(&mut all, (part(first, skip), count - skip));
+        }
+        at = next;
+    }
+    all
+}
+
+/// The HDD's extents, as runs, that hold the extents of a space in `range`, without holes.
+pub(crate) fn places(runs: &[(u64, u64)], range: Range<u64>) -> Vec<(u64, u64)> {
+    let (mut at, mut all) = (0, Vec::new());
+    for &(first, count) in runs {
+        let (from, to) = (range.start.max(at), range.end.min(at + count));
+        if from < to && first != HOLE {
+            all.push((first + (from - at), to - from));
+        }
+        at += count;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_extents_are_taken_from_the_last_run() {
+        let (mut used, mut free) = (10, vec![(1, 1), (4, 3)]);
+        for expected in [(4, 2), (6, 1), (1, 1), (10, 2), (12, 2)] {
+            let run = next_extents(used, &free, 2);
+            assert_eq!(run, expected);
+            assert!(!take_extents(&mut used, &mut free, (run.0 + 1, 1)));
+            assert!(take_extents(&mut used, &mut free, run));
+        }
+        assert_eq!((used, free), (14, Vec::new()));
+    }
+}

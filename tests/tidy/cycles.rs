@@ -1,0 +1,169 @@
+//! No two modules of a crate import each other, directly or through others.
+
+use super::files;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A module's path in its crate; the crate's root is empty.
+type Module = Vec<String>;
+
+/// The modules of one crate with their code, without comments and tests.
+type Modules = BTreeMap<Module, String>;
+
+/// The crates' modules by the folder of their sources. Programs are left out: they import only libraries.
+fn crates() -> BTreeMap<String, Modules> {
+    let mut crates: BTreeMap<String, Modules> = BTreeMap::new();
+    for (file, text) in files("rs") {
+        let (folder, rest) = match file.split_once("/src/") {
+            Some((folder, rest)) if folder.starts_with("crates/") => (folder.to_owned(), rest),
+            _ => match file.strip_prefix("src/") {
+                Some(rest) => (String::new(), rest),
+                None => continue,
+            },
+        };
+        let mut module: Module = rest.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        if module[0] == "bin" {
+            continue;
+        }
+        if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
+            module.pop();
+        }
+        crates.entry(folder).or_default().insert(module, code(&text));
+    }
+    crates
+}
+
+/// `text` without comments, and without a test module at its end.
+fn code(text: &str) -> String {
+    let end = text.find("\n#[cfg(test)]\nmod tests").or_else(|| text.find("\n#[cfg(all(test"));
+    let lines = text[..end.unwrap_or(text.len())].lines();
+    lines.map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect::<Vec<_>>().join("\n")
+}
+
+/// The paths of a `use` tree, such as `a::b` and `a::c` for `a::{b, c}`.
+fn paths(tree: &str) -> Vec<String> {
+    let Some((head, rest)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or(tree);
+        return vec![path.split_whitespace().collect()];
+    };
+    let (mut depth, mut part, mut all) = (0, String::new(), Vec::new());
+    for c in rest[..rest.rfind('}').unwrap_or(rest.len())].chars() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if c == ',' && depth == 0 {
+            all.push(std::mem::take(&mut part));
+        } else {
+            part.push(c);
+        }
+    }
+    all.push(part);
+    let parts = all.iter().map(|part| part.trim()).filter(|part| !part.is_empty());
+    parts.flat_map(|part| paths(part).into_iter().map(|path| format!("{}{path}", head.trim()))).collect()
+}
+
+/// The `use` trees of a module: private or re-exported ones.
+fn uses(code: &str, exported: bool) -> Vec<String> {
+    let statements = code.split(';').filter_map(|statement| {
+        let (before, tree) = statement.rsplit_once("use ")?;
+        let visibility = before.rsplit(['\n', '}', ']']).next().unwrap_or(before).trim();
+        (visibility.starts_with("pub") == exported && !tree.contains('=')).then_some(tree)
+    });
+    statements.flat_map(paths).collect()
+}
+
+/// The paths from `crate` or `super` in a module's code, beside its `use` statements.
+fn named(code: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let starts = ["crate::", "super::"].into_iter().flat_map(|start| code.match_indices(start));
+    let starts = starts.filter(|(at, _)| !code[..*at].ends_with(is_name) && !code[..*at].ends_with(':'));
+    let path = |at: usize| code[at..].chars().take_while(|c| is_name(*c) || *c == ':').collect::<String>();
+    starts.map(|(at, _)| path(at).trim_end_matches(':').to_owned()).collect()
+}
+
+/// The module that defines what `path` names in `from`; `None` outside the crate.
+fn resolve(modules: &Modules, from: &Module, path: &str, depth: usize) -> Option<Module> {
+    let mut names = path.split("::").peekable();
+    let mut at = match names.peek()? {
+        &"crate" => Module::new(),
+        &"self" | &"super" => from.clone(),
+        _ => return None,
+    };
+    while let Some(name) = names.next_if(|name| ["crate", "self", "super"].contains(name)) {
+        if name == "super" {
+            at.pop();
+        }
+    }
+    let child = |at: &Module, name: &str| [at.as_slice(), &[name.to_owned()]].concat();
+    while let Some(name) = names.next_if(|name| modules.contains_key(&child(&at, name))) {
+        at = child(&at, name);
+    }
+    let Some(name) = names.next().filter(|_| depth < 6) else { return Some(at) };
+    let exports =
+        uses(modules.get(&at)?, true).into_iter().filter(|path| path.ends_with(&format!("::{name}")));
+    let exported = exports.filter_map(|path| {
+        let head = path.split("::").next()?;
+        let path = if modules.contains_key(&child(&at, head)) { format!("self::{path}") } else { path };
+        resolve(modules, &at, &path, depth + 1)
+    });
+    Some(exported.into_iter().next().unwrap_or(at))
+}
+
+/// The modules that each module imports.
+fn imports(modules: &Modules) -> BTreeMap<&Module, BTreeSet<Module>> {
+    let of = |(module, code): (&'_ Module, &String)| {
+        let named = named(code).into_iter().chain(uses(code, false));
+        let exported: BTreeSet<String> = uses(code, true).into_iter().collect();
+        let paths = named.filter(|path| !exported.contains(path));
+        paths.filter_map(|path| resolve(modules, module, &path, 0)).filter(|to| to != module).collect()
+    };
+    modules.iter().map(|(module, code)| (module, of((module, code)))).collect()
+}
+
+/// All modules that `from` reaches by imports.
+fn reached<'m>(imports: &'m BTreeMap<&Module, BTreeSet<Module>>, from: &'m Module) -> BTreeSet<&'m Module> {
+    let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        for to in imports.get(module).into_iter().flatten() {
+            if reached.insert(to) {
+                next.push(to);
+            }
+        }
+    }
+    reached
+}
+
+/// The modules of a crate that reach themselves.
+fn cycles(modules: &Modules) -> Vec<String> {
+    let imports = imports(modules);
+    let in_cycle = modules.keys().filter(|module| reached(&imports, module).contains(module));
+    in_cycle.map(|module| module.join("::")).collect()
+}
+
+#[test]
+fn no_modules_import_each_other() {
+    let crates = crates();
+    assert!(crates.len() > 10 && crates[""].len() > 40, "sources found");
+    for (folder, modules) in &crates {
+        let found = cycles(modules);
+        assert!(found.is_empty(), "modules of `{folder}` in import cycles: {found:?}");
+    }
+}
+
+#[test]
+fn a_cycle_is_found_through_braces_and_other_names() {
+    let modules = |c: &str| {
+        let sources = [
+            (vec![], "pub use b::Thing;\nmod a;\nmod b;\nmod c;"),
+            (vec!["a"], "use crate::{c::{Deep, d}, Other};\nuse std::fmt;"),
+            (vec!["b"], "use super::a::Part;\npub struct Thing;"),
+            (vec!["c"], c),
+        ];
+        let owned = |path: Vec<&str>| path.into_iter().map(str::to_owned).collect::<Module>();
+        sources.into_iter().map(|(path, code)| (owned(path), code.to_owned())).collect::<Modules>()
+    };
+    assert!(cycles(&modules("use std::io;")).is_empty());
+    assert_eq!(cycles(&modules("use crate::Thing;")), ["a", "b", "c"]);
+    assert_eq!(cycles(&modules("fn f() -> crate::a::Part {}")), ["a", "c"]);
+}
