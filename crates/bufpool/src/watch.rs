@@ -30,8 +30,8 @@ impl Watch {
     /// may rest.
     pub(crate) fn rest(&self, any: impl FnOnce() -> bool) -> bool {
         self.awake.store(false, Ordering::Relaxed);
-        // A wait entered during this is not missed: either its list was locked for it before `any` locked it,
-        // and `any` finds it; or afterwards, and then that lock makes its `wake` see the store above.
+        // No wait is missed while it begins. If it locks its list before `any` does, `any` finds it. If it
+        // locks it afterwards, the lock orders the store above before the load in its `wake`.
         !any() || self.awake.swap(true, Ordering::Relaxed)
     }
 
