@@ -42,7 +42,26 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Adaptive;
     use super::*;
+    use crate::{Access, Costs, Home, Millis, PageId, SlotPolicy, SlotPolicyParams, SpaceId};
+
+    #[test]
+    fn a_page_counts_once_when_it_leaves_clean_or_is_written_home() {
+        // One access per tick.
+        let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, 64, 64), None);
+        let (page, now) = (|no: u32| PageId::new(SpaceId(1), no), Millis(0));
+        for no in 0..4_000 {
+            policy.read(page(no), Some(Home::Hdd), Access::Random, now);
+            let Some(old) = no.checked_sub(20) else { continue };
+            if old % 2 == 0 {
+                policy.wrote(page(old), Home::Hdd, now);
+            }
+            policy.left_pool(page(old), now);
+        }
+        // Twenty reads and ten writes later. A written page leaves at once, which must not count.
+        assert!((25.0..35.0).contains(&policy.retention.ticks), "{:?}", policy.retention);
+    }
 
     #[test]
     fn the_estimate_approaches_the_quantile() {
