@@ -4,7 +4,7 @@ use crate::backup::BackupError;
 use crate::error::{Error, OpenError};
 use crate::hot::HotSetError;
 use pagetier_bufpool::{Exhausted, PoolError, TierError};
-use pagetier_devio::{DeviceError, DeviceErrorKind};
+use pagetier_devio::{DeviceError, DeviceErrorKind, StripeError};
 use pagetier_page::PageId;
 use pagetier_ssdcache::ReadmitError;
 use std::io;
@@ -65,12 +65,7 @@ impl Error {
             Self::Manifest { source } => of_io(source, Advice::FixDevice),
             Self::Device(error) => of_device(error),
             Self::SsdOnlyCopies { .. } => Advice::FixDevice,
-            Self::Readmit(error) => match error {
-                ReadmitError::Device(error) => of_device(error),
-                ReadmitError::Refusing { .. } => Advice::Reopen,
-                ReadmitError::Unrecorded { .. } => Advice::Retry,
-                _ => Advice::FixDevice,
-            },
+            Self::Readmit(error) => Advice::from(error),
             Self::Attach(error) => error.advice(),
             Self::Pool(error) => of_pool(error),
         }
@@ -154,6 +149,28 @@ impl HotSetError {
         match self {
             Self::Io { source, .. } => of_io(source, Advice::FixConfiguration),
             Self::Malformed { .. } => Advice::FixConfiguration,
+        }
+    }
+}
+
+/// What to do about an SSD that was not re-admitted.
+impl From<&ReadmitError> for Advice {
+    fn from(error: &ReadmitError) -> Self {
+        match error {
+            ReadmitError::Device(error) => of_device(error),
+            ReadmitError::Refusing { .. } => Self::Reopen,
+            ReadmitError::Unrecorded { .. } => Self::Retry,
+            _ => Self::FixDevice,
+        }
+    }
+}
+
+/// What to do about devices that do not form a striped set.
+impl From<&StripeError> for Advice {
+    fn from(error: &StripeError) -> Self {
+        match error {
+            StripeError::Device(error) => of_device(error),
+            _ => Self::FixConfiguration,
         }
     }
 }
