@@ -110,9 +110,11 @@ options! {
     /// memory; the maximum is 2^24 points. Default: off, so that a policy which weighs reads against writes
     /// (CASA, CAC, GD2L) uses the costs that it was opened with.
     online_costs(usize): Option<usize> = None;
-    /// The I/O backend for files. Default: io_uring where available.
+    /// The I/O backend for files. Default: io_uring where available. A ready-made
+    /// [`Device`](crate::Device) is used as it is.
     io(Backend): Backend = Backend::Auto;
-    /// Whether to bypass the system's page cache. Default: where the file system supports it.
+    /// Whether to bypass the system's page cache. Default: where the file system supports it. A ready-made
+    /// [`Device`](crate::Device) is used as it is.
     direct_io(DirectIo): DirectIo = DirectIo::Preferred;
     /// Whether to create a store that does not exist. Default: yes.
     create(bool): bool = true;
