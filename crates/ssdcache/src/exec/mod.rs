@@ -4,6 +4,7 @@
 //! group flushes' locks are leaves. A task that waits for a change of the state registers with `changed`
 //! before it checks.
 
+mod all;
 pub(crate) mod budget;
 pub(crate) mod cache_device;
 pub(crate) mod checkpoint;

@@ -1,5 +1,6 @@
 //! Reading a page: from its slot if it has one, otherwise from its home; verified before it is returned.
 
+use super::all::all;
 use crate::exec::Core;
 use crate::exec::single::read_one;
 use crate::mode::SsdEvent;
@@ -234,16 +235,14 @@ impl Core {
                 None => singles.push((index, page, buf)),
             }
         }
-        let from_ssd =
-            futures_util::future::join_all(singles.into_iter().map(|(index, page, buf)| async move {
-                (index, self.read_page(page, Access::Sequential, buf).await)
-            }));
-        let from_hdd =
-            futures_util::future::join_all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
+        let from_ssd = all(singles.into_iter().map(|(index, page, buf)| async move {
+            (index, self.read_page(page, Access::Sequential, buf).await)
+        }));
+        let from_hdd = all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
         let (ssd, hdd) = futures_util::future::join(from_ssd, from_hdd).await;
-        let mut all: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
-        all.sort_by_key(|(index, _)| *index);
-        all.into_iter().map(|(_, fetched)| fetched).collect()
+        let mut fetched: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
+        fetched.sort_unstable_by_key(|(index, _)| *index);
+        fetched.into_iter().map(|(_, one)| one).collect()
     }
 
     fn end_of(&self, stretch: &Stretch) -> u64 {

@@ -3,9 +3,9 @@
 //! A copy is written like any other version: with a fresh stamp, into a slot of the zone. The old slot is
 //! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
+use super::all::all;
 use crate::exec::Core;
 use crate::protocol::slots::Move;
-use futures_util::future::join_all;
 use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::Lsn;
@@ -86,6 +86,6 @@ impl Core {
                 result.is_ok().then_some(image)
             }
         });
-        join_all(reads).await
+        all(reads).await
     }
 }

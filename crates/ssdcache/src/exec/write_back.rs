@@ -4,10 +4,10 @@
 //! the slot is clean only after a flush of the HDD.
 
 use super::Core;
+use super::all::all;
 use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
-use futures_util::future::join_all;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoClass};
 use pagetier_page::{Lsn, PageId};
@@ -188,7 +188,7 @@ impl HeldSlots<'_> {
             async move { (one, read.await) }
         });
         let mut pages = Vec::with_capacity(self.batch.len());
-        for (one, (image, result)) in join_all(reads).await {
+        for (one, (image, result)) in all(reads).await {
             let Err(error) = result else {
                 pages.push(HomeBound::new(one.page, image, Lsn(0)));
                 continue;

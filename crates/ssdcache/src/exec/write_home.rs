@@ -7,11 +7,12 @@
 //! is the table of pages on their way.
 
 use super::Core;
+use super::all::all;
 use super::coalesce::{Piece, coalesce};
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -298,7 +299,7 @@ impl Core {
             let buf = IoBuf::copy_of(&block.encode(self.seed));
             cache.device.write(cache.layout.journal_at(block.seq), IoBufs::from_iter([buf]), IoClass::Meta)
         });
-        join_all(writes).await.into_iter().try_for_each(|done| done.result)
+        all(writes).await.into_iter().try_for_each(|done| done.result)
     }
 
     /// Step 3.
