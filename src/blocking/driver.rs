@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
@@ -26,8 +27,12 @@ impl Driver {
         Ok(Self { handle, stop, thread: Some(thread) })
     }
 
+    /// Runs `future` to its end. It is boxed, so that tokio's part is compiled once, not for each method.
     pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.handle.block_on(future)
+        let mut outcome = None;
+        let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(async { outcome = Some(future.await) });
+        self.handle.block_on(run);
+        outcome.expect("a future that ran to its end has an outcome")
     }
 
     /// Makes the runtime the current one of this thread.
