@@ -365,7 +365,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     }
     manifest.format = MANIFEST_FORMAT;
     manifest.check().map_err(bad)?;
-    manifest.spaces.sort_by_key(|space| space.id);
+    manifest.spaces.sort_unstable_by_key(|space| space.id);
     for (n, json) in (0..).zip(&file.records) {
         let record: Record = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
         if record.n != n || record.generation <= manifest.generation {

@@ -225,7 +225,7 @@ impl Volume {
         };
         let mut all: Vec<SpaceInfo> =
             self.spaces.iter().filter(|s| !s.dropping).map(|s| info(*s.key(), &s)).collect();
-        all.sort_by_key(|s| s.id);
+        all.sort_unstable_by_key(|s| s.id);
         all
     }
 
