@@ -27,12 +27,16 @@ impl Driver {
         Ok(Self { handle, stop, thread: Some(thread) })
     }
 
-    /// Runs `future` to its end. It is boxed, so that tokio's part is compiled once, not for each method.
+    /// Runs `future` to its end.
     pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut outcome = None;
-        let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(async { outcome = Some(future.await) });
-        self.handle.block_on(run);
+        self.run(std::pin::pin!(async { outcome = Some(future.await) }));
         outcome.expect("a future that ran to its end has an outcome")
+    }
+
+    /// The part of `block_on` that is compiled once, not for each method.
+    fn run(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.handle.block_on(future);
     }
 
     /// Makes the runtime the current one of this thread.

@@ -23,6 +23,7 @@ macro_rules! part {
         impl PageStore {
             #[doc = concat!("See [`crate::PageStore::", stringify!($method), "`].")]
             #[must_use]
+            #[inline]
             pub fn $method(&self) -> $part<'_> {
                 $part(self)
             }
@@ -31,6 +32,7 @@ macro_rules! part {
         impl $part<'_> {
             $(
                 #[doc = concat!("See [`crate::", stringify!($part), "::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+                #[inline]
                 pub fn $name(self, $($arg: $type),*) -> Result<$ok, $err> {
                     self.0.block_on(self.0.store().$method().$name($($arg),*))
                 }
@@ -52,12 +54,14 @@ part! {
 impl Spaces<'_> {
     /// See [`pagetier::Spaces::find`](crate::Spaces::find).
     #[must_use]
+    #[inline]
     pub fn find(self, name: &str) -> Option<SpaceId> {
         self.0.store().spaces().find(name)
     }
 
     /// See [`pagetier::Spaces::list`](crate::Spaces::list).
     #[must_use]
+    #[inline]
     pub fn list(self) -> Vec<SpaceInfo> {
         self.0.store().spaces().list()
     }
@@ -66,6 +70,7 @@ impl Spaces<'_> {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
         self.0.store().spaces().pages(space)
     }
@@ -74,6 +79,7 @@ impl Spaces<'_> {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn set_hints(self, space: SpaceId, hints: SpaceHints) -> Result<(), Error> {
         self.0.store().spaces().set_hints(space, hints)
     }
@@ -82,6 +88,7 @@ impl Spaces<'_> {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn hints(self, space: SpaceId) -> Result<SpaceHints, Error> {
         self.0.store().spaces().hints(space)
     }
@@ -98,6 +105,7 @@ part! {
 
 impl<'a> Ssd<'a> {
     /// See [`pagetier::Ssd::drain`](crate::Ssd::drain).
+    #[inline]
     pub fn drain(self, drain: Drain) -> DrainReport {
         self.0.block_on(self.0.store().ssd().drain(drain))
     }
@@ -105,6 +113,7 @@ impl<'a> Ssd<'a> {
     /// The SSD's events from this moment on; the iterator waits for the next one. See
     /// [`pagetier::Ssd::events`](crate::Ssd::events).
     #[must_use]
+    #[inline]
     pub fn events(self) -> SsdEvents<'a> {
         SsdEvents { store: self.0, events: self.0.store().ssd().events() }
     }
@@ -120,6 +129,7 @@ pub struct SsdEvents<'a> {
 impl Iterator for SsdEvents<'_> {
     type Item = SsdEvent;
 
+    #[inline]
     fn next(&mut self) -> Option<SsdEvent> {
         self.store.block_on(self.events.next())
     }
@@ -145,6 +155,7 @@ part! {
 impl Estimates<'_> {
     /// See [`pagetier::Estimates::stop`](crate::Estimates::stop).
     #[must_use]
+    #[inline]
     pub fn stop(self) -> Option<WhatIf> {
         self.0.block_on(self.0.store().what_if().stop())
     }
@@ -160,6 +171,7 @@ pub struct Scrub<'a> {
 impl PageStore {
     /// See [`pagetier::PageStore::scrub`](crate::PageStore::scrub).
     #[must_use]
+    #[inline]
     pub fn scrub(&self, options: ScrubOptions) -> Scrub<'_> {
         let _runtime = self.driver.enter();
         Scrub { store: self, scrub: self.store.scrub(options) }
@@ -169,17 +181,20 @@ impl PageStore {
 impl Scrub<'_> {
     /// See [`pagetier::Scrub::progress`](crate::Scrub::progress).
     #[must_use]
+    #[inline]
     pub fn progress(&self) -> ScrubProgress {
         self.scrub.progress()
     }
 
     /// See [`pagetier::Scrub::abort`](crate::Scrub::abort).
+    #[inline]
     pub fn abort(&self) {
         self.scrub.abort();
     }
 
     /// See [`pagetier::Scrub::finished`](crate::Scrub::finished).
     #[must_use]
+    #[inline]
     pub fn finished(self) -> ScrubReport {
         self.store.block_on(self.scrub.finished())
     }

@@ -61,6 +61,7 @@ impl PageStore {
     ///
     /// # Errors
     /// As [`Builder::open`]; [`OpenError::Runtime`] when the runtime or its thread cannot be started.
+    #[inline]
     pub fn open(builder: Builder) -> Result<Self, OpenError> {
         let driver = started()?;
         let store = driver.block_on(builder.open())?;
@@ -71,6 +72,7 @@ impl PageStore {
     ///
     /// # Errors
     /// As [`Builder::open_read_only`]; [`OpenError::Runtime`].
+    #[inline]
     pub fn open_read_only(builder: Builder) -> Result<Self, OpenError> {
         let driver = started()?;
         let store = driver.block_on(builder.open_read_only())?;
@@ -86,6 +88,7 @@ impl PageStore {
     }
 
     /// Waits for `future` on this thread, for a combination of the asynchronous store's methods.
+    #[inline]
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.block_on(future)
     }
@@ -94,6 +97,7 @@ impl PageStore {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
         match self.store.try_get(page) {
             Some(page) => Ok(page),
@@ -103,6 +107,7 @@ impl PageStore {
 
     /// Reads the pages of `range` in order, with read-ahead. See
     /// [`pagetier::PageStore::scan`](crate::PageStore::scan).
+    #[inline]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         Scan { store: self, scan: self.store.scan(space, range) }
     }
@@ -111,17 +116,20 @@ impl PageStore {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn close(self) -> Result<(), Error> {
         let Self { store, driver } = self;
         driver.block_on(store.close())
     }
 }
 
-/// Defines blocking forms of the asynchronous store's methods, under their names.
+/// Defines blocking forms of the asynchronous store's methods, under their names. They are inlined, so that the
+/// futures that they wait for are compiled only in crates that call them.
 macro_rules! blocking {
     ($($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*) => {
         $(
             #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+            #[inline]
             pub fn $name(&self, $($arg: $type),*) -> Result<$ok, $err> {
                 self.block_on(self.store.$name($($arg),*))
             }
@@ -157,6 +165,7 @@ impl PageStore {
 ///
 /// # Errors
 /// As there; [`BackupError::Open`] with [`OpenError::Runtime`].
+#[inline]
 pub fn restore(
     builder: Builder,
     from: impl AsRef<Path>,
@@ -170,6 +179,7 @@ pub fn restore(
 ///
 /// # Errors
 /// As there; [`OpenError::Runtime`].
+#[inline]
 pub fn inspect(builder: Builder) -> Result<Inspection, OpenError> {
     started()?.block_on(builder.inspect())
 }
@@ -178,6 +188,7 @@ pub fn inspect(builder: Builder) -> Result<Inspection, OpenError> {
 ///
 /// # Errors
 /// [`OpenError::Device`], [`OpenError::Runtime`].
+#[inline]
 pub fn calibrate(
     hdd: &SharedDevice,
     hdd_from: u64,
@@ -203,6 +214,7 @@ pub struct Scan<'a> {
 impl<'a> Iterator for Scan<'a> {
     type Item = Result<PageRef<'a>, Error>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.store.block_on(self.scan.next())
     }
