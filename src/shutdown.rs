@@ -9,21 +9,23 @@ use crate::error::Error;
 use crate::lock::Tenure;
 use crate::shared::Shared;
 use crate::store::PageStore;
-use pagetier_devio::task;
+use pagetier_devio::task::{self, Boxed};
 use std::future::Future;
 use std::sync::Arc;
 
-async fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Result<(), Error> {
-    let operations = shared.ending.operations_ended().await;
-    let change = shared.ssd_change.lock().await;
-    let result = shared.write_everything().await;
-    shared.gate.release();
-    let vacated = tenure.leave();
-    drop(change);
-    drop(operations);
-    drop(shared);
-    vacated.await;
-    result
+fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Result<(), Error>> {
+    Box::pin(async move {
+        let operations = shared.ending.operations_ended().await;
+        let change = shared.ssd_change.lock().await;
+        let result = shared.write_everything().await;
+        shared.gate.release();
+        let vacated = tenure.leave();
+        drop(change);
+        drop(operations);
+        drop(shared);
+        vacated.await;
+        result
+    })
 }
 
 impl Shared {

@@ -11,6 +11,7 @@ use crate::store::PageStore;
 use crate::unproved::InManifest;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
 use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
@@ -55,7 +56,11 @@ impl Builder {
     }
 
     /// Opens the store for the tenure that `leave` ends.
-    async fn open_for(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
+    fn open_for(self, tenure: Arc<Tenure>, leave: Leave) -> Boxed<'static, Result<PageStore, OpenError>> {
+        Box::pin(self.open_places(tenure, leave))
+    }
+
+    async fn open_places(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
         let manifests = Arc::new(self.manifest_store().await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;

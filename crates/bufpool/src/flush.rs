@@ -76,7 +76,7 @@ impl<T: Tier> Pool<T> {
             }
             if !batch.is_empty() {
                 let inner = Arc::clone(&self.inner);
-                let write: Boxed<_> = Box::pin(async move { inner.write_batch(batch).await });
+                let write: Boxed<'_, _> = Box::pin(async move { inner.write_batch(batch).await });
                 tasks.0.spawn_on(write, &self.inner.runtime);
             }
             while tasks.0.len() >= self.inner.params().clean_batches {

@@ -44,6 +44,7 @@ use crate::word::{Attempt, Mode, Word};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;
 use loom::thread;
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::{Access, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy};
@@ -70,25 +71,35 @@ struct Numbers {
 }
 
 impl Tier for Numbers {
-    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
-        self.loads.fetch_add(1, Ordering::Relaxed);
-        pending_once().await;
-        if self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
-            return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
-        }
-        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
-        buf.as_mut_slice()[HEADER_BYTES..].fill(page.no as u8);
-        Fetched { buf, result: Ok(Home::Hdd) }
+    fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Boxed<'_, Fetched> {
+        Box::pin(async move {
+            self.loads.fetch_add(1, Ordering::Relaxed);
+            pending_once().await;
+            if self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+            {
+                return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
+            }
+            Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
+            buf.as_mut_slice()[HEADER_BYTES..].fill(page.no as u8);
+            Fetched { buf, result: Ok(Home::Hdd) }
+        })
     }
 
-    async fn fetch_run(&self, _: PageId, _: Vec<IoBuf>) -> Vec<Fetched> {
-        Vec::new()
+    fn fetch_run(&self, _: PageId, _: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
+        Box::pin(async move { Vec::new() })
     }
 
-    async fn write(&self, _: Vec<DirtyPage>, _: IoClass, _: &(dyn Fn(WrittenPage) + Send + Sync)) {}
+    fn write<'a>(
+        &'a self,
+        _: Vec<DirtyPage>,
+        _: IoClass,
+        _: &'a (dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Boxed<'a, ()> {
+        Box::pin(async move {})
+    }
 
-    async fn flush(&self) -> Result<(), TierError> {
-        Ok(())
+    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move { Ok(()) })
     }
 
     fn evicted(&self, _: PageId, _: u32, _: &[u8]) -> Displaced {

@@ -2,22 +2,23 @@
 //!
 //! `ssdcache` implements it. The pool knows a page's location only as [`Home`]; the tier never sees a frame.
 
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Lsn, PageId};
 use pagetier_policy::{Access, Home, SsdSetting};
-use std::future::Future;
 use std::sync::Arc;
 
-/// The storage below the pool.
+/// The storage below the pool. Its futures are boxed, so that they are compiled with the tier, not with the
+/// pool; each waits for I/O, beside which an allocation does not count.
 pub trait Tier: Send + Sync + 'static {
     /// Reads the newest version of `page` into `buf` (one page long) and verifies it (checksum, id, and stamp
     /// where known). Cancel-safe: the device owns the buffer and keeps it alive until the kernel is done with
     /// it.
-    fn fetch(&self, page: PageId, access: Access, buf: IoBuf) -> impl Future<Output = Fetched> + Send;
+    fn fetch(&self, page: PageId, access: Access, buf: IoBuf) -> Boxed<'_, Fetched>;
 
     /// Reads the pages `first`, `first + 1`, … into `bufs` in as few operations as possible (read-ahead). The
     /// result has one entry per buffer, in order.
-    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> impl Future<Output = Vec<Fetched>> + Send;
+    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>>;
 
     /// The setting that the SSD's default policy follows, which the pool's policy needs for its simulations;
     /// `None` under any other policy. The pool calls it at every miss.
@@ -29,12 +30,12 @@ pub trait Tier: Send + Sync + 'static {
     /// log durable up to their LSNs. Calls `done` once per page, as soon as its write has completed, if not
     /// yet durably ([`Tier::flush`]): a page for the SSD does not wait for one that goes to the HDD. `class`
     /// is their urgency. Must be driven to completion (the pool runs it in its own task).
-    fn write(
-        &self,
+    fn write<'a>(
+        &'a self,
         batch: Vec<DirtyPage>,
         class: IoClass,
-        done: &(dyn Fn(WrittenPage) + Send + Sync),
-    ) -> impl Future<Output = ()> + Send;
+        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Boxed<'a, ()>;
 
     /// Whether a write of the dirty `page` is likely to wait for the HDD while writes of other pages need
     /// not. False for a tier without an SSD, where all wait.
@@ -49,7 +50,7 @@ pub trait Tier: Send + Sync + 'static {
     }
 
     /// Makes every write that completed before this call durable.
-    fn flush(&self) -> impl Future<Output = Result<(), TierError>> + Send;
+    fn flush(&self) -> Boxed<'_, Result<(), TierError>>;
 
     /// Informs the tier that the clean page `page` is leaving the pool after `logical` reads not yet
     /// reported; `image` is its frame. Called before the page leaves the page table, so no other task can
@@ -68,8 +69,8 @@ pub trait Tier: Send + Sync + 'static {
     fn discarded(&self, page: PageId) -> bool;
 
     /// Waits until no write of `page` that the tier itself initiated is in flight. Cancel-safe.
-    fn settled(&self, _page: PageId) -> impl Future<Output = ()> + Send {
-        std::future::ready(())
+    fn settled(&self, _page: PageId) -> Boxed<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 }
 

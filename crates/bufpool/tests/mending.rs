@@ -5,6 +5,7 @@ use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
     WrittenPage,
 };
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::{Access, Costs, FramePolicyParams, Home, PoolPolicy};
@@ -77,47 +78,58 @@ fn word(bytes: &[u8]) -> u32 {
 struct Tiered(Arc<Slow>);
 
 impl Tier for Tiered {
-    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
-        let tier = Arc::clone(&self.0);
-        tier.fetches.fetch_add(1, Ordering::Relaxed);
-        assert!(tier.in_fetch.lock().unwrap().insert(page), "{page} is read twice at once");
-        let reading = tokio::spawn(async move {
-            // Like a device: the first half arrives long before the rest.
-            let image = tier.pages.lock().unwrap().get(&page).cloned();
-            if let Some(image) = &image {
-                buf.as_mut_slice()[..PAGE / 2].copy_from_slice(&image[..PAGE / 2]);
-            }
-            tokio::time::sleep(tier.read_takes).await;
-            if let Some(image) = &image {
-                buf.as_mut_slice()[PAGE / 2..].copy_from_slice(&image[PAGE / 2..]);
-            }
-            tier.in_fetch.lock().unwrap().remove(&page);
-            let result = image.map(|_| Home::Hdd).ok_or(TierError::NoSuchPage { page });
-            Fetched { buf, result }
-        });
-        reading.await.unwrap()
+    fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Boxed<'_, Fetched> {
+        Box::pin(async move {
+            let tier = Arc::clone(&self.0);
+            tier.fetches.fetch_add(1, Ordering::Relaxed);
+            assert!(tier.in_fetch.lock().unwrap().insert(page), "{page} is read twice at once");
+            let reading = tokio::spawn(async move {
+                // Like a device: the first half arrives long before the rest.
+                let image = tier.pages.lock().unwrap().get(&page).cloned();
+                if let Some(image) = &image {
+                    buf.as_mut_slice()[..PAGE / 2].copy_from_slice(&image[..PAGE / 2]);
+                }
+                tokio::time::sleep(tier.read_takes).await;
+                if let Some(image) = &image {
+                    buf.as_mut_slice()[PAGE / 2..].copy_from_slice(&image[PAGE / 2..]);
+                }
+                tier.in_fetch.lock().unwrap().remove(&page);
+                let result = image.map(|_| Home::Hdd).ok_or(TierError::NoSuchPage { page });
+                Fetched { buf, result }
+            });
+            reading.await.unwrap()
+        })
     }
 
-    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
-        let mut fetched = Vec::new();
-        for (no, buf) in (first.no..).zip(bufs) {
-            fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
-        }
-        fetched
+    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
+        Box::pin(async move {
+            let mut fetched = Vec::new();
+            for (no, buf) in (first.no..).zip(bufs) {
+                fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
+            }
+            fetched
+        })
     }
 
-    async fn write(&self, batch: Vec<DirtyPage>, _: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
-        assert!(!self.0.panic_on_write.load(Ordering::Relaxed), "injected");
-        let is_quick = |page: &PageId| self.0.quick.lock().unwrap().contains(page);
-        let (quick, slow): (Vec<_>, Vec<_>) = batch.into_iter().partition(|dirty| is_quick(&dirty.page));
-        for DirtyPage { page, image, .. } in quick.into_iter().chain(slow) {
-            if !is_quick(&page) {
-                self.0.writes.acquire().await.unwrap().forget();
+    fn write<'a>(
+        &'a self,
+        batch: Vec<DirtyPage>,
+        _: IoClass,
+        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Boxed<'a, ()> {
+        Box::pin(async move {
+            assert!(!self.0.panic_on_write.load(Ordering::Relaxed), "injected");
+            let is_quick = |page: &PageId| self.0.quick.lock().unwrap().contains(page);
+            let (quick, slow): (Vec<_>, Vec<_>) = batch.into_iter().partition(|dirty| is_quick(&dirty.page));
+            for DirtyPage { page, image, .. } in quick.into_iter().chain(slow) {
+                if !is_quick(&page) {
+                    self.0.writes.acquire().await.unwrap().forget();
+                }
+                tokio::time::sleep(Duration::from_micros(50)).await;
+                self.0.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
+                done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
             }
-            tokio::time::sleep(Duration::from_micros(50)).await;
-            self.0.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
-            done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
-        }
+        })
     }
 
     fn goes_home(&self, page: PageId) -> bool {
@@ -125,8 +137,8 @@ impl Tier for Tiered {
         !quick.is_empty() && !quick.contains(&page)
     }
 
-    async fn flush(&self) -> Result<(), TierError> {
-        Ok(())
+    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move { Ok(()) })
     }
 
     fn evicted(&self, page: PageId, _: u32, image: &[u8]) -> Displaced {

@@ -3,6 +3,7 @@
 use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, Pool, PoolError, PoolParams, Tier, TierError, WrittenPage,
 };
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::pool::Casa;
@@ -37,34 +38,45 @@ fn failed(page: PageId, op: IoOp) -> TierError {
 }
 
 impl Tier for Zeroes {
-    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
-        sleep(Duration::from_millis(3)).await;
-        if page.no == BAD {
-            return Fetched { buf, result: Err(failed(page, IoOp::Read)) };
-        }
-        buf.as_mut_slice().fill(0);
-        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
-        Fetched { buf, result: Ok(Home::Hdd) }
+    fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Boxed<'_, Fetched> {
+        Box::pin(async move {
+            sleep(Duration::from_millis(3)).await;
+            if page.no == BAD {
+                return Fetched { buf, result: Err(failed(page, IoOp::Read)) };
+            }
+            buf.as_mut_slice().fill(0);
+            Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
+            Fetched { buf, result: Ok(Home::Hdd) }
+        })
     }
 
-    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
-        let mut fetched = Vec::new();
-        for (no, buf) in (first.no..).zip(bufs) {
-            fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
-        }
-        fetched
+    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
+        Box::pin(async move {
+            let mut fetched = Vec::new();
+            for (no, buf) in (first.no..).zip(bufs) {
+                fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
+            }
+            fetched
+        })
     }
 
-    async fn write(&self, batch: Vec<DirtyPage>, class: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
-        self.classes.lock().unwrap().push(class);
-        sleep(Duration::from_millis(3)).await;
-        for DirtyPage { page, image, .. } in batch {
-            done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
-        }
+    fn write<'a>(
+        &'a self,
+        batch: Vec<DirtyPage>,
+        class: IoClass,
+        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Boxed<'a, ()> {
+        Box::pin(async move {
+            self.classes.lock().unwrap().push(class);
+            sleep(Duration::from_millis(3)).await;
+            for DirtyPage { page, image, .. } in batch {
+                done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
+            }
+        })
     }
 
-    async fn flush(&self) -> Result<(), TierError> {
-        Ok(())
+    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move { Ok(()) })
     }
 
     fn evicted(&self, _: PageId, _: u32, _: &[u8]) -> Displaced {

@@ -4,6 +4,7 @@ use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
     WrittenPage,
 };
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::pool::Casa;
@@ -69,54 +70,65 @@ impl Memory {
 }
 
 impl Tier for Memory {
-    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
-        self.fetches.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(3)).await;
-        if self.fail_reads.load(Ordering::Relaxed) {
-            return Fetched { buf, result: Err(TierError::Device { page, source: eio(IoOp::Read) }) };
-        }
-        let result = match self.pages.lock().unwrap().get(&page) {
-            Some(image) => {
-                buf.as_mut_slice().copy_from_slice(image);
-                Ok(Home::Hdd)
+    fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Boxed<'_, Fetched> {
+        Box::pin(async move {
+            self.fetches.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            if self.fail_reads.load(Ordering::Relaxed) {
+                return Fetched { buf, result: Err(TierError::Device { page, source: eio(IoOp::Read) }) };
             }
-            None => Err(TierError::NoSuchPage { page }),
-        };
-        Fetched { buf, result }
-    }
-
-    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
-        let mut fetched = Vec::new();
-        for (no, buf) in (first.no..).zip(bufs) {
-            fetched.push(self.fetch(PageId::new(first.space, no), Access::Sequential, buf).await);
-        }
-        fetched
-    }
-
-    async fn write(&self, batch: Vec<DirtyPage>, _: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
-        for DirtyPage { page, image, .. } in batch {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            let header = Header::peek(image.as_slice());
-            assert_eq!(header.page, page);
-            assert!(header.lsn.0 <= self.log_durable.load(Ordering::SeqCst), "written before its log");
-            let failed = self.fail_writes.load(Ordering::Relaxed);
-            let result = if failed {
-                Err(TierError::Device { page, source: eio(IoOp::Write) })
-            } else {
-                self.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
-                self.writes.fetch_add(1, Ordering::Relaxed);
-                Ok(Home::Hdd)
+            let result = match self.pages.lock().unwrap().get(&page) {
+                Some(image) => {
+                    buf.as_mut_slice().copy_from_slice(image);
+                    Ok(Home::Hdd)
+                }
+                None => Err(TierError::NoSuchPage { page }),
             };
-            done(WrittenPage { page, result, displaced: Displaced(None), image });
-        }
+            Fetched { buf, result }
+        })
+    }
+
+    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
+        Box::pin(async move {
+            let mut fetched = Vec::new();
+            for (no, buf) in (first.no..).zip(bufs) {
+                fetched.push(self.fetch(PageId::new(first.space, no), Access::Sequential, buf).await);
+            }
+            fetched
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        batch: Vec<DirtyPage>,
+        _: IoClass,
+        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Boxed<'a, ()> {
+        Box::pin(async move {
+            for DirtyPage { page, image, .. } in batch {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let header = Header::peek(image.as_slice());
+                assert_eq!(header.page, page);
+                assert!(header.lsn.0 <= self.log_durable.load(Ordering::SeqCst), "written before its log");
+                let failed = self.fail_writes.load(Ordering::Relaxed);
+                let result = if failed {
+                    Err(TierError::Device { page, source: eio(IoOp::Write) })
+                } else {
+                    self.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
+                    self.writes.fetch_add(1, Ordering::Relaxed);
+                    Ok(Home::Hdd)
+                };
+                done(WrittenPage { page, result, displaced: Displaced(None), image });
+            }
+        })
     }
 
     fn ssd_setting(&self) -> Option<SsdSetting> {
         *self.setting.lock().unwrap()
     }
 
-    async fn flush(&self) -> Result<(), TierError> {
-        Ok(())
+    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move { Ok(()) })
     }
 
     fn evicted(&self, page: PageId, _: u32, image: &[u8]) -> Displaced {

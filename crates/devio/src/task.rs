@@ -8,15 +8,16 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// The future of a task.
-pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// A boxed future. A function that returns one is compiled together with its future; an `async fn` is compiled
+/// in each crate that calls it.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Runs `future` in a task of its own.
 pub fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     spawn_boxed(runtime, Box::pin(future))
 }
 
-fn spawn_boxed(runtime: &Handle, future: Boxed<()>) -> JoinHandle<()> {
+fn spawn_boxed(runtime: &Handle, future: Boxed<'static, ()>) -> JoinHandle<()> {
     runtime.spawn(future)
 }
 

@@ -14,7 +14,8 @@ use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice, task};
+use pagetier_devio::task::{self, Boxed};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy, SsdSetting};
 use parking_lot::Mutex;
@@ -76,11 +77,13 @@ impl SsdTier {
     ///
     /// # Errors
     /// A device failed, or no sound map checkpoint is left.
-    pub async fn open(params: OpenParams) -> Result<Self, OpenError> {
-        let (core, recovery) = open(params).await?;
-        let core = Arc::new(core);
-        let maintenance = task::spawn(&Handle::current(), maintenance::run(Arc::clone(&core)));
-        Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
+    pub fn open(params: OpenParams) -> Boxed<'static, Result<Self, OpenError>> {
+        Box::pin(async move {
+            let (core, recovery) = open(params).await?;
+            let core = Arc::new(core);
+            let maintenance = task::spawn(&Handle::current(), maintenance::run(Arc::clone(&core)));
+            Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
+        })
     }
 
     /// What recovery found when the SSD was opened.
@@ -166,20 +169,22 @@ impl SsdTier {
     ///
     /// # Errors
     /// The HDD cannot be flushed.
-    pub async fn forget_space(&self, space: SpaceId) -> Result<(), TierError> {
-        let settles = |state: &mut Protocol| {
-            let Protocol { slots, home, .. } = state;
-            slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
-            if !home.has_pages_of(space) {
-                return Some(false);
+    pub fn forget_space(&self, space: SpaceId) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move {
+            let settles = |state: &mut Protocol| {
+                let Protocol { slots, home, .. } = state;
+                slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+                if !home.has_pages_of(space) {
+                    return Some(false);
+                }
+                (home.backs_pages_of(space) && home.can_settle()).then_some(true)
+            };
+            while self.core.when_some(settles).await {
+                self.core.flush_hdd().await?;
             }
-            (home.backs_pages_of(space) && home.can_settle()).then_some(true)
-        };
-        while self.core.when_some(settles).await {
-            self.core.flush_hdd().await?;
-        }
-        self.core.changed.notify_waiters();
-        Ok(self.core.flush_hdd().await?)
+            self.core.changed.notify_waiters();
+            Ok(self.core.flush_hdd().await?)
+        })
     }
 
     /// Ends cleanly: admissions in flight finish, and a last checkpoint names every page. Dropping the call
@@ -187,23 +192,25 @@ impl SsdTier {
     ///
     /// # Errors
     /// A device failed; nothing durable is lost.
-    pub async fn shutdown(&self) -> Result<(), TierError> {
-        self.core.stopping.store(true, Ordering::Release);
-        self.core.wake.notify_one();
-        let task = self.maintenance.lock().take();
-        if let Some(task) = task {
-            // An error means that the task was aborted or panicked. The checkpoint below does not depend on
-            // it.
-            let _ = task.await;
-        }
-        self.core.when(|state| state.admissions == 0).await;
-        self.core.flush_hdd().await?;
-        if self.core.has_slots() {
-            self.core.checkpoint().await?;
-            // Makes the mark durable that puts the checkpoint in force.
-            self.core.flush_ssd().await?;
-        }
-        Ok(())
+    pub fn shutdown(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move {
+            self.core.stopping.store(true, Ordering::Release);
+            self.core.wake.notify_one();
+            let task = self.maintenance.lock().take();
+            if let Some(task) = task {
+                // An error means that the task was aborted or panicked. The checkpoint below does not depend on
+                // it.
+                let _ = task.await;
+            }
+            self.core.when(|state| state.admissions == 0).await;
+            self.core.flush_hdd().await?;
+            if self.core.has_slots() {
+                self.core.checkpoint().await?;
+                // Makes the mark durable that puts the checkpoint in force.
+                self.core.flush_ssd().await?;
+            }
+            Ok(())
+        })
     }
 
     /// Subscribes to events from now on. A slow subscriber loses the oldest.
@@ -271,8 +278,8 @@ impl SsdTier {
 
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
     /// this call. Returns whether no such version can come back any more. Must be driven to completion.
-    pub async fn settle_discards(&self) -> bool {
-        self.core.settle_discards().await
+    pub fn settle_discards(&self) -> Boxed<'_, bool> {
+        Box::pin(async move { self.core.settle_discards().await })
     }
 
     /// Whether the newest version of each of `pages` is certainly on the SSD alone. Not certain are versions
@@ -283,18 +290,20 @@ impl SsdTier {
     }
 
     /// Waits until every write that has begun has ended. Cancel-safe.
-    pub async fn writes_settled(&self) {
-        self.core.writes_settled().await;
+    pub fn writes_settled(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            self.core.writes_settled().await;
+        })
     }
 
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
     /// SSD gets no new only copies. Cancel-safe: a dropped drain ends after its current batch.
-    pub async fn drain(
+    pub fn drain(
         &self,
         deadline: Option<Duration>,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
-    ) -> DrainReport {
-        self.core.drain(deadline, progress).await
+    ) -> Boxed<'_, DrainReport> {
+        Box::pin(async move { self.core.drain(deadline, progress).await })
     }
 
     /// Takes the SSD back into use after a failure, if `ours` accepts its superblock. Reads every copy on it.
@@ -416,27 +425,27 @@ impl SsdTier {
     ///
     /// # Errors
     /// This flush or an earlier one failed: writes are refused.
-    pub async fn flush_home(&self) -> Result<(), TierError> {
-        Ok(self.core.flush_hdd().await?)
+    pub fn flush_home(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move { Ok(self.core.flush_hdd().await?) })
     }
 
     /// Writes to the SSD (or the ring's file) which openings it took part in, and flushes it.
     ///
     /// # Errors
     /// The device cannot be read, written or flushed.
-    pub async fn mark(&self, marks: Marks) -> Result<(), DeviceError> {
-        mark(&self.core.ssd(), marks).await
+    pub fn mark(&self, marks: Marks) -> Boxed<'_, Result<(), DeviceError>> {
+        Box::pin(async move { mark(&self.core.ssd(), marks).await })
     }
 
     /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.
-    pub async fn scrub_slot(&self, slot: u32, heal: bool) -> Option<Checked> {
-        self.core.scrub_slot(SlotId(slot), heal).await
+    pub fn scrub_slot(&self, slot: u32, heal: bool) -> Boxed<'_, Option<Checked>> {
+        Box::pin(async move { self.core.scrub_slot(SlotId(slot), heal).await })
     }
 
     /// Verifies the home of `page`, and compares it with its clean copy. Must be driven to completion when
     /// `heal` is on.
-    pub async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
-        self.core.scrub_home(page, heal).await
+    pub fn scrub_home(&self, page: PageId, heal: bool) -> Boxed<'_, Checked> {
+        Box::pin(async move { self.core.scrub_home(page, heal).await })
     }
 
     /// Reads the newest version of `page` below memory, or a later one, whole and verified, with its header.
@@ -444,8 +453,8 @@ impl SsdTier {
     ///
     /// # Errors
     /// The page does not exist or cannot be read, or its only copy is corrupt.
-    pub async fn read_version(&self, page: PageId) -> Result<Option<IoBuf>, TierError> {
-        self.core.read_version(page).await
+    pub fn read_version(&self, page: PageId) -> Boxed<'_, Result<Option<IoBuf>, TierError>> {
+        Box::pin(async move { self.core.read_version(page).await })
     }
 
     /// A stamp larger than that of every write begun so far.
@@ -516,26 +525,33 @@ impl std::fmt::Debug for SsdTier {
 }
 
 impl Tier for SsdTier {
-    async fn fetch(&self, page: PageId, access: Access, buf: IoBuf) -> Fetched {
-        self.core.read_page(page, access, buf).await
+    fn fetch(&self, page: PageId, access: Access, buf: IoBuf) -> Boxed<'_, Fetched> {
+        Box::pin(async move { self.core.read_page(page, access, buf).await })
     }
 
-    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
-        self.core.read_run(first, bufs).await
+    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
+        Box::pin(async move { self.core.read_run(first, bufs).await })
     }
 
     fn ssd_setting(&self) -> Option<SsdSetting> {
         SsdSetting::numbered(self.core.setting.load(Ordering::Relaxed))
     }
 
-    async fn write(&self, batch: Vec<DirtyPage>, class: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
-        let noted = |written: WrittenPage| {
-            if written.result.is_ok() {
-                self.core.homes.written(written.page);
-            }
-            done(written);
-        };
-        self.core.write_dirty(batch, class, &noted).await;
+    fn write<'a>(
+        &'a self,
+        batch: Vec<DirtyPage>,
+        class: IoClass,
+        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Boxed<'a, ()> {
+        Box::pin(async move {
+            let noted = |written: WrittenPage| {
+                if written.result.is_ok() {
+                    self.core.homes.written(written.page);
+                }
+                done(written);
+            };
+            self.core.write_dirty(batch, class, &noted).await;
+        })
     }
 
     fn goes_home(&self, page: PageId) -> bool {
@@ -555,17 +571,19 @@ impl Tier for SsdTier {
         SsdTier::home(self, page)
     }
 
-    async fn flush(&self) -> Result<(), TierError> {
-        let _inside = self.core.gate.read().await;
-        if let Some(refusal) = self.core.refusal() {
-            return Err(refusal);
-        }
-        let devices: &[Flushed] = match (self.core.doublewrite(), self.core.has_slots()) {
-            (true, _) => &[Flushed::Ssd],
-            (false, true) => &[Flushed::Ssd, Flushed::Hdd],
-            (false, false) => &[Flushed::Hdd],
-        };
-        Ok(self.core.flush(self.core.rules.flushed_by_sync(devices)).await?)
+    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
+        Box::pin(async move {
+            let _inside = self.core.gate.read().await;
+            if let Some(refusal) = self.core.refusal() {
+                return Err(refusal);
+            }
+            let devices: &[Flushed] = match (self.core.doublewrite(), self.core.has_slots()) {
+                (true, _) => &[Flushed::Ssd],
+                (false, true) => &[Flushed::Ssd, Flushed::Hdd],
+                (false, false) => &[Flushed::Hdd],
+            };
+            Ok(self.core.flush(self.core.rules.flushed_by_sync(devices)).await?)
+        })
     }
 
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced {
@@ -598,17 +616,19 @@ impl Tier for SsdTier {
         free
     }
 
-    async fn settled(&self, page: PageId) {
-        let settles = |state: &mut Protocol| {
-            let home = &state.home;
-            if !home.keeps_copy(page) {
-                return Some(false);
+    fn settled(&self, page: PageId) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            let settles = |state: &mut Protocol| {
+                let home = &state.home;
+                if !home.keeps_copy(page) {
+                    return Some(false);
+                }
+                (home.is_backed(page) && home.can_settle()).then_some(true)
+            };
+            while self.core.when_some(settles).await {
+                // A failed flush also ends the slot's backing.
+                let _ = self.core.flush_hdd().await;
             }
-            (home.is_backed(page) && home.can_settle()).then_some(true)
-        };
-        while self.core.when_some(settles).await {
-            // A failed flush also ends the slot's backing.
-            let _ = self.core.flush_hdd().await;
-        }
+        })
     }
 }
