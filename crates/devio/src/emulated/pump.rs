@@ -7,6 +7,7 @@ use super::core::Next;
 use super::shared::Shared;
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -126,20 +127,10 @@ impl Alarm {
     }
 }
 
-/// Makes the kernel wake this thread within 1 ns of its time.
-fn shortest_timer_slack() -> std::io::Result<()> {
-    let nanoseconds: libc::c_ulong = 1;
-    // SAFETY: this option takes a number and concerns the calling thread alone.
-    match unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
 /// The thread's main function.
 pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
     // The kernel may otherwise delay a wake-up by 50 µs to save power.
-    if let Err(error) = shortest_timer_slack() {
+    if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
         tracing::debug!(%error, "timer slack");
     }
     let waker = Waker::from(Arc::clone(alarm));
