@@ -123,8 +123,8 @@ impl PageStore {
     }
 }
 
-/// Defines blocking forms of the asynchronous store's methods, under their names. They are inlined, so that the
-/// futures that they wait for are compiled only in crates that call them.
+/// Defines blocking forms of the asynchronous store's methods, under their names. They are inlined, so that
+/// the futures that they wait for are compiled only in crates that call them.
 macro_rules! blocking {
     ($($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*) => {
         $(

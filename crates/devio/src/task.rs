@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// A boxed future. A function that returns one is compiled together with its future; an `async fn` is compiled
-/// in each crate that calls it.
+/// A boxed future. A function that returns one is compiled once, together with its future; an `async fn` is
+/// compiled in each crate that awaits it.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Runs `future` in a task of its own.

@@ -198,8 +198,8 @@ impl SsdTier {
             self.core.wake.notify_one();
             let task = self.maintenance.lock().take();
             if let Some(task) = task {
-                // An error means that the task was aborted or panicked. The checkpoint below does not depend on
-                // it.
+                // An error means that the task was aborted or panicked. The checkpoint below does not depend
+                // on it.
                 let _ = task.await;
             }
             self.core.when(|state| state.admissions == 0).await;
