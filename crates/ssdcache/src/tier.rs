@@ -279,7 +279,7 @@ impl SsdTier {
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
     /// this call. Returns whether no such version can come back any more. Must be driven to completion.
     pub fn settle_discards(&self) -> Boxed<'_, bool> {
-        Box::pin(async move { self.core.settle_discards().await })
+        Box::pin(self.core.settle_discards())
     }
 
     /// Whether the newest version of each of `pages` is certainly on the SSD alone. Not certain are versions
@@ -291,9 +291,7 @@ impl SsdTier {
 
     /// Waits until every write that has begun has ended. Cancel-safe.
     pub fn writes_settled(&self) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            self.core.writes_settled().await;
-        })
+        Box::pin(self.core.writes_settled())
     }
 
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
@@ -303,7 +301,7 @@ impl SsdTier {
         deadline: Option<Duration>,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) -> Boxed<'_, DrainReport> {
-        Box::pin(async move { self.core.drain(deadline, progress).await })
+        Box::pin(self.core.drain(deadline, progress))
     }
 
     /// Takes the SSD back into use after a failure, if `ours` accepts its superblock. Reads every copy on it.
@@ -439,13 +437,13 @@ impl SsdTier {
 
     /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.
     pub fn scrub_slot(&self, slot: u32, heal: bool) -> Boxed<'_, Option<Checked>> {
-        Box::pin(async move { self.core.scrub_slot(SlotId(slot), heal).await })
+        Box::pin(self.core.scrub_slot(SlotId(slot), heal))
     }
 
     /// Verifies the home of `page`, and compares it with its clean copy. Must be driven to completion when
     /// `heal` is on.
     pub fn scrub_home(&self, page: PageId, heal: bool) -> Boxed<'_, Checked> {
-        Box::pin(async move { self.core.scrub_home(page, heal).await })
+        Box::pin(self.core.scrub_home(page, heal))
     }
 
     /// Reads the newest version of `page` below memory, or a later one, whole and verified, with its header.
@@ -454,7 +452,7 @@ impl SsdTier {
     /// # Errors
     /// The page does not exist or cannot be read, or its only copy is corrupt.
     pub fn read_version(&self, page: PageId) -> Boxed<'_, Result<Option<IoBuf>, TierError>> {
-        Box::pin(async move { self.core.read_version(page).await })
+        Box::pin(self.core.read_version(page))
     }
 
     /// A stamp larger than that of every write begun so far.
@@ -526,11 +524,11 @@ impl std::fmt::Debug for SsdTier {
 
 impl Tier for SsdTier {
     fn fetch(&self, page: PageId, access: Access, buf: IoBuf) -> Boxed<'_, Fetched> {
-        Box::pin(async move { self.core.read_page(page, access, buf).await })
+        Box::pin(self.core.read_page(page, access, buf))
     }
 
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
-        Box::pin(async move { self.core.read_run(first, bufs).await })
+        Box::pin(self.core.read_run(first, bufs))
     }
 
     fn ssd_setting(&self) -> Option<SsdSetting> {
