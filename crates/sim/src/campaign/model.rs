@@ -169,9 +169,8 @@ pub(super) struct Doing {
 pub(super) struct Model {
     pub(super) spaces: BTreeMap<u32, SpaceModel>,
     pub(super) doing: Doing,
-    /// Home writes failed repeatedly: a discarded page whose home they tore is not repaired, and may be
-    /// reported as corrupt instead of missing.
-    pub(super) torn_homes: bool,
+    /// The maximum number of home writes that the faults so far fail.
+    pub(super) failed_home_writes: u64,
     /// The position up to which the embedder's log is durable.
     pub(super) log_durable: u64,
     /// Versions up to this one may be missing if the report of a loss lists their page.
@@ -183,6 +182,12 @@ pub(super) struct Model {
 }
 
 impl Model {
+    /// Whether a home write and its retry may have failed: a discarded page whose home they tore is not
+    /// repaired, and may be reported as corrupt instead of missing.
+    pub(super) const fn torn_homes(&self) -> bool {
+        self.failed_home_writes > 1
+    }
+
     /// The model of a store whose versions start after `version`, above those of any other store.
     pub(super) fn starting_at(version: u32) -> Self {
         Self { last_version: version, log_durable: u64::from(version), ..Self::default() }

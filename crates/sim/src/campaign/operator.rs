@@ -133,7 +133,7 @@ impl Operator {
     async fn back_up(&mut self) -> Result<(), String> {
         let Some((chain, taken)) = self.backups.clone() else { return Ok(()) };
         let before = self.probe.model.lock().clone();
-        if before.torn_homes {
+        if before.torn_homes() {
             // A backup cannot copy a discarded page whose home stays torn.
             return Ok(());
         }

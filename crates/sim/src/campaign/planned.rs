@@ -131,15 +131,17 @@ impl Planned {
         matches!(&self.on, On::Device { ssd: false, fault, .. } if loses(fault))
     }
 
-    /// Whether the fault may fail a home write and its retry.
-    fn tears_homes(&self) -> bool {
-        let On::Device { ssd: false, fault, .. } = &self.on else { return false };
+    /// The maximum number of home writes that the fault fails.
+    fn failed_home_writes(&self) -> u64 {
+        let On::Device { ssd: false, fault, .. } = &self.on else { return 0 };
         let writes = matches!(fault.op, None | Some(IoOp::Write));
-        writes && fault.effect == FaultEffect::Eio && fault.times > 1
+        if writes && fault.effect == FaultEffect::Eio { fault.times } else { 0 }
     }
 
     pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
-        probe.model.lock().torn_homes |= self.tears_homes();
+        let mut model = probe.model.lock();
+        model.failed_home_writes = model.failed_home_writes.saturating_add(self.failed_home_writes());
+        drop(model);
         if let On::Manifest(saves) = self.on {
             probe.watch_saves(saves);
         }

@@ -102,7 +102,7 @@ pub(super) async fn look(store: &PageStore, page: PageId) -> Result<Result<Optio
 /// Whether the error concerns a discarded page whose home may be torn for good.
 pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error) -> bool {
     let mut model = model.lock();
-    let torn = model.torn_homes && error.to_string().contains("corrupt on hdd");
+    let torn = model.torn_homes() && error.to_string().contains("corrupt on hdd");
     torn && model.page(page).is_some_and(|p| p.may_be_torn())
 }
 
