@@ -116,20 +116,11 @@ pub(crate) struct Chooser<const N: usize> {
     /// The setting chosen before the last change.
     before: Option<usize>,
     changes: u64,
-    /// Whether a comparison has changed the setting.
-    followed: bool,
 }
 
 impl<const N: usize> Chooser<N> {
     pub(crate) const fn new(first: usize) -> Self {
-        Self {
-            long: Past::new(LONG),
-            short: Past::new(SHORT),
-            chosen: first,
-            before: None,
-            changes: 0,
-            followed: false,
-        }
+        Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, before: None, changes: 0 }
     }
 
     /// Records the cost of each setting in the stretch that ended. Returns the setting to change to, if any.
@@ -148,7 +139,6 @@ impl<const N: usize> Chooser<N> {
         };
         let other = long.or_else(|| self.short.better_than(self.chosen, times, change_ms))?;
         self.change_to(other);
-        self.followed = true;
         Some(other)
     }
 
@@ -178,11 +168,6 @@ impl<const N: usize> Chooser<N> {
 
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
-    }
-
-    /// Whether a comparison has changed the setting since the start.
-    pub(crate) const fn has_followed(&self) -> bool {
-        self.followed
     }
 
     /// The choice, for reports.

@@ -46,12 +46,6 @@ const ZONE: usize = 10;
 /// The slots of a ghost while the SSD fills, per sampled page on the SSD.
 const FILLING: f64 = 0.5;
 
-/// A stretch has the slots of a ghost, divided by this, in accesses.
-const STRETCH: usize = 2;
-
-/// The same until a comparison has changed the setting: a wrong start shall end soon.
-const STRETCH_AT_FIRST: usize = 4;
-
 /// The minimum number of accesses in a stretch.
 const STRETCH_MIN: usize = 8;
 
@@ -318,12 +312,10 @@ impl Ghosts {
         }
     }
 
-    /// At the end of a stretch, returns the cost of each setting in it; `changed` tells whether a comparison
-    /// has changed the setting since the SSD was full. Discards stretches before a ghost is full: they do not
-    /// distinguish the settings.
-    pub(crate) fn stretch(&mut self, changed: bool) -> Option<[f64; SETTINGS.len()]> {
-        let divisor = if changed || self.filling { STRETCH } else { STRETCH_AT_FIRST };
-        if self.accesses < (self.capacity / divisor).max(STRETCH_MIN) {
+    /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Discards
+    /// stretches before a ghost is full: they do not distinguish the settings.
+    pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
+        if self.accesses < (self.capacity / 2).max(STRETCH_MIN) {
             return None;
         }
         self.accesses = 0;
@@ -447,22 +439,6 @@ mod tests {
         };
         assert_eq!(paid(false), [Costs::PAPER.ssd_read_ms, Costs::PAPER.hdd_read_ms]);
         assert_eq!(paid(true), [Costs::PAPER.ssd_read_ms, 0.0]);
-    }
-
-    #[test]
-    fn stretches_are_shorter_until_the_first_change() {
-        let accesses = |filling: bool, changed: bool| {
-            let mut ghosts = Ghosts::new(10_000, 10_000, Costs::PAPER);
-            (ghosts.filling, ghosts.full, ghosts.capacity) = (filling, true, ghosts.slots);
-            let ends = (1..).find(|_| {
-                ghosts.read(&mut Seen::default(), false);
-                ghosts.stretch(changed).is_some()
-            });
-            (ghosts.slots, ends.unwrap())
-        };
-        let (slots, half) = accesses(false, true);
-        assert_eq!((accesses(true, false).1, half), (half, slots / 2));
-        assert_eq!(accesses(false, false).1, slots / 4);
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Adaptive {
 
     /// Compares the settings if a stretch of the ghosts has ended.
     fn choose(&mut self) {
-        let Some(costs) = self.ghosts.stretch(self.chooser.has_followed()) else { return };
+        let Some(costs) = self.ghosts.stretch() else { return };
         if self.ghosts.are_filling() {
             return self.chooser.note(&costs);
         }

@@ -31,9 +31,8 @@ pub(crate) const SETTINGS: [Setting; 7] = [
     Setting { name: "segmented-lru", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false, segmented: true },
 ];
 
-/// The setting in force until the ghosts have been compared: `segmented-lru`, which continues to admit every
-/// page. The others trust counts that a new SSD has not collected yet.
-pub(crate) const FIRST: usize = 6;
+/// The setting in force until the ghosts have been compared.
+pub(crate) const FIRST: usize = 4;
 
 /// The state of a page's slot, on the SSD or in a ghost.
 #[derive(Clone, Copy, Debug)]
