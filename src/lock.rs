@@ -70,13 +70,24 @@ struct Locks {
 /// The shared locks of a read-only opening.
 #[derive(Debug, Default)]
 pub(crate) struct ReadLocks {
-    pub(crate) _held: Vec<OwnedFd>,
+    pub(crate) _held: Vec<FileLock>,
+}
+
+/// A lock on an open file, released when dropped. Closing the file would not release it while a child process
+/// that another thread starts shares the file, which lasts until the child runs its program.
+#[derive(Debug)]
+pub(crate) struct FileLock(pub(crate) OwnedFd);
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 #[derive(Debug)]
 struct DeviceLock {
     path: PathBuf,
-    _fd: OwnedFd,
+    _lock: FileLock,
 }
 
 /// Ends the tenure when dropped: with the store, or with an opening that failed or was cancelled.
@@ -189,7 +200,7 @@ impl Tenure {
         if let Some(held) = &mut *self.held.lock() {
             held.locks.devices.retain(|lock| lock.path != path);
         }
-        let lock = DeviceLock { path: path.to_owned(), _fd: lock_device(path).await? };
+        let lock = DeviceLock { path: path.to_owned(), _lock: lock_device(path).await? };
         if let Some(held) = &mut *self.held.lock() {
             held.locks.devices.push(lock);
         }
@@ -235,7 +246,7 @@ fn already_open(path: &Path) -> OpenError {
 /// The lock on a store's directory. The file `lock` holds a byte that says whether its holder is leaving, the
 /// holder's process id, and that process's start time.
 #[derive(Debug)]
-struct DirectoryLock(OwnedFd);
+struct DirectoryLock(FileLock);
 
 impl DirectoryLock {
     async fn take(directory: &Path) -> Result<Self, OpenError> {
@@ -246,7 +257,7 @@ impl DirectoryLock {
         if !locked.map_err(|e| OpenError::directory(directory, "cannot be locked", e.into()))? {
             return Err(already_open(directory));
         }
-        let lock = Self(fd);
+        let lock = Self(FileLock(fd));
         lock.sign();
         Ok(lock)
     }
@@ -256,12 +267,12 @@ impl DirectoryLock {
     fn sign(&self) {
         let pid = std::process::id();
         let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());
-        let _ = rustix::fs::ftruncate(&self.0, 0);
-        let _ = rustix::io::pwrite(&self.0, text.as_bytes(), 0);
+        let _ = rustix::fs::ftruncate(&self.0.0, 0);
+        let _ = rustix::io::pwrite(&self.0.0, text.as_bytes(), 0);
     }
 
     fn mark(&self, state: u8) {
-        let _ = rustix::io::pwrite(&self.0, &[state], 0);
+        let _ = rustix::io::pwrite(&self.0.0, &[state], 0);
     }
 }
 
@@ -315,7 +326,7 @@ fn started_at(pid: u32) -> Option<u64> {
 }
 
 /// Locks the regular file or block device at `path` against all other stores, in any directory.
-async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
+async fn lock_device(path: &Path) -> Result<FileLock, OpenError> {
     let open = |flags| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty());
     let failed = |e: Errno| OpenError::DeviceInUse { device: path.to_owned(), why: e.to_string() };
     let fd = open(OFlags::empty()).map_err(failed)?;
@@ -325,7 +336,7 @@ async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
         let until = Instant::now() + BUSY_MAX;
         loop {
             match open(OFlags::EXCL) {
-                Ok(fd) => return Ok(fd),
+                Ok(fd) => return Ok(FileLock(fd)),
                 Err(Errno::INTR) => {}
                 Err(Errno::BUSY) if is_mounted(stat.st_rdev) => {
                     return Err(OpenError::DeviceInUse {
@@ -345,7 +356,7 @@ async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
     if !flock(&fd, || flock_is_held(stat.st_ino)).await.map_err(failed)? {
         return Err(already_open(path));
     }
-    Ok(fd)
+    Ok(FileLock(fd))
 }
 
 /// Takes an exclusive `flock` on `fd`. Waits at most [`WAIT_MAX`], and only while no running holder is known.
@@ -412,5 +423,23 @@ mod tests {
         }
         child.wait().unwrap();
         assert_eq!(started_at(child.id()), None);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_lock_is_free_while_a_starting_child_process_shares_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("device");
+        std::fs::write(&file, []).unwrap();
+        let directory = DirectoryLock::take(folder.path()).await.unwrap();
+        let device = lock_device(&file).await.unwrap();
+        // A child process shares open files until it runs its program.
+        let shared = [&directory.0, &device].map(|lock| lock.0.try_clone().unwrap());
+        drop((device, directory));
+        let free = |path: &Path| {
+            let opened = std::fs::File::open(path).unwrap();
+            rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok()
+        };
+        assert!(free(&folder.path().join("lock")) && free(&file));
+        drop(shared);
     }
 }

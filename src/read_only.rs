@@ -6,7 +6,7 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
-use crate::lock::ReadLocks;
+use crate::lock::{FileLock, ReadLocks};
 use crate::manifest::ManifestStore;
 use crate::memory_manifest::MemoryManifest;
 use crate::store::PageStore;
@@ -14,7 +14,6 @@ use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevic
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -107,7 +106,7 @@ impl Builder {
         &self,
         place: Place,
         default: &str,
-        locks: &mut Vec<OwnedFd>,
+        locks: &mut Vec<FileLock>,
     ) -> Result<Option<SharedDevice>, OpenError> {
         let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
         let path = match (place, &self.options.directory) {
@@ -133,7 +132,7 @@ impl Builder {
 }
 
 /// A shared lock on the file at `path`; `None` if there is no such file. Errors name `named`.
-fn lock_shared(path: &Path, named: &Path) -> Result<Option<OwnedFd>, OpenError> {
+fn lock_shared(path: &Path, named: &Path) -> Result<Option<FileLock>, OpenError> {
     let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
     let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(fd) => fd,
@@ -142,7 +141,7 @@ fn lock_shared(path: &Path, named: &Path) -> Result<Option<OwnedFd>, OpenError> 
     };
     loop {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return Ok(Some(fd)),
+            Ok(()) => return Ok(Some(FileLock(fd))),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => return Err(OpenError::AlreadyOpen { path: named.to_owned() }),
             Err(e) => return Err(failed(e)),

@@ -120,7 +120,19 @@ pub struct FileMedia {
     dir: PathBuf,
     id: u64,
     active: Option<File>,
-    _lock: OwnedFd,
+    _lock: Lock,
+}
+
+/// The lock on a log's directory.
+#[derive(Debug)]
+struct Lock(OwnedFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child process that another thread starts shares it until it runs
+        // its program.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 impl FileMedia {
@@ -240,12 +252,28 @@ fn identity(segment: &[u8]) -> io::Result<u64> {
 }
 
 /// Locks out a second opener, which would take records being written for a torn tail.
-fn lock(dir: &Path) -> io::Result<OwnedFd> {
+fn lock(dir: &Path) -> io::Result<Lock> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = rustix::fs::open(dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(Lock(lock)),
         Err(Errno::WOULDBLOCK) => Err(ErrorKind::ResourceBusy.into()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_log_is_free_while_a_starting_child_process_shares_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        // A child process shares open files until it runs its program.
+        let shared = held.0.try_clone().unwrap();
+        drop(held);
+        assert!(lock(dir.path()).is_ok());
+        drop(shared);
     }
 }
