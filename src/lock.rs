@@ -76,11 +76,25 @@ pub(crate) struct ReadLocks {
 /// A lock on an open file, released when dropped. Closing the file would not release it while a child process
 /// that another thread starts shares the file, which lasts until the child runs its program.
 #[derive(Debug)]
-pub(crate) struct FileLock(pub(crate) OwnedFd);
+pub(crate) struct FileLock {
+    fd: OwnedFd,
+    /// The process that took the lock. A child process that runs no program and drops its copy of the store
+    /// must not release the lock of its parent.
+    pid: u32,
+}
+
+impl FileLock {
+    /// For the lock that was taken on `fd`.
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, pid: std::process::id() }
+    }
+}
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+        if self.pid == std::process::id() {
+            let _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -257,7 +271,7 @@ impl DirectoryLock {
         if !locked.map_err(|e| OpenError::directory(directory, "cannot be locked", e.into()))? {
             return Err(already_open(directory));
         }
-        let lock = Self(FileLock(fd));
+        let lock = Self(FileLock::new(fd));
         lock.sign();
         Ok(lock)
     }
@@ -267,12 +281,12 @@ impl DirectoryLock {
     fn sign(&self) {
         let pid = std::process::id();
         let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());
-        let _ = rustix::fs::ftruncate(&self.0.0, 0);
-        let _ = rustix::io::pwrite(&self.0.0, text.as_bytes(), 0);
+        let _ = rustix::fs::ftruncate(&self.0.fd, 0);
+        let _ = rustix::io::pwrite(&self.0.fd, text.as_bytes(), 0);
     }
 
     fn mark(&self, state: u8) {
-        let _ = rustix::io::pwrite(&self.0.0, &[state], 0);
+        let _ = rustix::io::pwrite(&self.0.fd, &[state], 0);
     }
 }
 
@@ -336,7 +350,7 @@ async fn lock_device(path: &Path) -> Result<FileLock, OpenError> {
         let until = Instant::now() + BUSY_MAX;
         loop {
             match open(OFlags::EXCL) {
-                Ok(fd) => return Ok(FileLock(fd)),
+                Ok(fd) => return Ok(FileLock::new(fd)),
                 Err(Errno::INTR) => {}
                 Err(Errno::BUSY) if is_mounted(stat.st_rdev) => {
                     return Err(OpenError::DeviceInUse {
@@ -356,7 +370,7 @@ async fn lock_device(path: &Path) -> Result<FileLock, OpenError> {
     if !flock(&fd, || flock_is_held(stat.st_ino)).await.map_err(failed)? {
         return Err(already_open(path));
     }
-    Ok(FileLock(fd))
+    Ok(FileLock::new(fd))
 }
 
 /// Takes an exclusive `flock` on `fd`. Waits at most [`WAIT_MAX`], and only while no running holder is known.
@@ -425,6 +439,12 @@ mod tests {
         assert_eq!(started_at(child.id()), None);
     }
 
+    /// Whether an opener would get the lock on the file at `path`.
+    fn is_free(path: &Path) -> bool {
+        let file = std::fs::File::open(path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+
     #[tokio::test]
     async fn a_dropped_lock_is_free_while_a_starting_child_process_shares_its_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -433,13 +453,20 @@ mod tests {
         let directory = DirectoryLock::take(folder.path()).await.unwrap();
         let device = lock_device(&file).await.unwrap();
         // A child process shares open files until it runs its program.
-        let shared = [&directory.0, &device].map(|lock| lock.0.try_clone().unwrap());
+        let shared = [&directory.0, &device].map(|lock| lock.fd.try_clone().unwrap());
         drop((device, directory));
-        let free = |path: &Path| {
-            let opened = std::fs::File::open(path).unwrap();
-            rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok()
-        };
-        assert!(free(&folder.path().join("lock")) && free(&file));
+        assert!(is_free(&folder.path().join("lock")) && is_free(&file));
         drop(shared);
+    }
+
+    #[tokio::test]
+    async fn a_child_process_that_drops_its_copy_of_a_lock_does_not_release_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lock = lock_device(file.path()).await.unwrap();
+        let copy = FileLock { fd: lock.fd.try_clone().unwrap(), pid: lock.pid + 1 };
+        drop(copy);
+        assert!(!is_free(file.path()));
+        drop(lock);
+        assert!(is_free(file.path()));
     }
 }

@@ -141,7 +141,7 @@ fn lock_shared(path: &Path, named: &Path) -> Result<Option<FileLock>, OpenError>
     };
     loop {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return Ok(Some(FileLock(fd))),
+            Ok(()) => return Ok(Some(FileLock::new(fd))),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => return Err(OpenError::AlreadyOpen { path: named.to_owned() }),
             Err(e) => return Err(failed(e)),

@@ -123,15 +123,21 @@ pub struct FileMedia {
     _lock: Lock,
 }
 
-/// The lock on a log's directory.
+/// The lock on a log's directory. It belongs to the process that took it: a child process that drops its copy
+/// of the log does not release it.
 #[derive(Debug)]
-struct Lock(OwnedFd);
+struct Lock {
+    fd: OwnedFd,
+    pid: u32,
+}
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // Closing the file is not enough: a child process that another thread starts shares it until it runs
         // its program.
-        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+        if self.pid == std::process::id() {
+            let _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -254,9 +260,9 @@ fn identity(segment: &[u8]) -> io::Result<u64> {
 /// Locks out a second opener, which would take records being written for a torn tail.
 fn lock(dir: &Path) -> io::Result<Lock> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let lock = rustix::fs::open(dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Lock(lock)),
+    let fd = rustix::fs::open(dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Lock { fd, pid: std::process::id() }),
         Err(Errno::WOULDBLOCK) => Err(ErrorKind::ResourceBusy.into()),
         Err(error) => Err(error.into()),
     }
@@ -271,7 +277,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();
         // A child process shares open files until it runs its program.
-        let shared = held.0.try_clone().unwrap();
+        let shared = held.fd.try_clone().unwrap();
         drop(held);
         assert!(lock(dir.path()).is_ok());
         drop(shared);
