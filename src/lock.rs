@@ -64,17 +64,19 @@ pub(crate) struct Held {
 struct Locks {
     devices: Vec<DeviceLock>,
     directory: Option<DirectoryLock>,
+    _read: ReadLocks,
     _present: Option<Present>,
 }
 
-/// The shared locks of a read-only opening.
+/// The shared locks of a read-only opening, the directory's last, as in [`Locks`].
 #[derive(Debug, Default)]
 pub(crate) struct ReadLocks {
     pub(crate) _held: Vec<FileLock>,
 }
 
 /// A lock on an open file, released when dropped. Closing the file would not release it while a child process
-/// that another thread starts shares the file, which lasts until the child runs its program.
+/// that another thread starts shares the file, which lasts until the child runs its program. (Only that ends
+/// the claim on a block device, for which an opener waits.)
 #[derive(Debug)]
 pub(crate) struct FileLock {
     fd: OwnedFd,
@@ -126,9 +128,10 @@ impl Drop for Leave {
 }
 
 impl Tenure {
-    pub(crate) fn new(rules: Rules) -> (Arc<Self>, Leave) {
+    /// Begins with the locks of a read-only opening, if it is one.
+    pub(crate) fn new(rules: Rules, read: ReadLocks) -> (Arc<Self>, Leave) {
         let present = Present::default();
-        let locks = Locks { _present: Some(present.clone()), ..Locks::default() };
+        let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
         let tenure = Arc::new(Self { present, fence: Fence::default(), held, rules });
         (Arc::clone(&tenure), Leave(tenure))

@@ -92,6 +92,8 @@ impl Builder {
         self.options.directory = None;
         (self.options.create, self.options.force) = (false, false);
         self.options.ssd_mode = SsdMode::ReadOnly;
+        // The directory was locked first, and is released last.
+        locks.reverse();
         self.read_locks = ReadLocks { _held: locks };
         self.open().await
     }

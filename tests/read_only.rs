@@ -64,7 +64,11 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
         drop(other);
         assert!(contents(&path) == before, "a file changed");
     }
+    // A reader that was shut down locks out no writer, even if it still exists.
+    let reader = builder(&path).open_read_only().await.unwrap();
+    reader.shutdown().await.unwrap();
     let store = builder(&path).open().await.unwrap();
+    drop(reader);
     assert_eq!(crate::fixture::read(&store, space, 50).await.unwrap(), 2);
     // A store open for writing refuses readers.
     assert!(matches!(builder(&path).open_read_only().await, Err(OpenError::AlreadyOpen { .. })));

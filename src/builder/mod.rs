@@ -116,7 +116,7 @@ pub struct Builder {
     pub(crate) switched_ssd_policy: parking_lot::Mutex<Option<SsdPolicy>>,
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
-    /// The locks of a read-only opening.
+    /// The locks of a read-only opening, until its tenure begins.
     pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
@@ -254,7 +254,7 @@ impl Builder {
 impl Builder {
     /// Begins the tenure of an opening.
     fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
-        let (tenure, leave) = Tenure::new(self.rules());
+        let (tenure, leave) = Tenure::new(self.rules(), std::mem::take(&mut self.read_locks));
         self.tenure = Some(Arc::clone(&tenure));
         (tenure, leave)
     }

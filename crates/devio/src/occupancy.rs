@@ -34,6 +34,8 @@ enum Tenant {
     Vacant,
     Running,
     Leaving(Kept),
+    /// The last operation has ended, and what was kept is being dropped.
+    Releasing,
 }
 
 /// Why a device cannot be occupied.
@@ -70,7 +72,7 @@ impl Occupancy {
                 Ok(())
             }
             Tenant::Running => Err(Occupied::Running),
-            Tenant::Leaving(_) => Err(Occupied::Leaving),
+            Tenant::Leaving(_) | Tenant::Releasing => Err(Occupied::Leaving),
         }
     }
 
@@ -78,23 +80,22 @@ impl Occupancy {
     /// once if there is none), `kept` is dropped and the device is free.
     pub fn leave(&self, kept: Kept) {
         let mut state = self.0.state.lock();
-        if state.in_flight == 0 {
-            state.tenant = Tenant::Vacant;
-            drop(state);
-            drop(kept);
-            self.0.changed.notify_waiters();
-        } else {
+        if state.in_flight > 0 {
             state.tenant = Tenant::Leaving(kept);
+            return;
         }
+        state.tenant = Tenant::Releasing;
+        drop(state);
+        self.0.release(kept);
     }
 
-    /// Waits until no dropped store has operations in flight. Cancel-safe.
+    /// Waits until no dropped store has operations in flight, and what it kept is dropped. Cancel-safe.
     pub async fn vacated(&self) {
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if !matches!(self.0.state.lock().tenant, Tenant::Leaving(_)) {
+            if !matches!(self.0.state.lock().tenant, Tenant::Leaving(_) | Tenant::Releasing) {
                 return;
             }
             changed.await;
@@ -108,6 +109,16 @@ impl Occupancy {
     }
 }
 
+impl Shared {
+    /// Drops what the store that left had kept; only then is the device free. The tenant is `Releasing`, so
+    /// nothing else releases it.
+    fn release(&self, kept: Kept) {
+        drop(kept);
+        self.state.lock().tenant = Tenant::Vacant;
+        self.changed.notify_waiters();
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
@@ -115,13 +126,57 @@ impl Drop for InFlight {
         if state.in_flight > 0 {
             return;
         }
-        match std::mem::take(&mut state.tenant) {
+        match std::mem::replace(&mut state.tenant, Tenant::Releasing) {
             Tenant::Leaving(kept) => {
                 drop(state);
-                drop(kept);
-                self.0.changed.notify_waiters();
+                self.0.release(kept);
             }
             other => state.tenant = other,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Mutex as StdMutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Says that its drop has begun, and waits for the permission to end it.
+    struct Slow {
+        begun: Sender<()>,
+        end: StdMutex<Receiver<()>>,
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.begun.send(()).unwrap();
+            self.end.lock().unwrap().recv().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_device_is_free_only_once_what_its_store_kept_is_dropped() {
+        for operations in 0..2 {
+            let occupancy = Occupancy::default();
+            occupancy.occupy().unwrap();
+            let in_flight: Vec<_> = (0..operations).map(|_| occupancy.enter()).collect();
+            let ((begun, begins), (ends, end)) = (channel(), channel());
+            let (leaving, kept) = (occupancy.clone(), Slow { begun, end: StdMutex::new(end) });
+            let leaver = std::thread::spawn(move || {
+                leaving.leave(Arc::new(kept));
+                drop(in_flight);
+            });
+            begins.recv().unwrap();
+            assert_eq!(occupancy.occupy(), Err(Occupied::Leaving));
+            tokio::select! { biased;
+                () = occupancy.vacated() => panic!("what the store kept is not dropped yet"),
+                () = tokio::task::yield_now() => {}
+            }
+            ends.send(()).unwrap();
+            occupancy.vacated().await;
+            assert_eq!(occupancy.occupy(), Ok(()));
+            leaver.join().unwrap();
         }
     }
 }

@@ -14,13 +14,19 @@ use crate::kv::{Kv, Recovered};
 use crate::options::Options;
 use pagetier::{Builder, OpenError, PageSize, PageStore};
 use pagetier_btree::Tree;
-use pagetier_wal::{Keep, Redone, Wal, WalLimits, redo};
+use pagetier_wal::{Keep, Redone, Wal, WalError, WalLimits, redo};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 pub(crate) const SPACE: &str = "kv";
 /// The minimum size of the log, in pages: room for the records of a few of the longest values.
 const LOG_PAGES_MIN: u64 = 256;
+/// How long an opening waits for the log: a flush whose caller was dropped may outlast the previous store.
+const LOG_WAIT_MAX: Duration = Duration::from_millis(500);
+/// The polling interval of this wait.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Kv {
     /// Opens the store that `options` describe, and recovers it if it was not closed.
@@ -36,7 +42,7 @@ impl Kv {
         durable::create_dir(&options.dir)?;
         let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
         let limits = WalLimits { capacity_bytes: options.log_bytes.max(LOG_PAGES_MIN * page_bytes) };
-        let wal = Wal::open(&options.log_dir(), limits)?;
+        let wal = open_log(&options.log_dir(), limits).await?;
         let survives = options.survives_file();
         if wal.is_new() && options.survives_ssd_loss {
             durable::create_file(&survives)?;
@@ -105,6 +111,16 @@ impl Kv {
             store.ssd().acknowledge_loss().await?;
         }
         Ok(Self::new(tree, wal, keep, stall_max, Recovered { records, applied, lost_pages }))
+    }
+}
+
+async fn open_log(dir: &Path, limits: WalLimits) -> Result<Wal, WalError> {
+    let until = Instant::now() + LOG_WAIT_MAX;
+    loop {
+        match Wal::open(dir, limits) {
+            Err(WalError::InUse { .. }) if Instant::now() < until => sleep(LOOK_EVERY).await,
+            opened => return opened,
+        }
     }
 }
 

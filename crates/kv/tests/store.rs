@@ -1,6 +1,7 @@
 //! Stores on real files: limits, concurrent tasks, backups under load, and the program.
 
 use pagetier_kv::{BackupProgress, Kv, KvError, Options};
+use pagetier_wal::WalError;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ffi::{OsStr, OsString};
@@ -193,6 +194,24 @@ async fn a_backup_that_is_dropped_leaves_the_store_in_use_and_no_backup() {
     let report = kv.backup(&folder.path().join("copy"), |_| ()).await.unwrap();
     assert_eq!(report.entries, 3_000);
     expect_sound(&kv).await;
+}
+
+#[tokio::test]
+async fn an_opening_waits_for_a_flush_that_outlasts_the_previous_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(folder.path());
+    let kv = Kv::open(&options).await.unwrap();
+    kv.put(b"a", b"1").await.unwrap();
+    let log = kv.wal().clone();
+    kv.close().await.unwrap();
+    let refused = Kv::open(&options).await;
+    assert!(matches!(refused, Err(KvError::Log(WalError::InUse { .. }))), "{refused:?}");
+    let opening = tokio::spawn(async move { Kv::open(&options).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(log);
+    let kv = opening.await.unwrap().unwrap();
+    assert_eq!(kv.get(b"a").await.unwrap().as_deref(), Some(&b"1"[..]));
+    kv.close().await.unwrap();
 }
 
 fn kv(directory: &Path, arguments: &[&str]) -> Output {

@@ -282,4 +282,12 @@ mod tests {
         assert!(lock(dir.path()).is_ok());
         drop(shared);
     }
+
+    #[test]
+    fn a_child_process_that_drops_its_copy_of_a_lock_does_not_release_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        drop(Lock { fd: held.fd.try_clone().unwrap(), pid: held.pid + 1 });
+        assert_eq!(lock(dir.path()).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    }
 }
