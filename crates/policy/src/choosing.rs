@@ -24,7 +24,10 @@ struct Terms {
 }
 
 /// Large gains over the last few stretches: for a workload that changes.
-const SHORT: Terms = Terms { kept: 0.7, weight_min: 1.9, gain_min: 0.02 };
+const SHORT: Terms = Terms { kept: 0.8, weight_min: 1.9, gain_min: 0.02 };
+
+/// The short memory before the first decision: nothing has to be exchanged yet.
+const NOTED: Terms = Terms { kept: 0.7, ..SHORT };
 
 /// Small gains that last.
 const LONG: Terms = Terms { kept: 0.97, weight_min: 3.0, gain_min: 0.002 };
@@ -123,6 +126,11 @@ impl<const N: usize> Chooser<N> {
         Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, before: None, changes: 0 }
     }
 
+    /// Notes stretches until [`Chooser::start`].
+    pub(crate) const fn noting(first: usize) -> Self {
+        Self { short: Past::new(NOTED), ..Self::new(first) }
+    }
+
     /// Records the cost of each setting in the stretch that ended. Returns the setting to change to, if any.
     /// `change_ms` returns the cost of a change to a setting; it is called only for a setting that is
     /// otherwise worth following.
@@ -148,14 +156,14 @@ impl<const N: usize> Chooser<N> {
         self.short.add(costs_ms);
     }
 
-    /// Starts with the setting that was clearly the cheapest in the noted stretches, if any, and forgets
-    /// them.
-    pub(crate) fn start(&mut self) {
-        let terms = [LONG, SHORT].map(|terms| Terms { gain_min: SHORT.gain_min, ..terms });
+    /// If a setting was clearly the cheapest in the noted stretches, starts with what `instead` returns for
+    /// it. Forgets these stretches.
+    pub(crate) fn start(&mut self, instead: impl Fn(usize) -> usize) {
+        let terms = [LONG, NOTED].map(|terms| Terms { gain_min: SHORT.gain_min, ..terms });
         let noted = [self.long, self.short].into_iter().zip(terms);
         let clear =
             noted.map(|(past, terms)| Past { terms, ..past }.better_than(self.chosen, |_| 1.0, &mut |_| 0.0));
-        if let Some(other) = clear.flatten().next() {
+        if let Some(other) = clear.flatten().next().map(instead).filter(|&other| other != self.chosen) {
             self.change_to(other);
         }
         (self.long, self.short) = (Past::new(LONG), Past::new(SHORT));
@@ -216,10 +224,10 @@ mod tests {
     #[test]
     fn noted_stretches_choose_the_start_and_are_forgotten() {
         let started = |other: f64| {
-            let mut chooser = Chooser::new(0);
+            let mut chooser = Chooser::noting(0);
             (0..20).for_each(|_| chooser.note(&[10.0, other]));
             assert_eq!((chooser.chosen, chooser.changes), (0, 0));
-            chooser.start();
+            chooser.start(|cheapest| cheapest);
             chooser
         };
         assert_eq!((started(9.9).chosen, started(9.7).chosen), (0, 1));

@@ -33,7 +33,7 @@ use crate::{
 use ghosts::Ghosts;
 use retention::Retention;
 use score::{HALF_LIVES, RATES, Seen, TICKS_PER_SLOT};
-use setting::{FIRST, Facts, SETTINGS, Scale, Setting};
+use setting::{FIRST, Facts, SETTINGS, Scale, Setting, longer};
 
 /// The maximum number of outqueue records examined per page that enters it.
 const ROUNDS_MAX: usize = 4;
@@ -128,7 +128,7 @@ impl Adaptive {
             slots: slots.max(1) as u64,
             sketch_halved_after: u64::from(params.sketch_halved_after_per_slot.max(1)) * slots.max(1) as u64,
             accesses: 0,
-            chooser: Chooser::new(pin.map_or(FIRST, SsdSetting::index)),
+            chooser: Chooser::noting(pin.map_or(FIRST, SsdSetting::index)),
             pinned: pin.is_some(),
             retention: Retention::default(),
         }
@@ -271,7 +271,8 @@ impl SlotPolicy for Adaptive {
         }
         if self.ghosts.are_filling() && !self.pinned && self.is_full() {
             self.ghosts.fill(&mut self.pages, &self.dirty, self.slots as usize);
-            self.chooser.start();
+            // The ghosts were of a smaller SSD, which favours shorter half-lives.
+            self.chooser.start(longer);
         }
         let Some(id) = self.pages.find(page) else { return Verdict::Reject };
         let key =

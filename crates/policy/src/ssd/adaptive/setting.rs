@@ -34,6 +34,12 @@ pub(crate) const SETTINGS: [Setting; 7] = [
 /// The setting in force until the ghosts have been compared.
 pub(crate) const FIRST: usize = 4;
 
+/// The setting with the next longer half-life; the same one if there is none.
+pub(crate) fn longer(setting: usize) -> usize {
+    let rate = SETTINGS[setting].rate;
+    SETTINGS.iter().position(|other| other.rate + 1 == rate).unwrap_or(setting)
+}
+
 /// The state of a page's slot, on the SSD or in a ghost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
