@@ -239,6 +239,17 @@ mod tests {
     }
 
     #[test]
+    fn a_start_may_replace_the_cheapest_setting() {
+        let started = |instead: usize| {
+            let mut chooser = Chooser::noting(0);
+            (0..20).for_each(|_| chooser.note(&[10.0, 9.0, 12.0]));
+            chooser.start(|cheapest| if cheapest == 1 { instead } else { cheapest });
+            (chooser.chosen, chooser.changes)
+        };
+        assert_eq!([1, 2, 0].map(started), [(1, 1), (2, 1), (0, 0)]);
+    }
+
+    #[test]
     fn what_chance_explains_is_not_followed() {
         let mut chooser = Chooser::new(0);
         for at in 0..200 {

@@ -113,3 +113,23 @@ fn key(setting: &Setting, worth_ms: f64, tick: u32) -> f64 {
     let half_life = HALF_LIVES[setting.rate];
     worth_ms.max(f64::MIN_POSITIVE).log2() + f64::from(tick) / (half_life * f64::from(TICKS_PER_SLOT))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_longer_half_life_is_the_neighbour_and_other_rankings_have_none() {
+        let names = |at: usize| (SETTINGS[at].name, SETTINGS[longer(at)].name);
+        let expected = [
+            ("forever", "forever"),
+            ("half-life-16", "forever"),
+            ("half-life-4", "half-life-16"),
+            ("half-life-1", "half-life-4"),
+            ("plain", "plain"),
+            ("half-life-0.25", "half-life-1"),
+            ("segmented-lru", "segmented-lru"),
+        ];
+        assert_eq!(std::array::from_fn(names), expected);
+    }
+}
