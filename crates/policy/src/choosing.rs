@@ -9,8 +9,9 @@
 //! times as much: most of these changes follow a part of the workload that soon ends, and the change back
 //! costs as much again.
 //!
-//! Stretches before the first decision are only noted. They determine the initial setting, if its gain is as
-//! large as the short memory requires, and are then forgotten.
+//! Stretches before the first decision are only noted. If a setting was clearly the cheapest in them, with a
+//! gain as large as the short memory requires, it is the initial setting, or one in its place. They are then
+//! forgotten.
 
 /// How fast a memory forgets, and which gains it accepts.
 #[derive(Clone, Copy, Debug)]
@@ -275,7 +276,8 @@ mod tests {
             (0..40).for_each(|_| assert_eq!(chooser.compare([10.0, 12.0], &mut |_| change_ms), None));
             (0..6).any(|_| chooser.compare([other, 10.0], &mut |_| change_ms).is_some())
         };
-        // The short memory saves up to 2.0 / (1 - 0.7) = 6.7 ms while the long one still contradicts it.
+        // After six stretches the short memory has saved 10 * (1 - 2 * 0.8^6) = 4.8 ms, and the long one
+        // still contradicts it.
         assert_eq!([0.0, 1.0, 2.0, 5.0].map(|ms| followed(12.0, ms)), [true, true, false, false]);
         // Without a cost, the gain must be four times 2 %.
         assert_eq!([10.5, 11.0, 12.0].map(|other| followed(other, 0.0)), [false, false, true]);

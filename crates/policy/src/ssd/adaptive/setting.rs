@@ -34,7 +34,8 @@ pub(crate) const SETTINGS: [Setting; 7] = [
 /// The setting in force until the ghosts have been compared.
 pub(crate) const FIRST: usize = 4;
 
-/// The setting with the next longer half-life; the same one if there is none.
+/// The setting with the next longer half-life; the same one if there is none (`forever`, `plain`), or if it
+/// ranks by recency.
 pub(crate) fn longer(setting: usize) -> usize {
     let rate = SETTINGS[setting].rate;
     SETTINGS.iter().position(|other| other.rate + 1 == rate).unwrap_or(setting)
