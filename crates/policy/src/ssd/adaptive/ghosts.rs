@@ -383,7 +383,6 @@ mod tests {
 
     const NOW: Millis = Millis(0);
 
-    /// Reads a page from the HDD and lets it leave the pool, for the SSD if the policy wants it there.
     #[test]
     fn the_start_is_one_half_life_longer_than_the_ghosts_favour() {
         let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, 10, 10), None);
@@ -394,6 +393,7 @@ mod tests {
         assert_eq!(policy.choice().unwrap().setting, "half-life-4");
     }
 
+    /// Reads a page from the HDD and lets it leave the pool, for the SSD if the policy wants it there.
     fn pass(policy: &mut Adaptive, page: PageId, in_slot: &mut Vec<PageId>, slots: usize) {
         let from = if in_slot.contains(&page) { Home::Ssd } else { Home::Hdd };
         policy.read(page, Some(from), Access::Random, NOW);
