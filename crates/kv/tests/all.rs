@@ -2,7 +2,10 @@
 //! file would take longer than the tests.
 
 mod faults;
+mod full_disk;
 mod model;
+#[path = "../../../tests/mounted/mod.rs"]
+mod mounted;
 mod program;
 mod store;
 mod world;

@@ -48,7 +48,16 @@ pub trait Media: Send + Debug {
     /// The medium failed; a later opening may find either state.
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Appends to the segment created last and makes it durable.
+    /// Continues a segment that exists and of which `bytes` are the sound part, as an opening does with the
+    /// last one: writes them over themselves, cuts off what follows, and makes the segment durable. Needs no
+    /// free space where the file system overwrites in place, so that an engine recovers on a full disk. Later
+    /// appends go to the segment.
+    ///
+    /// # Errors
+    /// The medium failed. The sound part is intact; what follows it may still be there.
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Appends to the segment created or resumed last and makes it durable.
     ///
     /// # Errors
     /// The medium failed. Any part of `bytes` may be readable, and may or may not be durable.
@@ -93,6 +102,10 @@ impl Media for MemoryMedia {
         self.segments.insert(start, bytes.to_vec());
         self.active = start;
         Ok(())
+    }
+
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        self.create(start, bytes)
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -208,9 +221,7 @@ impl Media for FileMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        // Write a temporary file and rename it, so that a crash leaves the old contents or the new ones. A
-        // rewritten segment's old bytes may have been readable without being durable; the new ones are
-        // durable.
+        // Write a temporary file and rename it, so that a crash leaves the old contents or the new ones.
         let (aside, path) = (self.dir.join("next.tmp"), self.path(start));
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
@@ -218,6 +229,23 @@ impl Media for FileMedia {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&aside, &path)?;
+        sync_directory(&self.dir)?;
+        self.active = Some(file);
+        Ok(())
+    }
+
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).open(self.path(start))?;
+        // The bytes may be readable without being durable: after a failed sync the kernel takes them for
+        // written, and only writing them again makes the next sync write them. A crash meanwhile is harmless,
+        // because each sector keeps its contents.
+        file.write_all(&self.header(start))?;
+        file.write_all(bytes)?;
+        // Otherwise a later, shorter record could be followed by old bytes that pass for the next record.
+        file.set_len((HEADER_BYTES + bytes.len()) as u64)?;
+        file.sync_all()?;
+        // The name, too, may be readable without being durable, if a crash came between the rename and the
+        // directory's sync.
         sync_directory(&self.dir)?;
         self.active = Some(file);
         Ok(())

@@ -4,8 +4,8 @@
 //! segment is sound up to the start of the next one, the last segment up to its first unsound record.
 //!
 //! **Readable is not durable.** After a process was killed, or a sync failed, a power cut can still remove
-//! bytes that can be read. So an opening rewrites the last segment before it trusts any record in it; the
-//! earlier ones were durable when their successors were created. After a failed append everything since the
+//! bytes that can be read. So an opening rewrites the last segment, in place, before it trusts any record in
+//! it; the earlier ones were durable when their successors were created. After a failed append everything since the
 //! last good sync goes to a new segment, which ends the previous one.
 
 use crate::error::WalError;
@@ -45,11 +45,13 @@ impl Segments {
             bytes.truncate((sound - start) as usize);
             (end, tail) = (sound, bytes);
         }
-        if starts.is_empty() {
+        if let Some(&last) = starts.last() {
+            media.resume(last, &tail).map_err(|e| at(&*media, last, e))?;
+        } else {
+            media.create(end, &[]).map_err(|e| at(&*media, end, e))?;
             starts.push(end);
         }
-        let (oldest, last) = (starts[0], starts[starts.len() - 1]);
-        media.create(last, &tail).map_err(|e| at(&*media, last, e))?;
+        let oldest = starts[0];
         let segments = Self { media, starts: starts.into(), active_bytes: tail.len() as u64, failed: false };
         Ok((segments, oldest, end))
     }

@@ -191,6 +191,10 @@ impl Media for Failing {
         self.memory.lock().create(start, bytes)
     }
 
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.lock().resume(start, bytes)
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failures.load(Ordering::Relaxed) == 0 {
             return self.memory.lock().append(bytes);
@@ -276,4 +280,28 @@ async fn a_segment_of_another_log_is_an_error() {
     assert!(last.file_name() == foreign.file_name() && segments(one.path()).len() > 1);
     std::fs::copy(foreign, &last).unwrap();
     assert!(matches!(Wal::open(one.path(), LIMITS), Err(WalError::Io { .. })));
+}
+
+#[tokio::test]
+async fn an_opening_rewrites_the_last_segment_in_place_and_cuts_off_its_torn_tail() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    append_and_flush(&wal, b"first").await;
+    append_and_flush(&wal, b"second").await;
+    drop(wal);
+    let path = segments(dir.path()).pop().unwrap();
+    let (inode, sound) = (std::fs::metadata(&path).unwrap().ino(), std::fs::read(&path).unwrap());
+    let torn = [&sound[..], b"torn"].concat();
+    std::fs::write(&path, torn).unwrap();
+
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    // A copy would need room that a full disk does not have.
+    assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
+    assert_eq!(std::fs::read(&path).unwrap(), sound);
+    append_and_flush(&wal, b"third").await;
+    drop(wal);
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    let expected = [&b"first"[..], b"second", b"third"];
+    assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
 }

@@ -132,6 +132,23 @@ impl Media for SimLog {
         written
     }
 
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let mut disk = self.0.lock();
+        let written = disk.write();
+        // A failed rewriting leaves the sound bytes as they were, and may have cut off what follows them.
+        let cut = written.is_ok() || disk.rng.random_bool(0.5);
+        disk.active = start;
+        let segment = disk.segments.entry(start).or_default();
+        if cut {
+            segment.bytes.truncate(bytes.len());
+            segment.durable = segment.durable.min(bytes.len());
+        }
+        if written.is_ok() {
+            segment.durable = bytes.len();
+        }
+        written
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut disk = self.0.lock();
         let written = disk.write();
