@@ -4,7 +4,7 @@ use crate::backup::BackupError;
 use crate::error::{Error, OpenError};
 use crate::hot::HotSetError;
 use pagetier_bufpool::{Exhausted, PoolError, TierError};
-use pagetier_devio::{DeviceError, DeviceErrorKind, StripeError};
+use pagetier_devio::{DeviceError, DeviceErrorKind};
 use pagetier_page::PageId;
 use pagetier_ssdcache::ReadmitError;
 use std::io;
@@ -106,6 +106,7 @@ impl OpenError {
             | Self::NotFound { .. }
             | Self::OtherPageSize { .. }
             | Self::Foreign { .. }
+            | Self::Striped { .. }
             | Self::Format { .. } => Advice::FixConfiguration,
             Self::Directory { source, .. } => of_io(source, Advice::FixConfiguration),
             Self::Runtime { .. } | Self::AlreadyOpen { .. } | Self::DeviceInUse { .. } => Advice::Retry,
@@ -161,16 +162,6 @@ impl From<&ReadmitError> for Advice {
             ReadmitError::Refusing { .. } => Self::Reopen,
             ReadmitError::Unrecorded { .. } => Self::Retry,
             _ => Self::FixDevice,
-        }
-    }
-}
-
-/// What to do about devices that do not form a striped set.
-impl From<&StripeError> for Advice {
-    fn from(error: &StripeError) -> Self {
-        match error {
-            StripeError::Device(error) => of_device(error),
-            _ => Self::FixConfiguration,
         }
     }
 }

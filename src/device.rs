@@ -73,7 +73,7 @@ pub use pagetier_devio::conformance;
 pub use pagetier_devio::{
     BUF_ALIGN, Backend, ClassStats, Clock, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats,
     DirStats, DirectIo, DoneFuture, EmulatedDevice, ErrorCounts, InFlight, IoBuf, IoBufs, IoClass, IoFuture,
-    IoOp, Memory, MemoryDevice, Metered, Model, Occupancy, OpenOptions, Opened, Overlay, OverlayDevice,
-    RawDevice, RawDone, RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts, SharedDevice, StripeError,
-    StripeOptions, Striped, StripedDevice, TimeHistogram, VirtualClock, open_file,
+    IoOp, Memory, MemoryDevice, Metered, Model, Occupancy, OpenOptions, Opened, RawDevice, RawDone,
+    RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts, SharedDevice, TimeHistogram, VirtualClock,
+    open_file,
 };

@@ -180,6 +180,15 @@ pub enum OpenError {
         /// The device.
         device: String,
     },
+    /// A device is a member of a striped set of an earlier version.
+    #[error(
+        "{device}: it belongs to a striped set, which this version does not read: with the version that wrote \
+         it, drain the SSD and switch it off (`SsdMode::Off`), or back the store up"
+    )]
+    Striped {
+        /// The device.
+        device: String,
+    },
     /// A device has another format version.
     #[error("{device}: this version does not read its format {found}")]
     Format {

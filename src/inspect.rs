@@ -237,6 +237,7 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
 
 const BLANK: &str = "blank";
 const FOREIGN: &str = "damaged, or other data";
+const STRIPED: &str = "of a striped set, which this version does not read";
 
 fn of_format(found: u32) -> String {
     format!("of format {found}, which this version does not read")
@@ -266,6 +267,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
             }
             FoundHdd::Blank => BLANK.into(),
             FoundHdd::Format(found) => of_format(found),
+            FoundHdd::Striped => STRIPED.into(),
             FoundHdd::Foreign => FOREIGN.into(),
         });
     }
@@ -287,6 +289,7 @@ async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspect
         Found::Superblock(found) => found,
         Found::Blank => return Ok(SsdInspection { superblock: BLANK.into(), ..all }),
         Found::Format(found) => return Ok(SsdInspection { superblock: of_format(found), ..all }),
+        Found::Striped => return Ok(SsdInspection { superblock: STRIPED.into(), ..all }),
         Found::Foreign => return Ok(SsdInspection { superblock: FOREIGN.into(), ..all }),
     };
     let Superblock { layout, marks, .. } = found;

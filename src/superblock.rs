@@ -2,7 +2,7 @@
 //! holds two copies of it.
 
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
-use pagetier_ssdcache::{Marks, write_superblocks};
+use pagetier_ssdcache::{Marks, is_striped, write_superblocks};
 use std::sync::Arc;
 
 /// Byte offset of the first extent; the megabyte before it holds the superblock.
@@ -29,6 +29,7 @@ pub(crate) enum FoundHdd {
     Volume(HddSuperblock),
     Blank,
     Format(u32),
+    Striped,
     Foreign,
 }
 
@@ -56,6 +57,9 @@ impl HddSuperblock {
         }
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if is_striped(b) {
+            return FoundHdd::Striped;
+        }
         if b[..8] != MAGIC || word(8) != crc32c::crc32c(&b[12..SUPERBLOCK_BYTES]) {
             return FoundHdd::Foreign;
         }

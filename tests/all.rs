@@ -41,7 +41,6 @@ mod ssd_crash;
 mod ssd_life;
 mod stalls;
 mod store;
-mod striped;
 mod unreadable;
 mod what_if;
 mod write_budget;

@@ -343,6 +343,34 @@ async fn data_that_shows_further_in_is_noticed_on_either_device() {
     }
 }
 
+/// The label that earlier versions wrote to the start of each member of a striped set.
+fn striped_label() -> IoBuf {
+    let mut label = IoBuf::zeroed(4096);
+    label.as_mut_slice()[..8].copy_from_slice(b"PGTIERST");
+    label
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_of_a_striped_set_is_refused_by_name() {
+    for ssd in [false, true] {
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
+        let space = grown(&store).await;
+        store.close().await.unwrap();
+        let device: SharedDevice = if ssd { fixture.ssd.clone() } else { fixture.hdd.clone() };
+        let start = device.read(0, IoBufs::from_iter([IoBuf::zeroed(8192)]), IoClass::Meta).await;
+        start.result.unwrap();
+        let bufs = IoBufs::from_iter([striped_label(), IoBuf::zeroed(4096)]);
+        device.write(0, bufs, IoClass::Meta).await.result.unwrap();
+        for accept in [false, true] {
+            let refused = fixture.builder().accept_ssd_loss(accept).open().await;
+            assert!(matches!(refused, Err(OpenError::Striped { .. })), "ssd: {ssd}: {refused:?}");
+        }
+        device.write(0, start.bufs, IoClass::Meta).await.result.unwrap();
+        expect_all(&fixture.open().await, space, 1).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_blank_hdd_is_refused_even_with_force() {
     let mut fixture = Fixture::new();

@@ -89,6 +89,7 @@ impl Builder {
                 expected: store.to_owned(),
             }),
             Found::Format(found) => Err(OpenError::Format { device: name, found }),
+            Found::Striped => Err(OpenError::Striped { device: name }),
             Found::Foreign => Err(OpenError::Foreign { device: name }),
         }
     }

@@ -62,6 +62,7 @@ impl Builder {
                 Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
             }
             FoundHdd::Format(found) => Err(OpenError::Format { device, found }),
+            FoundHdd::Striped => Err(OpenError::Striped { device }),
             FoundHdd::Foreign => Err(OpenError::Foreign { device }),
         }
     }
@@ -123,6 +124,7 @@ impl Builder {
                 });
             }
             Found::Format(found) => return Err(OpenError::Format { device, found }),
+            Found::Striped => return Err(OpenError::Striped { device }),
             Found::Foreign => return Err(OpenError::Foreign { device }),
         };
         if id_text(sb.store) != manifest.store {

@@ -5,7 +5,6 @@
 //! | [`open_file`] | a regular file or block device, over io_uring with direct I/O, or over a pool of threads |
 //! | [`MemoryDevice`] | bytes in memory |
 //! | [`OverlayDevice`] | another device that is never written to: writes stay in memory |
-//! | [`StripedDevice`] | several devices as one, in chunks that take turns |
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
@@ -38,7 +37,6 @@ mod recorder;
 mod sim;
 pub mod spans;
 mod stats;
-mod striped;
 mod sync;
 pub mod task;
 mod threads;
@@ -68,5 +66,4 @@ pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
-pub use striped::{StripeError, StripeOptions, Striped, StripedDevice};
 pub use uring_reap::Reap;

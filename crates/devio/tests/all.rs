@@ -2,9 +2,9 @@
 //! than the tests.
 
 mod common;
-mod composed;
 mod conformance;
 mod emulated;
 mod fence;
 mod open;
+mod overlay;
 mod sim;

@@ -37,7 +37,7 @@ pub use format::layout::{
     BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
 };
 pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
-pub use format::superblock::{Found, Marks, Superblock};
+pub use format::superblock::{Found, Marks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]

@@ -7,6 +7,8 @@ use pagetier_page::{PageSize, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERSS";
 const FORMAT: u32 = 2;
+/// The label that earlier versions wrote to the start of each member of a striped set.
+const STRIPED_MAGIC: [u8; 8] = *b"PGTIERST";
 
 /// The openings of its store that a device took part in. They identify older copies of a device: of two
 /// marks, the larger is the newer.
@@ -42,8 +44,16 @@ pub enum Found {
     Blank,
     /// A superblock of a format that this version does not read.
     Format(u32),
+    /// A member of a striped set of an earlier version, which may hold the only copies of a store's pages.
+    Striped,
     /// Other data, which must not be overwritten.
     Foreign,
+}
+
+/// Whether `block`, the first of a device, is the label of a member of a striped set.
+#[must_use]
+pub fn is_striped(block: &[u8]) -> bool {
+    block.starts_with(&STRIPED_MAGIC)
 }
 
 mod at {
@@ -94,7 +104,11 @@ impl Superblock {
         }
         let block = &block[..BLOCK_BYTES as usize];
         if !block_is_sound(StoreSeed::NONE, block, MAGIC) {
-            return if pagetier_page::is_blank(block) { Found::Blank } else { Found::Foreign };
+            return match pagetier_page::is_blank(block) {
+                true => Found::Blank,
+                false if is_striped(block) => Found::Striped,
+                false => Found::Foreign,
+            };
         }
         let format = u32_at(block, at::FORMAT);
         if format != FORMAT {
@@ -137,5 +151,8 @@ mod tests {
         assert_eq!(Superblock::decode(&block), Found::Foreign);
         assert_eq!(Superblock::decode(&[0; 4096]), Found::Blank);
         assert_eq!(Superblock::decode(&[0; 12]), Found::Foreign);
+        let mut label = [0; 4096];
+        label[..8].copy_from_slice(b"PGTIERST");
+        assert_eq!(Superblock::decode(&label), Found::Striped);
     }
 }
