@@ -51,6 +51,58 @@ async fn flushed_writes_survive_and_others_may_be_torn() {
     assert_eq!(read(&killed, 1).await.expect("read"), vec![3; PAGE]);
 }
 
+/// The first byte of each sector of page 0 after each of many power cuts.
+fn sectors_after_power_cuts(device: &SimDevice) -> BTreeSet<Vec<u8>> {
+    let sectors = |seed| {
+        let bytes = device.after_power_cut(seed, &SimPower::new()).snapshot();
+        bytes[..PAGE].chunks(512).map(|sector| sector[0]).collect()
+    };
+    (0..300).map(sectors).collect()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_discard_is_volatile_until_a_flush() {
+    let device = sim(1);
+    write(&device, 0, 1).await.expect("written");
+    device.flush(IoClass::Meta).await.expect("flushed");
+    device.discard(0, PAGE as u64).await.expect("discarded");
+    assert_eq!((device.unflushed(), read(&device, 0).await.expect("read")), (1, vec![0; PAGE]));
+    let outcomes = sectors_after_power_cuts(&device);
+    assert!(outcomes.contains(&vec![0; 8]) && outcomes.contains(&vec![1; 8]) && outcomes.len() > 10);
+
+    // A write before or after it may be on either side of it.
+    write(&device, 0, 2).await.expect("written");
+    let outcomes = sectors_after_power_cuts(&device);
+    assert!((0..3).all(|whole| outcomes.contains(&vec![whole; 8])), "{outcomes:?}");
+
+    let killed = device.after_kill(0, &SimPower::new());
+    assert_eq!(read(&killed, 0).await.expect("read"), vec![2; PAGE]);
+    assert_eq!(sectors_after_power_cuts(&killed), outcomes, "a kill changes nothing about it");
+
+    device.discard(0, PAGE as u64).await.expect("discarded");
+    device.flush(IoClass::Meta).await.expect("flushed");
+    assert_eq!((device.unflushed(), sectors_after_power_cuts(&device)), (0, [vec![0; 8]].into()));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_failed_discard_may_have_happened_in_part() {
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..50 {
+        let device = sim(seed);
+        write(&device, 0, 1).await.expect("written");
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Discard).times(1));
+        device.discard(0, PAGE as u64).await.expect_err("failed");
+        device.flush(IoClass::Meta).await.expect("flushed");
+        outcomes.extend(sectors_after_power_cuts(&device));
+        // Damage to a volatile discard is not undone when it becomes durable.
+        device.discard(0, PAGE as u64).await.expect("discarded");
+        device.implant(1024, &[9; 512]);
+        device.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!(sectors_after_power_cuts(&device), [vec![0, 0, 9, 0, 0, 0, 0, 0]].into());
+    }
+    assert!(outcomes.len() > 10, "{outcomes:?}");
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn the_power_is_cut_for_all_at_an_operation() {
     let power = SimPower::new();

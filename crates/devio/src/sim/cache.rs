@@ -1,10 +1,12 @@
-//! The contents of a simulated device: the view of reads, the durable bytes, and the volatile writes.
+//! The contents of a simulated device: the view of reads, the durable bytes, and the volatile writes. A
+//! discard is a volatile write of zeros, so a power cut may leave any of it, and any order of it and writes.
 
 use super::FlushFailure;
 use crate::image::Image;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The unit of atomic writes in bytes, unless the device has a larger one.
@@ -13,16 +15,83 @@ pub(super) const SECTOR: usize = 512;
 /// The maximum number of volatile writes: beyond it the oldest reaches the medium.
 const WRITES_MAX: usize = 16 << 10;
 
-/// A write that is not durable.
+/// What a volatile write puts on the medium.
+#[derive(Clone, Debug)]
+enum Content {
+    Bytes(Arc<[u8]>),
+    /// A discard of so many bytes.
+    Hole(u64),
+}
+
+impl Content {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Hole(len) => *len,
+        }
+    }
+
+    /// The part in `range`, which lies within it.
+    fn part(&self, range: Range<u64>) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(bytes[range.start as usize..range.end as usize].into()),
+            Self::Hole(_) => Self::Hole(range.end - range.start),
+        }
+    }
+
+    /// The same content as bytes that can be changed.
+    fn to_mut(&mut self) -> &mut [u8] {
+        if let Self::Hole(len) = self {
+            *self = Self::Bytes(vec![0; *len as usize].into());
+        }
+        match self {
+            Self::Bytes(bytes) => Arc::make_mut(bytes),
+            Self::Hole(_) => unreachable!("replaced above"),
+        }
+    }
+}
+
+/// A write or discard that is not durable.
 #[derive(Clone, Debug)]
 struct VolatileWrite {
     id: u64,
     offset: u64,
-    bytes: Arc<[u8]>,
+    content: Content,
     /// The write has completed: reads see it, and a flush makes it durable.
     completed: bool,
     /// A flush that covered it has failed: reads see it, but no later flush makes it durable.
     doomed: bool,
+}
+
+impl VolatileWrite {
+    fn end(&self) -> u64 {
+        self.offset + self.content.len()
+    }
+
+    /// Puts the part in `range`, which is relative to the write, into `image`.
+    fn land(&self, image: &Image, range: Range<u64>) {
+        let at = self.offset + range.start;
+        match &self.content {
+            Content::Bytes(bytes) => image.write(at, &bytes[range.start as usize..range.end as usize]),
+            Content::Hole(_) => image.discard(at, range.end - range.start),
+        }
+    }
+
+    fn land_whole(&self, image: &Image) {
+        self.land(image, 0..self.content.len());
+    }
+
+    /// The parts of at most `unit` bytes that are written atomically.
+    fn sectors(&self, unit: usize) -> impl Iterator<Item = Range<u64>> + use<> {
+        let len = self.content.len();
+        (0..len).step_by(unit).map(move |from| from..len.min(from + unit as u64))
+    }
+
+    /// The part in `range` as a completed write.
+    fn part(&self, range: Range<u64>, doomed: bool) -> Self {
+        let offset = self.offset + range.start;
+        Self { id: self.id, offset, content: self.content.part(range), completed: true, doomed }
+    }
 }
 
 /// See the module.
@@ -52,9 +121,18 @@ impl Cache {
 
     /// Begins a write and returns its id. From here on a power cut may leave any of its sectors.
     pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>) -> u64 {
+        self.begin(offset, Content::Bytes(bytes.into()))
+    }
+
+    /// Begins a discard, which becomes durable as a write does.
+    pub(super) fn begin_discard(&mut self, offset: u64, len: u64) -> u64 {
+        self.begin(offset, Content::Hole(len))
+    }
+
+    fn begin(&mut self, offset: u64, content: Content) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        self.writes.push(VolatileWrite { id, offset, bytes: bytes.into(), completed: false, doomed: false });
+        self.writes.push(VolatileWrite { id, offset, content, completed: false, doomed: false });
         id
     }
 
@@ -75,7 +153,7 @@ impl Cache {
 
     /// Adds a write as the latest completed one.
     fn completed_now(&mut self, write: VolatileWrite) {
-        self.view.write(write.offset, &write.bytes);
+        write.land_whole(&self.view);
         let at = self.writes.iter().rposition(|w| w.completed).map_or(0, |last| last + 1);
         self.writes.insert(at, write);
     }
@@ -88,9 +166,8 @@ impl Cache {
     }
 
     fn land_torn(&mut self, write: &VolatileWrite, rng: &mut SmallRng) {
-        for (offset, sector) in torn(write, self.unit(), rng) {
-            let bytes = sector.into();
-            self.completed_now(VolatileWrite { id: write.id, offset, bytes, completed: true, doomed: false });
+        for sector in torn(write, self.unit(), rng) {
+            self.completed_now(write.part(sector, false));
         }
     }
 
@@ -115,8 +192,8 @@ impl Cache {
     /// Puts a write on the medium, and forgets doomed writes that it covers: they completed earlier and
     /// cannot become visible again.
     fn settle(&mut self, write: &VolatileWrite) {
-        self.durable.write(write.offset, &write.bytes);
-        let covered = write.offset..write.offset + write.bytes.len() as u64;
+        write.land_whole(&self.durable);
+        let covered = write.offset..write.end();
         self.writes.retain(|w| !(w.doomed && covered.contains(&w.offset)));
     }
 
@@ -134,10 +211,8 @@ impl Cache {
                 self.writes.push(write);
                 continue;
             }
-            for (i, sector) in write.bytes.chunks(unit).enumerate() {
-                let offset = write.offset + (i * unit) as u64;
-                let (id, bytes) = (write.id, sector.into());
-                let part = VolatileWrite { id, offset, bytes, completed: true, doomed: true };
+            for sector in write.sectors(unit) {
+                let part = write.part(sector, true);
                 if landed > 0.0 && rng.random_bool(landed) {
                     self.settle(&part);
                 } else if model == FlushFailure::NeverDurable {
@@ -153,20 +228,13 @@ impl Cache {
     /// Makes reads see what preceded these parts.
     fn revert(&self, parts: &[VolatileWrite]) {
         for part in parts {
-            let mut bytes = vec![0; part.bytes.len()];
+            let mut bytes = vec![0; part.content.len() as usize];
             self.durable.read(part.offset, &mut bytes);
             self.view.write(part.offset, &bytes);
         }
         if !parts.is_empty() {
-            for write in self.writes.iter().filter(|w| w.completed) {
-                self.view.write(write.offset, &write.bytes);
-            }
+            self.writes.iter().filter(|w| w.completed).for_each(|w| w.land_whole(&self.view));
         }
-    }
-
-    pub(super) fn discard(&mut self, offset: u64, len: u64) {
-        // A power cut may or may not undo this: the range holds nothing of value either way.
-        self.view.discard(offset, len);
     }
 
     /// Changes bytes in place: on the medium, in the cache, and in writes in flight.
@@ -182,11 +250,12 @@ impl Cache {
         let end = offset + len as u64;
         for write in &mut self.writes {
             let from = write.offset.max(offset);
-            let to = end.min(write.offset + write.bytes.len() as u64);
+            let to = end.min(write.end());
             if from < to {
-                let bytes = Arc::make_mut(&mut write.bytes);
+                let start = write.offset;
+                let bytes = write.content.to_mut();
                 for at in from..to {
-                    let byte = &mut bytes[(at - write.offset) as usize];
+                    let byte = &mut bytes[(at - start) as usize];
                     *byte = change((at - offset) as usize, *byte);
                 }
             }
@@ -213,11 +282,11 @@ impl Cache {
         for write in order {
             let kept = rng.random_bool(if write.doomed { doomed } else { keep });
             if rng.random_bool(tear) && !write.doomed {
-                for (offset, sector) in torn(write, self.unit(), &mut rng) {
-                    durable.write(offset, sector);
+                for sector in torn(write, self.unit(), &mut rng) {
+                    write.land(&durable, sector);
                 }
             } else if kept {
-                durable.write(write.offset, &write.bytes);
+                write.land_whole(&durable);
             }
         }
         self.settled(durable)
@@ -228,7 +297,7 @@ impl Cache {
     pub(super) fn after_landing(&self, landed: &dyn Fn(usize) -> bool) -> Self {
         let durable = self.durable.fork();
         for (_, write) in self.writes.iter().enumerate().filter(|(at, w)| landed(*at) && !w.doomed) {
-            durable.write(write.offset, &write.bytes);
+            write.land_whole(&durable);
         }
         self.settled(durable)
     }
@@ -274,12 +343,12 @@ impl Cache {
             image.discard(size, u64::MAX - size);
         }
         for write in &mut self.writes {
-            let kept = size.saturating_sub(write.offset).min(write.bytes.len() as u64) as usize;
-            if kept < write.bytes.len() {
-                write.bytes = write.bytes[..kept].into();
+            let kept = size.saturating_sub(write.offset);
+            if kept < write.content.len() {
+                write.content = write.content.part(0..kept);
             }
         }
-        self.writes.retain(|w| !w.bytes.is_empty());
+        self.writes.retain(|w| w.content.len() > 0);
     }
 }
 
@@ -290,20 +359,14 @@ fn sorted(numbers: &[u64]) -> Vec<u64> {
 }
 
 /// A selection of a write's sectors: from the front, from the back, or scattered.
-fn torn<'a>(write: &'a VolatileWrite, unit: usize, rng: &mut SmallRng) -> Vec<(u64, &'a [u8])> {
-    let sectors = write.bytes.len().div_ceil(unit);
+fn torn(write: &VolatileWrite, unit: usize, rng: &mut SmallRng) -> Vec<Range<u64>> {
+    let sectors = write.content.len().div_ceil(unit as u64) as usize;
     let split = rng.random_range(0..=sectors);
     let shape = rng.random_range(0..3);
-    let mut out = Vec::new();
-    for (i, sector) in write.bytes.chunks(unit).enumerate() {
-        let lands = match shape {
-            0 => i < split,
-            1 => i >= split,
-            _ => rng.random_bool(0.5),
-        };
-        if lands {
-            out.push((write.offset + (i * unit) as u64, sector));
-        }
-    }
-    out
+    let mut lands = |i| match shape {
+        0 => i < split,
+        1 => i >= split,
+        _ => rng.random_bool(0.5),
+    };
+    write.sectors(unit).enumerate().filter_map(|(i, sector)| lands(i).then_some(sector)).collect()
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultEffect {
-    /// It fails with EIO. Some sectors of a failed write may have landed. [`FlushFailure`] defines what a
-    /// failed flush leaves.
+    /// It fails with EIO. Some sectors of a failed write or discard may have landed. [`FlushFailure`] defines
+    /// what a failed flush leaves.
     Eio,
     /// It fails with ENOSPC. Nothing lands.
     NoSpace,

@@ -2,7 +2,8 @@
 //! any operation, and a plan of faults. Deterministic: the same seed and the same calls give the same
 //! outcome.
 //!
-//! Reads see a completed write, but it is volatile until a flush that began later has succeeded.
+//! Reads see a completed write, but it is volatile until a flush that began later has succeeded. A discard is
+//! a write of zeros in this respect: what was there before may come back in any of its sectors until a flush.
 //! [`SimDevice::after_power_cut`] returns the device as it comes back: each volatile write, completed or in
 //! flight, is whole, absent, or torn at 512-byte sectors, in any order; growth without a later flush may be
 //! undone. [`SimDevice::after_kill`] returns it after the death of the process alone: volatile writes are
@@ -95,7 +96,7 @@ struct Op {
     /// Its number on the power supply.
     powered: u64,
     effect: Option<FaultEffect>,
-    /// For a write that lands: its id in the cache.
+    /// For a write or discard that lands: its id in the cache.
     write: Option<u64>,
     /// For a flush: the writes and the size that it makes durable.
     flushes: Vec<u64>,
@@ -206,7 +207,7 @@ impl SimDevice {
         self.shared.state.lock().ops
     }
 
-    /// The number of volatile writes, or sectors of failed ones.
+    /// The number of volatile writes and discards, or sectors of failed ones.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.shared.state.lock().cache.unflushed()
@@ -309,7 +310,7 @@ impl Shared {
             return (Err(self.fail(spot, bufs, kind)), Duration::ZERO);
         }
         let effect = state.take_fault(spot, number);
-        let write = (spot.op == IoOp::Write).then(|| state.begin_write(spot.offset, &bufs, effect)).flatten();
+        let write = state.begin_change(spot, &bufs, effect);
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
         let delay = state.delay(effect, latency_max);
         let size = state.extent.size;
@@ -331,7 +332,7 @@ impl Shared {
         }
         if let Some(kind) = effect.and_then(failure) {
             match spot.op {
-                IoOp::Write => state.fail_write(write),
+                IoOp::Write | IoOp::Discard => state.fail_write(write),
                 IoOp::Flush => state.flush_failed(&flushes),
                 _ => {}
             }
@@ -341,12 +342,11 @@ impl Shared {
             self.meter.recorder.retried(RetryReason::Short);
         }
         match spot.op {
-            IoOp::Write => write.into_iter().for_each(|id| state.cache.complete_write(id)),
+            IoOp::Write | IoOp::Discard => write.into_iter().for_each(|id| state.cache.complete_write(id)),
             IoOp::Flush => {
                 state.cache.flushed(&flushes);
                 state.extent.durable = state.extent.durable.max(size);
             }
-            IoOp::Discard => state.cache.discard(spot.offset, spot.len),
             IoOp::Read | IoOp::Grow | IoOp::Open => state.read(spot.offset, &mut bufs, effect),
         }
         self.meter.recorder.done(spot.counter(class), spot.len, 0, 0);
@@ -381,18 +381,24 @@ impl State {
         Duration::from_nanos(usual) + extra
     }
 
-    /// Begins a write; returns its id if any of it will land.
-    fn begin_write(&mut self, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
-        let mut bytes = bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat();
-        let mut at = offset;
-        match effect {
+    /// Begins a write or discard; returns its id if any of it will land.
+    fn begin_change(&mut self, spot: Spot, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
+        if !matches!(spot.op, IoOp::Write | IoOp::Discard) {
+            return None;
+        }
+        let at = match effect {
             Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return None,
             Some(FaultEffect::Misdirected(by)) => {
-                let room = self.extent.size - bytes.len() as u64;
-                at = offset.saturating_add(by).min(room);
+                spot.offset.saturating_add(by).min(self.extent.size - spot.len)
             }
-            Some(FaultEffect::BitFlip) if !bytes.is_empty() => self.flip_one(&mut bytes),
-            _ => {}
+            _ => spot.offset,
+        };
+        if spot.op == IoOp::Discard {
+            return Some(self.cache.begin_discard(at, spot.len));
+        }
+        let mut bytes = bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat();
+        if effect == Some(FaultEffect::BitFlip) && !bytes.is_empty() {
+            self.flip_one(&mut bytes);
         }
         Some(self.cache.begin_write(at, bytes))
     }
