@@ -4,12 +4,12 @@ use crate::Mutant;
 use crate::mutate::mutate;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The directories and files that hold the protocol and the latches, relative to the repository's root.
-const TARGETS: [&str; 18] = [
+const TARGETS: [&str; 9] = [
     "crates/ssdcache/src",
     "crates/bufpool/src",
     "crates/page/src",
@@ -18,21 +18,12 @@ const TARGETS: [&str; 18] = [
     "crates/devio/src/occupancy.rs",
     "crates/devio/src/ticket.rs",
     "crates/devio/src/transfer.rs",
-    "src/builder",
-    "src/life.rs",
-    "src/lock.rs",
-    "src/loss.rs",
-    "src/manifest.rs",
-    "src/replace.rs",
-    "src/spaces.rs",
-    "src/store.rs",
-    "src/unproved.rs",
-    "src/volume.rs",
+    "src",
 ];
 
-/// Files among them without protocol: test-only code, statistics, samples and traces of requests, read-ahead,
-/// hints to the policy.
-const LEFT_OUT: [&str; 15] = [
+/// Files and folders among them without protocol: test-only code, statistics, samples and traces of requests,
+/// read-ahead, hints to the policy, advice, handles for threads without a runtime.
+const LEFT_OUT: [&str; 23] = [
     "tests.rs",
     "mutation.rs",
     "rules.rs",
@@ -48,6 +39,14 @@ const LEFT_OUT: [&str; 15] = [
     "sampler.rs",
     "ahead.rs",
     "hits.rs",
+    "advice.rs",
+    "blocking",
+    "calibrate.rs",
+    "device.rs",
+    "hints.rs",
+    "observe",
+    "space_hints.rs",
+    "what_if.rs",
 ];
 
 /// The packages of these files, in dependency order.
@@ -117,7 +116,8 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Mutant>> {
     Ok(serde_json::from_str(&text)?)
 }
 
-pub(crate) fn instrument(repo: &Path, out: &Path) -> Result<()> {
+/// `since` restricts the mutants to lines that were added or changed after that revision.
+pub(crate) fn instrument(repo: &Path, out: &Path, since: Option<&str>) -> Result<()> {
     if out.exists() {
         bail!("{}: already exists; remove it or name another directory", out.display());
     }
@@ -126,13 +126,20 @@ pub(crate) fn instrument(repo: &Path, out: &Path) -> Result<()> {
     allow_lints(out)?;
     let files = sources(&repo)?;
     let mut dropped = HashSet::new();
+    if let Some(revision) = since {
+        let new = changed_lines(&repo, revision)?;
+        let (all, _) = write_all(&repo, out, &files, &dropped)?;
+        let is_new = |m: &Mutant| new.get(&m.file).is_some_and(|lines| lines.contains(&m.line));
+        dropped.extend(all.iter().filter(|m| !is_new(m)).map(|m| m.id));
+    }
+    let older = dropped.len();
     for round in 1..=ROUNDS_MAX {
         let (mutants, lines) = write_all(&repo, out, &files, &dropped)?;
         eprintln!("round {round}: {} mutants, {} dropped so far; checking", mutants.len(), dropped.len());
         let errors = check(out)?;
         if errors.is_empty() {
             std::fs::write(out.join(LIST), serde_json::to_string_pretty(&mutants)?)?;
-            let (viable, files, others) = (mutants.len(), files.len(), dropped.len());
+            let (viable, files, others) = (mutants.len(), files.len(), dropped.len() - older);
             println!("{viable} viable mutants in {files} files, {others} did not compile");
             return Ok(());
         }
@@ -174,15 +181,38 @@ fn allow_lints(out: &Path) -> Result<()> {
 fn sources(repo: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for target in TARGETS {
-        for entry in walkdir::WalkDir::new(repo.join(target)).sort_by_file_name() {
+        let entries = walkdir::WalkDir::new(repo.join(target)).sort_by_file_name().into_iter();
+        let wanted = |name: &std::ffi::OsStr| !name.to_str().is_some_and(|name| LEFT_OUT.contains(&name));
+        for entry in entries.filter_entry(|entry| wanted(entry.file_name())) {
             let entry = entry.with_context(|| format!("{target}: not in this repository"))?;
-            let name = entry.file_name().to_string_lossy();
-            if entry.file_type().is_file() && name.ends_with(".rs") && !LEFT_OUT.contains(&&*name) {
+            if entry.file_type().is_file() && entry.path().extension().is_some_and(|e| e == "rs") {
                 files.push(entry.path().strip_prefix(repo)?.to_owned());
             }
         }
     }
     Ok(files)
+}
+
+/// The lines of each file that were added or changed since `revision`. Lines that only moved, also to another
+/// file, are not among them.
+fn changed_lines(repo: &Path, revision: &str) -> Result<HashMap<String, HashSet<usize>>> {
+    let git = |args: &[&str]| -> Result<String> {
+        let output = Command::new("git").args(args).current_dir(repo).output().context("git cannot be started")?;
+        if !output.status.success() {
+            bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // Everything up to the revision counts as one commit, the boundary, which blame marks with `^`.
+    let range = format!("{revision}..HEAD");
+    let mut changed = HashMap::new();
+    let files = git(&[&["ls-files", "--"], &TARGETS[..]].concat())?;
+    for file in files.lines().filter(|file| file.ends_with(".rs")) {
+        let blame = git(&["blame", "-s", "-w", "-M", "-C", &range, "--", file])?;
+        let new = blame.lines().enumerate().filter(|(_, line)| !line.starts_with('^'));
+        changed.insert(file.to_owned(), new.map(|(at, _)| at + 1).collect());
+    }
+    Ok(changed)
 }
 
 /// Mutants by file and line of the instrumented text.

@@ -40,6 +40,9 @@ enum Command {
         /// The folder for the copy; must not exist.
         #[arg(long)]
         out: PathBuf,
+        /// Mutates only lines that were added or changed after this revision.
+        #[arg(long)]
+        since: Option<String>,
     },
     /// Judges a sample of the mutants of an instrumented copy.
     Run(judge::RunArgs),
@@ -76,7 +79,9 @@ pub(crate) struct Mutant {
 
 fn main() -> Result<()> {
     match Cli::parse().command {
-        Command::Instrument { repo, out } => instrument::instrument(&repo, &out),
+        Command::Instrument { repo, out, since } => {
+            instrument::instrument(&repo, &out, since.as_deref())
+        }
         Command::Run(args) => judge::run(&args),
         Command::Report(args) => args.report(),
         Command::List { dir, sample, seed } => {
