@@ -1,5 +1,5 @@
-//! An engine that is killed while its disk is full, on real file systems: it recovers and reads without a free
-//! byte, and goes on once there is room.
+//! An engine that is killed while its disk is full, on real file systems: it recovers and reads without a
+//! free byte, and goes on once there is room.
 //!
 //! Needs root and loop devices; without them the test reports so on standard error and does nothing.
 

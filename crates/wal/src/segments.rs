@@ -5,8 +5,8 @@
 //!
 //! **Readable is not durable.** After a process was killed, or a sync failed, a power cut can still remove
 //! bytes that can be read. So an opening rewrites the last segment, in place, before it trusts any record in
-//! it; the earlier ones were durable when their successors were created. After a failed append everything since the
-//! last good sync goes to a new segment, which ends the previous one.
+//! it; the earlier ones were durable when their successors were created. After a failed append everything
+//! since the last good sync goes to a new segment, which ends the previous one.
 
 use crate::error::WalError;
 use crate::media::Media;
