@@ -182,12 +182,13 @@ impl<T: Tier> Inner<T> {
             return Vec::new();
         }
         let bound = newest.saturating_sub(span);
-        let mut old: Vec<(u64, FrameId)> = self
-            .frames
-            .ids()
-            .map(|i| (self.frames.at(i).recovery_lsn.load(Ordering::Acquire), i))
-            .filter(|(lsn, i)| *lsn < bound && self.frames.at(*i).word.is_cleanable())
-            .collect();
+        let mut old: Vec<(u64, FrameId)> = Vec::new();
+        self.frames.unwritten.walk(&self.frames.all, |frame, f| {
+            let lsn = f.recovery_lsn.load(Ordering::Acquire);
+            if lsn < bound && f.word.is_cleanable() {
+                old.push((lsn, frame));
+            }
+        });
         if old.len() <= self.params().clean_batch {
             self.lsn_checked.store(newest, Ordering::Relaxed);
         }

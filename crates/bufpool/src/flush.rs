@@ -48,14 +48,13 @@ impl<T: Tier> Pool<T> {
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
         // The cause of the cleaner's back-off may be gone.
         self.inner.need_cleaner();
-        let mut pages: Vec<(Option<Lsn>, PageId)> = self
-            .inner
-            .frames
-            .all
-            .iter()
-            .filter(|f| wanted(f))
-            .filter_map(|f| Some((f.redo_from(), f.page()?)))
-            .collect();
+        let mut pages: Vec<(Option<Lsn>, PageId)> = Vec::new();
+        let frames = &self.inner.frames;
+        frames.unwritten.walk(&frames.all, |_, f| {
+            if wanted(f) {
+                pages.extend(f.page().map(|page| (f.redo_from(), page)));
+            }
+        });
         pages.sort_unstable();
         let mut tasks = Flushes(JoinSet::new());
         let mut result = Ok(());

@@ -56,6 +56,12 @@ impl Frame {
         let _ = self.recovery_lsn.fetch_update(Ordering::AcqRel, Ordering::Relaxed, first);
     }
 
+    /// Whether the page has, or is about to have, changes that the storage below lacks: it is dirty or being
+    /// written, or a change was logged whose guard still lives.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.word.is_unwritten() || self.redo_from().is_some()
+    }
+
     /// The smallest LSN that redo would need for this page; `None` when the page is clean, [`Lsn::BLANK`]
     /// when it needs none. An LSN only moves from `recovery_lsn` to `writing_lsn`, and is in both in between;
     /// reading them in that order never misses it.

@@ -9,9 +9,10 @@ use crate::hinted_spaces::Hints;
 use crate::memory::Growable;
 use crate::sync::SegQueue;
 use crate::table::Table;
+use crate::unwritten::Unwritten;
 use crate::waiters::Waiters;
 use crate::word::{Mode, Released};
-use pagetier_page::PageId;
+use pagetier_page::{Lsn, PageId};
 use pagetier_policy::FrameId;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(crate) struct Frames {
     /// Every frame that the pool ever had.
     pub(crate) all: Growable<Frame>,
     pub(crate) table: Table,
+    /// The frames that `sync` has to look at.
+    pub(crate) unwritten: Unwritten,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) hints: Hints,
     pub(crate) free: SegQueue<FrameId>,
@@ -49,6 +52,7 @@ impl Frames {
             arena: Arena::new(max, page_bytes)?,
             all: Growable::new(max, || Frame::new(crate::table::NONE))?,
             table: Table::new(count, max)?,
+            unwritten: Unwritten::new(max)?,
             waiters: Arc::new(Waiters::new()),
             hints: Hints::default(),
             free: SegQueue::new(),
@@ -72,6 +76,7 @@ impl Frames {
         let (from, to) = (self.all.len(), self.all.len() + more - again);
         self.arena.grow(to)?;
         self.table.grow(&self.all, to)?;
+        self.unwritten.grow(to)?;
         self.all.grow(to)?;
         let mut added = {
             let mut given_up = self.given_up.lock();
@@ -111,6 +116,17 @@ impl Frames {
     #[inline]
     pub(crate) fn at(&self, frame: FrameId) -> &Frame {
         &self.all[frame.at()]
+    }
+
+    /// Notes that the page in `frame`, latched exclusively by the caller, is dirty from `lsn` on, unless an
+    /// earlier change is noted.
+    pub(crate) fn note_lsn(&self, frame: FrameId, lsn: Lsn) {
+        let f = self.at(frame);
+        f.note_lsn(lsn);
+        // A dirty frame is in the set, and stays dirty while it is latched exclusively.
+        if !f.word.is_dirty() {
+            self.unwritten.add(frame);
+        }
     }
 
     /// Releases latch and pin; then frees the frame or grants its latch to waiters if necessary.

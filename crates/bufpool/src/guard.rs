@@ -127,7 +127,7 @@ impl<P: Held> Guard<P, true> {
         header.put(self.image_mut());
         if !self.lsn_set {
             self.lsn_set = true;
-            self.pool.frames.at(self.frame).note_lsn(lsn);
+            self.pool.frames.note_lsn(self.frame, lsn);
             self.pool.note_lsn(lsn);
         }
     }

@@ -161,6 +161,8 @@ impl<T: Tier> Inner<T> {
         if was_dirty {
             return;
         }
+        // Before the latch is released: a `sync` of the same task comes next, and must find the page.
+        self.frames.unwritten.add(frame);
         let mut policy = self.policy.lock();
         // The buffered requests preceded the change: if they were reported after it, they would count for a
         // page that is already dirty and has another home.

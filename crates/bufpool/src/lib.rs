@@ -35,6 +35,7 @@ mod stalls;
 mod sync;
 mod table;
 mod tier;
+mod unwritten;
 mod wait;
 mod waiters;
 mod watch;

@@ -23,6 +23,7 @@
 //! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | the set of unwritten frames: a frame added only if its bit is clear; cleared without a second look; walks that do not exclude each other | `every_later_walk_finds_a_change` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
 //! | `enter` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
 //! | a page that retires without its latch | `a_change_is_written_before_its_page_retires_or_refused` |
@@ -30,7 +31,7 @@
 //! | the table rehashed without its locks; a bucket chosen before its lock is held | `a_page_in_memory_is_found_while_the_pool_grows` |
 //! | a frame's memory given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
 
-use crate::frame::NO_LSN;
+use crate::frame::{Frame, NO_LSN};
 use crate::frames::Frames;
 use crate::hits::{BATCH, HitBuffers};
 use crate::inner::Inner;
@@ -38,6 +39,7 @@ use crate::params::{PoolError, PoolParams};
 use crate::pool::Pool;
 use crate::resize::Shrinking;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
+use crate::unwritten::Unwritten;
 use crate::wait::Wait;
 use crate::waiters::Waiters;
 use crate::word::{Attempt, Mode, Word};
@@ -456,6 +458,26 @@ fn the_redo_position_of_an_unwritten_change_never_disappears() {
         join(vec![cleans]);
         assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
         assert_ne!(pool.inner.frames.at(FIRST).recovery_lsn.load(Ordering::Relaxed), NO_LSN);
+    });
+}
+
+#[test]
+fn every_later_walk_finds_a_change() {
+    model(3, || {
+        let frames = || -> Vec<Frame> { vec![Frame::new(crate::table::NONE)] };
+        let shared = loom::sync::Arc::new((frames(), Unwritten::new(1).expect("memory")));
+        shared.1.grow(1).expect("memory");
+        // An earlier change, written since: the walks below find the frame clean, and forget it.
+        shared.1.add(FrameId(0));
+        let theirs = loom::sync::Arc::clone(&shared);
+        let other = thread::spawn(move || theirs.1.walk(&theirs.0, |_, _| ()));
+        let (all, set) = &*shared;
+        all[0].note_lsn(Lsn(1));
+        set.add(FrameId(0));
+        let mut found = 0;
+        set.walk(all, |_, _| found += 1);
+        assert_eq!(found, 1, "a sync would not write the page");
+        join(vec![other]);
     });
 }
 

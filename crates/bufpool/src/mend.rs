@@ -31,7 +31,9 @@ impl<T: Tier> Pool<T> {
     }
 
     fn rewrite_latched(&self, frame: FrameId, lsn: Lsn) -> bool {
-        self.inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
+        let frames = &self.inner.frames;
+        frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
+        frames.unwritten.add(frame);
         drop(PageMut::dirty(&*self.inner, frame));
         true
     }

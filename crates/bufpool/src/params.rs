@@ -101,7 +101,8 @@ impl PoolParams {
     #[must_use]
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {
         let pages = (frames + staging_for(frames)) * page_size.bytes();
-        (pages + frames * (FRAME_OVERHEAD_BYTES + policy_bytes)) as u64
+        let unwritten = crate::unwritten::bytes_for(frames);
+        (pages + frames * (FRAME_OVERHEAD_BYTES + policy_bytes) + unwritten) as u64
     }
 
     /// The bytes of a page that the embedder can use.

@@ -1,6 +1,5 @@
 //! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
-use crate::frame::Frame;
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
@@ -280,6 +279,7 @@ impl<T: Tier> Pool<T> {
         let page = params.page_size.bytes();
         let metadata = inner.frames.all.len() * (size_of::<crate::frame::Frame>() + 4)
             + inner.frames.table.memory_bytes()
+            + crate::unwritten::bytes_for(inner.frames.all.len())
             + inner.hits.memory_bytes();
         PoolMemory {
             frames: (inner.frames.count() * page) as u64,
@@ -318,8 +318,11 @@ impl<T: Tier> Pool<T> {
     /// A pool that ended without having written everything returns 0.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
-        let frames = self.inner.frames.all.iter();
-        let oldest = frames.filter_map(Frame::redo_from).filter(|lsn| *lsn != Lsn::BLANK).min();
+        let (frames, mut oldest) = (&self.inner.frames, Lsn::BLANK);
+        frames
+            .unwritten
+            .walk(&frames.all, |_, f| oldest = f.redo_from().map_or(oldest, |lsn| lsn.min(oldest)));
+        let oldest = (oldest < Lsn::BLANK).then_some(oldest);
         // Check this last: it is set before a change is dropped.
         if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }
