@@ -1,5 +1,5 @@
-//! Which frames may hold changes that the storage below lacks: a set that a `sync` can walk without looking at
-//! every frame.
+//! Which frames may hold changes that the storage below lacks: a set that a `sync` can walk without looking
+//! at every frame.
 //!
 //! A bit per frame, in words of 64, and above them a bit per word. A frame is added when it becomes dirty or
 //! gets a recovery LSN, and leaves when a walk finds it clean: each change pays for one later look at its
