@@ -1,16 +1,16 @@
 //! Which frames may hold changes that the storage below lacks: a set that a `sync` can walk without looking
 //! at every frame.
 //!
-//! A bit per frame, in words of 64, and above them a bit per word. A frame is added when it becomes dirty or
-//! gets a recovery LSN, and leaves when a walk finds it clean: each change pays for one later look at its
-//! frame, so a walk costs as much as there were changes since the last one, whatever the pool's size.
+//! A bit per frame, in words of 64, and above them a bit per word. A frame is added when it becomes dirty
+//! or gets a recovery LSN, and leaves when a walk finds it clean: each change pays for one later look at
+//! its frame, so a walk costs as much as there were changes since the last one, whatever the pool's size.
 //!
-//! **No change is missed.** A frame's state changes first, then the frame's bit, then the bit above, each by a
-//! read-modify-write even if the bit seems to be set: a plain load could see a bit that a walk is about to
-//! clear. A walk clears first and looks again afterwards. Of the two read-modify-writes of one bit, one comes
-//! first: if it is the adder's, the walk's second look sees the frame's new state and restores the bit; if it
-//! is the walk's, the adder's bit stays. Between clearing and restoring, another walk would miss the frame, so
-//! walks exclude each other.
+//! **No change is missed.** A frame's state changes first, then the frame's bit, then the bit above, each
+//! by a read-modify-write even if the bit seems to be set: a plain load could see a bit that a walk is
+//! about to clear. A walk clears first and looks again afterwards. Of the two read-modify-writes of one
+//! bit, one comes first: if it is the adder's, the walk's second look sees the frame's new state and
+//! restores the bit; if it is the walk's, the adder's bit stays. Between clearing and restoring, another
+//! walk would miss the frame, so walks exclude each other.
 
 use crate::frame::Frame;
 use crate::memory::Growable;
