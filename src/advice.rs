@@ -59,9 +59,10 @@ impl Error {
             | Self::SpaceIdUsed { .. }
             | Self::NoSuchPage { .. }
             | Self::SpaceFull { .. } => Advice::Bug,
-            Self::BadCosts { .. } | Self::PoolTooSmall { .. } | Self::UnknownPolicy(_) => {
-                Advice::FixConfiguration
-            }
+            Self::BadCosts { .. }
+            | Self::PageGap { .. }
+            | Self::PoolTooSmall { .. }
+            | Self::UnknownPolicy(_) => Advice::FixConfiguration,
             Self::Manifest { source } => of_io(source, Advice::FixDevice),
             Self::Device(error) => of_device(error),
             Self::SsdOnlyCopies { .. } => Advice::FixDevice,

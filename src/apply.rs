@@ -2,7 +2,7 @@
 
 use crate::changes::Change;
 use crate::extents::{
-    EXTENT_PAGES, HOLE, append, is_within, merged, places, replaced, reserved, take_extents,
+    EXTENT_PAGES, HOLE, append, first, is_within, merged, places, replaced, reserved, take_extents,
 };
 use crate::manifest::{Manifest, SpaceRecord};
 
@@ -63,6 +63,23 @@ impl Manifest {
                 let given = places(&space.runs, *at..at + count);
                 space.runs = replaced(&space.runs, *at, (HOLE, *count));
                 self.extents_free = merged(self.extents_free.iter().copied().chain(given).collect());
+            }
+            Change::Cut { space, extents } => {
+                let space = self.space_mut(*space)?;
+                let has = reserved(&space.runs) / u64::from(EXTENT_PAGES);
+                if *extents >= has || u64::from(space.pages) > extents * u64::from(EXTENT_PAGES) {
+                    return Err("a record cuts off extents with pages");
+                }
+                let cut = places(&space.runs, *extents..has);
+                space.runs = first(&space.runs, *extents);
+                self.extents_free = merged(self.extents_free.iter().copied().chain(cut).collect());
+            }
+            Change::BeginDrop { space } => self.space_mut(*space)?.dropping = true,
+            Change::EndDrop { space } => {
+                let at = self.spaces.binary_search_by_key(space, |space| space.id);
+                let dropped = self.spaces.remove(at.map_err(|_| "a record names no space")?);
+                let placed = dropped.runs.into_iter().filter(|(first, _)| *first != HOLE);
+                self.extents_free = merged(self.extents_free.iter().copied().chain(placed).collect());
             }
         }
         Ok(())

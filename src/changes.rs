@@ -35,11 +35,22 @@ pub(crate) enum Change {
     Reuse { space: u32, pages: Vec<(u32, u32)> },
     /// Extents of a space (first in the space, count) become free; all of their pages were.
     GiveBack { space: u32, extents: (u64, u64) },
+    /// A space keeps its first `extents` extents; the others, which are beyond its last page, become free.
+    Cut { space: u32, extents: u64 },
+    /// A space is to be dropped: the next opening completes that.
+    BeginDrop { space: u32 },
+    /// A space that was to be dropped is gone, and its extents are free.
+    EndDrop { space: u32 },
 }
 
 impl Change {
     /// Whether the change makes the manifest name more: extents or a space.
     pub(crate) fn names_more(&self) -> bool {
         matches!(self, Self::Add { .. } | Self::Grow { .. })
+    }
+
+    /// Whether the change makes the manifest name less, for good: a full disk must not prevent it.
+    pub(crate) fn names_less(&self) -> bool {
+        matches!(self, Self::Cut { .. } | Self::BeginDrop { .. } | Self::EndDrop { .. })
     }
 }

@@ -255,6 +255,17 @@ pub enum Error {
         /// The space.
         space: SpaceId,
     },
+    /// The page's number is too far beyond the room of its space: a wrong number would take the whole disk.
+    /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) sets how far it may be. Nothing was taken.
+    #[error("page {page} is {gap} pages beyond the room of its space; at most {gap_max} may be skipped")]
+    PageGap {
+        /// The page.
+        page: PageId,
+        /// The number of pages between the space's room and the page.
+        gap: u64,
+        /// The maximum.
+        gap_max: u32,
+    },
     /// The manifest could not be written. Nothing has changed in this run; a later opening may find either
     /// version.
     #[error("the manifest could not be written: {source}")]

@@ -82,6 +82,17 @@ pub(crate) fn replaced(runs: &[(u64, u64)], nth: u64, run: (u64, u64)) -> Vec<(u
     all
 }
 
+/// The first `extents` extents of these runs.
+pub(crate) fn first(runs: &[(u64, u64)], extents: u64) -> Vec<(u64, u64)> {
+    let mut left = extents;
+    let kept = runs.iter().map_while(|(first, count)| {
+        let count = (*count).min(left);
+        left -= count;
+        (count > 0).then_some((*first, count))
+    });
+    kept.collect()
+}
+
 /// The HDD's extents, as runs, that hold the extents of a space in `range`, without holes.
 pub(crate) fn places(runs: &[(u64, u64)], range: Range<u64>) -> Vec<(u64, u64)> {
     let (mut at, mut all) = (0, Vec::new());

@@ -105,8 +105,8 @@ impl Spaces<'_> {
 }
 
 impl Spaces<'_> {
-    /// Gives back the extents (64 pages each) of `space` in which every page is free. Any space can grow into
-    /// them; until then, if the HDD is a file on a file system that can punch holes, their room returns to
+    /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
+    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can punch holes, their room returns to
     /// the file system. The file's length does not change. The pages stay free, and reusing one of their
     /// numbers makes the space grow. Returns the number of bytes given back. Completes even if the future is
     /// dropped.
@@ -159,6 +159,7 @@ impl Shared {
             meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents })?;
             given.extend(self.volume.give_back(space, *extents));
         }
+        given.extend(self.cut_tail(space, 0, meta)?);
         Ok(())
     }
 

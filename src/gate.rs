@@ -4,8 +4,12 @@ use crate::lock::Present;
 use pagetier_bufpool::{GateError, GateFuture, LogGate};
 use pagetier_page::Lsn;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::Poll;
 
 enum State {
     /// The embedder has no log.
@@ -44,11 +48,43 @@ impl LogGate for Gate {
         };
         Box::pin(async move {
             match gate {
-                Some(gate) => gate.make_durable(lsn).await,
+                Some(gate) => unless_panics(&*gate, lsn).await,
                 None => Ok(()),
             }
         })
     }
+}
+
+/// The embedder's log gate panicked: the source of [`PoolError::Log`](crate::PoolError::Log). The pages stay
+/// dirty in memory, and their next write calls the gate again.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the log gate panicked: {message}")]
+#[non_exhaustive]
+pub struct GatePanic {
+    /// The panic's message.
+    pub message: String,
+}
+
+/// Calls the embedder's code, and makes its panic an error: unwinding through the task that writes the pages
+/// would end that task, and the store would not know why.
+async fn unless_panics(gate: &dyn LogGate, lsn: Lsn) -> Result<(), GateError> {
+    // After a panic neither gate nor future is used again within this call; the store shares nothing else
+    // with them.
+    let caught = |panic: Box<dyn Any + Send>| Err(Arc::new(GatePanic { message: message_of(&*panic) }) as _);
+    let mut durable = match catch_unwind(AssertUnwindSafe(|| gate.make_durable(lsn))) {
+        Ok(durable) => durable,
+        Err(panic) => return caught(panic),
+    };
+    poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| durable.as_mut().poll(cx)));
+        polled.unwrap_or_else(|panic| Poll::Ready(caught(panic)))
+    })
+    .await
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }
 
 fn released() -> GateError {

@@ -3,7 +3,7 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
-use crate::extents::EXTENT_PAGES;
+use crate::extents::{EXTENT_PAGES, HOLE};
 use crate::id::id_text;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
@@ -68,7 +68,7 @@ pub struct SpaceInspection {
     pub name: String,
     /// The number of its pages; after a crash there may be more.
     pub pages: u32,
-    /// The number of pages that its extents hold.
+    /// The number of pages that its extents on the HDD hold: those given back have no room there.
     pub room: u64,
     /// The number of runs of extents: with few, scans rarely move the arm.
     pub runs: usize,
@@ -214,7 +214,8 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
         id: s.id,
         name: s.name.clone(),
         pages: s.pages,
-        room: s.runs.iter().map(|(_, count)| count).sum::<u64>() * u64::from(EXTENT_PAGES),
+        room: s.runs.iter().filter(|(first, _)| *first != HOLE).map(|(_, count)| count).sum::<u64>()
+            * u64::from(EXTENT_PAGES),
         runs: s.runs.len(),
         dropping: s.dropping,
     };

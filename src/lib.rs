@@ -106,6 +106,8 @@ mod error;
 mod extents;
 mod free;
 mod gate;
+mod growth;
+mod growth_plan;
 mod guards;
 mod hints;
 mod hot;
@@ -158,6 +160,7 @@ pub use backup::{BackupError, BackupOptions, BackupProgress, BackupReport, Resto
 pub use builder::{Builder, Options};
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
+pub use gate::GatePanic;
 pub use guards::{PageMut, PageRef, Scan};
 pub use hot::{HotSetError, HotSetReport};
 pub use inspect::{

@@ -154,7 +154,9 @@ impl Shared {
         F: Future<Output = Result<T, Error>> + Send,
     {
         let shared = Arc::clone(self);
-        let change = Arc::clone(&self.ssd_change).lock_owned().await;
+        // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
+        let change = self.ending.unless_ended(Arc::clone(&self.ssd_change).lock_owned()).await;
+        let change = change.ok_or(Error::Closed)?;
         drop(self.ending.enter()?);
         let done = task::outcome(&self.runtime, async move {
             let done = step(shared).await;

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// The manifest format that this version writes.
-const MANIFEST_FORMAT: u32 = 3;
+const MANIFEST_FORMAT: u32 = 4;
 
 /// The oldest format that this version reads: it has neither a tail nor free pages.
 const MANIFEST_FORMAT_MIN: u32 = 2;

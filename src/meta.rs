@@ -57,7 +57,11 @@ impl Meta {
     }
 
     fn slack_for(&self, change: &Change) -> Slack {
-        if change.names_more() { self.rules.slack(Slack::Keep) } else { Slack::Half }
+        match change {
+            more if more.names_more() => self.rules.slack(Slack::Keep),
+            less if less.names_less() => Slack::Use,
+            _ => Slack::Half,
+        }
     }
 
     fn append_record(&mut self, change: &Change) -> Result<bool, Error> {

@@ -1,7 +1,7 @@
 //! Where a space's extents lie on the HDD. Extents whose pages are all free may have no place there: they
 //! form holes.
 
-use crate::extents::{EXTENT_PAGES, HOLE, append, replaced};
+use crate::extents::{EXTENT_PAGES, HOLE, append, first, places, replaced};
 use std::ops::Range;
 
 /// The extents of a space in page order.
@@ -60,6 +60,21 @@ impl Placement {
         holes.map(|(_, count)| count).sum::<u64>() * u64::from(EXTENT_PAGES)
     }
 
+    /// The number of extents, holes included.
+    pub(crate) fn extents(&self) -> u64 {
+        self.extents
+    }
+
+    /// Keeps the first `extents` extents. Returns the places of the others on the HDD, in page order.
+    pub(crate) fn truncate(&mut self, extents: u64) -> Vec<(u64, u64)> {
+        if extents >= self.extents {
+            return Vec::new();
+        }
+        let cut = places(&self.runs, extents..self.extents);
+        *self = Self::new(&first(&self.runs, extents));
+        cut
+    }
+
     /// The number of pages for which there is room.
     pub(crate) fn pages(&self) -> u64 {
         self.extents * u64::from(EXTENT_PAGES)
@@ -69,7 +84,6 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extents::places;
 
     #[test]
     fn every_extent_is_found_among_many_runs_and_neighbours_are_one_run() {
@@ -121,6 +135,12 @@ mod tests {
                 assert_eq!(placement.hole(nth).is_some(), extent.is_none());
             }
             assert_eq!(placement.pages(), 80 * u64::from(EXTENT_PAGES));
+            let (mut some, cut) = (placement.clone(), nth + count);
+            let expected: Vec<u64> = plain[cut as usize..].iter().copied().flatten().collect();
+            let given: Vec<u64> =
+                some.truncate(cut).iter().flat_map(|(first, count)| *first..first + count).collect();
+            assert_eq!((given, some.extents()), (expected, cut));
+            assert!((0..90).all(|at| some.extent(at) == placement.extent(at).filter(|_| at < cut)));
         }
     }
 

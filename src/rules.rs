@@ -82,6 +82,16 @@ impl Rules {
         !self.lack(Mutation::DropUnmarked)
     }
 
+    /// The lock that is held while a removal waits for guards: none.
+    pub(crate) fn waits_locked<T>(self, lock: impl FnOnce() -> Option<T>) -> Option<T> {
+        if self.lack(Mutation::GuardsAwaitedLocked) { lock() } else { None }
+    }
+
+    /// Takes extents away from a space by `cut`, before they are given back.
+    pub(crate) fn cut_tail<P: Clone, T>(self, of: &mut P, cut: impl FnOnce(&mut P) -> T) -> T {
+        if self.lack(Mutation::TailInUse) { cut(&mut of.clone()) } else { cut(of) }
+    }
+
     /// What a save may do with the manifest's slack.
     pub(crate) fn slack(self, slack: Slack) -> Slack {
         if self.lack(Mutation::SlackGivenAway) { Slack::Use } else { slack }

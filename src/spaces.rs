@@ -1,30 +1,20 @@
-//! Creates, grows and drops spaces. A failure or crash between two steps leaves nothing half-done.
+//! Creates and drops spaces. A failure or crash between two steps leaves nothing half-done.
 //!
-//! Additions take effect in memory last: a growth reaches the HDD (durably), then the manifest, then the
-//! table that pages are allocated from. Removals are marked in the manifest first; the extents are free once
-//! the manifest has ceased to name the space.
+//! A new space takes effect in memory last, after the manifest. A removal is marked in the manifest first; the
+//! extents are free once the manifest has ceased to name the space.
 
 use crate::changes::Change;
 use crate::error::Error;
 use crate::manifest::Manifest;
-use crate::meta::Meta;
-use crate::rules::{GrowthStep, Rules};
 use crate::runs::{OnlyCopies, RUNS_MAX, RUNS_MIN};
 use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::superblock::HddSuperblock;
 use crate::volume::SpaceInfo;
-use pagetier_devio::{DeviceError, SharedDevice, task};
-use pagetier_page::{PageId, SpaceId};
+use pagetier_page::SpaceId;
 use pagetier_ssdcache::Marks;
 use std::io::ErrorKind;
-use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::OwnedMutexGuard;
-
-/// The number of bytes of the HDD blanked per write.
-const BLANK_BYTES: u64 = 1 << 20;
 
 /// The spaces of a store. See [`PageStore::spaces`].
 ///
@@ -137,102 +127,53 @@ impl Spaces<'_> {
     pub async fn remove(self, space: SpaceId) -> Result<(), Error> {
         let shared = &self.0.shared;
         let _operation = shared.ending.enter()?;
-        let mut meta = shared.meta.lock().await;
-        let noted = shared.builder.rules().notes_drop();
-        match shared.volume.is_dropping(space) {
-            None => return Err(Error::NoSuchSpace { space }),
-            Some(true) => {}
-            Some(false) => {
-                let marked = meta.change(&shared.volume, |manifest| {
-                    manifest.spaces.iter_mut().filter(|s| s.id == space.0).for_each(|s| s.dropping = noted);
-                });
-                if marked.is_err() {
-                    shared.doubtful.store(true, Ordering::Release);
-                }
-                marked?;
-                shared.volume.begin_drop(space);
-            }
-        }
+        // Two calls may meet: both wait for the pages, and the second finds the space gone.
+        shared.begin_drop(space).await?;
+        let held = shared.builder.rules().waits_locked(|| shared.meta.try_lock().ok());
+        // The manifest's mutex is free meanwhile. A task that holds a guard of these pages may need it before
+        // it drops the guard: to allocate in another space, to sync, to shut the store down (I37).
         shared.pool.discard_where(|page| page.space == space).await?;
         // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
         // crash.
         shared.tier.forget_space(space).await?;
-        meta.change(&shared.volume, |manifest| shared.volume.record_dropped(space, manifest))?;
-        shared.forget_hints(space);
-        shared.volume.end_drop(space);
+        drop(held);
+        shared.end_drop(space).await
+    }
+}
+
+impl Shared {
+    /// Marks the space as to be dropped, durably. No page of it is found, created or written afterwards.
+    async fn begin_drop(&self, space: SpaceId) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        match self.volume.is_dropping(space) {
+            None => return Err(Error::NoSuchSpace { space }),
+            // An earlier call marked it, and was dropped, failed, or still waits.
+            Some(true) => return Ok(()),
+            Some(false) => {}
+        }
+        if self.builder.rules().notes_drop() {
+            let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 });
+            // The mark may be in force after a crash: see `Meta::doubtful`.
+            marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
+        }
+        self.volume.begin_drop(space);
+        Ok(())
+    }
+
+    /// Frees the extents of the space, of whose pages nothing is in memory or in flight.
+    async fn end_drop(&self, space: SpaceId) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        if self.volume.is_dropping(space).is_none() {
+            return Ok(());
+        }
+        meta.append(&self.volume, &Change::EndDrop { space: space.0 })?;
+        self.forget_hints(space);
+        self.volume.end_drop(space);
         Ok(())
     }
 }
 
 impl PageStore {
-    /// Gives `space` room for page `no`.
-    pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
-        if no == u32::MAX {
-            return Err(Error::SpaceFull { space });
-        }
-        let _operation = self.shared.ending.enter()?;
-        let mut meta = Arc::clone(&self.shared.meta).lock_owned().await;
-        let page = PageId::new(space, no);
-        if self.shared.volume.has_room(page) {
-            return Ok(());
-        }
-        let leftovers_to = meta.manifest.leftovers_to;
-        let growth =
-            self.shared.volume.plan_growth(page, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
-        let (end, used_before) = (growth.end, growth.used_before.then(|| growth.bytes.clone()));
-        let change = growth.change();
-        let mut growth = Some(growth);
-        for step in self.shared.builder.rules().growth() {
-            match step {
-                GrowthStep::Hdd => self.grow_hdd(&mut meta, end).await?,
-                GrowthStep::Blank => {
-                    if let Some(range) = used_before.clone() {
-                        meta = self.blank(meta, range).await?;
-                        self.shared.tier.flush_home().await?;
-                    }
-                }
-                GrowthStep::Manifest => meta.append(&self.shared.volume, &change)?,
-                GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.shared.volume.grow(g)),
-            }
-        }
-        self.shared.watch_room();
-        Ok(())
-    }
-
-    /// Grows the HDD to `end`, durably.
-    async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
-        if meta.hdd_bytes_durable >= end {
-            return Ok(());
-        }
-        if self.shared.hdd.size() < end {
-            // Grow in steps of an eighth, so that the file grows rarely.
-            let ahead = (end / 8).clamp(1 << 20, 256 << 20);
-            if self.shared.hdd.grow(end + ahead).is_err() {
-                self.shared.hdd.grow(end)?;
-            }
-        }
-        let bytes = self.shared.hdd.size();
-        self.shared.tier.flush_home().await?;
-        meta.hdd_bytes_durable = bytes;
-        Ok(())
-    }
-
-    /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Holds
-    /// the manifest's lock to the end, even if the caller is dropped, so that no space grows meanwhile: the
-    /// blanking writes would overwrite the pages of the next growth.
-    async fn blank(
-        &self,
-        meta: OwnedMutexGuard<Meta>,
-        range: Range<u64>,
-    ) -> Result<OwnedMutexGuard<Meta>, Error> {
-        let (hdd, rules) = (Arc::clone(&self.shared.hdd), self.shared.builder.rules());
-        let blanked = task::outcome(&self.shared.runtime, async move {
-            blank(&hdd, range, rules).await?;
-            Ok(meta)
-        });
-        blanked.await.unwrap_or_else(|| Err(Error::runtime_ended()))
-    }
-
     /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as
     /// free: writes to them would otherwise be lost after a crash.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
@@ -272,16 +213,4 @@ impl Shared {
             other => other,
         }
     }
-}
-
-/// Writes zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
-/// readable and never become durable.
-async fn blank(hdd: &SharedDevice, range: Range<u64>, rules: Rules) -> Result<(), DeviceError> {
-    let mut at = range.start;
-    while at < range.end {
-        let bytes = (range.end - at).min(BLANK_BYTES);
-        rules.blank(hdd, at, bytes).await?;
-        at += bytes;
-    }
-    Ok(())
 }

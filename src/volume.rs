@@ -10,12 +10,13 @@
 //! page that does not exist.
 
 use crate::arriving::{Arriving, Mark};
-use crate::changes::Change;
 pub(crate) use crate::extents::EXTENT_PAGES;
-use crate::extents::{HOLE, merged, next_extents, places, take_extents};
+use crate::extents::{HOLE, merged, places, take_extents};
+use crate::growth_plan::{Ahead, Extents, Growth};
 use crate::manifest::Manifest;
 use crate::page_runs::PageRuns;
 use crate::placement::Placement;
+use crate::rules::Rules;
 use crate::space_hints::SpaceHints;
 use crate::superblock::DATA_AT;
 use dashmap::DashMap;
@@ -30,9 +31,6 @@ use tokio::sync::Notify;
 
 /// In [`SpaceEntry::reused`]: the page has not been written yet.
 const UNWRITTEN: u64 = 0;
-
-/// The maximum number of pages by which a space grows at once; bounds what crash recovery must search.
-const GROWTH_PAGES_MAX: u32 = 256;
 
 #[derive(Clone, Debug)]
 struct SpaceEntry {
@@ -113,6 +111,8 @@ pub struct SpaceInfo {
 pub(crate) struct Volume {
     page_size: PageSize,
     spaces: DashMap<SpaceId, SpaceEntry, FxBuildHasher>,
+    /// The spaces that are not being dropped, by name.
+    names: Mutex<FxHashMap<String, SpaceId>>,
     extents: Mutex<Extents>,
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
@@ -121,6 +121,15 @@ pub(crate) struct Volume {
     pub(crate) left: Notify,
     /// Pages that exist but wait for a frame.
     pub(crate) arriving: Arriving,
+}
+
+/// Extents of a space beyond its last page, taken away from it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tail {
+    /// The number of extents that the space has left.
+    pub(crate) kept: u64,
+    /// Their places on the HDD.
+    pub(crate) runs: Vec<(u64, u64)>,
 }
 
 /// A page number for a new page.
@@ -143,38 +152,10 @@ pub(crate) enum Claimed<'a> {
     Leaving,
 }
 
-#[derive(Clone, Debug)]
-struct Extents {
-    used: u64,
-    free: Vec<(u64, u64)>,
-}
-
-/// A planned growth of a space. The volume adopts it once the HDD has the extents and the manifest records
-/// them.
-#[derive(Debug)]
-pub(crate) struct Growth {
-    space: SpaceId,
-    run: (u64, u64),
-    /// The first extent of the space to fill, in a hole; `None`: the space grows at its end.
-    at: Option<u64>,
-    /// The run may hold data: it belonged to another space, or the HDD was used before the store existed.
-    pub(crate) used_before: bool,
-    /// The run's byte range.
-    pub(crate) bytes: Range<u64>,
-    /// The end of the volume in bytes after the growth, which the HDD must reach.
-    pub(crate) end: u64,
-}
-
-impl Growth {
-    /// The growth as the manifest records it.
-    pub(crate) fn change(&self) -> Change {
-        Change::Grow { space: self.space.0, run: self.run, at: self.at }
-    }
-}
-
 impl Volume {
     pub(crate) fn new(manifest: &Manifest, page_size: PageSize) -> Self {
         let spaces = DashMap::with_hasher(FxBuildHasher);
+        let mut names = FxHashMap::default();
         for s in &manifest.spaces {
             let (placement, free) = (Placement::new(&s.runs), s.free.clone());
             let (pages, dropping) = (s.pages, s.dropping);
@@ -185,15 +166,24 @@ impl Volume {
                 entry.note_usable(s.free.numbers());
             }
             spaces.insert(SpaceId(s.id), entry);
+            if !dropping {
+                names.insert(s.name.clone(), SpaceId(s.id));
+            }
         }
         let extents = Extents { used: manifest.extents_used, free: manifest.extents_free.clone() };
-        Self { spaces, extents: Mutex::new(extents), ..Self::empty(page_size) }
+        Self {
+            spaces,
+            names: Mutex::new(names),
+            extents: Mutex::new(extents),
+            ..Self::empty(page_size)
+        }
     }
 
     fn empty(page_size: PageSize) -> Self {
         Self {
             page_size,
             spaces: DashMap::default(),
+            names: Mutex::default(),
             extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
@@ -244,11 +234,12 @@ impl Volume {
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<SpaceId> {
-        self.spaces.iter().find(|s| s.name == name && !s.dropping).map(|s| *s.key())
+        self.names.lock().get(name).copied()
     }
 
     pub(crate) fn add(&self, id: SpaceId, name: &str) {
         let _ = self.spaces.insert(id, SpaceEntry::new(name));
+        let _ = self.names.lock().insert(name.to_owned(), id);
     }
 
     /// The space, unless it is being dropped.
@@ -267,22 +258,17 @@ impl Volume {
 
     /// Hides the space from lookups; it keeps its extents.
     pub(crate) fn begin_drop(&self, id: SpaceId) {
-        if let Some(mut s) = self.spaces.get_mut(&id) {
-            s.dropping = true;
+        let Some(mut s) = self.spaces.get_mut(&id) else { return };
+        s.dropping = true;
+        let mut names = self.names.lock();
+        if names.get(&s.name) == Some(&id) {
+            names.remove(&s.name);
         }
     }
 
     /// The spaces being dropped.
     pub(crate) fn dropping(&self) -> Vec<SpaceId> {
         self.spaces.iter().filter(|s| s.dropping).map(|s| *s.key()).collect()
-    }
-
-    /// Removes the space from `manifest`, which records the volume as it is, and frees its extents there.
-    pub(crate) fn record_dropped(&self, id: SpaceId, manifest: &mut Manifest) {
-        let Some(runs) = self.spaces.get(&id).map(|s| s.placement.runs().to_vec()) else { return };
-        manifest.spaces.retain(|s| s.id != id.0);
-        let placed = runs.into_iter().filter(|(first, _)| *first != HOLE);
-        manifest.extents_free = merged(manifest.extents_free.iter().copied().chain(placed).collect());
     }
 
     /// Removes the space and frees its extents; no write to them may be in flight.
@@ -473,30 +459,30 @@ impl Volume {
         }
     }
 
-    /// Plans more extents for the space of `page`, which has no room: in the hole that the page lies in, or
-    /// at the space's end. Changes nothing: see [`Volume::grow`]. The caller holds the manifest's lock until
-    /// the growth has taken effect. Below byte `leftovers_to` the HDD may hold earlier data.
-    pub(crate) fn plan_growth(&self, page: PageId, leftovers_to: u64) -> Option<Growth> {
+    /// Plans the next step of a growth of the space of `page`, which has no room: in the hole that the page
+    /// lies in, or at the space's end. Changes nothing: see [`Volume::grow`]. The caller holds the manifest's
+    /// lock until the growth has taken effect.
+    pub(crate) fn plan_growth(&self, page: PageId, ahead: Ahead) -> Option<Growth> {
         let s = self.live(page.space)?;
-        let wanted = u64::from((s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES);
-        let nth = u64::from(page.no / EXTENT_PAGES);
-        let hole = s.placement.hole(nth);
-        let wanted = hole.as_ref().map_or(wanted, |hole| wanted.min(hole.end - nth));
-        let (space, at) = (page.space, hole.map(|_| nth));
-        let extents = self.extents.lock();
-        let run = next_extents(extents.used, &extents.free, wanted);
-        let offset = |extent| DATA_AT + extent * self.extent_bytes();
-        let (bytes, end) = (offset(run.0)..offset(run.0 + run.1), offset(extents.used.max(run.0 + run.1)));
-        let used_before = run.0 < extents.used || bytes.start < leftovers_to;
-        Some(Growth { space, run, at, used_before, bytes, end })
+        Some(Growth::plan(page, s.pages, &s.placement, &self.extents.lock(), ahead))
     }
 
-    /// Gives the space the planned extents.
-    pub(crate) fn grow(&self, growth: Growth) {
-        let Some(mut s) = self.spaces.get_mut(&growth.space) else { return };
+    /// The run of a growth in bytes, and the end of the volume that the HDD must reach for it.
+    pub(crate) fn growth_bytes(&self, growth: &Growth) -> (Range<u64>, u64) {
+        growth.bytes(DATA_AT, self.extent_bytes())
+    }
+
+    /// The end of the volume in bytes.
+    pub(crate) fn end(&self) -> u64 {
+        DATA_AT + self.extents.lock().used * self.extent_bytes()
+    }
+
+    /// Gives the space the planned extents; returns false, without effect, if the plan is outdated.
+    pub(crate) fn grow(&self, growth: &Growth) -> bool {
+        let Some(mut s) = self.spaces.get_mut(&growth.space) else { return false };
         let Extents { used, free } = &mut *self.extents.lock();
         if !take_extents(used, free, growth.run) {
-            return;
+            return false;
         }
         match growth.at {
             None => s.placement.append(growth.run),
@@ -505,6 +491,31 @@ impl Volume {
                 let pages = pages_of((at, growth.run.1));
                 s.note_usable(pages.into_iter().flat_map(|(first, count)| first..first + count));
             }
+        }
+        true
+    }
+
+    /// Takes away the extents of `space` beyond its last page, but none of the first `kept`: no page can be
+    /// created in them any more. [`Volume::give_back_tail`] or [`Volume::restore_tail`] follows.
+    pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64, rules: Rules) -> Tail {
+        let Some(mut s) = self.live_mut(space) else { return Tail::default() };
+        let kept = kept.max(u64::from(s.pages.div_ceil(EXTENT_PAGES)));
+        let runs = rules.cut_tail(&mut s.placement, |placement| placement.truncate(kept));
+        Tail { kept, runs }
+    }
+
+    /// Gives withheld extents to the volume. Returns their byte ranges.
+    pub(crate) fn give_back_tail(&self, tail: &Tail) -> Vec<Range<u64>> {
+        let mut all = self.extents.lock();
+        all.free = merged(all.free.iter().chain(&tail.runs).copied().collect());
+        let at = |extent| DATA_AT + extent * self.extent_bytes();
+        tail.runs.iter().map(|(first, count)| at(*first)..at(first + count)).collect()
+    }
+
+    /// Returns withheld extents to `space`.
+    pub(crate) fn restore_tail(&self, space: SpaceId, tail: &Tail) {
+        if let Some(mut s) = self.spaces.get_mut(&space) {
+            tail.runs.iter().for_each(|run| s.placement.append(*run));
         }
     }
 
@@ -588,7 +599,7 @@ mod tests {
                     match volume.take_page(space).unwrap() {
                         Taken::Page(no, _) => break no,
                         Taken::NoRoom(no) => {
-                            volume.grow(volume.plan_growth(PageId::new(space, no), 0).unwrap());
+                            assert!(volume.grow(&volume.plan_growth(PageId::new(space, no), Ahead::Some).unwrap()));
                         }
                     }
                 };
@@ -603,10 +614,10 @@ mod tests {
     #[test]
     fn a_planned_growth_changes_nothing_and_a_dropped_space_keeps_its_extents_to_the_end() {
         let volume = volume();
-        let plan = |space| volume.plan_growth(PageId::new(space, 0), 0).unwrap();
+        let plan = |space| volume.plan_growth(PageId::new(space, 0), Ahead::Some).unwrap();
         let run = |space| plan(space).run;
         assert_eq!((run(SpaceId(1)), run(SpaceId(2))), ((0, 1), (0, 1)));
-        volume.grow(plan(SpaceId(1)));
+        assert!(volume.grow(&plan(SpaceId(1))));
         volume.begin_drop(SpaceId(1));
         assert_eq!((volume.pages(SpaceId(1)), volume.by_name("a")), (None, None));
         assert_eq!((run(SpaceId(2)), volume.dropping()), ((1, 1), vec![SpaceId(1)]));
@@ -621,7 +632,7 @@ mod tests {
         let page = |space, no| PageId::new(SpaceId(space), no);
         let without = |page| volume.offset(page).is_none().then(|| volume.is_given_up(page));
         for space in [1, 2] {
-            volume.grow(volume.plan_growth(page(space, 0), 0).unwrap());
+            assert!(volume.grow(&volume.plan_growth(page(space, 0), Ahead::Some).unwrap()));
             assert!(matches!(volume.take_page(SpaceId(space)), Some(Taken::Page(0, _))));
         }
         assert_eq!(without(page(1, 0)), None);

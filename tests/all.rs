@@ -42,6 +42,7 @@ mod ssd_life;
 mod stalls;
 mod store;
 mod unreadable;
+mod waiting;
 mod what_if;
 mod write_budget;
 mod zipf;

@@ -123,6 +123,7 @@ fn every_option_has_a_setter_and_reads_back() {
         .redo_span_max(10)
         .ssd_write_budget(11)
         .low_room(12)
+        .page_gap_max(13)
         .exhausted_after(Duration::from_micros(10_001))
         .read_ahead(false)
         .ssd_mode(SsdMode::ReadOnly)

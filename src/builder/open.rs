@@ -1,6 +1,7 @@
 //! Opens a store: the checks, and the order in which the store becomes usable.
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
+use crate::changes::Change;
 use crate::error::OpenError;
 use crate::gate::Gate;
 use crate::id::{id_text, new_id};
@@ -116,7 +117,9 @@ impl Builder {
         }
         // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
         for space in volume.dropping() {
-            meta.change_in_memory(|manifest| volume.record_dropped(space, manifest));
+            let mut ended = Ok(());
+            meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));
+            ended.map_err(|why| OpenError::BadManifest { why: why.to_owned() })?;
             volume.end_drop(space);
         }
         if !was_clean {

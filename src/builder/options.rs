@@ -137,6 +137,14 @@ options! {
     /// too. Openings and growths log a warning when room becomes low; [`Stats::room`](crate::Stats::room)
     /// reports it at any time. 0 disables the alarm. Default: 256 MiB.
     low_room(u64): u64 = 256 << 20;
+    /// The maximum number of pages that a new page's number may skip beyond the room that its space has:
+    /// [`create`](crate::PageStore::create) and the like reserve room for the skipped pages too, so a wrong
+    /// number could otherwise take the whole disk. A number further away is
+    /// [`Error::PageGap`](crate::Error::PageGap). Room is durable before its pages exist, so redo after a
+    /// crash may create the pages that existed in any order, whatever their numbers. Raise it for an engine
+    /// that places pages far apart, or that redoes a long log onto a restored backup out of order. Default:
+    /// 65,536 (1 GiB of pages of the default size).
+    page_gap_max(u32): u32 = 65_536;
     /// How long a request waits for a frame when all are pinned or dirty before it fails, in milliseconds.
     /// Default: 10,000.
     exhausted_after_ms: u64 = 10_000;

@@ -303,4 +303,13 @@ async fn growing_makes_room(device: &dyn Device, growth: Growth) {
     assert!(read(device, size, PAGE).await == vec![0; PAGE], "new bytes do not read as zeros");
     write_bytes(device, larger - PAGE as u64, &pattern(1, PAGE)).await;
     assert!(read(device, larger - PAGE as u64, PAGE).await == pattern(1, PAGE), "the last page");
+    device.cut(2 * larger).expect("nothing to give back");
+    assert_eq!(device.size(), larger, "cutting to more than the size changes it");
+    device.cut(size).expect("giving back");
+    assert!([size, larger].contains(&device.size()), "the size after a cut");
+    let kept = device.size() == larger;
+    device.grow(larger).expect("growth after a cut");
+    assert_eq!(device.size(), larger, "the size after a cut and a growth");
+    let last = read(device, larger - PAGE as u64, PAGE).await;
+    assert!(kept || last == vec![0; PAGE], "what was cut off came back");
 }

@@ -53,8 +53,17 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// a metadata operation that is rare (one per extent).
     ///
     /// # Errors
-    /// The space is not available.
+    /// The space is not available: the size and the space in use are as before.
     fn grow(&self, bytes: u64) -> Result<(), DeviceError>;
+
+    /// Gives back the space beyond `bytes` that [`Device::grow`] reserved. No operation on it may be in
+    /// flight. A device that cannot shrink keeps its size. Default: it keeps its size.
+    ///
+    /// # Errors
+    /// The system refused it; the size is as before.
+    fn cut(&self, _bytes: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Informs the device that the contents of a range are not needed (TRIM, hole punch). A hint; reads of
     /// the range return arbitrary bytes until it is written again.

@@ -114,6 +114,11 @@ impl Device for FencedDevice {
         grown.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), bytes)))
     }
 
+    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
+        let cut = self.fence.while_open(|| self.inner.cut(bytes));
+        cut.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), 0)))
+    }
+
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         let operation = self.operation(IoOp::Discard, IoClass::Meta, offset, len);
         self.start(operation, |inner| inner.discard(offset, len))

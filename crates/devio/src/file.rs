@@ -9,7 +9,7 @@ use crate::{
     Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
     Occupancy, RecentCosts,
 };
-use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, ftruncate};
 use std::fmt::Debug;
 use std::future::ready;
 use std::os::fd::OwnedFd;
@@ -93,6 +93,7 @@ impl<I: Issuer> Device for FileDevice<I> {
     delegate! { self => self.0.file();
         fn size() -> u64;
         fn grow(bytes: u64) -> Result<(), DeviceError>;
+        fn cut(bytes: u64) -> Result<(), DeviceError>;
     }
 
     delegate! { self => self.0.file().meter.recorder;
@@ -206,7 +207,31 @@ impl RawFile {
         }
     }
 
+    /// See [`Device::cut`](crate::Device::cut).
+    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
+        let size = self.size();
+        if self.block_device || bytes >= size {
+            return Ok(());
+        }
+        match ftruncate(&self.fd, bytes) {
+            Ok(()) => {
+                self.size.store(bytes, Ordering::Release);
+                Ok(())
+            }
+            Err(errno) => {
+                let spot = Spot { op: IoOp::Grow, offset: bytes, len: size - bytes };
+                Err(self.meter.fail(spot, kind_of(errno.raw_os_error())))
+            }
+        }
+    }
+
     fn extend(&self, from: u64, to: u64) -> Result<(), DeviceErrorKind> {
+        // A reservation that cannot succeed would take all that is left, and for a moment fail every other
+        // write to the file system.
+        if fstatvfs(&self.fd).is_ok_and(|room| to - from > room.f_bfree.saturating_mul(room.f_frsize)) {
+            return Err(DeviceErrorKind::NoSpace);
+        }
+        let was = fstat(&self.fd).map_err(|errno| kind_of(errno.raw_os_error()))?.st_size as u64;
         loop {
             match fallocate(&self.fd, FallocateFlags::empty(), from, to - from) {
                 Ok(()) => return Ok(()),
@@ -214,7 +239,13 @@ impl RawFile {
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                     return ftruncate(&self.fd, to).map_err(|errno| kind_of(errno.raw_os_error()));
                 }
-                Err(errno) => return Err(kind_of(errno.raw_os_error())),
+                Err(errno) => {
+                    // Some file systems, such as ext4, keep what they had reserved before they failed.
+                    if let Err(error) = ftruncate(&self.fd, was) {
+                        tracing::warn!(device = %self.meter.name, %error, "a failed growth was not undone");
+                    }
+                    return Err(kind_of(errno.raw_os_error()));
+                }
             }
         }
     }

@@ -182,6 +182,10 @@ pub enum Mutation {
     FreeUnrecorded,
     /// Extents are given back while their page numbers can still be reused: a page in use loses its home.
     GivenBackInUse,
+    /// Extents beyond a space's last page are given back while pages can be created in them.
+    TailInUse,
+    /// A removal waits for guards while it holds the manifest's mutex.
+    GuardsAwaitedLocked,
     /// The stamp up to which a backup claims to have copied is larger than the one drawn before its pages
     /// were read. Write a page meanwhile: the next backup omits it.
     BackupUptoLate,
@@ -286,6 +290,8 @@ impl Mutation {
     /// - `CleanerSleeps`: `log_gate.rs`, `a_cleaner_that_sleeps_out_its_pause_holds_a_request_up`
     /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
+    /// - `TailInUse`: `growth.rs`, `extents_beyond_the_last_page_given_back_in_use_have_two_owners`
+    /// - `GuardsAwaitedLocked`: `waiting.rs`, `a_removal_that_waits_for_guards_locked_never_ends`
     /// - `AppendedInDoubt`: `records.rs`, `a_record_appended_in_doubt_gives_an_extent_twice`
     /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
     /// - `HomesTrusted`: `failed_flush.rs`, `after_a_failed_hdd_flush_a_page_reads_as_it_was_written`
@@ -314,6 +320,8 @@ impl Mutation {
         Self::UnreadableIsEmpty,
         Self::OpeningGrows,
         Self::SlackGivenAway,
+        Self::TailInUse,
+        Self::GuardsAwaitedLocked,
         Self::AppendedInDoubt,
         Self::RewriteWaits,
         Self::AttachInDoubt,

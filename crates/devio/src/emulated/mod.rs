@@ -201,6 +201,7 @@ impl Device for EmulatedDevice {
     delegate! { self => self.shared.inner;
         fn size() -> u64;
         fn grow(bytes: u64) -> Result<(), DeviceError>;
+        fn cut(bytes: u64) -> Result<(), DeviceError>;
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;

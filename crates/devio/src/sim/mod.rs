@@ -474,6 +474,16 @@ impl Device for SimDevice {
         grown.map_err(|kind| self.shared.meter.fail(spot, kind))
     }
 
+    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
+        let mut state = self.shared.state.lock();
+        let size = state.extent.size;
+        if bytes < size {
+            state.cache.discard(bytes, size - bytes);
+            state.extent.size = bytes;
+        }
+        Ok(())
+    }
+
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         self.unbuffered(IoOp::Discard, offset, len, IoClass::Meta)
     }

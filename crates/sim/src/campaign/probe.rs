@@ -599,6 +599,10 @@ impl Device for Watched {
         grown
     }
 
+    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
+        self.inner().cut(bytes)
+    }
+
     fn discard(
         &self,
         offset: u64,

@@ -1,0 +1,239 @@
+//! Calls that wait for guards, beside tasks that hold guards and call the store: none waits for ever.
+
+use crate::fixture::{Fixture, PAGES, fill, grown, polled, read};
+use pagetier::{Builder, Error, Lsn, PageId, PageStore, SpaceId};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longer than any call may take.
+const LONG: Duration = Duration::from_secs(600);
+
+type Call = for<'a> fn(&'a PageStore, SpaceId) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+
+/// What a task may call while it holds a shared guard of a page in another space.
+const CALLS: [(&str, Call); 11] = [
+    ("allocate", |store, space| {
+        Box::pin(async move {
+            for _ in 0..130 {
+                drop(store.allocate(space).await?);
+            }
+            Ok(())
+        })
+    }),
+    ("create", |store, space| {
+        Box::pin(async move { store.create(PageId::new(space, 3000)).await.map(drop) })
+    }),
+    ("recreate", |store, space| {
+        Box::pin(async move { store.recreate(PageId::new(space, 3000)).await.map(drop) })
+    }),
+    ("create a space", |store, _| Box::pin(async move { store.spaces().create("new").await.map(drop) })),
+    ("remove", |store, space| Box::pin(async move { store.spaces().remove(space).await })),
+    ("free", |store, space| Box::pin(async move { store.spaces().free(space, 0..20).await.map(drop) })),
+    ("shrink", |store, space| Box::pin(async move { store.spaces().shrink(space).await.map(drop) })),
+    ("sync", |store, _| Box::pin(async move { store.sync().await })),
+    ("flush_to", |store, _| Box::pin(async move { store.flush_to(Lsn(9)).await })),
+    ("flush", |store, _| Box::pin(async move { store.flush().await })),
+    ("acknowledge_loss", |store, _| Box::pin(async move { store.ssd().acknowledge_loss().await })),
+];
+
+/// A store with a space that is to be removed, and another one.
+async fn two_spaces(builder: Builder) -> (Arc<PageStore>, SpaceId, SpaceId) {
+    let store = builder.open().await.unwrap();
+    let space = grown(&store).await;
+    let other = store.spaces().create("other").await.unwrap();
+    for no in 0..20 {
+        fill(&mut store.allocate(other).await.unwrap(), no, 1);
+    }
+    store.sync().await.unwrap();
+    (Arc::new(store), space, other)
+}
+
+/// A removal waits for a guard whose task makes the call. Returns whether all came to an end.
+async fn removed_beside(builder: Builder, call: Call, mutable: bool) -> bool {
+    let (store, space, other) = two_spaces(builder).await;
+    let page = PageId::new(space, 5);
+    let (shared, changed) = if mutable {
+        let mut guard = store.get_mut(page).await.unwrap();
+        fill(&mut guard, 5, 2);
+        (None, Some(guard))
+    } else {
+        (Some(store.get(page).await.unwrap()), None)
+    };
+    let removing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.spaces().remove(space).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!removing.is_finished(), "it does not wait for the guard");
+    let called = tokio::time::timeout(LONG, call(&store, other)).await;
+    drop((shared, changed));
+    let removed = tokio::time::timeout(LONG, removing).await;
+    match (called, removed) {
+        (Ok(called), Ok(removed)) => {
+            called.unwrap();
+            removed.unwrap().unwrap();
+            assert!(matches!(store.get(page).await, Err(Error::NoSuchPage { .. })));
+            store.shutdown().await.unwrap();
+            true
+        }
+        _ => false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_waits_for_a_guard_holds_nothing_up() {
+    for (name, call) in CALLS {
+        assert!(removed_beside(Fixture::new().builder(), call, false).await, "{name}");
+        // `sync` and `flush_to` wait for exclusive guards of changed pages themselves.
+        if !["sync", "flush_to"].contains(&name) {
+            assert!(removed_beside(Fixture::new().builder(), call, true).await, "{name}, exclusive");
+        }
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_waits_for_guards_locked_never_ends() {
+    let broken = Some(pagetier_ssdcache::Mutation::GuardsAwaitedLocked);
+    let fixture = Fixture::new();
+    assert!(!removed_beside(fixture.builder().mutation(broken), CALLS[0].1, false).await, "unnoticed");
+}
+
+/// The bulk insert: tasks that hold a guard in the space and allocate pages of it, until it is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_space_is_removed_under_bulk_inserts() {
+    for _ in 0..8 {
+        let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+        let (store, space, _) = two_spaces(fixture.builder()).await;
+        let inserts: Vec<_> = (0..4)
+            .map(|task| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move {
+                    loop {
+                        let Ok(held) = store.get(PageId::new(space, task)).await else { return };
+                        for _ in 0..40 {
+                            match store.allocate(space).await {
+                                Ok(mut page) => page[0] = 1,
+                                Err(Error::NoSuchSpace { .. } | Error::NoSuchPage { .. }) => return,
+                                Err(other) => panic!("{other}"),
+                            }
+                        }
+                        drop(held);
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let all = async {
+            store.spaces().remove(space).await.unwrap();
+            for insert in inserts {
+                insert.await.unwrap();
+            }
+            store.spaces().create("t").await.unwrap();
+            store.shutdown().await.unwrap();
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("a deadlock");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_though_a_removal_and_a_guards_task_are_under_way() {
+    let fixture = Fixture::new();
+    let (store, space, other) = two_spaces(fixture.builder()).await;
+    let guard = store.get(PageId::new(space, 5)).await.unwrap();
+    let spawned = |what: &'static str| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            if what == "remove" { store.spaces().remove(space).await } else { store.shutdown().await }
+        })
+    };
+    let (removing, ending) = (spawned("remove"), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        spawned("shutdown")
+    });
+    let ending = ending.await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let called = async {
+        for no in 20..200 {
+            store.create(PageId::new(other, no)).await?;
+        }
+        Ok(())
+    };
+    let called: Result<(), Error> = tokio::time::timeout(LONG, called).await.expect("a deadlock");
+    assert!(matches!(called, Err(Error::Closed)), "{called:?}");
+    drop(guard);
+    removing.await.unwrap().unwrap();
+    ending.await.unwrap().unwrap();
+    let store = fixture.open().await;
+    assert_eq!(store.spaces().find("t"), None);
+    assert_eq!(read(&store, other, 3).await.unwrap(), 1);
+}
+
+/// A shutdown waits for an exclusive guard, and its task changes the SSD's mode.
+#[tokio::test(start_paused = true)]
+async fn a_call_for_the_ssd_beside_a_shutdown_is_refused_and_does_not_wait() {
+    for nth in 0..3 {
+        let fixture = Fixture::new();
+        let (store, space, _) = two_spaces(fixture.builder()).await;
+        let mut guard = store.get_mut(PageId::new(space, 5)).await.unwrap();
+        fill(&mut guard, 5, 7);
+        let ending = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.shutdown().await }
+        });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!ending.is_finished());
+        let called = async {
+            match nth {
+                0 => store.ssd().abandon().await.map(drop),
+                1 => store.ssd().readmit().await.map(drop),
+                _ => store.policies().set_ssd("lru2").await,
+            }
+        };
+        let called = tokio::time::timeout(LONG, called).await.expect("a deadlock");
+        assert!(matches!(called, Err(Error::Closed)), "{called:?}");
+        drop(guard);
+        ending.await.unwrap().unwrap();
+        assert_eq!(read(&fixture.open().await, space, 5).await.unwrap(), 7);
+    }
+}
+
+/// Two removals of one space meet, and one of them is dropped at any await.
+#[tokio::test(start_paused = true)]
+async fn two_removals_of_a_space_both_end() {
+    for polls in 0..12 {
+        let fixture = Fixture::new();
+        let (store, space, other) = two_spaces(fixture.builder()).await;
+        let guard = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move {
+                let _guard = store.get(PageId::new(space, 5)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        tokio::task::yield_now().await;
+        let second = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.spaces().remove(space).await }
+        });
+        tokio::time::sleep(Duration::from_millis(polls)).await;
+        let first = polled(polls, store.spaces().remove(space)).await;
+        guard.await.unwrap();
+        for removed in [first, Some(second.await.unwrap())].into_iter().flatten() {
+            assert!(matches!(removed, Ok(()) | Err(Error::NoSuchSpace { .. })), "{removed:?}");
+        }
+        assert_eq!(store.spaces().find("t"), None);
+        // Its name is free, and its room serves others.
+        let size = pagetier_devio::Device::size(&*fixture.hdd);
+        let again = store.spaces().create("t").await.unwrap();
+        for no in 0..PAGES {
+            fill(&mut store.allocate(again).await.unwrap(), no, 3);
+        }
+        assert_eq!(pagetier_devio::Device::size(&*fixture.hdd), size);
+        store.sync().await.unwrap();
+        let store = fixture.after_power_cut(polls).open().await;
+        assert_eq!((read(&store, again, 9).await.unwrap(), read(&store, other, 3).await.unwrap()), (3, 1));
+    }
+}
