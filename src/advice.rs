@@ -77,6 +77,7 @@ impl Error {
     pub fn page(&self) -> Option<PageId> {
         match self {
             Self::NoSuchPage { page }
+            | Self::PageGap { page, .. }
             | Self::Pool(
                 PoolError::Tier(
                     TierError::NoSuchPage { page }

@@ -6,7 +6,7 @@ use pagetier_page::Lsn;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;

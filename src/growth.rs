@@ -108,11 +108,12 @@ impl Shared {
         if meta.hdd_bytes_durable >= end {
             return Ok(());
         }
-        if self.hdd.size() < end {
+        let size = self.hdd.size();
+        if size < end {
             // Grow by more than is needed, so that the file grows rarely. But on a disk that is nearly full
             // the rest belongs to others: the manifest, the SSD's file, other programs.
-            let free = self.room().hdd_free_bytes.unwrap_or(u64::MAX);
-            let ahead = (end / 8).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1).min(free / 8);
+            let rest = self.room().hdd_free_bytes.unwrap_or(u64::MAX).saturating_sub(end - size);
+            let ahead = (end / 8).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1).min(rest / 8) & !4095;
             if self.hdd.grow(end + ahead).is_err() {
                 self.hdd.grow(end)?;
             }
@@ -126,19 +127,19 @@ impl Shared {
     /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
     /// HDD `hdd_bytes` bytes.
     fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
-        // A record that failed may be in the file nevertheless, and name what is given back here. So nothing
-        // is given back until the manifest is certain again.
-        let undone = self.cut_tail(space, extents, meta).and_then(|_| meta.settle(&self.volume));
-        if let Err(error) = undone {
-            tracing::warn!(%space, %error, "a failed growth keeps its room until the space shrinks");
+        if let Err(error) = self.cut_tail(space, extents, meta) {
+            tracing::warn!(%space, %error, "a failed growth keeps its extents until the space shrinks");
             return;
         }
         let bytes = self.volume.end().max(hdd_bytes);
-        if bytes < self.hdd.size() {
-            match self.hdd.cut(bytes) {
-                Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
-                Err(error) => tracing::warn!(%error, "a failed growth keeps its room on the HDD"),
-            }
+        if bytes >= self.hdd.size() {
+            return;
+        }
+        // The record that failed may be in the file nevertheless: a store whose manifest names more than the
+        // HDD has does not open. So the HDD is cut only once the manifest is certain again.
+        match meta.settle(&self.volume).and_then(|()| Ok(self.hdd.cut(bytes)?)) {
+            Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
+            Err(error) => tracing::warn!(%error, "a failed growth keeps its room on the HDD"),
         }
     }
 

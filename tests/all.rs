@@ -36,6 +36,7 @@ mod resizing;
 mod rewriting;
 mod scrub;
 mod shutdown;
+mod sparse;
 mod ssd_calls;
 mod ssd_crash;
 mod ssd_life;

@@ -9,6 +9,10 @@ use crate::mounted::{KINDS, SmallDisk, skip};
 use pagetier::{
     Backend, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
 };
+use pagetier_devio::{OpenOptions, open_file};
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 /// Pages written before the disk is full.
@@ -225,6 +229,156 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
         store.spaces().remove(created[0]).await.unwrap();
         store.close().await.unwrap();
         open().await.unwrap().close().await.unwrap();
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// The bytes free in the file system of `path`.
+fn free_bytes(path: &Path) -> u64 {
+    let system = rustix::fs::statvfs(path).unwrap();
+    system.f_bavail * system.f_frsize
+}
+
+/// An SSD larger than the disk: the opening fails, and takes nothing.
+#[tokio::test]
+async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
+    for kind in KINDS {
+        for io in [Backend::Auto, Backend::Threads] {
+            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let disk = match SmallDisk::mount(folder.path(), kind) {
+                Ok(disk) => disk,
+                Err(why) => return skip(&why),
+            };
+            let builder = |bytes| {
+                let builder = PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20);
+                builder.ssd_bytes(bytes).io(io)
+            };
+            let free = free_bytes(&disk.mount);
+            for bytes in [free + MIB, 4 * free, 1 << 40] {
+                let error = builder(bytes).open().await.map(drop).unwrap_err();
+                let full = |error: &OpenError| match error {
+                    OpenError::Device(device) => matches!(device.kind, DeviceErrorKind::NoSpace),
+                    OpenError::PoolTooSmall { .. } => true,
+                    _ => false,
+                };
+                assert!(full(&error), "{kind}: {error}");
+                let left = free_bytes(&disk.mount);
+                assert!(left + 3 * MIB > free, "{kind}: {left} of {free} bytes left for {bytes}");
+            }
+            builder(6 << 20).open().await.unwrap().close().await.unwrap();
+        }
+    }
+}
+
+/// Free room in single blocks: reserving all of it needs more blocks for the file's map, so it fails midway.
+#[test]
+fn a_growth_that_the_file_system_refuses_midway_keeps_nothing() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let disk = match SmallDisk::mount(folder.path(), "ext4") {
+        Ok(disk) => disk,
+        Err(why) => return skip(&why),
+    };
+    let comb = File::create(disk.mount.join("comb")).unwrap();
+    rustix::fs::fallocate(&comb, FallocateFlags::empty(), 0, 32 * MIB).unwrap();
+    let path = disk.mount.join("device");
+    let device = open_file(&path, &OpenOptions { create: true, ..OpenOptions::default() }).unwrap().device;
+    device.grow(4096).unwrap();
+    disk.fill_up();
+    for at in (0..32 * MIB).step_by(8192) {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&comb, mode, at, 4096).unwrap();
+    }
+    rustix::fs::fsync(&comb).unwrap();
+    let free = free_bytes(&disk.mount);
+    assert!(free > 14 * MIB, "{free}");
+    let error = device.grow(4096 + free).unwrap_err();
+    assert!(matches!(error.kind, DeviceErrorKind::NoSpace), "{error}");
+    assert_eq!((device.size(), path.metadata().unwrap().len()), (4096, 4096));
+    assert!(free_bytes(&disk.mount) + (64 << 10) > free, "{} of {free}", free_bytes(&disk.mount));
+    device.grow(4096 + free / 2).unwrap();
+    device.cut(8192).unwrap();
+    assert_eq!((device.size(), path.metadata().unwrap().len()), (8192, 8192));
+    assert!(free_bytes(&disk.mount) > free - MIB);
+}
+
+/// A store with one page, whose pages may lie any distance apart.
+async fn sparse(disk: &SmallDisk) -> (PageStore, SpaceId) {
+    let builder = PageStore::builder().directory(disk.mount.join("store")).ssd_bytes(4 << 20);
+    let builder = builder.pool_bytes(3 << 20).page_bytes(4096).page_gap_max(u32::MAX);
+    let store = builder.open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(0, 1));
+    store.sync().await.unwrap();
+    (store, space)
+}
+
+/// On a disk that is nearly full, a growth takes what it needs and leaves the rest to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_growth_on_a_nearly_full_disk_leaves_the_rest() {
+    for kind in KINDS {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let disk = match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => disk,
+            Err(why) => return skip(&why),
+        };
+        let (store, space) = sparse(&disk).await;
+        let file = File::create(disk.mount.join("others")).unwrap();
+        let others = free_bytes(&disk.mount) - 26 * MIB;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, others).unwrap();
+        let before = free_bytes(&disk.mount);
+        let hdd = || disk.mount.join("store/hdd.vol").metadata().unwrap().len();
+        let (size, needed) = (hdd(), 23 * MIB);
+        store.create(PageId::new(space, (needed / 4096) as u32 - 1)).await.unwrap();
+        let (took, left) = (hdd() - size, free_bytes(&disk.mount));
+        assert!(took <= needed + MIB && left >= 2 * MIB, "{kind}: {took} bytes for {needed}, {left} of {before} left");
+        store.close().await.unwrap();
+    }
+}
+
+/// Wrong numbers, while other tasks and other programs use the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_page_number_takes_nothing_of_the_disk() {
+    for kind in KINDS {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let disk = match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => disk,
+            Err(why) => return skip(&why),
+        };
+        let (store, space) = sparse(&disk).await;
+        let other = store.spaces().create("u").await.unwrap();
+        let wrong = [4_000_000_000, u32::MAX - 1, 1 << 20];
+        let free = free_bytes(&disk.mount);
+        let hdd = || disk.mount.join("store/hdd.vol").metadata().unwrap().len();
+        let size = hdd();
+        let refused = async |no| {
+            let error = store.create(PageId::new(space, no)).await.map(drop).unwrap_err();
+            assert!(reports_a_full_disk(&error), "{kind}: {no}: {error}");
+        };
+        for no in wrong {
+            refused(no).await;
+        }
+        assert_eq!((hdd(), free_bytes(&disk.mount)), (size, free), "{kind}");
+        let used = async {
+            for no in 0..PAGES {
+                store.create(PageId::new(other, no)).await.unwrap()[..8].copy_from_slice(&word(no, 1));
+                std::fs::write(disk.mount.join("theirs"), [1; 8192]).unwrap();
+            }
+        };
+        let misused = async {
+            for no in wrong.into_iter().cycle().take(60) {
+                refused(no).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::join!(used, misused);
+        store.sync().await.unwrap();
+        drop(store);
+        let store = PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20);
+        let store = store.open().await.unwrap();
+        check(&store, other, PAGES, |_| 1).await;
+        check(&store, space, 1, |_| 1).await;
+        store.close().await.unwrap();
     }
 }
 

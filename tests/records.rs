@@ -90,9 +90,9 @@ async fn rot_of_the_manifest_costs_no_record_or_is_an_error() {
     assert!(refused >= 1 && opened > 2 * refused, "{opened} in all, {refused} refused");
 }
 
-/// A manifest of format 2 has no records.
+/// A manifest of format 2 has no records, and one of format 3 not all of them.
 #[tokio::test(start_paused = true)]
-async fn a_manifest_of_the_previous_format_opens_and_is_written_in_the_present_one() {
+async fn a_manifest_of_a_previous_format_opens_and_is_written_in_the_present_one() {
     let fixture = Fixture::new();
     let space = with_a_tail(&fixture).await;
     fixture.open().await.close().await.unwrap();
@@ -102,21 +102,26 @@ async fn a_manifest_of_the_previous_format_opens_and_is_written_in_the_present_o
         let fields: serde_json::Value = serde_json::from_slice(&line).unwrap();
         (fields["format"].as_u64().unwrap(), fields)
     };
-    let (now, mut fields) = format(&fixture.manifest);
-    assert_eq!(now, 3);
-    fields["format"] = 2.into();
-    let spaces = fields["spaces"].as_array_mut().unwrap();
-    spaces.iter_mut().for_each(|space| drop(space.as_object_mut().unwrap().remove("free")));
-    let json = serde_json::to_vec(&fields).unwrap();
-    let sum = crc32c::crc32c(&json);
-    let bytes = [&json[..], format!("\ncrc32c {sum:08x}\n").as_bytes()].concat();
-    let mut old = fixture.after_power_cut(1);
-    old.manifest = Arc::new(MemoryManifest::from_bytes(bytes));
-    let store = old.open().await;
-    assert_eq!(store.spaces().list()[0].free, 0);
-    assert!(append(&store, space).await);
-    store.close().await.unwrap();
-    assert_eq!(format(&old.manifest).0, 3);
+    let (now, fields) = format(&fixture.manifest);
+    assert_eq!(now, 4);
+    for previous in [2, 3] {
+        let mut fields = fields.clone();
+        fields["format"] = previous.into();
+        if previous == 2 {
+            let spaces = fields["spaces"].as_array_mut().unwrap();
+            spaces.iter_mut().for_each(|space| drop(space.as_object_mut().unwrap().remove("free")));
+        }
+        let json = serde_json::to_vec(&fields).unwrap();
+        let sum = crc32c::crc32c(&json);
+        let bytes = [&json[..], format!("\ncrc32c {sum:08x}\n").as_bytes()].concat();
+        let mut old = fixture.after_power_cut(1);
+        old.manifest = Arc::new(MemoryManifest::from_bytes(bytes));
+        let store = old.open().await;
+        assert_eq!(store.spaces().list()[0].free > 0, previous == 3);
+        assert!(append(&store, space).await);
+        store.close().await.unwrap();
+        assert_eq!(format(&old.manifest).0, 4);
+    }
 }
 
 /// A growth takes effect but reports a failure; then another space grows. Returns the result of the next
@@ -129,6 +134,9 @@ async fn growth_in_doubt(broken: bool) -> Result<(), OpenError> {
     let _ = broken;
     let store = builder.open().await.unwrap();
     let spaces = [store.spaces().create("a").await.unwrap(), store.spaces().create("b").await.unwrap()];
+    // The HDD grows ahead: the growth in doubt needs no more of it, so nothing of it is given back.
+    let first = store.spaces().create("c").await.unwrap();
+    assert!(append(&store, first).await);
     fixture.manifest.fail_saves(0, 1, true);
     assert!(!append(&store, spaces[0]).await);
     assert!(append(&store, spaces[1]).await);

@@ -290,7 +290,7 @@ impl Mutation {
     /// - `CleanerSleeps`: `log_gate.rs`, `a_cleaner_that_sleeps_out_its_pause_holds_a_request_up`
     /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
-    /// - `TailInUse`: `growth.rs`, `extents_beyond_the_last_page_given_back_in_use_have_two_owners`
+    /// - `TailInUse`: `sparse.rs`, `extents_beyond_the_last_page_given_back_in_use_have_two_owners`
     /// - `GuardsAwaitedLocked`: `waiting.rs`, `a_removal_that_waits_for_guards_locked_never_ends`
     /// - `AppendedInDoubt`: `records.rs`, `a_record_appended_in_doubt_gives_an_extent_twice`
     /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
