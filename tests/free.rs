@@ -390,6 +390,88 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
     }
 }
 
+/// While a space shrinks, no number of the extents that it gives back is used again.
+#[tokio::test(start_paused = true)]
+async fn numbers_of_extents_that_are_given_back_are_withheld_meanwhile() {
+    for seed in 0..3 {
+        let fixture = Fixture::new();
+        let store = Arc::new(written(&fixture).await);
+        // All of the second and third extent, and some pages of the first.
+        store.spaces().free(SPACE, 60..192).await.unwrap();
+        store.sync().await.unwrap();
+        // The shrinking waits for a flush of the HDD.
+        let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Flush).times(1);
+        fixture.hdd.inject(slow);
+        let shrinking = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.spaces().shrink(SPACE).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!shrinking.is_finished());
+        let mut numbers = Vec::new();
+        for _ in 0..6 {
+            let mut page = store.allocate(SPACE).await.unwrap();
+            let no = page.id().no;
+            fill(&mut page, no, 2);
+            numbers.push(no);
+        }
+        assert_eq!(numbers, [60, 61, 62, 63, 300, 301], "not those that are being given back");
+        // A call for such a number waits until the space grows for it again.
+        fill(&mut store.create(at(100)).await.unwrap(), 100, 2);
+        assert_eq!(shrinking.await.unwrap().unwrap(), 2 * 64 * fixture::PAGE);
+        numbers.push(100);
+        let other = store.spaces().create("u").await.unwrap();
+        for no in 0..200 {
+            fill(&mut store.allocate(other).await.unwrap(), no, 4);
+        }
+        store.sync().await.unwrap();
+        let crashed = fixture.after_power_cut(seed).open().await;
+        for store in [&*store, &crashed] {
+            for no in &numbers {
+                assert_eq!(read(store, SPACE, *no).await.unwrap(), 2);
+            }
+            for no in 0..200 {
+                assert_eq!(read(store, other, no).await.unwrap(), 4);
+            }
+            assert!(is_absent(store, 150).await);
+        }
+    }
+}
+
+/// A reused page was written, but its reuse could not be recorded; then it is discarded. What is below
+/// memory is from before it was freed, and is neither read nor brought back by a crash.
+#[tokio::test(start_paused = true)]
+async fn a_discarded_page_does_not_return_to_its_life_before_it_was_freed() {
+    for written_again in [false, true] {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        // The home has version 1.
+        assert!(store.ssd().drain(pagetier::Drain::new()).await.stopped_by.is_none());
+        store.free(at(8)).await.unwrap();
+        fill(&mut store.create(at(8)).await.unwrap(), 8, 2);
+        fixture.manifest.fail_saves(0, 1, false);
+        assert!(store.sync().await.is_err(), "the reuse is not recorded");
+        store.discard(at(8)).await.unwrap();
+        assert!(is_absent(&store, 8).await, "its earlier life");
+        if written_again {
+            fill(&mut store.create(at(8)).await.unwrap(), 8, 3);
+        }
+        store.sync().await.unwrap();
+        let crashed = fixture.after_power_cut(2).open().await;
+        for store in [&store, &crashed] {
+            if written_again {
+                assert_eq!(read(store, SPACE, 8).await.unwrap(), 3);
+            } else {
+                assert!(is_absent(store, 8).await, "its earlier life, after a sync");
+            }
+        }
+        drop(store);
+        if !written_again {
+            assert_eq!(crashed.allocate(SPACE).await.unwrap().id().no, 8, "it is still free on disk");
+        }
+    }
+}
+
 // ---- under load
 
 /// The states of a page, in order: a version, or absent.

@@ -2,7 +2,10 @@
 //! delays nothing once it works again.
 
 use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
-use pagetier::{Builder, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{
+    Builder, Error, Exhausted, GateError, GateFuture, GatePanic, LogGate, Loss, Lsn, PageId, PageStore,
+    PoolError, SpaceId,
+};
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -213,5 +216,77 @@ async fn a_change_counts_from_its_lsn_or_from_the_drop_of_its_guard() {
         assert_eq!(redo_from().await, lsn, "page {no}");
         store.flush_to(end).await.unwrap();
         assert_eq!(redo_from().await, end);
+    }
+}
+
+/// A log whose gate panics: in the call, or in its future.
+#[derive(Default)]
+struct Panics {
+    at: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl LogGate for Panics {
+    fn make_durable(&self, _: Lsn) -> GateFuture<'_> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let at = self.at.load(Ordering::Relaxed);
+        assert!(at != 1, "the call fails its assertion");
+        Box::pin(async move {
+            sleep(Duration::from_millis(1)).await;
+            assert!(at != 2, "the future fails its assertion {at}");
+            Ok(())
+        })
+    }
+}
+
+/// The message of the gate's panic, where the error has one.
+fn panic_in(error: &Error) -> Option<String> {
+    let source = match error {
+        Error::Pool(PoolError::Log { source, .. }) => source,
+        Error::Pool(PoolError::Exhausted { why, .. }) => match &**why {
+            Exhausted::Log { source, .. } => source,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    source.downcast_ref::<GatePanic>().map(|panic| panic.message.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
+    for (at, message) in [(1, "the call fails its assertion"), (2, "the future fails its assertion 2")] {
+        let (fixture, gate) = (Fixture::new(), Arc::new(Panics::default()));
+        let store = fixture.builder().log_gate(Arc::clone(&gate) as Arc<dyn LogGate>).open().await.unwrap();
+        let space = grown(&store).await;
+        gate.at.store(at, Ordering::Relaxed);
+        write(&store, space, 3, 2).await.unwrap();
+        for result in [
+            store.sync().await,
+            store.flush_to(Lsn(u64::MAX - 1)).await,
+            store.spaces().free(space, 0..1).await.map(drop),
+        ] {
+            if let Err(error) = result {
+                assert_eq!(panic_in(&error).as_deref(), Some(message), "{error}");
+                assert!(error.to_string().contains(message), "{error}");
+            }
+        }
+        assert!(store.sync().await.is_err());
+        // Every frame is dirty: a request for one says why.
+        let mut no = 10;
+        let exhausted = loop {
+            match write(&store, space, no % PAGES, 2).await {
+                Ok(()) => no += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(panic_in(&exhausted).as_deref(), Some(message), "{exhausted}");
+        gate.at.store(0, Ordering::Relaxed);
+        store.sync().await.unwrap();
+        assert_eq!(read(&fixture.after_power_cut(1).open().await, space, 3).await.unwrap(), 2);
+        // A shutdown reports it, too.
+        gate.at.store(at, Ordering::Relaxed);
+        write(&store, space, 3, 4).await.unwrap();
+        let ended = store.shutdown().await.unwrap_err();
+        assert_eq!(panic_in(&ended).as_deref(), Some(message), "{ended}");
     }
 }
