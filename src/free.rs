@@ -18,7 +18,7 @@ use crate::page_runs::PageRuns;
 use crate::shared::Shared;
 use crate::spaces::Spaces;
 use crate::store::PageStore;
-use crate::volume::pages_of;
+use crate::volume::{Volume, pages_of};
 use pagetier_bufpool::Tier;
 use pagetier_devio::task;
 use pagetier_page::{PageId, SpaceId};
@@ -135,9 +135,11 @@ impl Shared {
         if self.builder.rules().gives_back_in_use() {
             self.volume.end_free(space, &pages);
         }
+        // No copies of these pages exist: they left when the pages were freed.
+        let withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
         let mut given = Vec::new();
         let result = self.give_back(space, &extents, &mut meta, &mut given).await;
-        self.volume.end_free(space, &pages);
+        drop(withheld);
         for range in &given {
             // Only a hint: a failure loses nothing but room in the file system.
             if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
@@ -177,19 +179,21 @@ impl Shared {
         }
         let result = self.begin_free(space, (pages, unlisted), &mut meta, &mut freed).await;
         drop(meta);
-        self.drop_copies(space, &freed).await?;
-        self.volume.end_free(space, &freed);
+        self.finish_free(space, &freed).await?;
         result?;
         self.left(space, leaving).await?;
         Ok(freed.pages())
     }
 
     /// Waits until `pages`, which other calls are freeing, have left memory.
-    async fn left(&self, space: SpaceId, mut pages: PageRuns) -> Result<(), Error> {
+    pub(crate) async fn left(&self, space: SpaceId, mut pages: PageRuns) -> Result<(), Error> {
         loop {
             let left = self.volume.left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
+            // The call that was freeing them may have been cut short.
+            let stranded = self.volume.take_stranded(space, &pages);
+            self.finish_free(space, &stranded).await?;
             self.volume.keep_leaving(space, &mut pages);
             if pages.is_empty() {
                 return Ok(());
@@ -232,6 +236,18 @@ impl Shared {
         }
     }
 
+    /// Steps 3 and 4 of freeing. If they fail, or are cut short by the end of the runtime, the next call that
+    /// waits for one of the pages continues here.
+    async fn finish_free(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let mut leaving = Leaving { volume: &self.volume, space, pages, have_left: false };
+        self.drop_copies(space, pages).await?;
+        leaving.have_left = true;
+        Ok(())
+    }
+
     /// Step 3 of freeing.
     async fn drop_copies(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
         for no in pages.numbers() {
@@ -262,6 +278,25 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+/// Numbers that cannot be reused. When this is dropped, they can be, if all copies of their pages have left;
+/// otherwise the next call that waits for one of them takes over.
+struct Leaving<'a> {
+    volume: &'a Volume,
+    space: SpaceId,
+    pages: &'a PageRuns,
+    have_left: bool,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if self.have_left {
+            self.volume.end_free(self.space, self.pages);
+        } else {
+            self.volume.strand(self.space, self.pages);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::error::{Error, OpenError};
 use crate::gate::ReleaseGate;
 use crate::guards::{PageMut, PageRef, Scan};
 use crate::lock::Leave;
+use crate::page_runs::PageRuns;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::volume::{Claimed, Taken};
@@ -314,13 +315,10 @@ impl PageStore {
     /// Makes `page` exist. The caller keeps the mark until it has latched the page's frame.
     pub(crate) async fn extend_to(&self, page: PageId) -> Result<Mark<'_>, Error> {
         loop {
-            let left = self.shared.volume.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
             match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
                 Claimed::Yes(arrives) => return Ok(arrives),
                 Claimed::NoRoom => self.grow(page.space, page.no).await?,
-                Claimed::Leaving => self.shared.ending.unless_ended(left).await.ok_or(Error::Closed)?,
+                Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
             }
         }
     }

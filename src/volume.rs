@@ -42,6 +42,8 @@ struct SpaceEntry {
     free: PageRuns,
     /// Those of `free` whose numbers cannot be reused yet: copies of them may be in memory or in flight.
     leaving: PageRuns,
+    /// Those of `leaving` for which no call waits any more: the call that freed them was cut short.
+    stranded: PageRuns,
     /// Those of `free` whose numbers can be reused and have room on the HDD.
     usable: PageRuns,
     /// Reused pages that the manifest still lists as free, each with the number of its first write since it
@@ -59,6 +61,7 @@ impl SpaceEntry {
             placement: Placement::default(),
             free: PageRuns::default(),
             leaving: PageRuns::default(),
+            stranded: PageRuns::default(),
             usable: PageRuns::default(),
             reused: FxHashMap::default(),
             dropping: false,
@@ -366,6 +369,28 @@ impl Volume {
             s.note_usable(pages.numbers());
         }
         self.left.notify_waiters();
+    }
+
+    /// Notes that the call that freed the pages ended before their copies had left memory.
+    pub(crate) fn strand(&self, space: SpaceId, pages: &PageRuns) {
+        if let Some(mut s) = self.spaces.get_mut(&space) {
+            for (first, count) in pages.iter() {
+                let _ = s.stranded.insert(first, count);
+            }
+        }
+        self.left.notify_waiters();
+    }
+
+    /// Those of `pages` that [`Volume::strand`] noted; the caller takes over.
+    pub(crate) fn take_stranded(&self, space: SpaceId, pages: &PageRuns) -> PageRuns {
+        let Some(mut s) = self.spaces.get_mut(&space).filter(|s| !s.stranded.is_empty()) else {
+            return PageRuns::default();
+        };
+        let taken: PageRuns = pages.numbers().filter(|no| s.stranded.contains(*no)).collect();
+        for (first, count) in taken.iter() {
+            let _ = s.stranded.remove(first, count);
+        }
+        taken
     }
 
     /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD and whose

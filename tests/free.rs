@@ -472,6 +472,30 @@ async fn a_discarded_page_does_not_return_to_its_life_before_it_was_freed() {
     }
 }
 
+/// The runtime ends while a call that runs on it frees a page and waits for a guard.
+#[test]
+fn a_page_whose_freeing_ended_with_its_runtime_can_be_created() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+    let (first, second) = (runtime(), runtime());
+    let store = first.block_on(written(&fixture));
+    let store = Arc::new(store);
+    let guard = second.block_on(store.get(at(4))).unwrap();
+    second.block_on(async {
+        let pages = [at(4), at(9)];
+        let freeing = tokio::time::timeout(Duration::from_millis(200), store.free_pages(&pages));
+        assert!(freeing.await.is_err());
+    });
+    first.shutdown_timeout(Duration::from_secs(5));
+    drop(guard);
+    second.block_on(async {
+        let created = tokio::time::timeout(Duration::from_secs(20), store.create(at(9))).await;
+        assert!(created.expect("it waits for ever").unwrap().iter().all(|byte| *byte == 0));
+        let created = tokio::time::timeout(Duration::from_secs(20), store.recreate(at(4))).await;
+        assert!(created.expect("it waits for ever").unwrap().iter().all(|byte| *byte == 0));
+    });
+}
+
 // ---- under load
 
 /// The states of a page, in order: a version, or absent.
