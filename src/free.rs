@@ -35,6 +35,10 @@ impl PageStore {
     /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
     /// page leaves it free.
     ///
+    /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
+    /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
+    /// [`PageStore::create`], or its allocation was cut short).
+    ///
     /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
     /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is
     /// not part of the embedder's log: free a page only once the log record that frees it is durable. Waits
@@ -59,7 +63,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchPage`] when the page does not exist or is free already; redo of a record that frees the
+    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a record that frees the
     /// page may ignore it. If another call is freeing the page, it has left memory by then. If the manifest
     /// cannot be written, the page still exists, but a crash before the next [`PageStore::sync`] may free it.
     pub async fn free(&self, page: PageId) -> Result<(), Error> {
@@ -69,7 +73,7 @@ impl PageStore {
         }
     }
 
-    /// Frees those of `pages` that exist, as [`PageStore::free`] does, with one manifest write for every 128
+    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write for every 128
     /// runs of consecutive pages in a space. Returns the number of pages freed.
     ///
     /// # Errors
@@ -95,7 +99,7 @@ impl PageStore {
 }
 
 impl Spaces<'_> {
-    /// Frees the existing pages of `space` in `range`, as [`PageStore::free`] does. Returns their number.
+    /// Frees the pages of `space` in `range` whose numbers are in use, as [`PageStore::free`] does. Returns their number.
     ///
     /// # Errors
     /// As [`PageStore::free_pages`].

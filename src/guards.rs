@@ -50,6 +50,12 @@ pub struct PageRef<'a>(pub(crate) pagetier_bufpool::PageRef<'a, SsdTier>);
 /// that `allocate`, `create`, `overwrite` or `recreate` made is dirty even so, but has no change that redo
 /// would need. The slice has [`PageSize::payload_bytes`](crate::PageSize::payload_bytes) bytes; the page's
 /// header is not part of it.
+///
+/// **A panic under the guard** drops it like a return: what has been changed so far counts, and becomes
+/// durable. The store has no earlier version that it could put back, since the page may hold other changes
+/// that are not durable yet. So prepare a change first, and copy it into the page where nothing can panic; or
+/// treat a panic under a guard as a crash, and abort the process before the guard is dropped. See the
+/// [`guide`](crate::guide#the-order-of-things).
 pub struct PageMut<'a>(pub(crate) pagetier_bufpool::PageMut<'a, SsdTier>);
 
 /// A sequential read of a space's pages, with read-ahead. See

@@ -115,7 +115,8 @@ impl Spaces<'_> {
     }
 
     /// Drops `space` with all its pages. Waits for writes of these pages that are in flight, and for their
-    /// guards to be dropped. Durable when it returns.
+    /// guards to be dropped: the caller must hold none. Tasks that hold some may call the store meanwhile;
+    /// the space does not exist for them any more. Durable when it returns.
     ///
     /// After a cancellation the space is either gone or unchanged. If it is gone, a second call or the next
     /// opening frees its room on the HDD.

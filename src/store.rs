@@ -163,7 +163,8 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available.
+    /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available;
+    /// [`Error::PageGap`] from the methods that take a number.
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
             match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
@@ -365,7 +366,9 @@ impl PageStore {
 
     /// Creates `page`, for an embedder that keeps its own page count. Returns it latched exclusively, all
     /// zeroes and dirty, without reading anything, as [`PageStore::overwrite`] does. The space grows to hold
-    /// it. The embedder's log decides whether the page exists after a crash, so page numbers stay exact: see
+    /// it and all pages before it: those that were never created have room, and do not exist. A number for
+    /// which the HDD has no room takes none; one too far beyond the space's room is an error
+    /// ([`Builder::page_gap_max`]). The embedder's log decides whether the page exists after a crash, so page numbers stay exact: see
     /// [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
@@ -417,13 +420,16 @@ impl PageStore {
 
     // ---- durability ----
 
-    /// Makes everything written before this call durable. Writes no map checkpoint, and needs no HDD flush
-    /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold
-    /// none. Cancel-safe: writes in flight complete.
+    /// Makes every change durable whose guard was dropped before this call. A change under a guard that still
+    /// lives is not covered: the next `sync` after the guard is dropped covers it. (Nor is it written half:
+    /// a page is copied for its write only while no exclusive guard of it exists.) If the page of such a
+    /// guard was dirty before, `sync` waits until the guard is dropped, so the caller must hold no exclusive
+    /// guard. Writes no map checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe:
+    /// writes in flight complete.
     ///
     /// | method | pages that it writes | use |
     /// | --- | --- | --- |
-    /// | `sync` | all dirty ones | commit without a log |
+    /// | `sync` | all dirty ones, in which a guard that was dropped left a change | commit without a log |
     /// | [`flush_to`](PageStore::flush_to) | those with changes up to an LSN | checkpoint, first step |
     /// | [`redo_from`](PageStore::redo_from) | none; makes durable what was written | checkpoint: which log may be removed |
     /// | [`flush`](PageStore::flush) | none; makes durable what was written | included in the others |

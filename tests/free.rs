@@ -390,6 +390,22 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
     }
 }
 
+/// A tool that inspects the store sees the room that a space has, not what it gave back.
+#[tokio::test(start_paused = true)]
+async fn extents_that_were_given_back_are_no_room_of_their_space() {
+    let fixture = Fixture::new();
+    let store = written(&fixture).await;
+    let room = async || {
+        let inspection = fixture.builder().inspect().await.unwrap().manifest;
+        (inspection.spaces[0].pages, inspection.spaces[0].room, inspection.extents)
+    };
+    assert_eq!(room().await, (0, 320, (5, 0)));
+    store.spaces().free(SPACE, 64..256).await.unwrap();
+    store.spaces().shrink(SPACE).await.unwrap();
+    store.close().await.unwrap();
+    assert_eq!(room().await, (PAGES, 320 - 192, (5, 3)));
+}
+
 /// While a space shrinks, no number of the extents that it gives back is used again.
 #[tokio::test(start_paused = true)]
 async fn numbers_of_extents_that_are_given_back_are_withheld_meanwhile() {

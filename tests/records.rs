@@ -1,7 +1,7 @@
 //! Growth, new spaces and freed pages as records that are appended to the manifest.
 
 use crate::fixture::{Fixture, fill, version_of};
-use pagetier::{MemoryManifest, OpenError, PageId, PageStore, SpaceId};
+use pagetier::{Error, MemoryManifest, OpenError, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
 /// Appends a page at version 1; returns whether the space could grow.
@@ -189,4 +189,33 @@ async fn a_manifest_that_was_cut_does_not_open_without_its_records() {
     }
     std::fs::write(&path, &whole).unwrap();
     assert_eq!(builder().open().await.unwrap().spaces().list().len(), 10);
+}
+
+/// Neither a removal nor the search for a name takes time in proportion to the number of spaces: a removal is
+/// two records.
+#[tokio::test(start_paused = true)]
+async fn a_removal_is_recorded_by_small_writes_however_many_spaces_there_are() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let name = |no: u32| format!("{no:060}");
+    for no in 0..400 {
+        store.spaces().create(&name(no)).await.unwrap();
+    }
+    let mut small = 0;
+    for no in 100..120 {
+        let before = fixture.manifest.written_bytes();
+        store.spaces().remove(store.spaces().find(&name(no)).unwrap()).await.unwrap();
+        small += u32::from(fixture.manifest.written_bytes() - before <= 4 * 512);
+    }
+    // Now and then the tail is full, and the manifest is replaced.
+    assert!(small >= 18, "{small} of 20");
+    for store in [fixture.after_power_cut(1).open().await, store] {
+        for no in 0..400 {
+            assert_eq!(store.spaces().find(&name(no)).is_some(), !(100..120).contains(&no), "{no}");
+        }
+        let again = store.spaces().create(&name(110)).await.unwrap();
+        assert_eq!(store.spaces().find(&name(110)), Some(again));
+        assert!(matches!(store.spaces().create(&name(110)).await, Err(Error::SpaceExists { .. })));
+        store.close().await.unwrap();
+    }
 }

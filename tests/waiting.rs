@@ -237,3 +237,56 @@ async fn two_removals_of_a_space_both_end() {
         assert_eq!((read(&store, again, 9).await.unwrap(), read(&store, other, 3).await.unwrap()), (3, 1));
     }
 }
+
+/// What `sync` covers: changes whose guards were dropped. It waits for a guard of a page that was dirty, and
+/// not for one that changes a clean page.
+#[tokio::test(start_paused = true)]
+async fn a_sync_covers_the_changes_whose_guards_were_dropped() {
+    let fixture = Fixture::new();
+    let (store, space, _) = two_spaces(fixture.builder()).await;
+    let after = async |no| read(&fixture.after_power_cut(7).open().await, space, no).await.unwrap();
+    let change = async |no, version| {
+        let mut guard = store.get_mut(PageId::new(space, no)).await.unwrap();
+        fill(&mut guard, no, version);
+        guard
+    };
+    let guard = change(5, 2).await;
+    tokio::time::timeout(LONG, store.sync()).await.expect("it waits for a clean page").unwrap();
+    assert_eq!(after(5).await, 1, "the guard lives");
+    drop(guard);
+    store.sync().await.unwrap();
+    assert_eq!(after(5).await, 2);
+    // A page that was dirty before its guard was taken.
+    drop(change(6, 2).await);
+    let holding = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move {
+            let mut guard = store.get_mut(PageId::new(space, 6)).await.unwrap();
+            fill(&mut guard, 6, 3);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    tokio::task::yield_now().await;
+    store.sync().await.unwrap();
+    assert!(holding.is_finished(), "it waited for the guard");
+    assert_eq!(after(6).await, 3);
+}
+
+/// A panic under a guard is like a return: the change counts, whole or half. The documentation says so.
+#[tokio::test(start_paused = true)]
+async fn a_change_under_a_guard_that_a_panic_drops_counts() {
+    let fixture = Fixture::new();
+    let (store, space, _) = two_spaces(fixture.builder()).await;
+    let panics = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move {
+            let mut guard = store.get_mut(PageId::new(space, 5)).await.unwrap();
+            guard[..8].copy_from_slice(&[7; 8]);
+            panic!("half-way");
+        }
+    });
+    assert!(panics.await.unwrap_err().is_panic());
+    store.sync().await.unwrap();
+    let store = fixture.after_power_cut(3).open().await;
+    assert_eq!(store.get(PageId::new(space, 5)).await.unwrap()[..8], [7; 8]);
+}

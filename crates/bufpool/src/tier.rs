@@ -191,7 +191,8 @@ pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateE
 /// - *Errors.* The pages stay dirty in memory. A cleaner retries after 10 ms, later at intervals of up to 2
 ///   s, and as soon as a request needs a frame. `sync` and similar calls return the error as
 ///   [`PoolError::Log`]. If all frames are dirty, requests wait and then fail with [`PoolError::Exhausted`].
-///   Nothing is lost when the gate works again.
+///   Nothing is lost when the gate works again. A panic of the call or of its future is such an error, with
+///   the panic's message (`GatePanic`).
 /// - *Opening* does not call the gate: the first call follows the first change of a page, as by redo.
 /// - *After a drop* or a shutdown no further call begins, apart from one that races with the drop. A call in
 ///   progress continues, although the store's directory may already be open again: see `Builder::log_gate`.
