@@ -174,12 +174,7 @@ impl Volume {
             }
         }
         let extents = Extents { used: manifest.extents_used, free: manifest.extents_free.clone() };
-        Self {
-            spaces,
-            names: Mutex::new(names),
-            extents: Mutex::new(extents),
-            ..Self::empty(page_size)
-        }
+        Self { spaces, names: Mutex::new(names), extents: Mutex::new(extents), ..Self::empty(page_size) }
     }
 
     fn empty(page_size: PageSize) -> Self {
@@ -624,7 +619,10 @@ mod tests {
                     match volume.take_page(space).unwrap() {
                         Taken::Page(no, _) => break no,
                         Taken::NoRoom(no) => {
-                            assert!(volume.grow(&volume.plan_growth(PageId::new(space, no), Ahead::Some).unwrap()));
+                            assert!(
+                                volume
+                                    .grow(&volume.plan_growth(PageId::new(space, no), Ahead::Some).unwrap())
+                            );
                         }
                     }
                 };

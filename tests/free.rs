@@ -491,7 +491,8 @@ async fn a_discarded_page_does_not_return_to_its_life_before_it_was_freed() {
 /// The runtime ends while a call that runs on it frees a page and waits for a guard.
 #[test]
 fn a_page_whose_freeing_ended_with_its_runtime_can_be_created() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
     let (first, second) = (runtime(), runtime());
     let store = first.block_on(written(&fixture));

@@ -67,8 +67,7 @@ async fn a_number_beyond_the_gap_is_refused_and_takes_nothing() {
         ] {
             let error = refused.unwrap_err();
             let expected = u64::from(no - EXTENT);
-            let is_gap =
-                matches!(error, Error::PageGap { page: at, gap, gap_max: 65_536 } if (at, gap) == (page, expected));
+            let is_gap = matches!(error, Error::PageGap { page: at, gap, gap_max: 65_536 } if (at, gap) == (page, expected));
             assert!(is_gap, "{error}");
             assert_eq!((error.advice(), error.page()), (Advice::FixConfiguration, Some(page)));
         }
@@ -205,9 +204,8 @@ async fn a_crash_at_any_step_of_a_growth_leaks_no_room_for_good() {
     for step in 0..1000 {
         let cut_after = Duration::from_micros(700 * step);
         let mut fixture = Fixture::new();
-        fixture.hdd = Arc::new(
-            SimDevice::new("hdd", 0, 1, &SimPower::new()).with_latency(Duration::from_millis(4)),
-        );
+        fixture.hdd =
+            Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()).with_latency(Duration::from_millis(4)));
         let (store, space) = fragmented(&fixture).await;
         let creating = tokio::time::timeout(cut_after, async {
             fill(&mut store.create(PageId::new(space, FAR)).await.unwrap(), FAR, 4);
@@ -299,7 +297,8 @@ async fn extents_beyond_the_last_page_go_to_others() {
 #[tokio::test(start_paused = true)]
 async fn extents_beyond_the_last_page_given_back_in_use_have_two_owners() {
     let broken = Some(pagetier_ssdcache::Mutation::TailInUse);
-    let task = tokio::spawn(async move { tail_given_back(|fixture| fixture.builder().mutation(broken)).await });
+    let task =
+        tokio::spawn(async move { tail_given_back(|fixture| fixture.builder().mutation(broken)).await });
     assert!(!matches!(task.await, Ok(Ok(()))), "unnoticed");
 }
 

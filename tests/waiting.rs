@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Longer than any call may take.
 const LONG: Duration = Duration::from_secs(600);
 
-type Call = for<'a> fn(&'a PageStore, SpaceId) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+type Call =
+    for<'a> fn(&'a PageStore, SpaceId) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// What a task may call while it holds a shared guard of a page in another space.
 const CALLS: [(&str, Call); 11] = [

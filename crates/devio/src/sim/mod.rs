@@ -478,7 +478,8 @@ impl Device for SimDevice {
         let mut state = self.shared.state.lock();
         let size = state.extent.size;
         if bytes < size {
-            state.cache.discard(bytes, size - bytes);
+            let cut = state.cache.begin_discard(bytes, size - bytes);
+            state.cache.complete_write(cut);
             state.extent.size = bytes;
         }
         Ok(())
