@@ -241,8 +241,9 @@ pub enum Error {
         /// The smallest number that may be used.
         free_from: SpaceId,
     },
-    /// The page does not exist: it lies beyond the end of its space, is free, or was allocated but never
-    /// written before the store was last closed or crashed. Every method reports it so, and never as
+    /// The page does not exist: it lies beyond the end of its space, is free, was skipped by the creation of
+    /// a page with a larger number, or was allocated but never written before the store was last closed or
+    /// crashed. Every method reports it so, and never as
     /// [`TierError::NoSuchPage`] within [`Error::Pool`].
     #[error("page {page} does not exist")]
     NoSuchPage {

@@ -63,9 +63,10 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a record that frees the
-    /// page may ignore it. If another call is freeing the page, it has left memory by then. If the manifest
-    /// cannot be written, the page still exists, but a crash before the next [`PageStore::sync`] may free it.
+    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a
+    /// record that frees the page may ignore it. If another call is freeing the page, it has left memory by
+    /// then. If the manifest cannot be written, the page still exists, but a crash before the next
+    /// [`PageStore::sync`] may free it.
     pub async fn free(&self, page: PageId) -> Result<(), Error> {
         match self.free_pages(&[page]).await? {
             0 => Err(Error::NoSuchPage { page }),
@@ -73,8 +74,8 @@ impl PageStore {
         }
     }
 
-    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write for every 128
-    /// runs of consecutive pages in a space. Returns the number of pages freed.
+    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write
+    /// for every 128 runs of consecutive pages in a space. Returns the number of pages freed.
     ///
     /// # Errors
     /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
@@ -99,7 +100,8 @@ impl PageStore {
 }
 
 impl Spaces<'_> {
-    /// Frees the pages of `space` in `range` whose numbers are in use, as [`PageStore::free`] does. Returns their number.
+    /// Frees the pages of `space` in `range` whose numbers are in use, as [`PageStore::free`] does. Returns
+    /// how many these are.
     ///
     /// # Errors
     /// As [`PageStore::free_pages`].
@@ -110,10 +112,10 @@ impl Spaces<'_> {
 
 impl Spaces<'_> {
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
-    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can punch holes, their room returns to
-    /// the file system. The file's length does not change. The pages stay free, and reusing one of their
-    /// numbers makes the space grow. Returns the number of bytes given back. Completes even if the future is
-    /// dropped.
+    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can
+    /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
+    /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
+    /// Completes even if the future is dropped.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents

@@ -171,8 +171,8 @@ fn is_full(error: &DeviceError) -> bool {
 }
 
 /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Writes
-/// zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be readable
-/// and never become durable.
+/// zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
+/// readable and never become durable.
 async fn blanked(hdd: &SharedDevice, range: Range<u64>, rules: Rules) -> Result<(), DeviceError> {
     let mut at = range.start;
     while at < range.end {

@@ -136,6 +136,7 @@ mod scrub;
 mod shared;
 mod shutdown;
 mod sizes;
+mod space_entry;
 mod space_hints;
 mod spaces;
 mod ssd;

@@ -1,7 +1,7 @@
 //! Creates and drops spaces. A failure or crash between two steps leaves nothing half-done.
 //!
-//! A new space takes effect in memory last, after the manifest. A removal is marked in the manifest first; the
-//! extents are free once the manifest has ceased to name the space.
+//! A new space takes effect in memory last, after the manifest. A removal is marked in the manifest first;
+//! the extents are free once the manifest has ceased to name the space.
 
 use crate::changes::Change;
 use crate::error::Error;

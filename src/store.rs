@@ -368,8 +368,8 @@ impl PageStore {
     /// zeroes and dirty, without reading anything, as [`PageStore::overwrite`] does. The space grows to hold
     /// it and all pages before it: those that were never created have room, and do not exist. A number for
     /// which the HDD has no room takes none; one too far beyond the space's room is an error
-    /// ([`Builder::page_gap_max`]). The embedder's log decides whether the page exists after a crash, so page numbers stay exact: see
-    /// [`PageStore::allocate`].
+    /// ([`Builder::page_gap_max`]). The embedder's log decides whether the page exists after a crash, so page
+    /// numbers stay exact: see [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
     /// Cancel-safe: a dropped future changes nothing but the space's size.

@@ -17,6 +17,7 @@ use crate::manifest::Manifest;
 use crate::page_runs::PageRuns;
 use crate::placement::Placement;
 use crate::rules::Rules;
+use crate::space_entry::{SpaceEntry, UNWRITTEN};
 use crate::space_hints::SpaceHints;
 use crate::superblock::DATA_AT;
 use dashmap::DashMap;
@@ -28,68 +29,6 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
-
-/// In [`SpaceEntry::reused`]: the page has not been written yet.
-const UNWRITTEN: u64 = 0;
-
-#[derive(Clone, Debug)]
-struct SpaceEntry {
-    name: String,
-    /// Pages allocated, free ones included.
-    pages: u32,
-    placement: Placement,
-    /// The pages that do not exist.
-    free: PageRuns,
-    /// Those of `free` whose numbers cannot be reused yet: copies of them may be in memory or in flight.
-    leaving: PageRuns,
-    /// Those of `leaving` for which no call waits any more: the call that freed them was cut short.
-    stranded: PageRuns,
-    /// Those of `free` whose numbers can be reused and have room on the HDD.
-    usable: PageRuns,
-    /// Reused pages that the manifest still lists as free, each with the number of its first write since it
-    /// was reused.
-    reused: FxHashMap<u32, u64>,
-    /// The space is being dropped: lookups do not find it, but its extents are not free yet.
-    dropping: bool,
-}
-
-impl SpaceEntry {
-    fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            pages: 0,
-            placement: Placement::default(),
-            free: PageRuns::default(),
-            leaving: PageRuns::default(),
-            stranded: PageRuns::default(),
-            usable: PageRuns::default(),
-            reused: FxHashMap::default(),
-            dropping: false,
-        }
-    }
-
-    fn has(&self, no: u32) -> bool {
-        no < self.pages && !self.free.contains(no)
-    }
-
-    /// The lowest free number that is not leaving. None of them has room when `usable` is empty.
-    fn roomless(&self) -> Option<u32> {
-        if self.leaving.is_empty() {
-            return self.free.first();
-        }
-        self.free.numbers().find(|no| !self.leaving.contains(*no))
-    }
-
-    /// Adds those of `pages` to `usable` that are free, not leaving, and have room.
-    fn note_usable(&mut self, pages: impl Iterator<Item = u32>) {
-        for no in pages {
-            let free = self.free.contains(no) && !self.leaving.contains(no);
-            if free && self.placement.extent(u64::from(no / EXTENT_PAGES)).is_some() {
-                let _ = self.usable.insert(no, 1);
-            }
-        }
-    }
-}
 
 /// A space's description.
 #[derive(Clone, Debug, PartialEq, Eq)]
