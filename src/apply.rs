@@ -146,4 +146,23 @@ mod tests {
             assert!(with(std::slice::from_ref(&wrong)).is_err(), "{wrong:?}");
         }
     }
+
+    #[test]
+    fn what_is_cut_off_or_dropped_becomes_free() {
+        let base = [add(1), add(2), grow(2, (0, 1)), grow(1, (1, 2)), grow(2, (3, 3))];
+        let with = |more: &[Change]| applied(&[&base, more].concat());
+        let cut = |extents| Change::Cut { space: 2, extents };
+        // The space has 65 pages.
+        let pages = Change::Free { space: 2, pages: vec![(64, 1)] };
+        let shorter = with(&[pages.clone(), cut(2)]).unwrap();
+        assert_eq!((&shorter.spaces[1].runs, &shorter.extents_free), (&vec![(0, 1), (3, 1)], &vec![(4, 2)]));
+        for wrong in [cut(1), cut(4), cut(5), Change::Cut { space: 3, extents: 0 }] {
+            assert!(with(&[pages.clone(), wrong.clone()]).is_err(), "{wrong:?}");
+        }
+        let (begin, end) = (Change::BeginDrop { space: 1 }, Change::EndDrop { space: 1 });
+        assert!(with(std::slice::from_ref(&begin)).unwrap().spaces[0].dropping);
+        let gone = with(&[begin, end.clone()]).unwrap();
+        assert_eq!((gone.spaces.len(), gone.spaces[0].id, &gone.extents_free), (1, 2, &vec![(1, 2)]));
+        assert!(with(&[end.clone(), end]).is_err());
+    }
 }

@@ -150,11 +150,9 @@ async fn a_shutdown_ends_though_a_removal_and_a_guards_task_are_under_way() {
             if what == "remove" { store.spaces().remove(space).await } else { store.shutdown().await }
         })
     };
-    let (removing, ending) = (spawned("remove"), async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        spawned("shutdown")
-    });
-    let ending = ending.await;
+    let removing = spawned("remove");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let ending = spawned("shutdown");
     tokio::time::sleep(Duration::from_millis(200)).await;
     let called = async {
         for no in 20..200 {
