@@ -1,7 +1,7 @@
 //! The SSD's control and state for the embedder.
 
 use crate::error::Error;
-use crate::life::{Drain, ModeMeanwhile, SsdEvents};
+use crate::life::{Drain, SsdEvents};
 use crate::loss::SsdLoss;
 use crate::store::PageStore;
 use pagetier_page::{Lsn, PageId};
@@ -100,12 +100,15 @@ impl Ssd<'_> {
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);
+        if (shared.tier.mode() == SsdMode::Off) != (mode == SsdMode::Off) {
+            shared.refuse_read_only()?;
+        }
         match (shared.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
-                // Restores the current mode when dropped; after the exchange it applies once an SSD is back
-                // in use.
-                let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+                // The mode itself does not change: it applies if the call fails, and once an SSD is back in
+                // use.
+                let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
                 let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
@@ -184,6 +187,7 @@ impl Ssd<'_> {
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
     pub async fn readmit(self) -> Result<ReadmitReport, Error> {
+        self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.readmit().await }).await
     }
 
@@ -197,6 +201,7 @@ impl Ssd<'_> {
     /// # Errors
     /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD.
     pub async fn abandon(self) -> Result<SsdLoss, Error> {
+        self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.abandon().await }).await
     }
 
@@ -227,6 +232,7 @@ impl Ssd<'_> {
     pub async fn acknowledge_loss(self) -> Result<(), Error> {
         let shared = &self.0.shared;
         let _operation = shared.ending.enter()?;
+        shared.refuse_read_only()?;
         let mut meta = shared.meta.lock().await;
         if meta.manifest.loss.is_some() {
             shared.change_loss(&mut meta, |manifest| manifest.loss = None)?;
