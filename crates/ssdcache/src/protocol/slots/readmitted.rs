@@ -141,7 +141,7 @@ impl Slots {
 
     /// Notes that every sound version that flush `completed` and earlier ones did not cover was written
     /// again: flush `again` covers it.
-    pub(crate) fn written_again(&mut self, completed: SsdFlush, again: SsdFlush) {
+    pub fn written_again(&mut self, completed: SsdFlush, again: SsdFlush) {
         let unproved = |durable_at: &mut Option<SsdFlush>| {
             if *durable_at > Some(completed) {
                 *durable_at = Some(again);
@@ -160,7 +160,7 @@ impl Slots {
 
     /// Takes the slots back into use. Every copy was read, is sound and durable, and is named by a
     /// checkpoint; so the slots whose writes failed are free.
-    pub(crate) fn proved(&mut self) {
+    pub fn proved(&mut self) {
         self.bad = 0;
         for slot in (0..self.params.slots).map(SlotId) {
             let s = &mut self.slots[slot.at()];
