@@ -10,8 +10,8 @@ use crate::shared::Shared;
 use pagetier_devio::task;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter, SsdEvent,
-    SsdMode, SsdState, Superblock,
+    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    SsdEvent, SsdMode, SsdState, Superblock,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;

@@ -66,9 +66,10 @@ impl PageStore {
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
-    /// too small, holds other data, or is in use, by this store or another; or when a device failed. The
-    /// current SSD stays in use. [`Error::ReadOnly`] on a read-only opening. [`Error::Manifest`] when the exchange could not
-    /// be recorded: a later opening may find either SSD in use, so the store refuses writes until then.
+    /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
+    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
+    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
+    /// writes until then.
     pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);

@@ -493,10 +493,12 @@ impl PageStore {
     /// all records with smaller LSNs may be removed. (If your LSNs are ends of records, keep the record that
     /// *ends* there: see [`Lsn`].) Makes durable what has been written, but writes no page itself: to advance
     /// the position, call [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for
-    /// [`Loss::Ssd`]. A position for [`Loss::Ssd`] is recorded in the manifest before it is returned, unless a
-    /// later one is: after the loss, [`SsdLoss::redo_from`](crate::SsdLoss::redo_from) is never older than
-    /// it, so a log that was shortened by such positions alone suffices. LSNs must never start again from
-    /// smaller values during the store's life.
+    /// [`Loss::Ssd`].
+    ///
+    /// A position for [`Loss::Ssd`] is recorded in the manifest before it is returned, unless a later one is:
+    /// after the loss, [`SsdLoss::redo_from`](crate::SsdLoss::redo_from) is never older than it, so a log
+    /// that was shortened by such positions alone suffices. LSNs must never start again from smaller values
+    /// during the store's life.
     ///
     /// `log_end` is the end of the log, the LSN that the next record will get, read before this call and in
     /// the critical section in which LSNs are assigned and set on pages (see [`LogGate`](crate::LogGate)). It

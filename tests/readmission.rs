@@ -2,7 +2,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
-    Builder, Drain, Error, Home, PageId, PageStore, PoolError, SpaceHints, SpaceId, SsdMode, SsdState, TierError,
+    Builder, Drain, Error, Home, PageId, PageStore, PoolError, SpaceHints, SpaceId, SsdMode, SsdState,
+    TierError,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;
@@ -71,10 +72,10 @@ async fn lost_after_a_failed_flush(
     broken: Option<Mutation>,
     model: FlushFailure,
     rounds: u32,
-    seed: u64,
+    policy: &str,
 ) -> usize {
     let fixture = fixture(model);
-    let store = roomy(&fixture, broken).open().await.unwrap();
+    let store = roomy(&fixture, broken).ssd_policy(policy).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -108,7 +109,7 @@ async fn lost_after_a_failed_flush(
     store.validate().unwrap();
     store.sync().await.unwrap();
     drop(store);
-    let store = roomy(&fixture.after_power_cut(seed), None).open().await.unwrap();
+    let store = roomy(&fixture.after_power_cut(1), None).ssd_policy(policy).open().await.unwrap();
     for no in 0..PAGES {
         lost += usize::from(!good(no, &read(&store, space, no).await));
     }
@@ -117,11 +118,15 @@ async fn lost_after_a_failed_flush(
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
-    for model in FlushFailure::ALL {
-        for rounds in [1, 2, 3] {
-            let lost = lost_after_a_failed_flush(None, model, rounds, u64::from(rounds)).await;
-            assert_eq!(lost, 0, "{model:?}, {rounds} rounds");
-        }
+    let reverted = ["auto", "lru2", "mv-fifo"].map(|policy| (FlushFailure::Reverted, 1, policy));
+    let others = [
+        (FlushFailure::Reverted, 3, "auto"),
+        (FlushFailure::NeverDurable, 2, "auto"),
+        (FlushFailure::Cached, 1, "auto"),
+    ];
+    for (model, rounds, policy) in reverted.into_iter().chain(others) {
+        let lost = lost_after_a_failed_flush(None, model, rounds, policy).await;
+        assert_eq!(lost, 0, "{model:?}, {rounds} rounds, {policy}");
     }
 }
 
@@ -129,7 +134,7 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
 #[tokio::test(start_paused = true)]
 async fn without_a_predecessor_to_fall_back_to_synced_versions_are_lost() {
     let broken = Some(Mutation::PredecessorForgotten);
-    assert!(lost_after_a_failed_flush(broken, FlushFailure::Reverted, 1, 1).await > 0, "unnoticed");
+    assert!(lost_after_a_failed_flush(broken, FlushFailure::Reverted, 1, "auto").await > 0, "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]

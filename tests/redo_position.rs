@@ -75,7 +75,10 @@ async fn after_a_crash_the_loss_names_the_newest_position_that_was_handed_out() 
         let (handed, loss, needed) = life(None, seed, seed >= 4).await;
         assert!(handed > Lsn(0) && !loss.exact, "seed {seed}: {handed}");
         assert_eq!(loss.redo_from, Some(handed), "seed {seed}: a log shortened to it must suffice");
-        assert!(needed.is_none_or(|needed| handed.0 <= needed), "seed {seed}: {handed}, {needed:?} is needed");
+        assert!(
+            needed.is_none_or(|needed| handed.0 <= needed),
+            "seed {seed}: {handed}, {needed:?} is needed"
+        );
     }
 }
 

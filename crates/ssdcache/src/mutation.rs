@@ -208,8 +208,8 @@ pub enum Mutation {
     /// Of a device that is attached to an open store, or replaces a lost SSD, only the first blocks are
     /// checked. Leave another program's data further in.
     AttachedUnchecked,
-    /// A page whose newest version is gone after a failed flush does not fall back to the one before it. Sync,
-    /// write again, let the flush fail and revert, re-admit the SSD.
+    /// A page whose newest version is gone after a failed flush does not fall back to the one before it:
+    /// sync, write again, let the flush fail and revert, re-admit the SSD.
     PredecessorForgotten,
     /// A re-admission does not flush the HDD before it judges the copies: damaged copies of home writes that
     /// are not durable yet pass for lost pages.

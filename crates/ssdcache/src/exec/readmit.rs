@@ -233,7 +233,8 @@ impl Core {
     async fn prove_one(&self, one: ToProve, old: &CacheDevice) -> Result<Proof, DeviceError> {
         let ToProve { slot, entry, unproved } = one;
         let at = old.layout.slot_at(slot.0);
-        let read = self.read_image(&old.device, at, (entry.page, entry.stamp), self.buffer(), IoClass::Recovery);
+        let read =
+            self.read_image(&old.device, at, (entry.page, entry.stamp), self.buffer(), IoClass::Recovery);
         let (image, result) = read.await;
         match result {
             // A flush alone proves nothing about a version that a failed one should have covered.
@@ -257,7 +258,11 @@ impl Core {
     }
 
     /// Step 3: judges the bad copies by what their pages have now.
-    async fn end_verification(&self, begun: &Begun, verified: Verified) -> Result<ReadmitReport, ReadmitError> {
+    async fn end_verification(
+        &self,
+        begun: &Begun,
+        verified: Verified,
+    ) -> Result<ReadmitReport, ReadmitError> {
         let _quiet = self.quiesce().await;
         self.may_readmit(begun)?;
         let Verified { proved, rewritten, bad } = verified;
@@ -268,7 +273,8 @@ impl Core {
         }
         let again = self.next_ssd_flush();
         let now = self.now();
-        let mut all: Vec<(SlotId, PageId, Stamp)> = bad.iter().map(|(slot, of)| (*slot, of.0, of.1)).collect();
+        let mut all: Vec<(SlotId, PageId, Stamp)> =
+            bad.iter().map(|(slot, of)| (*slot, of.0, of.1)).collect();
         all.sort_unstable();
         let is_bad = |slot, stamp| bad.get(&slot).is_some_and(|(_, of)| *of == stamp);
         let mut state = self.state.lock();

@@ -7,7 +7,7 @@ use pagetier_page::{PageId, Stamp};
 
 /// The number of reads of an image before it counts as damaged: what only the transfer corrupted reads
 /// otherwise the next time.
-pub(crate) const READS_MAX: usize = 4;
+pub(crate) const ATTEMPTS_MAX: usize = 4;
 
 /// Reads one buffer.
 pub(crate) async fn read_one(
@@ -51,7 +51,7 @@ impl Core {
                 Ok(Err(defect)) => defect,
                 Err(source) => return (buf, Err(TierError::Device { page, source })),
             };
-            if reads >= self.rules.reads_max(READS_MAX) {
+            if reads >= self.rules.reads_max(ATTEMPTS_MAX) {
                 return (buf, Err(self.corrupt(page, device, offset, defect)));
             }
         }

@@ -76,8 +76,11 @@ impl Core {
         };
         self.write_in_place(batch, class, &note).await;
         let ended = ended.into_inner();
-        let home: Vec<PageId> =
-            ended.iter().filter(|(_, _, outcome)| matches!(outcome, Outcome::Home)).map(|one| one.0).collect();
+        let home: Vec<PageId> = ended
+            .iter()
+            .filter(|(_, _, outcome)| matches!(outcome, Outcome::Home))
+            .map(|one| one.0)
+            .collect();
         // A home write that failed may have torn the home: its page keeps its copy, so it gets no record.
         blocks.iter_mut().for_each(|block| block.records.retain(|record| home.contains(&record.page)));
         blocks.retain(|block| !block.records.is_empty());
@@ -86,7 +89,9 @@ impl Core {
             Err(source) => Err(source),
         };
         let failed = match &result {
-            Ok(()) => ended.iter().filter(|one| matches!(one.2, Outcome::Failed(_))).map(|one| one.0).collect(),
+            Ok(()) => {
+                ended.iter().filter(|one| matches!(one.2, Outcome::Failed(_))).map(|one| one.0).collect()
+            }
             Err(_) => ended.iter().map(|one| one.0).collect(),
         };
         self.end_first(id, true, failed);

@@ -123,7 +123,8 @@ impl Protocol {
 
     /// Whether another admission may start, with at most `max` in flight.
     pub(crate) fn may_admit(&self, max: usize) -> bool {
-        let takes = matches!(self.mode_in_force(), SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
+        let takes =
+            matches!(self.mode_in_force(), SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
         takes && self.ssd_error.is_none() && self.admissions < max
     }
 

@@ -41,8 +41,8 @@ use checkpoint::Discards;
 use kept_off::KeptOff;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
-use rustc_hash::{FxBuildHasher, FxHashMap};
 use readmitted::Predecessor;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use slot::{Slot, SlotState, Standing, Stored, Version};
 use std::collections::VecDeque;
 

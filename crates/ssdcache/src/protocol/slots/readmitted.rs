@@ -95,7 +95,8 @@ impl Slots {
         now: Millis,
     ) -> Fallen {
         let here = self.by_page.get(&page) == Some(&slot);
-        let Some(found) = self.live(page).copied().filter(|found| here && found.version.stamp == stamp) else {
+        let Some(found) = self.live(page).copied().filter(|found| here && found.version.stamp == stamp)
+        else {
             return Fallen::Changed;
         };
         if !found.version.is_dirty() {
