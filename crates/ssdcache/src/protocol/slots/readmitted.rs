@@ -175,3 +175,85 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::slots::{Plan, SlotParams};
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, Home, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+    const PAGE: PageId = PageId::new(SpaceId(1), 7);
+    /// The last good flush.
+    const GOOD: SsdFlush = SsdFlush(1);
+
+    fn slots() -> Slots {
+        let policy = SsdPolicy::Lru2.build(&SlotPolicyParams::new(Costs::PAPER, 32, 8));
+        let mut slots = Slots::new(SlotParams::new(32, 80.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        slots
+    }
+
+    /// Writes version `stamp`, which flush `until` covers; returns its slot.
+    fn write(slots: &mut Slots, stamp: u64, until: SsdFlush) -> SlotId {
+        let Plan::Ssd(ticket) = slots.plan_dirty(PAGE, NOW, &mut || Stamp::from_bits(stamp)) else {
+            panic!("there is room")
+        };
+        slots.end_write(ticket, true, until, NOW);
+        slots.flushed(GOOD);
+        ticket.slot
+    }
+
+    fn fall(slots: &mut Slots, slot: SlotId, stamp: u64, bad: &[SlotId]) -> Fallen {
+        let is_bad = |slot, _| bad.contains(&slot);
+        slots.fall_back((slot, PAGE, Stamp::from_bits(stamp)), GOOD, &is_bad, NOW)
+    }
+
+    #[test]
+    fn a_page_falls_back_to_its_newest_sound_version_up_to_the_durable_one() {
+        for sound in [2, 1, 0] {
+            let mut slots = slots();
+            let at = [write(&mut slots, 1, GOOD), write(&mut slots, 2, SsdFlush(2)), {
+                write(&mut slots, 3, SsdFlush(2))
+            }];
+            assert_eq!(slots.unproved_predecessors(GOOD), [at[1]]);
+            let fallen = fall(&mut slots, at[2], 3, &at[sound..]);
+            match sound {
+                0 => assert_eq!((fallen, slots.holds(PAGE, Stamp::from_bits(3))), (Fallen::Lost, true)),
+                _ => assert_eq!(
+                    (fallen, slots.holds(PAGE, Stamp::from_bits(sound as u64))),
+                    (Fallen::Back, true)
+                ),
+            }
+            slots.validate().expect("sound slots");
+            // A later judgement of the same copy finds it gone.
+            if sound > 0 {
+                assert_eq!(fall(&mut slots, at[2], 3, &at[sound..]), Fallen::Changed);
+            }
+            slots.written_again(GOOD, SsdFlush(3));
+            slots.flushed(SsdFlush(2));
+            assert!(sound < 2 || slots.free_slots().retired == 1, "it waits for the flush of its successor");
+            slots.flushed(SsdFlush(3));
+            slots.proved();
+            slots.validate().expect("sound slots");
+        }
+    }
+
+    #[test]
+    fn a_page_without_a_predecessor_in_its_life_falls_back_to_the_hdd() {
+        let mut slots = slots();
+        let only = write(&mut slots, 1, SsdFlush(2));
+        assert_eq!(fall(&mut slots, only, 1, &[only]), Fallen::Back);
+        assert_eq!(slots.home(PAGE), Home::Hdd);
+        // Its first life has a durable version that waits for a flush.
+        write(&mut slots, 2, GOOD);
+        write(&mut slots, 3, SsdFlush(2));
+        slots.discard(PAGE);
+        let second = write(&mut slots, 4, SsdFlush(2));
+        assert_eq!(fall(&mut slots, second, 4, &[second]), Fallen::Back);
+        assert_eq!(slots.home(PAGE), Home::Hdd, "its first life came back");
+        slots.validate().expect("sound slots");
+    }
+}
