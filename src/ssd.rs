@@ -185,10 +185,12 @@ impl Ssd<'_> {
     /// stamp proves it current. Versions whose flush failed are written again; where they are gone, pages
     /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last successful
     /// [`PageStore::sync`]. The store works meanwhile as far as the failure allows, and accepts all writes
-    /// again on success. An SSD that has not failed is left as it is. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this
-    /// store) is formatted; its contents are ignored. Hold no guards during the call: writes wait. Pages that
-    /// were lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
-    /// readmission that has begun completes.
+    /// again on success. An SSD that has not failed is left as it is.
+    ///
+    /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
+    /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
+    /// are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a readmission that has begun
+    /// completes.
     ///
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; [`Error::Closed`] when the store is shut
