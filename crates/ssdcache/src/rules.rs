@@ -78,7 +78,7 @@ impl Rules {
         if keeps { None } else { slots.plan_arrived(page, may, now, fresh) }
     }
 
-    /// Whether a page supersedes an only copy, to be voided last. `only`: the SSD alone has its older version.
+    /// Whether a page goes home before its record. `only`: the SSD alone has the version before.
     pub(crate) fn supersedes_only_copy(self, only: bool) -> bool {
         only && !self.lack(Mutation::OnlyCopyVoided)
     }
