@@ -306,19 +306,19 @@ impl Shared {
         }
         // The manifest's mutex is not held while the copies are read: no other exchange can run meanwhile,
         // and growth and new spaces need not wait.
-        let (readmitting, before) = {
+        let ids = {
             let meta = self.meta.lock().await;
             let (store, ssd) = (&meta.manifest.store, meta.manifest.ssd.as_deref().unwrap_or_default());
-            let ids = (id_bytes(store), id_bytes(ssd), meta.manifest.epoch);
-            let (exact, saved) = (AtomicBool::new(true), Mutex::default());
-            (Readmitting { shared: self, ids, exact, saved }, meta.manifest.loss.clone())
+            (id_bytes(store), id_bytes(ssd), meta.manifest.epoch)
         };
+        let (exact, before) = (AtomicBool::new(true), Mutex::default());
+        let readmitting = Readmitting { shared: self, ids, exact, before, saved: Mutex::default() };
         let mut report = self.tier.readmit(&readmitting).await.map_err(|error| match error {
             ReadmitError::Stopped => Error::Closed,
             error => Error::Readmit(error),
         })?;
-        let Readmitting { exact, saved, .. } = readmitting;
-        let saved = saved.into_inner();
+        let Readmitting { exact, before, saved, .. } = readmitting;
+        let (before, saved) = (before.into_inner(), saved.into_inner());
         report.reverted.retain(|page| !saved.contains(page));
         let only = self.tier.only_copies();
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
@@ -348,6 +348,8 @@ struct Readmitting<'a> {
     ids: ([u8; 16], [u8; 16], u32),
     /// Whether every lost page was on the SSD alone for certain.
     exact: AtomicBool,
+    /// The loss that the manifest listed before.
+    before: Mutex<Option<OnlyCopies>>,
     /// The pages with bad copies that are in memory.
     saved: Mutex<FxHashSet<PageId>>,
 }
@@ -371,6 +373,8 @@ impl Readmitter for Readmitting<'_> {
         let exact = shared.are_only_copies(&lost);
         self.exact.store(exact, Ordering::Relaxed);
         let mut meta = shared.meta.lock().await;
+        // As it is now: the user may have acknowledged a loss while the copies were read.
+        self.before.lock().clone_from(&meta.manifest.loss);
         let recorded = shared.change_loss(&mut meta, |manifest| shared.list_loss(manifest, &lost, exact));
         recorded.map_err(|error| error.to_string())
     }
