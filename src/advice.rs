@@ -53,7 +53,7 @@ impl Error {
     #[must_use]
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Closed | Self::Refusing { .. } => Advice::Reopen,
+            Self::Closed | Self::ReadOnly | Self::Refusing { .. } => Advice::Reopen,
             Self::NoSuchSpace { .. }
             | Self::SpaceExists { .. }
             | Self::SpaceIdUsed { .. }
@@ -161,7 +161,7 @@ impl From<&ReadmitError> for Advice {
     fn from(error: &ReadmitError) -> Self {
         match error {
             ReadmitError::Device(error) => of_device(error),
-            ReadmitError::Refusing { .. } => Self::Reopen,
+            ReadmitError::Refusing { .. } | ReadmitError::Stopped => Self::Reopen,
             ReadmitError::Unrecorded { .. } => Self::Retry,
             _ => Self::FixDevice,
         }

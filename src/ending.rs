@@ -32,6 +32,11 @@ impl Ending {
         self.operations.try_read().map_err(|_| Error::Closed)
     }
 
+    /// Whether a shutdown has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        *self.begun.borrow()
+    }
+
     /// Runs a long operation; drops it and returns `None` when the store is shut down.
     pub(crate) async fn unless_ended<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
         let mut begun = self.begun.subscribe();

@@ -221,6 +221,10 @@ pub enum Error {
     /// The store was shut down ([`PageStore::shutdown`](crate::PageStore::shutdown)): open it again.
     #[error("the store is closed")]
     Closed,
+    /// The store was opened for reading only ([`Builder::open_read_only`](crate::Builder::open_read_only)):
+    /// the call would write to a device, or promise that something is durable.
+    #[error("the store is open for reading only")]
+    ReadOnly,
     /// There is no space with this id: never created, or dropped.
     #[error("space {space} does not exist")]
     NoSuchSpace {

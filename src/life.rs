@@ -10,12 +10,14 @@ use crate::shared::Shared;
 use pagetier_devio::task;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitReport, SsdEvent, SsdMode, SsdState,
-    SsdTier, Superblock,
+    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    SsdEvent, SsdMode, SsdState, Superblock,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
@@ -89,26 +91,6 @@ pub(crate) struct Abandoned {
     in_memory: Vec<PageId>,
     /// The loss that the manifest listed before.
     before: Option<OnlyCopies>,
-}
-
-/// Sets a mode temporarily; dropping this restores the previous one.
-pub(crate) struct ModeMeanwhile {
-    tier: Arc<SsdTier>,
-    before: SsdMode,
-}
-
-impl ModeMeanwhile {
-    pub(crate) fn set(tier: &Arc<SsdTier>, mode: SsdMode) -> Self {
-        let before = tier.kept_mode();
-        tier.set_mode(mode);
-        Self { tier: Arc::clone(tier), before }
-    }
-}
-
-impl Drop for ModeMeanwhile {
-    fn drop(&mut self) {
-        self.tier.set_mode(self.before);
-    }
 }
 
 impl Shared {
@@ -261,6 +243,7 @@ impl Shared {
     /// Adds the pages `lost` to the loss that `manifest` lists.
     fn list_loss(&self, manifest: &mut Manifest, lost: &[(PageId, Lsn)], exact: bool) {
         let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
+        let listed = listed.redone_from(manifest.ssd_redo_from);
         if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
             manifest.loss = added(manifest.loss.take(), listed);
         }
@@ -301,7 +284,7 @@ impl Shared {
             return Ok(SsdLoss::none());
         }
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
-        let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
+        let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
         self.builder.rules().settled(self.tier.writes_settled()).await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
@@ -323,25 +306,27 @@ impl Shared {
             self.attach().await?;
             return Ok(ReadmitReport::default());
         }
-        let mut meta = self.meta.lock().await;
-        let store = id_bytes(&meta.manifest.store);
-        let ssd = id_bytes(meta.manifest.ssd.as_deref().unwrap_or_default());
-        let epoch = meta.manifest.epoch;
-        let before = meta.manifest.loss.clone();
-        let ours =
-            |found: &Superblock| found.store == store && found.ssd == ssd && found.marks.opened == epoch;
-        let mut exact = true;
-        let record = |lost: &[(PageId, Lsn)]| {
-            exact = self.are_only_copies(lost);
-            let recorded = self.change_loss(&mut meta, |manifest| self.list_loss(manifest, lost, exact));
-            recorded.map_err(|error| error.to_string())
+        // The manifest's mutex is not held while the copies are read: no other exchange can run meanwhile,
+        // and growth and new spaces need not wait.
+        let ids = {
+            let meta = self.meta.lock().await;
+            let (store, ssd) = (&meta.manifest.store, meta.manifest.ssd.as_deref().unwrap_or_default());
+            (id_bytes(store), id_bytes(ssd), meta.manifest.epoch)
         };
-        let report = self.tier.readmit(ours, record).await?;
-        drop(meta);
+        let (exact, before) = (AtomicBool::new(true), Mutex::default());
+        let readmitting = Readmitting { shared: self, ids, exact, before, saved: Mutex::default() };
+        let mut report = self.tier.readmit(&readmitting).await.map_err(|error| match error {
+            ReadmitError::Stopped => Error::Closed,
+            error => Error::Readmit(error),
+        })?;
+        let Readmitting { exact, before, saved, .. } = readmitting;
+        let (before, saved) = (before.into_inner(), saved.into_inner());
+        report.reverted.retain(|page| !saved.contains(page));
         let only = self.tier.only_copies();
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
-        let in_memory = self.rewrite(&lost).await;
-        let listed = OnlyCopies::of(&lost, exact, RUNS_MAX);
+        let mut in_memory = self.rewrite(&lost).await;
+        in_memory.extend(saved.into_iter().filter(|page| report.lost.contains(page)));
+        let listed = OnlyCopies::of(&lost, exact.into_inner(), RUNS_MAX);
         self.save_lost(before, &listed, in_memory.into_iter().collect()).await?;
         Ok(report)
     }
@@ -355,5 +340,44 @@ impl Shared {
             }
         }
         rewritten
+    }
+}
+
+/// The store's part of a re-admission.
+struct Readmitting<'a> {
+    shared: &'a Shared,
+    /// Of the store, the SSD and the opening.
+    ids: ([u8; 16], [u8; 16], u32),
+    /// Whether every lost page was on the SSD alone for certain.
+    exact: AtomicBool,
+    /// The loss that the manifest listed before.
+    before: Mutex<Option<OnlyCopies>>,
+    /// The pages with bad copies that are in memory.
+    saved: Mutex<FxHashSet<PageId>>,
+}
+
+impl Readmitter for Readmitting<'_> {
+    fn is_ours(&self, found: &Superblock) -> bool {
+        (found.store, found.ssd, found.marks.opened) == self.ids
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.ending.has_begun()
+    }
+
+    async fn rewrite(&self, pages: Vec<(PageId, Lsn)>) {
+        let saved = self.shared.rewrite(&pages).await;
+        *self.saved.lock() = saved;
+    }
+
+    async fn record(&self, lost: Vec<(PageId, Lsn)>) -> Result<(), String> {
+        let shared = self.shared;
+        let exact = shared.are_only_copies(&lost);
+        self.exact.store(exact, Ordering::Relaxed);
+        let mut meta = shared.meta.lock().await;
+        // As it is now: the user may have acknowledged a loss while the copies were read.
+        self.before.lock().clone_from(&meta.manifest.loss);
+        let recorded = shared.change_loss(&mut meta, |manifest| shared.list_loss(manifest, &lost, exact));
+        recorded.map_err(|error| error.to_string())
     }
 }

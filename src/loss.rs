@@ -19,9 +19,11 @@ pub struct SsdLoss {
     pub exact: bool,
     /// The affected pages by space.
     pub spaces: Vec<LostPages>,
-    /// Redo of the embedder's log from here on restores all of them. `None` when it is unknown (the embedder
-    /// may have recorded [`Ssd::oldest_lsn`](crate::Ssd::oldest_lsn)) or nothing is lost; [`Lsn::BLANK`] when
-    /// all of them were created and not changed since, so that the log has no record of them.
+    /// Redo of the embedder's log from here on restores all of them. Never before the newest position that
+    /// [`PageStore::redo_from`](crate::PageStore::redo_from) returned for [`Loss::Ssd`](crate::Loss::Ssd), so
+    /// a log that was shortened by these positions alone suffices. `None` when nothing is lost, or when it is
+    /// unknown: after a crash of a store that never asked for such a position. [`Lsn::BLANK`] when all of
+    /// them were created and not changed since, so that the log has no record of them.
     pub redo_from: Option<Lsn>,
 }
 
@@ -85,6 +87,15 @@ impl OnlyCopies {
         let written = manifest.spaces.iter().filter(|s| end(s) > 0 && !s.dropping);
         Self { redo_from: None, runs: written.map(|s| (s.id, 0, end(s))).collect(), coarse: true }
     }
+
+    /// The list, with redo from no earlier than `handed_out` (I33): every older change is on the HDD, also
+    /// where the SSD knows of a floor only, or nothing is known.
+    pub(crate) fn redone_from(mut self, handed_out: Option<u64>) -> Self {
+        if !self.runs.is_empty() {
+            self.redo_from = self.redo_from.max(handed_out);
+        }
+        self
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +111,14 @@ mod tests {
         (manifest.spaces[0].runs, manifest.spaces[0].pages) = (vec![(0, 1), (4, 2)], 1);
         (manifest.spaces[2].runs, manifest.spaces[2].dropping) = (vec![(1, 1)], true);
         let all = OnlyCopies::all_of(&manifest);
-        assert_eq!((all.runs, all.coarse), (vec![(1, 0, 3 * EXTENT_PAGES)], true));
+        assert_eq!((&all.runs, all.coarse), (&vec![(1, 0, 3 * EXTENT_PAGES)], true));
+        assert_eq!(all.redo_from, None);
+        let known = all.redone_from(Some(7));
+        assert_eq!(known.redo_from, Some(7));
+        let older = OnlyCopies { redo_from: Some(3), ..known.clone() };
+        assert_eq!(older.redone_from(Some(7)).redo_from, Some(7));
+        let newer = OnlyCopies { redo_from: Some(9), ..known };
+        assert_eq!(newer.redone_from(Some(7)).redo_from, Some(9));
+        assert_eq!(OnlyCopies::default().redone_from(Some(7)), OnlyCopies::default());
     }
 }

@@ -54,6 +54,10 @@ pub(crate) struct Manifest {
     /// The loss with SSDs that were given up, until the user acknowledges it.
     #[serde(default)]
     pub(crate) loss: Option<OnlyCopies>,
+    /// Every change older than this log position is on the HDD, whatever is lost with the SSD: the newest
+    /// position that was handed out for that loss. `None`: none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ssd_redo_from: Option<u64>,
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was
     /// created.
     #[serde(default)]
@@ -90,6 +94,7 @@ impl Manifest {
             ssd: None,
             ssd_pages: None,
             loss: None,
+            ssd_redo_from: None,
             costs_ms: None,
             backups: Vec::new(),
             unproved: None,

@@ -28,7 +28,12 @@ impl Builder {
     /// in this process, so the store looks as after a recovery, and the files do not change. The same holds
     /// for what the embedder writes, for example by redo: it is readable until the store is closed or
     /// dropped, then discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1
-    /// GiB per device; beyond that they fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so
+    /// GiB per device; beyond that they fail for lack of space. Calls that would put another device into use,
+    /// or whose result must be durable, fail with [`Error::ReadOnly`](crate::Error::ReadOnly):
+    /// [`PageStore::replace_ssd`], [`Ssd::readmit`](crate::Ssd::readmit),
+    /// [`Ssd::abandon`](crate::Ssd::abandon), switching the SSD off or on,
+    /// [`Ssd::acknowledge_loss`](crate::Ssd::acknowledge_loss), and [`PageStore::redo_from`], by which an
+    /// engine removes its log. The SSD starts in [`SsdMode::ReadOnly`], so
     /// that pages which leave memory are not copied there.
     ///
     /// Any number of read-only openings may exist at the same time, but no writing one.
@@ -95,6 +100,7 @@ impl Builder {
         // The directory was locked first, and is released last.
         locks.reverse();
         self.read_locks = ReadLocks { _held: locks };
+        self.read_only = true;
         self.open().await
     }
 

@@ -2,7 +2,6 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::{Error, OpenError};
-use crate::life::ModeMeanwhile;
 use crate::shared::Shared;
 use crate::store::PageStore;
 use pagetier_devio::SharedDevice;
@@ -47,8 +46,12 @@ impl PageStore {
     /// A larger SSD has larger tables: [`Stats`](crate::Stats) reports their memory, which may then exceed
     /// [`Builder::pool_bytes`].
     ///
+    /// The mode does not change: until the exchange the SSD takes no changed pages, as in
+    /// [`SsdMode::WriteThrough`], and a mode set meanwhile ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in
+    /// force afterwards. Several calls at one time run one after the other.
+    ///
     /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
-    /// drain restores the previous mode; an exchange that has begun completes.
+    /// drain changes nothing; an exchange that has begun completes.
     ///
     /// ```
     /// # use pagetier::*;
@@ -63,15 +66,17 @@ impl PageStore {
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
-    /// too small, holds other data, or is in use, by this store or another; or when a device failed. The
-    /// current SSD and the previous mode then stay in effect. [`Error::Manifest`] when the exchange could not
-    /// be recorded: a later opening may find either SSD in use, so the store refuses writes until then.
+    /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
+    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
+    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
+    /// writes until then.
     pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
+        shared.refuse_read_only()?;
         shared.refuse_in_use(&new.place)?;
-        // Restores the current mode when dropped.
-        let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+        // Of several such calls, and whatever mode is set meanwhile, the strictest counts.
+        let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
         let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
         let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;

@@ -6,7 +6,7 @@ use crate::replace::Slack;
 use crate::runs::OnlyCopies;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Stamp, StoreSeed};
+use pagetier_page::{Lsn, Stamp, StoreSeed};
 use pagetier_ssdcache::Mutation;
 use std::sync::Arc;
 
@@ -135,6 +135,11 @@ impl Rules {
             return Vec::new();
         }
         reused(self.lack(Mutation::ReuseRecordedEarly))
+    }
+
+    /// The position to record before it is handed out for the loss of the SSD.
+    pub(crate) fn handed_out(self, from: Lsn) -> Option<Lsn> {
+        (!self.lack(Mutation::RedoUnrecorded)).then_some(from)
     }
 
     /// Why no SSD may be attached.

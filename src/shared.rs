@@ -2,6 +2,7 @@
 
 use crate::builder::Builder;
 use crate::ending::Ending;
+use crate::error::Error;
 use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
@@ -9,7 +10,7 @@ use crate::space_hints::AllHints;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
-use pagetier_page::PageSize;
+use pagetier_page::{Lsn, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::SsdTier;
 use std::sync::Arc;
@@ -43,6 +44,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Refuses calls that a read-only opening cannot keep its word about.
+    pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
+        if self.builder.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Records that every change older than `from` is on the HDD (I33).
+    pub(crate) async fn record_redo_from(&self, from: Lsn) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        let Some(from) = self.builder.rules().handed_out(from).map(|from| from.0) else { return Ok(()) };
+        let mut meta = self.meta.lock().await;
+        if meta.manifest.ssd_redo_from < Some(from) {
+            meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from))?;
+        }
+        Ok(())
+    }
+
     /// Starts the tasks that follow the SSD's failures and the devices' costs.
     #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
     pub(crate) fn start(

@@ -1,7 +1,7 @@
 //! The SSD's control and state for the embedder.
 
 use crate::error::Error;
-use crate::life::{Drain, ModeMeanwhile, SsdEvents};
+use crate::life::{Drain, SsdEvents};
 use crate::loss::SsdLoss;
 use crate::store::PageStore;
 use pagetier_page::{Lsn, PageId};
@@ -90,22 +90,29 @@ impl Ssd<'_> {
     /// A change to [`SsdMode::Off`] drains the SSD, then switches to a ring in the store's directory and
     /// records that: the SSD may be removed, and the store opens without it. A change from there to another
     /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards during the call: writes
-    /// wait. Cancel-safe: a drain in progress ends after its batch, which restores the previous mode; an
-    /// exchange that has begun completes.
+    /// wait. Cancel-safe: a drain in progress ends after its batch, and the mode stays; an exchange that has
+    /// begun completes.
+    ///
+    /// A call that restricts the SSD while it runs (this one, [`PageStore::replace_ssd`], [`Ssd::abandon`])
+    /// does not change the mode, so one that is set meanwhile stays in effect.
     ///
     /// # Errors
-    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device failed: the previous mode
-    /// then stays in effect. [`Error::Manifest`] when the exchange could not be recorded: a later opening may
-    /// or may not find it in effect, so the store refuses writes until it is opened again.
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::ReadOnly`] for a change from
+    /// or to [`SsdMode::Off`] on a read-only opening; or a device failed: the mode then stays as it was.
+    /// [`Error::Manifest`] when the exchange could not be recorded: a later opening may or may not find it in
+    /// effect, so the store refuses writes until it is opened again.
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);
+        if (shared.tier.mode() == SsdMode::Off) != (mode == SsdMode::Off) {
+            shared.refuse_read_only()?;
+        }
         match (shared.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
-                // Restores the current mode when dropped; after the exchange it applies once an SSD is back
-                // in use.
-                let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+                // The mode itself does not change: it applies if the call fails, and once an SSD is back in
+                // use.
+                let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
                 let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
@@ -175,15 +182,21 @@ impl Ssd<'_> {
     /// Takes the SSD back into use.
     ///
     /// After a failure it must be the same SSD with its contents. Every copy is read: it is used only if its
-    /// stamp proves it current. Versions whose flush failed are written again. The store accepts writes again
-    /// on success. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this
-    /// store) is formatted; its contents are ignored. Hold no guards during the call: writes wait. Pages that
-    /// were lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
-    /// readmission that has begun completes.
+    /// stamp proves it current. Versions whose flush failed are written again; where they are gone, pages
+    /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last successful
+    /// [`PageStore::sync`]. The store works meanwhile as far as the failure allows, and accepts all writes
+    /// again on success. An SSD that has not failed is left as it is.
+    ///
+    /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
+    /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
+    /// are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a readmission that has begun
+    /// completes.
     ///
     /// # Errors
-    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
+    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; [`Error::Closed`] when the store is shut
+    /// down meanwhile; [`Error::ReadOnly`] on a read-only opening. The SSD stays as it was.
     pub async fn readmit(self) -> Result<ReadmitReport, Error> {
+        self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.readmit().await }).await
     }
 
@@ -195,8 +208,10 @@ impl Ssd<'_> {
     /// an abandonment that has begun completes.
     ///
     /// # Errors
-    /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD.
+    /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD;
+    /// [`Error::ReadOnly`] on a read-only opening.
     pub async fn abandon(self) -> Result<SsdLoss, Error> {
+        self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.abandon().await }).await
     }
 
@@ -223,10 +238,11 @@ impl Ssd<'_> {
     /// Clears [`Ssd::loss`]: the embedder has dealt with it. Durable when it returns. Cancel-safe.
     ///
     /// # Errors
-    /// The manifest cannot be written; the list is kept.
+    /// The manifest cannot be written, and the list is kept; [`Error::ReadOnly`] on a read-only opening.
     pub async fn acknowledge_loss(self) -> Result<(), Error> {
         let shared = &self.0.shared;
         let _operation = shared.ending.enter()?;
+        shared.refuse_read_only()?;
         let mut meta = shared.meta.lock().await;
         if meta.manifest.loss.is_some() {
             shared.change_loss(&mut meta, |manifest| manifest.loss = None)?;

@@ -499,6 +499,11 @@ impl PageStore {
     /// the position, call [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for
     /// [`Loss::Ssd`].
     ///
+    /// A position for [`Loss::Ssd`] is recorded in the manifest before it is returned, unless a later one is:
+    /// after the loss, [`SsdLoss::redo_from`](crate::SsdLoss::redo_from) is never older than it, so a log
+    /// that was shortened by such positions alone suffices. LSNs must never start again from smaller values
+    /// during the store's life.
+    ///
     /// `log_end` is the end of the log, the LSN that the next record will get, read before this call and in
     /// the critical section in which LSNs are assigned and set on pages (see [`LogGate`](crate::LogGate)). It
     /// is the result when nothing is needed. Cancel-safe.
@@ -520,14 +525,21 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// As [`PageStore::sync`]: remove no log then.
+    /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only opening.
     pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
+        self.shared.refuse_read_only()?;
         // A page that is written after the first step is found in memory, or in the last step. What left
         // memory before the first step is durable after the second.
         let in_memory = self.pool.min_recovery_lsn();
         self.flush().await?;
         let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
-        Ok([in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min))
+        let from = [in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min);
+        if loss == Loss::Ssd {
+            // Once the engine has removed the log before it, nothing else would say after a crash that the
+            // rest suffices.
+            self.shared.record_redo_from(from).await?;
+        }
+        Ok(from)
     }
 
     /// The oldest log position that redo would need for pages that are dirty in memory at this moment; `None`

@@ -179,7 +179,7 @@ impl Builder {
             return None;
         }
         let known = manifest.ssd_pages.clone().filter(|_| manifest.is_clean());
-        let lost = known.unwrap_or_else(|| OnlyCopies::all_of(manifest));
+        let lost = known.unwrap_or_else(|| OnlyCopies::all_of(manifest)).redone_from(manifest.ssd_redo_from);
         tracing::warn!(
             runs = lost.runs.len(),
             coarse = lost.coarse,

@@ -116,6 +116,8 @@ pub struct Builder {
     pub(crate) switched_ssd_policy: parking_lot::Mutex<Option<SsdPolicy>>,
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
+    /// Whether the store is opened for reading only.
+    pub(crate) read_only: bool,
     /// The locks of a read-only opening, until its tenure begins.
     pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.

@@ -1,7 +1,7 @@
 //! An open store: changes, reads, checkpoints, closing.
 
 use crate::error::KvError;
-use pagetier::{Lsn, PageStore};
+use pagetier::{Loss, Lsn, PageStore};
 use pagetier_btree::{CheckReport, Scan, Tree};
 use pagetier_wal::{Keep, Wal, checkpoint};
 use parking_lot::Mutex;
@@ -185,10 +185,10 @@ impl Kv {
         let store = tree.store();
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         store.sync().await?;
-        let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
-        store.shutdown().await?;
         let end = wal.end();
-        wal.truncate(end, on_ssd.unwrap_or(end)).await?;
+        let from = if keep == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
+        store.shutdown().await?;
+        wal.truncate(end, from).await?;
         Ok(())
     }
 

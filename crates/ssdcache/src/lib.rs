@@ -29,7 +29,7 @@ pub use exec::open::{
     OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark, write_superblocks,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
-pub use exec::readmit::{ReadmitError, ReadmitReport};
+pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
 pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
 pub use exec::scrub::Checked;
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
@@ -55,4 +55,4 @@ pub use protocol::slots::{
 };
 #[doc(hidden)]
 pub use rules::Rules;
-pub use tier::{SsdTier, TierStats};
+pub use tier::{ModeLimit, SsdTier, TierStats};

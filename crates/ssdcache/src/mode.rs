@@ -3,8 +3,10 @@
 use pagetier_page::PageId;
 use std::sync::Arc;
 
-/// What the SSD is used for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+/// What the SSD is used for. A later mode uses it less.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SsdMode {

@@ -212,6 +212,17 @@ pub enum Mutation {
     /// Of a device that is attached to an open store, or replaces a lost SSD, only the first blocks are
     /// checked. Leave another program's data further in.
     AttachedUnchecked,
+    /// A page whose newest version is gone after a failed flush does not fall back to the one before it:
+    /// sync, write again, let the flush fail and revert, re-admit the SSD.
+    PredecessorForgotten,
+    /// A re-admission does not flush the HDD before it judges the copies: damaged copies of home writes that
+    /// are not durable yet pass for lost pages.
+    ReadmittedOverVolatileHomes,
+    /// A copy counts as damaged after one bad read. Let a transfer corrupt two reads of a sound only copy.
+    FirstReadBelieved,
+    /// A position handed out for the loss of the SSD is not recorded. Remove the log before it, crash, lose
+    /// the SSD.
+    RedoUnrecorded,
     /// After a crash, unreadable slots of the zone and places of journal and ring count as empty. Let one of
     /// them fail all reads.
     UnreadableIsEmpty,
@@ -304,6 +315,12 @@ impl Mutation {
     /// - `AttachedUnchecked`: `attach.rs`, `a_device_with_data_further_in_is_refused`
     /// - `UnreadableIsEmpty`: `unreadable.rs`,
     ///   `after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up`
+    /// - `PredecessorForgotten`: `readmission.rs`,
+    ///   `without_a_predecessor_to_fall_back_to_synced_versions_are_lost`
+    /// - `ReadmittedOverVolatileHomes`: `readmission.rs`,
+    ///   `over_homes_that_are_not_flushed_a_damaged_copy_passes_for_a_lost_page`
+    /// - `FirstReadBelieved`: `readmission.rs`, `after_one_bad_read_a_sound_only_copy_passes_for_lost`
+    /// - `RedoUnrecorded`: `redo_position.rs`, `a_position_that_was_not_recorded_is_unknown_after_the_loss`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -318,6 +335,10 @@ impl Mutation {
         Self::AttachedUnchecked,
         Self::KilledTrusted,
         Self::UnreadableIsEmpty,
+        Self::PredecessorForgotten,
+        Self::ReadmittedOverVolatileHomes,
+        Self::FirstReadBelieved,
+        Self::RedoUnrecorded,
         Self::OpeningGrows,
         Self::SlackGivenAway,
         Self::TailInUse,

@@ -15,12 +15,12 @@ use crate::protocol::flushes::{FlushNumber, HddFlush};
 use crate::protocol::recovery::Evidence;
 #[cfg(feature = "mutations")]
 use crate::protocol::slots::Tampered;
-use crate::protocol::slots::{Plan, Slots, Ticket};
+use crate::protocol::slots::{Fallen, Plan, Slots, Ticket};
 use crate::protocol::{HomePlan, InTheWay, Protocol};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, task};
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
-use pagetier_policy::{Home, Millis};
+use pagetier_policy::{Home, Millis, SlotId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
@@ -78,9 +78,9 @@ impl Rules {
         if keeps { None } else { slots.plan_arrived(page, may, now, fresh) }
     }
 
-    /// The only copies that must be written home before newer versions of their pages.
-    pub(crate) fn sent_first(self, only: Vec<PageId>) -> Vec<PageId> {
-        if self.lack(Mutation::OnlyCopyVoided) { Vec::new() } else { only }
+    /// Whether a page goes home before its record. `only`: the SSD alone has the version before.
+    pub(crate) fn supersedes_only_copy(self, only: bool) -> bool {
+        only && !self.lack(Mutation::OnlyCopyVoided)
     }
 
     /// The oldest change that the HDD may lack of a page whose home write nothing backs.
@@ -179,6 +179,11 @@ impl Rules {
 
 /// Reading.
 impl Rules {
+    /// The number of reads before an image counts as damaged.
+    pub(crate) fn reads_max(self, reads: usize) -> usize {
+        if self.lack(Mutation::FirstReadBelieved) { 1 } else { reads }
+    }
+
     /// The version that a home must hold, if it is known.
     pub(crate) fn expected_home(self, stamp: Option<Stamp>) -> Option<Stamp> {
         stamp.filter(|_| !self.lack(Mutation::HomesTrusted))
@@ -194,6 +199,29 @@ impl Rules {
             }
             error => error,
         }
+    }
+}
+
+/// Re-admission.
+impl Rules {
+    /// The devices to flush before copies are judged.
+    pub(crate) fn flushed_by_readmission(self) -> &'static [Flushed] {
+        if self.lack(Mutation::ReadmittedOverVolatileHomes) { &[] } else { &[Flushed::Hdd] }
+    }
+
+    /// [`Slots::fall_back`].
+    pub(crate) fn fall_back(
+        self,
+        slots: &mut Slots,
+        copy: (SlotId, PageId, Stamp),
+        completed: SsdFlush,
+        bad: &dyn Fn(SlotId, Stamp) -> bool,
+        now: Millis,
+    ) -> Fallen {
+        if self.lack(Mutation::PredecessorForgotten) && slots.is_only_copy(copy.1) {
+            return Fallen::Lost;
+        }
+        slots.fall_back(copy, completed, bad, now)
     }
 }
 

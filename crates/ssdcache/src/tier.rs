@@ -5,11 +5,11 @@ use crate::exec::budget::BudgetStats;
 use crate::exec::drain::{DrainProgress, DrainReport};
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, mark, open};
 use crate::exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
-use crate::exec::readmit::{ReadmitError, ReadmitReport};
+use crate::exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
 use crate::exec::remember::Flushed;
 use crate::exec::scrub::Checked;
 use crate::exec::{maintenance, write};
-use crate::format::superblock::{Marks, Superblock};
+use crate::format::superblock::Marks;
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
@@ -36,6 +36,23 @@ pub struct SsdTier {
     pub(crate) core: Arc<Core>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
     recovery: RecoveryReport,
+}
+
+/// Restricts what the SSD is used for while it exists; see [`SsdTier::at_most`].
+#[must_use]
+pub struct ModeLimit {
+    core: Arc<Core>,
+    mode: SsdMode,
+}
+
+impl Drop for ModeLimit {
+    fn drop(&mut self) {
+        let mut state = self.core.state.lock();
+        let at = state.limits.iter().position(|limit| *limit == self.mode);
+        at.map(|at| state.limits.swap_remove(at));
+        drop(state);
+        self.core.changed.notify_waiters();
+    }
 }
 
 /// A snapshot of the tier's counters.
@@ -230,17 +247,19 @@ impl SsdTier {
         }
     }
 
-    /// What the SSD is used for.
+    /// What the SSD is used for, as configured: a call under way may restrict it ([`SsdTier::at_most`]).
     #[must_use]
     pub fn mode(&self) -> SsdMode {
         if self.core.has_slots() { self.core.state.lock().mode } else { SsdMode::Off }
     }
 
-    /// The configured mode: the one in force or, while there is no SSD, the one that takes effect with the
-    /// next.
+    /// Restricts the SSD to `mode` until the result is dropped. The configured mode does not change, and may
+    /// be changed meanwhile: of all that apply, the strictest is in force.
     #[must_use]
-    pub fn kept_mode(&self) -> SsdMode {
-        self.core.state.lock().mode
+    pub fn at_most(&self, mode: SsdMode) -> ModeLimit {
+        self.core.state.lock().limits.push(mode);
+        self.core.changed.notify_waiters();
+        ModeLimit { core: Arc::clone(&self.core), mode }
     }
 
     /// Changes what the SSD is used for, for pages written from now on. To change to or from
@@ -304,18 +323,13 @@ impl SsdTier {
         Box::pin(self.core.drain(deadline, progress))
     }
 
-    /// Takes the SSD back into use after a failure, if `ours` accepts its superblock. Reads every copy on it.
-    /// `record` receives the lost pages, each with the log position from which redo would bring it back, and
-    /// makes the list durable before writes are accepted again. Must be driven to completion.
+    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed. Reads
+    /// every copy on it, beside other work. Must be driven to completion, or be the last call.
     ///
     /// # Errors
     /// [`ReadmitError`]; the SSD stays degraded.
-    pub async fn readmit(
-        &self,
-        ours: impl Fn(&Superblock) -> bool + Send,
-        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String> + Send,
-    ) -> Result<ReadmitReport, ReadmitError> {
-        self.core.readmit(ours, record).await
+    pub async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
+        self.core.readmit(by).await
     }
 
     /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes home writes

@@ -303,9 +303,13 @@ fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
             );
         }
         fixture.write(1).expect("a slot is free");
-        // Its successor becomes durable: by a flush, or by a re-admission of the SSD.
+        // Its successor becomes durable: by a flush, or in a re-admission of the SSD, by the next one.
         if taken_back {
-            fixture.slots.proved()
+            fixture.slots.written_again(SsdFlush(0), SsdFlush(9));
+            fixture.slots.flushed(SsdFlush(8));
+            assert_eq!(fixture.slots.free_slots().retired, 1, "it is the durable version until then");
+            fixture.slots.flushed(SsdFlush(9));
+            fixture.slots.proved();
         } else {
             fixture.flush()
         }

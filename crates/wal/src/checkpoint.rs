@@ -2,7 +2,7 @@
 
 use crate::error::WalError;
 use crate::log::Wal;
-use pagetier::{Lsn, PageStore};
+use pagetier::{Loss, Lsn, PageStore};
 
 /// The failure that the log must be able to repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,14 +49,14 @@ async fn truncate(store: &PageStore, wal: &Wal, keep: Keep, force: bool) -> Resu
     // Read the end first: a change that is not yet in the store's minimum has a later LSN.
     let end = wal.end();
     let pages = store.min_recovery_lsn().unwrap_or(end);
-    // Read this after the minimum of the pages in memory: it then covers a page that is written in between.
-    let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
     let commits = wal.oldest_unapplied().unwrap_or(end);
     let needed = end.min(pages).min(commits);
     if force || wal.can_truncate(needed) {
-        // Pages written by this point are clean, but durable only after a flush.
-        store.flush().await?;
-        wal.truncate(needed, on_ssd.unwrap_or(needed)).await?;
+        // Pages written by this point are clean, but durable only after a flush, which this includes. For the
+        // loss of the SSD the store remembers the position, and names it should the SSD be lost.
+        let loss = if keep == Keep::ForSsdLoss { Loss::Ssd } else { Loss::Crash };
+        let from = store.redo_from(end, loss).await?;
+        wal.truncate(needed, from.min(needed)).await?;
     }
     Ok(())
 }

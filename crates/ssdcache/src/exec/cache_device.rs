@@ -28,4 +28,10 @@ impl CacheDevice {
         let flush = GroupFlush::new(Arc::clone(&device), Flushed::Ssd, failures, runtime);
         Arc::new(Self { device, layout, flush })
     }
+
+    /// The same device without its failed flush.
+    pub(crate) fn renewed(&self) -> Arc<Self> {
+        let flush = self.flush.renewed();
+        Arc::new(Self { device: SharedDevice::clone(&self.device), layout: self.layout, flush })
+    }
 }

@@ -110,6 +110,24 @@ impl<N: FlushNumber> GroupFlush<N> {
         N::nth(self.0.numbers.lock().completed)
     }
 
+    /// The failure after which no flush counts.
+    pub(crate) fn failed(&self) -> Option<DeviceError> {
+        self.0.numbers.lock().failed.clone()
+    }
+
+    /// The same flushes, numbered on, without the failure: what the failed one covered must be written again
+    /// first.
+    pub(crate) fn renewed(&self) -> Self {
+        let Shared { device, which, failures, runtime, numbers, .. } = &*self.0;
+        let (started, completed) = {
+            let numbers = numbers.lock();
+            (numbers.started, numbers.completed)
+        };
+        let renewed = Self::new(SharedDevice::clone(device), *which, failures, runtime);
+        *renewed.0.numbers.lock() = Numbers { started, completed, ..Numbers::default() };
+        renewed
+    }
+
     /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.
     /// Cancel-safe: a started flush continues, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {

@@ -28,6 +28,7 @@ mod unflushed;
 mod version;
 pub(crate) mod write;
 mod write_back;
+mod write_first;
 mod write_home;
 
 use crate::format::layout::Layout;

@@ -1,17 +1,30 @@
-//! Takes the SSD back into use after a failure: its contents count only as far as they were verified.
+//! Takes the SSD back into use after a failure: its contents count only as far as they were verified (I31).
+//!
+//! (1) Quiet: no slot is being written, and none will be before the end, since the SSD still counts as
+//! failed. (2) Every copy is read beside the store's work; unproved versions are written again, the same
+//! bytes to the same slot. (3) Quiet: bad copies give way to their predecessors. (4) A flush makes what was
+//! written again durable, losses are recorded, and a checkpoint names what counts. (5) Quiet: the SSD is in
+//! use. Writes wait for the quiet steps only, none of which reads a slot.
 
+use super::all::all;
 use crate::exec::Core;
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::open::identify;
-use crate::exec::quiet::Quiet;
 use crate::exec::read::SlotHold;
-use crate::exec::single::{read_one, write_one};
+use crate::exec::single::write_one;
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
-use pagetier_devio::{DeviceError, IoBuf, IoClass};
-use pagetier_page::{Lsn, PageId};
-use pagetier_policy::SlotId;
+use crate::protocol::slots::{Fallen, ToProve};
+use pagetier_bufpool::TierError;
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass};
+use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_policy::{Home, SlotId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::future::Future;
 use std::sync::Arc;
+
+/// The number of copies read at once.
+const DEPTH: usize = 32;
 
 /// The findings of a re-admission.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +36,13 @@ pub struct ReadmitReport {
     pub dropped: u64,
     /// Versions written before the failure whose durability was uncertain: rewritten and durable.
     pub rewritten: u64,
-    /// Pages whose newest version was on the SSD alone and is damaged or gone. Reading them fails until they
-    /// are rewritten, which the store does for those that it has in memory.
+    /// Pages whose newest version was written after the last successful flush of the SSD, and is damaged or
+    /// gone: they read as an older version again, though never as one older than the last `sync` that
+    /// succeeded. Those in memory are not listed: the store writes them again from there. An engine with a
+    /// log redoes these pages as after a crash, or closes the store and opens it again.
+    pub reverted: Vec<PageId>,
+    /// Pages whose newest version was durable on the SSD alone and is damaged or gone. Reading them fails
+    /// until they are rewritten, which the store does for those that it has in memory.
     pub lost: Vec<PageId>,
 }
 
@@ -49,6 +67,15 @@ pub enum ReadmitError {
         /// The first error.
         cause: Arc<str>,
     },
+    /// A device failed while the copies were verified.
+    #[error("a device failed meanwhile, so the SSD is not taken back: {cause}")]
+    FailedAgain {
+        /// The error.
+        cause: Arc<str>,
+    },
+    /// The store was shut down meanwhile.
+    #[error("the store was shut down, so the SSD is not taken back")]
+    Stopped,
     /// The lost pages could not be recorded.
     #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
     Unrecorded {
@@ -57,139 +84,234 @@ pub enum ReadmitError {
     },
 }
 
+/// What the caller of a re-admission decides and records.
+pub trait Readmitter: Send + Sync {
+    /// Whether this is the superblock of the SSD that the store was using.
+    fn is_ours(&self, found: &Superblock) -> bool;
+
+    /// Whether to give up.
+    fn is_stopped(&self) -> bool;
+
+    /// Writes again those of `pages` that are in memory: their copies are bad. Each has the position from
+    /// which redo would bring it back.
+    fn rewrite(&self, pages: Vec<(PageId, Lsn)>) -> impl Future<Output = ()> + Send;
+
+    /// Makes the list of lost pages durable.
+    fn record(&self, lost: Vec<(PageId, Lsn)>) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// How the store was when a re-admission began.
+struct Begun {
+    old: Arc<CacheDevice>,
+    /// Writes were refused.
+    refusing: bool,
+    /// A flush of the SSD had failed.
+    flush_failed: bool,
+}
+
+/// What verification found.
+#[derive(Default)]
+struct Verified {
+    proved: u64,
+    rewritten: u64,
+    /// The versions that cannot be read.
+    bad: FxHashMap<SlotId, (PageId, Stamp)>,
+}
+
 /// The state of one copy.
 enum Proof {
     Sound,
-    /// It is sound, but the flush that should have made it durable failed.
-    Unproved(IoBuf),
+    /// It is sound, and was written again because no good flush had covered it.
+    Rewritten,
     Bad,
 }
 
 impl Core {
-    /// Takes the SSD back after a failure, if `ours` accepts its superblock. Cancel-safe: if the call is
-    /// dropped, the SSD stays degraded.
-    pub(crate) async fn readmit(
-        &self,
-        ours: impl Fn(&Superblock) -> bool,
-        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
-    ) -> Result<ReadmitReport, ReadmitError> {
+    /// Takes the SSD back after a failure; does nothing if it has not failed. If the call is dropped, the SSD
+    /// stays degraded, but a write of a copy may still be under way.
+    pub(crate) async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
+        let Some(begun) = self.begin_readmission(by).await? else { return Ok(ReadmitReport::default()) };
+        let verified = self.verify(&begun, by).await?;
+        let bad: FxHashSet<PageId> = verified.bad.values().map(|(page, _)| *page).collect();
+        let mut only = self.state.lock().slots.only_copies();
+        only.retain(|(page, _)| bad.contains(page));
+        by.rewrite(only).await;
+        let report = self.end_verification(&begun, verified).await?;
+        if !report.lost.is_empty() {
+            let mut lost = self.state.lock().slots.only_copies();
+            lost.retain(|(page, _)| report.lost.contains(page));
+            by.record(lost).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
+        }
+        self.flush_ssd().await?;
+        let duty = self.map_duty.lock().await;
+        self.checkpoint().await.inspect_err(|error| self.ssd_failed(error))?;
+        drop(duty);
+        let quiet = self.quiesce().await;
+        self.may_readmit(&begun)?;
+        let mut state = self.state.lock();
+        state.slots.proved();
+        self.forgive(&mut state);
+        drop(state);
+        drop(quiet);
+        tracing::info!(?report, "the SSD is in use again");
+        self.event(SsdEvent::Active);
+        Ok(report)
+    }
+
+    /// Step 1. `None`: the SSD has not failed.
+    async fn begin_readmission(&self, by: &impl Readmitter) -> Result<Option<Begun>, ReadmitError> {
         let quiet = self.quiesce().await;
         if let Some(cause) = self.refusing.by_hdd() {
             return Err(ReadmitError::Refusing { cause });
         }
         let old = self.cache_device();
+        let refusing = self.refusing.cause().is_some();
+        let failed = refusing || self.state.lock().ssd_error.is_some();
+        // From here on no slot is written: a failed SSD takes no pages.
+        drop(quiet);
         match identify(&old.device).await? {
-            Found::Superblock(found) if ours(&found) && found.layout == old.layout => {}
+            Found::Superblock(found) if by.is_ours(&found) && found.layout == old.layout => {}
             found => {
                 let device = old.device.name().to_owned();
                 return Err(ReadmitError::OtherSsd { device, found: format!("{found:?}") });
             }
         }
-        let report = quiet.prove(&old, record).await?;
-        self.forgive(&mut self.state.lock());
-        tracing::info!(?report, "the SSD is in use again");
-        self.event(SsdEvent::Active);
-        Ok(report)
+        if !failed {
+            return Ok(None);
+        }
+        let flush_failed = old.flush.failed().is_some();
+        if flush_failed {
+            // It proves nothing about what was written before, but that the SSD flushes again.
+            old.device.flush(IoClass::Meta).await?;
+        } else {
+            self.flush_ssd().await?;
+        }
+        // Copies of home writes are the only ones until the HDD is flushed: a damaged one would pass for a
+        // lost page.
+        self.flush(self.rules.flushed_by_readmission()).await?;
+        Ok(Some(Begun { old, refusing, flush_failed }))
     }
-}
 
-impl Quiet<'_> {
-    async fn prove(
-        &self,
-        old: &Arc<CacheDevice>,
-        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
-    ) -> Result<ReadmitReport, ReadmitError> {
-        let core = self.core;
-        // Its flushes are numbered from one. `old` keeps the failed flush, and the number of the last that
-        // completed.
-        let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
-        cache.flush.cover(cache.flush.next()).await?;
-        core.flush_hdd().await?;
-        let mut report = ReadmitReport::default();
-        let mut unproved = Vec::new();
-        for slot in (0..old.layout.slots).map(SlotId) {
-            match core.prove_one(slot, old).await? {
-                None => continue,
-                Some((_, Proof::Sound)) => report.proved += 1,
-                Some((_, Proof::Unproved(image))) => unproved.push((slot, image)),
-                Some((page, Proof::Bad)) => {
-                    let now = core.now();
-                    let mut state = core.state.lock();
-                    if state.slots.is_only_copy(page) {
-                        drop(state);
-                        report.lost.push(page);
-                        core.event(SsdEvent::Lost { page });
-                    } else {
-                        state.slots.drop_clean(page, now);
-                        report.dropped += 1;
-                    }
+    /// Step 2: reads every copy, some at a time.
+    async fn verify(&self, begun: &Begun, by: &impl Readmitter) -> Result<Verified, ReadmitError> {
+        let completed = begun.old.flush.completed();
+        let (mut slots, unproved) = {
+            let state = self.state.lock();
+            (state.slots.to_prove(), state.slots.unproved_predecessors(completed))
+        };
+        let mut verified = Verified::default();
+        loop {
+            let some: Vec<(ToProve, SlotHold<'_>)> = {
+                let mut state = self.state.lock();
+                let held = slots.by_ref().filter_map(|slot| {
+                    let one = state.slots.begin_proof(slot, completed, &unproved)?;
+                    Some((one, SlotHold { core: self, slot }))
+                });
+                held.take(DEPTH).collect()
+            };
+            if some.is_empty() {
+                return Ok(verified);
+            }
+            if by.is_stopped() {
+                return Err(ReadmitError::Stopped);
+            }
+            let proofs = some.into_iter().map(|(one, hold)| async move {
+                let proof = self.prove_one(one, &begun.old).await;
+                drop(hold);
+                (one, proof)
+            });
+            for (ToProve { slot, entry, .. }, proof) in all(proofs).await {
+                match proof? {
+                    Proof::Sound => verified.proved += 1,
+                    Proof::Rewritten => verified.rewritten += 1,
+                    Proof::Bad => drop(verified.bad.insert(slot, (entry.page, entry.stamp))),
                 }
             }
         }
-        if !report.lost.is_empty() {
-            let mut lost = core.state.lock().slots.only_copies();
-            lost.retain(|(page, _)| report.lost.contains(page));
-            record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
+    }
+
+    async fn prove_one(&self, one: ToProve, old: &CacheDevice) -> Result<Proof, DeviceError> {
+        let ToProve { slot, entry, unproved } = one;
+        let at = old.layout.slot_at(slot.0);
+        let read =
+            self.read_image(&old.device, at, (entry.page, entry.stamp), self.buffer(), IoClass::Recovery);
+        let (image, result) = read.await;
+        match result {
+            // A flush alone proves nothing about a version that a failed one should have covered.
+            Ok(()) if unproved && !entry.clean => {
+                write_one(&old.device, at, image, IoClass::Recovery).await?;
+                Ok(Proof::Rewritten)
+            }
+            Ok(()) => {
+                self.give_back(image);
+                Ok(Proof::Sound)
+            }
+            // A bad sector is no reason to give up the other copies; a device that is gone is.
+            Err(TierError::Device { source, .. }) if !matches!(source.kind, DeviceErrorKind::Io(_)) => {
+                Err(source)
+            }
+            Err(_) => {
+                self.give_back(image);
+                Ok(Proof::Bad)
+            }
         }
-        *core.cache_device.write() = cache;
-        // From here on writes are possible. A new failure is recorded like any other.
-        core.forgive(&mut core.state.lock());
-        let done = self.finish(unproved, &mut report).await;
-        if let Err(error) = done {
-            let cause = error.to_string();
-            core.state.lock().ssd_error.get_or_insert_with(|| Arc::from(cause.as_str()));
-            core.refuse(&cause, true);
-            return Err(error);
+    }
+
+    /// Step 3: judges the bad copies by what their pages have now.
+    async fn end_verification(
+        &self,
+        begun: &Begun,
+        verified: Verified,
+    ) -> Result<ReadmitReport, ReadmitError> {
+        let _quiet = self.quiesce().await;
+        self.may_readmit(begun)?;
+        let Verified { proved, rewritten, bad } = verified;
+        let mut report = ReadmitReport { proved, rewritten, ..ReadmitReport::default() };
+        let completed = begun.old.flush.completed();
+        if begun.flush_failed {
+            *self.cache_device.write() = begun.old.renewed();
+        }
+        let again = self.next_ssd_flush();
+        let now = self.now();
+        let mut all: Vec<(SlotId, PageId, Stamp)> =
+            bad.iter().map(|(slot, of)| (*slot, of.0, of.1)).collect();
+        all.sort_unstable();
+        let is_bad = |slot, stamp| bad.get(&slot).is_some_and(|(_, of)| *of == stamp);
+        let mut state = self.state.lock();
+        for one in all {
+            let page = one.1;
+            match self.rules.fall_back(&mut state.slots, one, completed, &is_bad, now) {
+                Fallen::Changed => {}
+                Fallen::Dropped => report.dropped += 1,
+                Fallen::Back => {
+                    if state.slots.home(page) == Home::Hdd {
+                        // The home of a number in its second life may still show the first.
+                        self.homes.discarded(page);
+                    }
+                    report.reverted.push(page);
+                }
+                Fallen::Lost => report.lost.push(page),
+            }
+        }
+        state.slots.written_again(completed, again);
+        drop(state);
+        for page in report.reverted.iter().chain(&report.lost) {
+            self.event(SsdEvent::Lost { page: *page });
         }
         Ok(report)
     }
 
-    /// Rewrites in place the versions that may not be durable: with the same bytes, so a torn write does no
-    /// harm. Makes them durable before it changes anything else, then writes a checkpoint.
-    async fn finish(
-        &self,
-        unproved: Vec<(SlotId, IoBuf)>,
-        report: &mut ReadmitReport,
-    ) -> Result<(), ReadmitError> {
-        let core = self.core;
-        report.rewritten = unproved.len() as u64;
-        let ssd = core.ssd();
-        for (slot, image) in unproved {
-            write_one(&ssd, core.slot_at(slot), image, IoClass::Recovery).await?;
+    /// Checks, in a quiet moment, that nothing has failed since the re-admission began.
+    fn may_readmit(&self, begun: &Begun) -> Result<(), ReadmitError> {
+        if let Some(cause) = self.refusing.by_hdd() {
+            return Err(ReadmitError::Refusing { cause });
         }
-        core.flush_ssd().await?;
-        core.state.lock().slots.proved();
-        core.checkpoint().await?;
-        Ok(())
-    }
-}
-
-impl Core {
-    async fn prove_one(
-        &self,
-        slot: SlotId,
-        old: &CacheDevice,
-    ) -> Result<Option<(PageId, Proof)>, DeviceError> {
-        let (entry, durable) = {
-            let mut state = self.state.lock();
-            let Some(entry) = state.slots.begin_check(slot) else { return Ok(None) };
-            (entry, state.slots.is_durable(slot, old.flush.completed()))
-        };
-        let hold = SlotHold { core: self, slot };
-        let buf = self.buffer();
-        let (image, result) = read_one(&old.device, old.layout.slot_at(slot.0), buf, IoClass::Recovery).await;
-        drop(hold);
-        let proof = match result {
-            Ok(()) if self.check(image.as_slice(), entry.page, Some(entry.stamp)).is_err() => Proof::Bad,
-            Ok(()) if !durable && !entry.clean => Proof::Unproved(image),
-            Ok(()) => {
-                self.give_back(image);
-                Proof::Sound
-            }
-            // A bad sector is no reason to give up the other copies; a device that is gone is.
-            Err(error) if matches!(error.kind, pagetier_devio::DeviceErrorKind::Io(_)) => Proof::Bad,
-            Err(error) => return Err(error),
-        };
-        Ok(Some((entry.page, proof)))
+        let cache = self.cache_device();
+        let flush = cache.flush.failed().filter(|_| !(begun.flush_failed && Arc::ptr_eq(&cache, &begun.old)));
+        let refused = self.refusing.cause().filter(|_| !begun.refusing);
+        match flush.map(|error| Arc::from(error.to_string())).or(refused) {
+            Some(cause) => Err(ReadmitError::FailedAgain { cause }),
+            None => Ok(()),
+        }
     }
 }

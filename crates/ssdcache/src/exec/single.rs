@@ -5,6 +5,10 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{PageId, Stamp};
 
+/// The number of reads of an image before it counts as damaged: what only the transfer corrupted reads
+/// otherwise the next time.
+pub(crate) const ATTEMPTS_MAX: usize = 4;
+
 /// Reads one buffer.
 pub(crate) async fn read_one(
     device: &SharedDevice,
@@ -28,7 +32,8 @@ pub(crate) async fn write_one(
 }
 
 impl Core {
-    /// Reads an image and verifies that it is of `page`, in version `stamp`.
+    /// Reads an image and verifies that it is of `page`, in version `stamp`. It counts as damaged only after
+    /// several reads (I32).
     pub(crate) async fn read_image(
         &self,
         device: &SharedDevice,
@@ -37,12 +42,18 @@ impl Core {
         buf: IoBuf,
         class: IoClass,
     ) -> (IoBuf, Result<(), TierError>) {
-        let (buf, result) = read_one(device, offset, buf, class).await;
-        let result = match result.map(|()| self.check(buf.as_slice(), page, Some(stamp))) {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(defect)) => Err(self.corrupt(page, device, offset, defect)),
-            Err(source) => Err(TierError::Device { page, source }),
-        };
-        (buf, result)
+        let (mut buf, mut reads) = (buf, 0);
+        loop {
+            let (read, result) = read_one(device, offset, buf, class).await;
+            (buf, reads) = (read, reads + 1);
+            let defect = match result.map(|()| self.check(buf.as_slice(), page, Some(stamp))) {
+                Ok(Ok(_)) => return (buf, Ok(())),
+                Ok(Err(defect)) => defect,
+                Err(source) => return (buf, Err(TierError::Device { page, source })),
+            };
+            if reads >= self.rules.reads_max(ATTEMPTS_MAX) {
+                return (buf, Err(self.corrupt(page, device, offset, defect)));
+            }
+        }
     }
 }

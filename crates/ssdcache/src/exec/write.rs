@@ -190,11 +190,9 @@ impl Core {
             };
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
-        let (pages, failed) = self.only_copies_first(pages).await;
-        for (HomeBound { page, image, .. }, error) in failed {
-            each(page, image, Outcome::Failed(error));
-        }
+        let (over, pages) = self.over_only_copies(pages);
         self.write_home(Backing::Ring, pages, class, &each).await;
+        self.write_home_first(over, class, &each).await;
     }
 
     /// Writes pages home whose slots back the home writes. A page whose home write fails is written again

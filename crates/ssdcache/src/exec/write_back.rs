@@ -12,7 +12,6 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoClass};
 use pagetier_page::{Lsn, PageId};
 use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
 
 /// The maximum number of pages of a batch, which a drain still writes after it was cancelled.
@@ -33,62 +32,6 @@ impl Core {
     pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
         let held = HeldSlots { core: self, batch, class, home: Vec::new() };
         held.copy().await
-    }
-
-    /// Without a ring, nothing backs the home writes of `pages`, and their records void only copies of older
-    /// versions on the SSD. So this first writes those copies home durably. Returns the pages that may
-    /// follow, and those that may not. Damaged copies do not hold up their pages.
-    pub(super) async fn only_copies_first(
-        &self,
-        pages: Vec<HomeBound>,
-    ) -> (Vec<HomeBound>, Vec<(HomeBound, TierError)>) {
-        if self.doublewrite() || !self.has_slots() {
-            return (pages, Vec::new());
-        }
-        let mut failed: FxHashMap<PageId, TierError> = FxHashMap::default();
-        let mut damaged = FxHashSet::default();
-        loop {
-            let (left, flush) = {
-                let state = self.state.lock();
-                let slots = &state.slots;
-                let only = pages.iter().map(|b| b.page).filter(|page| slots.is_only_copy(*page));
-                let only = only.filter(|page| !failed.contains_key(page) && !damaged.contains(page));
-                let left = self.rules.sent_first(only.take(BATCH_MAX).collect());
-                let flush =
-                    left.iter().any(|page| slots.waits_for_home(*page) || state.home.is_backed(*page));
-                (left, flush)
-            };
-            if left.is_empty() {
-                break;
-            }
-            let result = if flush {
-                self.flush_hdd().await
-            } else {
-                let copied = self.copy_pages_home(&left).await;
-                for (page, error) in copied.failed {
-                    match error {
-                        TierError::Corrupt { .. } => drop(damaged.insert(page)),
-                        error => drop(failed.insert(page, error)),
-                    }
-                }
-                copied.result
-            };
-            if let Err(source) = result {
-                let error = |page: PageId| TierError::Device { page, source: source.clone() };
-                failed.extend(left.iter().map(|page| (*page, error(*page))));
-            }
-            if let Some(refusal) = self.refusal() {
-                failed.extend(left.iter().map(|page| (*page, refusal.clone())));
-            }
-        }
-        let (mut ready, mut not) = (Vec::with_capacity(pages.len()), Vec::new());
-        for b in pages {
-            match failed.remove(&b.page) {
-                Some(error) => not.push((b, error)),
-                None => ready.push(b),
-            }
-        }
-        (ready, not)
     }
 
     /// Copies the slots of `pages` home, clean or dirty. Skips pages without a copy, and slots that are being

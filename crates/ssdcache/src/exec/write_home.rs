@@ -147,7 +147,7 @@ impl Core {
     /// Waits for ring and journal places, and for earlier HDD writes of the same pages; then seals the images
     /// that the ring will back. Removes pages from the batch whose slots have received a newer version, which
     /// may be home already. `None`: no page is left.
-    async fn plan_batch(
+    pub(super) async fn plan_batch(
         &self,
         backing: Backing,
         batch: &mut Vec<HomeBound>,
@@ -293,7 +293,7 @@ impl Core {
         (back, result)
     }
 
-    async fn write_journal(&self, blocks: Vec<Block>) -> Result<(), DeviceError> {
+    pub(super) async fn write_journal(&self, blocks: Vec<Block>) -> Result<(), DeviceError> {
         let cache = self.cache_device();
         let writes = blocks.into_iter().map(|block| {
             let buf = IoBuf::copy_of(&block.encode(self.seed));
@@ -303,7 +303,7 @@ impl Core {
     }
 
     /// Step 3.
-    async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass, each: Each<'_>) {
+    pub(super) async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass, each: Each<'_>) {
         let mut pieces = Vec::with_capacity(batch.len());
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
@@ -349,7 +349,7 @@ fn stamp_of(image: &IoBuf) -> Stamp {
 }
 
 /// Reports a failure of the whole batch for each of its pages.
-fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
+pub(super) fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
     for HomeBound { page, image, .. } in batch {
         let error = match error.clone() {
             TierError::Flush { source } | TierError::Device { source, .. } => {
@@ -362,6 +362,6 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
 }
 
 /// The pages of `batch`, each with its version and the oldest change of it that the HDD may lack.
-fn unflushed(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
+pub(super) fn unflushed(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
     batch.iter().map(|b| (b.page, stamp_of(&b.image), b.lsn)).collect()
 }

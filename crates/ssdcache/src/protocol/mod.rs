@@ -71,8 +71,10 @@ pub(crate) struct Protocol {
     pub(crate) map_failed: bool,
     /// The last checkpoint failed: the area of the next one may hold a sound header of it.
     pub(crate) map_doubtful: bool,
-    /// What the SSD is used for while there is one.
+    /// What the SSD is used for while there is one, as the user set it.
     pub(crate) mode: SsdMode,
+    /// The modes that calls under way restrict the SSD to; the strictest counts.
+    pub(crate) limits: Vec<SsdMode>,
     /// The number of drains under way, during which the SSD gets no new only copies.
     pub(crate) drains: usize,
     /// A task waits for quiet: admissions are suspended.
@@ -92,6 +94,7 @@ impl Protocol {
             map_failed: false,
             map_doubtful: false,
             mode,
+            limits: Vec::new(),
             drains: 0,
             closing: false,
             lsn_floor,
@@ -113,9 +116,15 @@ impl Protocol {
         in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
     }
 
+    /// What the SSD is used for at present.
+    pub(crate) fn mode_in_force(&self) -> SsdMode {
+        self.limits.iter().fold(self.mode, |mode, limit| mode.max(*limit))
+    }
+
     /// Whether another admission may start, with at most `max` in flight.
     pub(crate) fn may_admit(&self, max: usize) -> bool {
-        let takes = matches!(self.mode, SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
+        let takes =
+            matches!(self.mode_in_force(), SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
         takes && self.ssd_error.is_none() && self.admissions < max
     }
 
@@ -248,7 +257,7 @@ impl Protocol {
 
     /// Whether changed pages may go to the SSD alone.
     pub(crate) fn writes_back(&self) -> bool {
-        self.mode == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
+        self.mode_in_force() == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
     }
 }
 

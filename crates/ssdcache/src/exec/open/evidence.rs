@@ -3,7 +3,7 @@
 use super::images::{Content, is_of_a_block, read_images};
 use super::unread::Unread;
 use super::{OpenError, OpenParams, Progress};
-use crate::exec::single::read_one;
+use crate::exec::single::{ATTEMPTS_MAX, read_one};
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
@@ -143,17 +143,28 @@ impl<'a> Reader<'a> {
         Ok((images, unread))
     }
 
-    /// Reads twice if necessary: a torn block reads the same again, but one that only the transfer corrupted
-    /// must not count as lost. An older checkpoint, or a journal that lacks a record, would resurrect old
-    /// versions.
+    /// Reads again what is not sound, until two reads agree (I32): a torn block reads the same again, but one
+    /// that only the transfer corrupted must not count as lost. An older checkpoint, or a journal that lacks
+    /// a record, would resurrect old versions.
     pub(crate) async fn read_sound(
         &self,
         offset: u64,
         bytes: u64,
         sound: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<IoBuf, DeviceError> {
-        let first = self.read(offset, bytes).await?;
-        if sound(first.as_slice()) { Ok(first) } else { self.read(offset, bytes).await }
+        let mut last = self.read(offset, bytes).await?;
+        for _ in 1..ATTEMPTS_MAX {
+            if sound(last.as_slice()) {
+                break;
+            }
+            let again = self.read(offset, bytes).await?;
+            let same = again.as_slice() == last.as_slice();
+            last = again;
+            if same {
+                break;
+            }
+        }
+        Ok(last)
     }
 
     pub(crate) async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {

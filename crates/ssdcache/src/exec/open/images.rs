@@ -1,6 +1,6 @@
 //! Reads many page images, adjacent ones in one read.
 
-use crate::exec::single::read_one;
+use crate::exec::single::{ATTEMPTS_MAX, read_one};
 use crate::protocol::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice, task};
@@ -126,7 +126,8 @@ async fn read_run(
         let again = matches!(content, Content::None) && !pagetier_page::is_blank(buf.as_slice());
         if again || !readable {
             let offset = run.offset + (nth * buffers.page_bytes) as u64;
-            content = read_alone(&device, offset, &buffers).await?;
+            let seen = readable.then_some(buf.as_slice());
+            content = read_alone(&device, offset, &buffers, seen).await?;
         }
         contents.push((run.first + nth, content));
     }
@@ -134,13 +135,31 @@ async fn read_run(
     Ok(contents)
 }
 
-async fn read_alone(device: &SharedDevice, offset: u64, buffers: &Buffers) -> Result<Content, DeviceError> {
-    let (buf, result) = read_one(device, offset, IoBuf::zeroed(buffers.page_bytes), IoClass::Recovery).await;
-    match result {
-        Ok(()) => Ok(image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image)),
-        Err(error) if is_of_a_block(&error) => Ok(Content::Unreadable(error)),
-        Err(error) => Err(error),
+/// Reads one place until it is sound or two reads agree; `seen` is an earlier read.
+async fn read_alone(
+    device: &SharedDevice,
+    offset: u64,
+    buffers: &Buffers,
+    seen: Option<&[u8]>,
+) -> Result<Content, DeviceError> {
+    let mut last = seen.map(IoBuf::copy_of);
+    for _ in 1..ATTEMPTS_MAX {
+        let buf = IoBuf::zeroed(buffers.page_bytes);
+        let (buf, result) = read_one(device, offset, buf, IoClass::Recovery).await;
+        match result {
+            Ok(()) => {}
+            Err(error) if is_of_a_block(&error) => return Ok(Content::Unreadable(error)),
+            Err(error) => return Err(error),
+        }
+        if let Some(image) = image_in(buffers.seed, buf.as_slice()) {
+            return Ok(Content::Image(image));
+        }
+        if last.is_some_and(|last| last.as_slice() == buf.as_slice()) {
+            break;
+        }
+        last = Some(buf);
     }
+    Ok(Content::None)
 }
 
 /// The page image in `bytes`, if it is sound and of the store of `seed`.

@@ -5,7 +5,7 @@ use super::Reader;
 use super::images::{is_of_a_block, readable};
 use crate::exec::check;
 use crate::exec::remember::Unproved;
-use crate::exec::single::{read_one, write_one};
+use crate::exec::single::{ATTEMPTS_MAX, read_one, write_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
 use futures_util::StreamExt;
@@ -192,8 +192,8 @@ impl Reader<'_> {
             return Ok(always.then_some(Rewrite::Again));
         }
         let mut image = current;
-        // A second attempt helps if only the transfer was bad.
-        for _ in 0..2 {
+        // Another attempt helps if only the transfer was bad.
+        for _ in 0..ATTEMPTS_MAX {
             let result;
             (image, result) =
                 read_one(&self.params.ssd, layout.ring_at(index), image, IoClass::Recovery).await;

@@ -1,11 +1,13 @@
-//! Queries and changes of copies for when the SSD is drained, checked, re-admitted or taken out of use.
+//! Queries and changes of copies for when the SSD is drained, checked or taken out of use.
 
 use super::Slots;
-use super::slot::{SlotState, Stored, Version};
+#[cfg(test)]
+use super::slot::SlotState;
+use super::slot::{Stored, Version};
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::{Millis, SlotId};
+use pagetier_policy::SlotId;
 
 impl Slots {
     /// Notes that the HDD has every change older than `lsn` of the dirty version on its way into `slot`,
@@ -124,32 +126,5 @@ impl Slots {
     #[cfg(test)]
     pub fn count_bad(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state == SlotState::Bad).count()
-    }
-
-    /// Takes the slots back into use after a failure. Every remaining copy was read and is sound and durable,
-    /// so slots that waited for a flush become free, and so do those whose writes failed. The caller writes a
-    /// checkpoint next.
-    pub fn proved(&mut self) {
-        self.retired.clear();
-        self.bad = 0;
-        for slot in (0..self.params.slots).map(SlotId) {
-            let s = &mut self.slots[slot.at()];
-            if let Some(stored) = s.stored_mut() {
-                stored.durable_at = None;
-                // The outcome of a home write that the failure cut short is unknown.
-                stored.version.perhaps_home |= stored.version.is_dirty();
-            }
-            // A slot that is still being read is freed when the read ends.
-            if s.state == SlotState::Bad || s.is_retired() {
-                self.release(slot);
-            }
-        }
-    }
-
-    /// Gives up the clean copy of `page`, regardless of what its slot holds.
-    pub fn drop_clean(&mut self, page: PageId, now: Millis) {
-        if let Some(&slot) = self.by_page.get(&page) {
-            self.drop_bad_copy(page, slot, now);
-        }
     }
 }

@@ -13,6 +13,7 @@ mod copies;
 mod kept_off;
 #[cfg(feature = "mutations")]
 mod moment;
+mod readmitted;
 mod recovered;
 mod second_chance;
 mod slot;
@@ -28,6 +29,7 @@ pub use types::{
 };
 
 pub(crate) use kept_off::{Leaving, OnItsWay};
+pub(crate) use readmitted::{Fallen, ToProve};
 #[cfg(feature = "mutations")]
 pub use tampering::Tampered;
 pub(crate) use types::NoSlot;
@@ -39,6 +41,7 @@ use checkpoint::Discards;
 use kept_off::KeptOff;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
+use readmitted::Predecessor;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use slot::{Slot, SlotState, Standing, Stored, Version};
 use std::collections::VecDeque;
@@ -63,7 +66,7 @@ pub struct Slots {
     arriving: usize,
     bad: usize,
     /// Retired slots, in order of the flush that frees them.
-    retired: VecDeque<(SsdFlush, SlotId)>,
+    retired: VecDeque<Predecessor>,
     alloc: Alloc,
     generation: u64,
     /// The newest durable checkpoint.
@@ -277,7 +280,7 @@ impl Slots {
             self.policy.inserted(page, slot, now);
         }
         if let Some(old) = before {
-            self.retire(old, durable_at);
+            self.retire(old, version.stamp, durable_at);
         }
         self.note_copy(page);
     }
@@ -299,22 +302,23 @@ impl Slots {
         }
     }
 
-    /// Retires `old`: a newer version of its page is complete, and flush `durable_at` makes it durable.
-    fn retire(&mut self, old: SlotId, durable_at: SsdFlush) {
+    /// Retires `old`: version `successor` of its page is complete, and flush `until` makes it durable.
+    fn retire(&mut self, old: SlotId, successor: Stamp, until: SsdFlush) {
         let o = &mut self.slots[old.at()];
         if let Some(stored) = o.live().copied() {
-            o.state = SlotState::Retired(Stored { durable_at: Some(durable_at), ..stored });
-            self.retired.push_back((durable_at, old));
+            o.state = SlotState::Retired(Stored { durable_at: Some(until), ..stored });
+            let durable_at = stored.durable_at;
+            self.retired.push_back(Predecessor { until, slot: old, durable_at, successor });
         }
     }
 
     /// Notes that SSD flush number `number` has completed: the retired slots that wait for it, or for an
     /// earlier one, are free.
     pub fn flushed(&mut self, number: SsdFlush) {
-        while let Some(&(_, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
+        while let Some(one) = self.retired.front().copied().filter(|one| one.until <= number) {
             self.retired.pop_front();
             // A slot that is still being read is freed when the read ends.
-            self.release(slot);
+            self.release(one.slot);
         }
     }
 

@@ -1,0 +1,259 @@
+//! The slots of an SSD that is taken back after a failure (I31).
+//!
+//! After a failed flush nothing that was written since the last good one need be durable, however it reads.
+//! So a version written since then is unproved until it was written again and flushed, and the version before
+//! it, in a slot retired since then or on the HDD, is still the durable one.
+
+use super::Slots;
+use super::slot::{SlotState, Standing, Stored};
+use crate::format::map::Entry;
+use crate::protocol::flushes::SsdFlush;
+use pagetier_page::{PageId, Stamp};
+use pagetier_policy::{Millis, SlotId};
+
+/// A retired slot that waits for its successor's flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Predecessor {
+    /// The flush that frees it.
+    pub(super) until: SsdFlush,
+    pub(super) slot: SlotId,
+    /// The flush that makes its own version durable; `None`: none is awaited.
+    pub(super) durable_at: Option<SsdFlush>,
+    /// The version that replaced it. Another life of the page has other successors.
+    pub(super) successor: Stamp,
+}
+
+/// A copy to be verified. Held as by a read until [`Slots::end_read`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ToProve {
+    pub(crate) slot: SlotId,
+    pub(crate) entry: Entry,
+    /// No good flush has followed its write.
+    pub(crate) unproved: bool,
+}
+
+/// What became of a copy that turned out to be damaged or gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fallen {
+    /// The slot has another version by now, or none.
+    Changed,
+    /// The HDD has the same version: the copy was dropped.
+    Dropped,
+    /// The page has its previous version, which is in another slot or on the HDD.
+    Back,
+    /// It was durable, so no older version may take its place: reading the page is an error.
+    Lost,
+}
+
+impl Slots {
+    /// The slots that may have to be verified, retired ones included; `completed` is the last good flush.
+    pub(crate) fn to_prove(&self) -> impl Iterator<Item = SlotId> + use<> {
+        (0..self.params.slots).map(SlotId)
+    }
+
+    /// Retired slots whose own versions no flush up to `completed` has covered, sorted.
+    pub(crate) fn unproved_predecessors(&self, completed: SsdFlush) -> Vec<SlotId> {
+        let unproved = self.retired.iter().filter(|one| one.durable_at > Some(completed));
+        let mut slots: Vec<SlotId> = unproved.map(|one| one.slot).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// Holds the version in `slot` to be verified, if it is a copy or the predecessor of one. `unproved`: as
+    /// [`Slots::unproved_predecessors`] returned them.
+    pub(crate) fn begin_proof(
+        &mut self,
+        slot: SlotId,
+        completed: SsdFlush,
+        unproved: &[SlotId],
+    ) -> Option<ToProve> {
+        if self.hidden {
+            return None;
+        }
+        let (unproved, stored) = match &mut self.slots.get_mut(slot.at())?.state {
+            SlotState::Live { stored, .. } => (stored.durable_at > Some(completed), stored),
+            // One that waits for no flush is free as soon as its readers are gone.
+            SlotState::Retired(stored) if stored.durable_at.is_some() => {
+                (unproved.binary_search(&slot).is_ok(), stored)
+            }
+            _ => return None,
+        };
+        stored.readers += 1;
+        let version = &stored.version;
+        let entry = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
+        Some(ToProve { slot, entry, unproved })
+    }
+
+    /// Gives up the version `stamp` of `page` in `slot`, which cannot be read. If no flush up to `completed`
+    /// has made it durable, the page falls back to the newest earlier version that is not `bad`, up to the
+    /// one that was durable; that is the HDD's if no retired slot has one.
+    pub(crate) fn fall_back(
+        &mut self,
+        (slot, page, stamp): (SlotId, PageId, Stamp),
+        completed: SsdFlush,
+        bad: &dyn Fn(SlotId, Stamp) -> bool,
+        now: Millis,
+    ) -> Fallen {
+        let here = self.by_page.get(&page) == Some(&slot);
+        let Some(found) = self.live(page).copied().filter(|found| here && found.version.stamp == stamp)
+        else {
+            return Fallen::Changed;
+        };
+        if !found.version.is_dirty() {
+            self.drop_bad_copy(page, slot, now);
+            return Fallen::Dropped;
+        }
+        let mut newer = (stamp, found.durable_at);
+        loop {
+            if newer.1 <= Some(completed) {
+                return Fallen::Lost;
+            }
+            let Some(at) = self.retired.iter().position(|one| one.successor == newer.0) else { break };
+            let one = self.retired[at];
+            let Some(stored) = self.slots[one.slot.at()].stored().copied() else { break };
+            if !bad(one.slot, stored.version.stamp) {
+                self.retired.remove(at);
+                self.revive(one, stored, now);
+                return Fallen::Back;
+            }
+            newer = (stored.version.stamp, one.durable_at);
+        }
+        self.unmap(page);
+        self.release(slot);
+        self.policy.removed(page, false, now);
+        Fallen::Back
+    }
+
+    /// Makes the retired version in `one` its page's copy again.
+    fn revive(&mut self, one: Predecessor, stored: Stored, now: Millis) {
+        let page = stored.version.page;
+        if let Some(slot) = self.unmap(page) {
+            self.release(slot);
+        }
+        let mut stored = Stored { durable_at: one.durable_at, ..stored };
+        if stored.version.is_dirty() {
+            // Retired, it was not told of flushes of the HDD.
+            (stored.version.standing, stored.version.perhaps_home) = (Standing::Only, true);
+        }
+        self.slots[one.slot.at()].state = SlotState::Live { stored, overtaken: false };
+        self.by_page.insert(page, one.slot);
+        self.policy.inserted(page, one.slot, now);
+    }
+
+    /// Notes that every sound version that flush `completed` and earlier ones did not cover was written
+    /// again: flush `again` covers it.
+    pub fn written_again(&mut self, completed: SsdFlush, again: SsdFlush) {
+        let unproved = |durable_at: &mut Option<SsdFlush>| {
+            if *durable_at > Some(completed) {
+                *durable_at = Some(again);
+            }
+        };
+        for s in &mut self.slots {
+            if let Some(stored) = s.stored_mut() {
+                unproved(&mut stored.durable_at);
+            }
+        }
+        for one in &mut self.retired {
+            one.until = again;
+            unproved(&mut one.durable_at);
+        }
+    }
+
+    /// Takes the slots back into use. Every copy was read, is sound and durable, and is named by a
+    /// checkpoint; so the slots whose writes failed are free.
+    pub fn proved(&mut self) {
+        self.bad = 0;
+        for slot in (0..self.params.slots).map(SlotId) {
+            let s = &mut self.slots[slot.at()];
+            if let Some(stored) = s.stored_mut() {
+                // The outcome of a home write that the failure cut short is unknown.
+                stored.version.perhaps_home |= stored.version.is_dirty();
+            }
+            if s.state == SlotState::Bad {
+                self.release(slot);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::slots::{Plan, SlotParams};
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, Home, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+    const PAGE: PageId = PageId::new(SpaceId(1), 7);
+    /// The last good flush.
+    const GOOD: SsdFlush = SsdFlush(1);
+
+    fn slots() -> Slots {
+        let policy = SsdPolicy::Lru2.build(&SlotPolicyParams::new(Costs::PAPER, 32, 8));
+        let mut slots = Slots::new(SlotParams::new(32, 80.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        slots
+    }
+
+    /// Writes version `stamp`, which flush `until` covers; returns its slot.
+    fn write(slots: &mut Slots, stamp: u64, until: SsdFlush) -> SlotId {
+        let Plan::Ssd(ticket) = slots.plan_dirty(PAGE, NOW, &mut || Stamp::from_bits(stamp)) else {
+            panic!("there is room")
+        };
+        slots.end_write(ticket, true, until, NOW);
+        slots.flushed(GOOD);
+        ticket.slot
+    }
+
+    fn fall(slots: &mut Slots, slot: SlotId, stamp: u64, bad: &[SlotId]) -> Fallen {
+        let is_bad = |slot, _| bad.contains(&slot);
+        slots.fall_back((slot, PAGE, Stamp::from_bits(stamp)), GOOD, &is_bad, NOW)
+    }
+
+    #[test]
+    fn a_page_falls_back_to_its_newest_sound_version_up_to_the_durable_one() {
+        for sound in [2, 1, 0] {
+            let mut slots = slots();
+            let at = [write(&mut slots, 1, GOOD), write(&mut slots, 2, SsdFlush(2)), {
+                write(&mut slots, 3, SsdFlush(2))
+            }];
+            assert_eq!(slots.unproved_predecessors(GOOD), [at[1]]);
+            let fallen = fall(&mut slots, at[2], 3, &at[sound..]);
+            match sound {
+                0 => assert_eq!((fallen, slots.holds(PAGE, Stamp::from_bits(3))), (Fallen::Lost, true)),
+                _ => assert_eq!(
+                    (fallen, slots.holds(PAGE, Stamp::from_bits(sound as u64))),
+                    (Fallen::Back, true)
+                ),
+            }
+            slots.validate().expect("sound slots");
+            // A later judgement of the same copy finds it gone.
+            if sound > 0 {
+                assert_eq!(fall(&mut slots, at[2], 3, &at[sound..]), Fallen::Changed);
+            }
+            slots.written_again(GOOD, SsdFlush(3));
+            slots.flushed(SsdFlush(2));
+            assert!(sound < 2 || slots.free_slots().retired == 1, "it waits for the flush of its successor");
+            slots.flushed(SsdFlush(3));
+            slots.proved();
+            slots.validate().expect("sound slots");
+        }
+    }
+
+    #[test]
+    fn a_page_without_a_predecessor_in_its_life_falls_back_to_the_hdd() {
+        let mut slots = slots();
+        let only = write(&mut slots, 1, SsdFlush(2));
+        assert_eq!(fall(&mut slots, only, 1, &[only]), Fallen::Back);
+        assert_eq!(slots.home(PAGE), Home::Hdd);
+        // Its first life has a durable version that waits for a flush.
+        write(&mut slots, 2, GOOD);
+        write(&mut slots, 3, SsdFlush(2));
+        slots.discard(PAGE);
+        let second = write(&mut slots, 4, SsdFlush(2));
+        assert_eq!(fall(&mut slots, second, 4, &[second]), Fallen::Back);
+        assert_eq!(slots.home(PAGE), Home::Hdd, "its first life came back");
+        slots.validate().expect("sound slots");
+    }
+}

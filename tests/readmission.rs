@@ -1,0 +1,485 @@
+//! The SSD is taken back after a failure: nothing synced is lost, and the store works meanwhile.
+
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
+use pagetier::{
+    Builder, Drain, Error, Home, PageId, PageStore, PoolError, SpaceHints, SpaceId, SsdMode, SsdState,
+    TierError,
+};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_ssdcache::Mutation;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The number of pages that are written after the last good flush.
+const LATER: usize = 40;
+
+fn builder(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
+    let builder = fixture.builder();
+    #[cfg(feature = "mutations")]
+    let builder = builder.mutation(broken);
+    let _ = broken;
+    builder
+}
+
+/// A fixture whose SSD does this to what a failed flush covered.
+fn fixture(model: FlushFailure) -> Fixture {
+    let ssd = SimDevice::new("ssd", 0, 2, &SimPower::new());
+    let ssd = Arc::new(ssd.with_latency(Duration::from_micros(400)).with_flush_failure(model));
+    Fixture { ssd, ..Fixture::new() }
+}
+
+/// A builder with so many free slots that versions can be rewritten without a flush.
+fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
+    builder(fixture, broken).ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+}
+
+/// Some pages that have copies on the SSD.
+fn on_the_ssd(store: &PageStore, space: SpaceId) -> Vec<u32> {
+    let all = (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd);
+    let some: Vec<u32> = all.take(LATER).collect();
+    assert_eq!(some.len(), LATER);
+    some
+}
+
+/// Makes the pages `later` leave memory, if they can be written.
+async fn evict(store: &PageStore, space: SpaceId, later: &[u32]) {
+    for no in (0..PAGES).filter(|no| !later.contains(no)) {
+        let _ = read(store, space, no).await;
+    }
+}
+
+fn fault(fixture: &Fixture, effect: FaultEffect, op: IoOp) -> Fault {
+    Fault::new(effect).on(op).within(fixture.slots())
+}
+
+/// Degrades the SSD by one failed slot write.
+async fn degrade(fixture: &Fixture, store: &PageStore, space: SpaceId, version: u32) {
+    fixture.ssd.inject(fault(fixture, FaultEffect::Eio, IoOp::Write).times(1));
+    for no in 0..PAGES {
+        write(store, space, no, version).await.unwrap();
+        if store.ssd().state() == SsdState::Degraded {
+            return;
+        }
+    }
+    panic!("no slot was written");
+}
+
+/// Version 2 of every page is synced; `rounds` later versions of some are written, and the flush that should
+/// make them durable fails. Returns, after the re-admission, the pages that cannot be read or are older than
+/// version 2: at once, and after a power cut.
+async fn lost_after_a_failed_flush(
+    broken: Option<Mutation>,
+    model: FlushFailure,
+    rounds: u32,
+    policy: &str,
+) -> usize {
+    let fixture = fixture(model);
+    let store = roomy(&fixture, broken).ssd_policy(policy).open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let later = on_the_ssd(&store, space);
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    for round in 0..rounds {
+        for no in &later {
+            let _ = write(&store, space, *no, 3 + round).await;
+        }
+        evict(&store, space, &later).await;
+    }
+    assert!(store.sync().await.is_err(), "no flush failed");
+    let report = store.ssd().readmit().await.unwrap();
+    assert!(broken.is_some() || report.lost.is_empty(), "{report:?}");
+    let reverts = model == FlushFailure::Reverted;
+    assert!(broken.is_some() || reverts != report.reverted.is_empty(), "{model:?}: {report:?}");
+    let newest = 2 + rounds;
+    let good = |no: u32, found: &Result<u32, Error>| match found {
+        Ok(version) if later.contains(&no) => (2..=newest).contains(version),
+        found => matches!(found, Ok(2)),
+    };
+    let mut lost = 0;
+    for no in 0..PAGES {
+        let found = read(&store, space, no).await;
+        lost += usize::from(!good(no, &found));
+        let reverted = report.reverted.contains(&PageId::new(space, no));
+        // A page that could not be changed any more reads as the version before, too.
+        let is_old = found.as_ref().is_ok_and(|version| *version < newest && later.contains(&no));
+        assert!(broken.is_some() || is_old || !reverted, "page {no}: {found:?}, {report:?}");
+    }
+    store.validate().unwrap();
+    store.sync().await.unwrap();
+    drop(store);
+    let store = roomy(&fixture.after_power_cut(1), None).ssd_policy(policy).open().await.unwrap();
+    for no in 0..PAGES {
+        lost += usize::from(!good(no, &read(&store, space, no).await));
+    }
+    lost
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
+    let reverted = ["auto", "lru2", "mv-fifo"].map(|policy| (FlushFailure::Reverted, 1, policy));
+    let others = [
+        (FlushFailure::Reverted, 3, "auto"),
+        (FlushFailure::NeverDurable, 2, "auto"),
+        (FlushFailure::Cached, 1, "auto"),
+    ];
+    for (model, rounds, policy) in reverted.into_iter().chain(others) {
+        let lost = lost_after_a_failed_flush(None, model, rounds, policy).await;
+        assert_eq!(lost, 0, "{model:?}, {rounds} rounds, {policy}");
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn without_a_predecessor_to_fall_back_to_synced_versions_are_lost() {
+    let broken = Some(Mutation::PredecessorForgotten);
+    assert!(lost_after_a_failed_flush(broken, FlushFailure::Reverted, 1, "auto").await > 0, "unnoticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
+    let fixture = fixture(FlushFailure::Reverted);
+    let store = roomy(&fixture, None).open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    // Each page has a durable predecessor that waits for a flush when it is freed.
+    let later = on_the_ssd(&store, space);
+    for no in &later {
+        write(&store, space, *no, 3).await.unwrap();
+    }
+    evict(&store, space, &later).await;
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    for &no in &later {
+        store.free(PageId::new(space, no)).await.unwrap();
+        fixture::fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 9);
+    }
+    evict(&store, space, &later).await;
+    let _ = store.sync().await;
+    assert!(store.stats().ssd.refusing.is_some(), "no flush failed");
+    let report = store.ssd().readmit().await.unwrap();
+    assert!(!report.reverted.is_empty(), "{report:?}");
+    for no in later {
+        match read(&store, space, no).await {
+            Ok(version) => assert_eq!(version, 9, "page {no}: {report:?}"),
+            Err(Error::NoSuchPage { .. }) => {}
+            Err(error) => panic!("page {no}: {error}"),
+        }
+    }
+}
+
+/// Damages the copies of home writes that no flush of the HDD has made durable, and re-admits the SSD.
+/// Returns the number of pages that pass for lost.
+async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
+    let fixture = Fixture::new();
+    let store = builder(&fixture, broken).ring_pages(0).ssd_policy("tac").open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    for no in 0..PAGES {
+        write(&store, space, no, 2).await.unwrap();
+        if store.stats().ssd.dirty_pages > 4 {
+            break;
+        }
+    }
+    assert!(store.stats().ssd.dirty_pages > 0, "no copy awaits a flush");
+    for at in fixture.slots().step_by(fixture::PAGE as usize) {
+        fixture.ssd.flip_bit(at + 900, 0);
+    }
+    fixture.ssd.inject(fault(&fixture, FaultEffect::Eio, IoOp::Write).times(1));
+    for no in 0..PAGES {
+        if store.ssd().state() == SsdState::Degraded {
+            break;
+        }
+        write(&store, space, no, 3).await.unwrap();
+    }
+    let report = store.ssd().readmit().await.unwrap();
+    assert!(report.dropped + report.lost.len() as u64 > 0, "{report:?}");
+    report.lost.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_copy_of_a_home_write_is_dropped_once_the_hdd_is_flushed() {
+    assert_eq!(lost_over_volatile_homes(None).await, 0);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn over_homes_that_are_not_flushed_a_damaged_copy_passes_for_a_lost_page() {
+    assert!(lost_over_volatile_homes(Some(Mutation::ReadmittedOverVolatileHomes)).await > 0, "unnoticed");
+}
+
+/// Reads of sound copies come back wrong once while the SSD is re-admitted. Returns the pages that pass for
+/// lost.
+async fn lost_by_bad_reads(broken: Option<Mutation>) -> usize {
+    let fixture = Fixture::new();
+    let store = builder(&fixture, broken).open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    degrade(&fixture, &store, space, 2).await;
+    store.sync().await.unwrap();
+    fixture.ssd.inject(fault(&fixture, FaultEffect::BitFlip, IoOp::Read).times(24));
+    let report = store.ssd().readmit().await.unwrap();
+    if broken.is_none() {
+        expect_all(&store, space, 2).await;
+    }
+    report.lost.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sound_copy_that_was_read_wrong_stays_in_use() {
+    assert_eq!(lost_by_bad_reads(None).await, 0);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn after_one_bad_read_a_sound_only_copy_passes_for_lost() {
+    assert!(lost_by_bad_reads(Some(Mutation::FirstReadBelieved)).await > 0, "unnoticed");
+}
+
+/// Without a ring, two reads of sound copies come back wrong (or, if `all`, every read) while pages leave the
+/// SSD and newer versions of them go home; a `sync` is in flight when the power is cut.
+async fn misread_while_pages_leave(broken: Option<Mutation>, seed: u64, all: bool, drain: bool) -> u32 {
+    let fixture = Fixture::new();
+    let store = Arc::new(builder(&fixture, broken).ring_pages(0).open().await.unwrap());
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let times = if all { u64::MAX } else { 2 };
+    fixture.ssd.inject(fault(&fixture, FaultEffect::BitFlip, IoOp::Read).times(times));
+    if drain {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.ssd().drain(Drain::new()).await });
+        tokio::task::yield_now().await;
+    } else {
+        store.spaces().set_hints(space, SpaceHints::new().never_to_ssd(true)).unwrap();
+    }
+    let work = async {
+        for no in (0..PAGES).step_by(3) {
+            // Pages that must be read from a bad copy cannot be changed, but they can be overwritten.
+            fixture::fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 3);
+        }
+        store.sync().await
+    };
+    let synced = tokio::time::timeout(Duration::from_micros(30_000 + seed * 11_003), work).await;
+    let least = |no: u32| if matches!(synced, Ok(Ok(()))) && no % 3 == 0 { 3 } else { 2 };
+    let later = fixture.after_power_cut(seed);
+    let store = later.builder().ring_pages(0).open().await.unwrap();
+    let mut lost = 0;
+    for no in 0..PAGES {
+        match read(&store, space, no).await {
+            Ok(version) if version >= least(no) => {}
+            // A home that the HDD tore, without a ring.
+            Err(Error::Pool(PoolError::Tier(TierError::Corrupt { device, .. }))) if &*device == "hdd" => {}
+            _ => lost += 1,
+        }
+    }
+    lost
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_that_are_read_wrong_are_not_voided_while_their_pages_leave() {
+    for all in [false, true] {
+        for drain in [false, true] {
+            for seed in 0..12 {
+                let lost = misread_while_pages_leave(None, seed, all, drain).await;
+                assert_eq!(lost, 0, "seed {seed}, all: {all}, drain: {drain}");
+            }
+        }
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn copies_that_are_voided_before_their_pages_are_home_are_lost() {
+    let mut lost = 0;
+    for seed in 0..12 {
+        lost += misread_while_pages_leave(Some(Mutation::OnlyCopyVoided), seed, true, false).await;
+    }
+    assert!(lost > 0, "unnoticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_works_while_a_slow_ssd_is_verified_and_what_it_writes_counts() {
+    let second = Duration::from_secs(1);
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    degrade(&fixture, &store, space, 2).await;
+    store.sync().await.unwrap();
+    let copies = store.stats().ssd.pages;
+    assert!(copies > 80, "{copies}");
+    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(second), IoOp::Read));
+    let begun = Instant::now();
+    let task = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { (store.ssd().readmit().await, Instant::now()) })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Pages in slots and others, a new space, and growth.
+    for no in 0..PAGES {
+        fixture::fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 3);
+    }
+    store.sync().await.unwrap();
+    let other = store.spaces().create("other").await.unwrap();
+    for no in 0..130 {
+        fixture::fill(&mut store.allocate(other).await.unwrap(), no, 1);
+    }
+    store.sync().await.unwrap();
+    assert!(begun.elapsed() < 2 * second, "it waited: {:?}", begun.elapsed());
+    assert!(!task.is_finished());
+    let (report, ended) = task.await.unwrap();
+    let report = report.unwrap();
+    assert!(report.lost.is_empty() && report.reverted.is_empty(), "{report:?}");
+    assert!(ended - begun < u32::try_from(copies).unwrap() * second / 8, "{:?}", ended - begun);
+    assert_eq!(store.ssd().state(), SsdState::Active);
+    fixture.ssd.clear_faults();
+    expect_all(&store, space, 3).await;
+    store.validate().unwrap();
+    write_all(&store, space, 4).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.dirty_pages > 20, "it takes pages again");
+    drop(store);
+    expect_all(&fixture.after_power_cut(3).open().await, space, 4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_fails_again_while_it_is_verified_is_not_taken_back() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    degrade(&fixture, &store, space, 2).await;
+    store.sync().await.unwrap();
+    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(Duration::from_secs(1)), IoOp::Read));
+    let task = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.ssd().readmit().await })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    for no in 0..PAGES {
+        let _ = write(&store, space, no, 2).await;
+    }
+    let _ = store.sync().await;
+    assert!(matches!(task.await.unwrap(), Err(Error::Readmit(_))), "it forgot a failed flush");
+    assert!(store.sync().await.is_err());
+    fixture.ssd.clear_faults();
+    store.ssd().readmit().await.unwrap();
+    store.sync().await.unwrap();
+    expect_all(&store, space, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_slow_verification() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    degrade(&fixture, &store, space, 2).await;
+    store.sync().await.unwrap();
+    let slow = Duration::from_secs(20);
+    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(slow), IoOp::Read));
+    let task = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.ssd().readmit().await })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    let _ = store.shutdown().await;
+    assert!(begun.elapsed() < 2 * slow, "{:?}", begun.elapsed());
+    assert!(matches!(task.await.unwrap(), Err(Error::Closed)));
+    fixture.ssd.clear_faults();
+    drop(store);
+    expect_all(&fixture.open().await, space, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_has_not_failed_is_left_as_it_is() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let report = store.ssd().readmit().await.unwrap();
+    assert_eq!(report.proved + report.rewritten + report.dropped, 0);
+    assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Active, SsdMode::WriteBack));
+    fixture.ssd.set_present(false);
+    assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replacements_at_once_both_end_and_the_mode_is_the_users() {
+    for chosen in [None, Some(SsdMode::ReadOnly), Some(SsdMode::WriteThrough)] {
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.open().await);
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let new = |name, seed| crate::changing::blank_ssd(name, seed);
+        let (first, second) = (new("first", 1), new("second", 2));
+        let replace = |device: &Arc<SimDevice>| {
+            let new = pagetier::NewSsd::device(Arc::clone(device) as SharedDevice);
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.replace_ssd(new.bytes(200 * fixture::PAGE)).await })
+        };
+        let tasks = [replace(&first), replace(&second)];
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        if let Some(mode) = chosen {
+            store.ssd().set_mode(mode).await.unwrap();
+        }
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        assert_eq!(store.ssd().mode(), chosen.unwrap_or(SsdMode::WriteBack));
+        write_all(&store, space, 3).await;
+        store.sync().await.unwrap();
+        let dirty = store.stats().ssd.dirty_pages;
+        assert_eq!(dirty > 0, chosen.is_none(), "{dirty} only copies in mode {chosen:?}");
+        expect_all(&store, space, 3).await;
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_opening_puts_no_device_into_use_and_promises_nothing() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let builder = || {
+        let builder = PageStore::builder().directory(dir.path().join("store"));
+        builder.page_size(pagetier::PageSize::MIN).pool_bytes(1 << 20).ssd_bytes(2 << 20)
+    };
+    let store = builder().open().await.unwrap();
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let new = dir.path().join("new");
+    for off in [false, true] {
+        if off {
+            let store = builder().open().await.unwrap();
+            store.ssd().set_mode(SsdMode::Off).await.unwrap();
+            store.close().await.unwrap();
+            std::fs::remove_file(dir.path().join("store/ssd.cache")).unwrap();
+        }
+        let ssd = dir.path().join("another");
+        let reader = if off { builder().ssd(&ssd) } else { builder() };
+        let reader = reader.open_read_only().await.unwrap();
+        let ssd_calls = reader.ssd();
+        let refused = [
+            ("replace_ssd", reader.replace_ssd(pagetier::NewSsd::path(&new).bytes(4 << 20)).await),
+            ("readmit", ssd_calls.readmit().await.map(drop)),
+            ("abandon", ssd_calls.abandon().await.map(drop)),
+            ("set_mode", ssd_calls.set_mode(if off { SsdMode::WriteBack } else { SsdMode::Off }).await),
+            ("acknowledge_loss", ssd_calls.acknowledge_loss().await),
+            ("redo_from", reader.redo_from(pagetier::Lsn(1), pagetier::Loss::Ssd).await.map(drop)),
+        ];
+        for (call, result) in refused {
+            assert!(matches!(result, Err(Error::ReadOnly)), "{call}: {result:?}");
+        }
+        expect_all(&reader, space, 1).await;
+        drop(reader);
+        assert!(!new.exists() && !ssd.exists(), "a file was made");
+    }
+}
