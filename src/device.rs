@@ -71,7 +71,7 @@
 
 pub use pagetier_devio::conformance;
 pub use pagetier_devio::{
-    BUF_ALIGN, Backend, ClassStats, Clock, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats,
+    BUF_ALIGN, Backend, ClassStats, Clock, Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats,
     DirStats, DirectIo, DoneFuture, EmulatedDevice, ErrorCounts, InFlight, IoBuf, IoBufs, IoClass, IoFuture,
     IoOp, Memory, MemoryDevice, Metered, Model, Occupancy, OpenOptions, Opened, RawDevice, RawDone,
     RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts, SharedDevice, TimeHistogram, VirtualClock,

@@ -119,7 +119,7 @@ impl Spaces<'_> {
         if id < free_from || id.0 == u32::MAX {
             return Err(Error::SpaceIdUsed { space: id, free_from });
         }
-        meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() })?;
+        meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() }).await?;
         shared.volume.add(id, name);
         Ok(id)
     }
@@ -143,9 +143,10 @@ impl Spaces<'_> {
             None => return Err(Error::NoSuchSpace { space }),
             Some(true) => {}
             Some(false) => {
-                let marked = meta.change(&shared.volume, |manifest| {
+                let mark = |manifest: &mut Manifest| {
                     manifest.spaces.iter_mut().filter(|s| s.id == space.0).for_each(|s| s.dropping = noted);
-                });
+                };
+                let marked = meta.change(&shared.volume, mark).await;
                 if marked.is_err() {
                     shared.doubtful.store(true, Ordering::Release);
                 }
@@ -157,7 +158,7 @@ impl Spaces<'_> {
         // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
         // crash.
         shared.tier.forget_space(space).await?;
-        meta.change(&shared.volume, |manifest| shared.volume.record_dropped(space, manifest))?;
+        meta.change(&shared.volume, |manifest| shared.volume.record_dropped(space, manifest)).await?;
         shared.forget_hints(space);
         shared.volume.end_drop(space);
         Ok(())
@@ -191,7 +192,7 @@ impl PageStore {
                         self.shared.tier.flush_home().await?;
                     }
                 }
-                GrowthStep::Manifest => meta.append(&self.shared.volume, &change)?,
+                GrowthStep::Manifest => meta.append(&self.shared.volume, &change).await?,
                 GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.shared.volume.grow(g)),
             }
         }
@@ -240,7 +241,11 @@ impl PageStore {
             return Ok(());
         }
         let mut meta = self.shared.meta.lock().await;
-        if self.shared.doubtful.load(Ordering::Acquire) { meta.save(&self.shared.volume) } else { Ok(()) }
+        if self.shared.doubtful.load(Ordering::Acquire) {
+            meta.save(&self.shared.volume).await
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -265,9 +270,9 @@ impl Shared {
                 manifest.list_reused(reused);
             }
         };
-        match meta.change(&self.volume, closed(RUNS_MAX)) {
+        match meta.change(&self.volume, closed(RUNS_MAX)).await {
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
-                meta.change(&self.volume, closed(RUNS_MIN))
+                meta.change(&self.volume, closed(RUNS_MIN)).await
             }
             other => other,
         }

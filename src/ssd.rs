@@ -229,7 +229,7 @@ impl Ssd<'_> {
         let _operation = shared.ending.enter()?;
         let mut meta = shared.meta.lock().await;
         if meta.manifest.loss.is_some() {
-            shared.change_loss(&mut meta, |manifest| manifest.loss = None)?;
+            shared.change_loss(&mut meta, |manifest| manifest.loss = None).await?;
         }
         *shared.loss.lock() = None;
         Ok(())

@@ -34,6 +34,7 @@ mod records;
 mod recovery;
 mod resizing;
 mod rewriting;
+mod saves;
 mod scrub;
 mod shutdown;
 mod ssd_calls;

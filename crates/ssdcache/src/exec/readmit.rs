@@ -68,10 +68,10 @@ enum Proof {
 impl Core {
     /// Takes the SSD back after a failure, if `ours` accepts its superblock. Cancel-safe: if the call is
     /// dropped, the SSD stays degraded.
-    pub(crate) async fn readmit(
+    pub(crate) async fn readmit<F: Future<Output = Result<(), String>>>(
         &self,
         ours: impl Fn(&Superblock) -> bool,
-        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
+        record: impl FnOnce(Vec<(PageId, Lsn)>) -> F,
     ) -> Result<ReadmitReport, ReadmitError> {
         let quiet = self.quiesce().await;
         if let Some(cause) = self.refusing.by_hdd() {
@@ -94,10 +94,10 @@ impl Core {
 }
 
 impl Quiet<'_> {
-    async fn prove(
+    async fn prove<F: Future<Output = Result<(), String>>>(
         &self,
         old: &Arc<CacheDevice>,
-        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
+        record: impl FnOnce(Vec<(PageId, Lsn)>) -> F,
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
         // Its flushes are numbered from one. `old` keeps the failed flush, and the number of the last that
@@ -129,7 +129,7 @@ impl Quiet<'_> {
         if !report.lost.is_empty() {
             let mut lost = core.state.lock().slots.only_copies();
             lost.retain(|(page, _)| report.lost.contains(page));
-            record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
+            record(lost).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         *core.cache_device.write() = cache;
         // From here on writes are possible. A new failure is recorded like any other.
