@@ -318,7 +318,7 @@ impl Builder {
             self.held = match HeldDir::open(path, rules) {
                 Ok(held) => Some(held),
                 Err(e) if e.kind() == ErrorKind::NotFound => None,
-                Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {
                     return Err(OpenError::NotADirectory { path: path.clone() });
                 }
                 Err(e) => return Err(OpenError::directory(path, "cannot be opened", e)),

@@ -84,7 +84,7 @@ const ROWS: [Row; 10] = [
 
 async fn open(place: &Place) -> PageStore {
     let builder = PageStore::builder().directory(&place.directory).ssd_bytes(6 << 20).pool_bytes(3 << 20);
-    builder.exhausted_after(Duration::from_secs(2)).open().await.unwrap()
+    builder.exhausted_after(Duration::from_millis(500)).open().await.unwrap()
 }
 
 fn word(no: u32, version: u32) -> [u8; 8] {
@@ -210,4 +210,72 @@ async fn every_file_system_keeps_what_was_synced_when_it_is_full() {
             }
         }
     }
+}
+
+/// Files that btrfs copies on write, because the store did not create them: a full disk stops writes with an
+/// error that says so, and they resume once there is room and the SSD is taken back, or after an opening. What
+/// was synced stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let place = match plain(folder.path(), "btrfs", 512, "defaults") {
+        Ok(place) => place,
+        Err(why) => return skip(&why),
+    };
+    std::fs::create_dir(&place.directory).unwrap();
+    for name in ["hdd.vol", "ssd.cache"] {
+        // Only an empty file can be switched to being overwritten in place.
+        std::fs::File::create(place.directory.join(name)).unwrap().set_len(4096).unwrap();
+    }
+    let store = open(&place).await;
+    let space = store.spaces().create("t").await.unwrap();
+    for no in 0..PAGES {
+        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
+    }
+    store.sync().await.unwrap();
+    place.disk.fill_up();
+    let mut refused = None;
+    for no in 0..PAGES {
+        match store.get_mut(PageId::new(space, no)).await {
+            Ok(mut page) => page[..8].copy_from_slice(&word(no, 2)),
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    refused = store.sync().await.err().or(refused);
+    let text = refused.map(|error| error.to_string()).unwrap_or_default();
+    assert!(text.contains("no space left"), "{text}");
+    // Pages in memory and on the devices can be read.
+    for no in (0..PAGES).rev().step_by(7) {
+        if let Ok(page) = store.get(PageId::new(space, no)).await {
+            assert!(page[..8] == word(no, 1) || page[..8] == word(no, 2), "page {no}");
+        }
+    }
+    place.disk.make_room();
+    // The SSD counts as failed until it is taken back.
+    store.ssd().readmit().await.unwrap();
+    store.sync().await.unwrap();
+    for no in 0..PAGES {
+        write(&store, space, no, 5).await;
+    }
+    store.sync().await.unwrap();
+    // Closed on a full disk, and opened there or once there is room.
+    place.disk.fill_up();
+    let _ = store.close().await;
+    let opened = PageStore::builder().directory(&place.directory).ssd_bytes(6 << 20).open().await;
+    if let Ok(store) = opened {
+        check(&store, space, PAGES, |_| 5).await;
+        let left = store.left();
+        drop(store);
+        left.await;
+    }
+    place.disk.make_room();
+    let store = open(&place).await;
+    check(&store, space, PAGES, |_| 5).await;
+    for no in 0..PAGES {
+        write(&store, space, no, 6).await;
+    }
+    store.close().await.unwrap();
 }

@@ -146,13 +146,18 @@ pub fn open_file_at(
 /// which a full disk does not have. The file loses the file system's checksums, for which the callers have
 /// their own. Does nothing on other file systems.
 pub fn overwrite_in_place(file: impl AsFd) {
-    let is_btrfs = rustix::fs::fstatfs(&file).is_ok_and(|system| system.f_type as u64 == BTRFS_MAGIC);
-    if is_btrfs
-        && let Ok(flags) = rustix::fs::ioctl_getflags(&file)
+    if let Some(flags) = copied_on_write(&file)
         && let Err(error) = rustix::fs::ioctl_setflags(&file, flags | IFlags::NOCOW)
     {
         tracing::warn!(%error, "btrfs will copy blocks that are overwritten: that needs room on a full disk");
     }
+}
+
+/// The flags of a file on btrfs whose blocks are copied when they are overwritten.
+fn copied_on_write(file: impl AsFd) -> Option<IFlags> {
+    let is_btrfs = rustix::fs::fstatfs(&file).is_ok_and(|system| system.f_type as u64 == BTRFS_MAGIC);
+    let flags = is_btrfs.then(|| rustix::fs::ioctl_getflags(&file).ok())?;
+    flags.filter(|flags| !flags.contains(IFlags::NOCOW))
 }
 
 fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
@@ -173,6 +178,12 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
         overwrite_in_place(&fd);
         // The file may have just been created: its name must be as durable as its contents.
         sync_parent(path)?;
+    } else if !block_device && !options.read_only && copied_on_write(&fd).is_some() {
+        tracing::warn!(
+            file = %path,
+            "btrfs copies blocks of this file that are overwritten, which needs room on a full disk: copy it \
+             into an empty file that was created with `chattr +C`"
+        );
     }
     let file = RawFile::new(fd, Arc::from(path.name), alignment, block_device, size);
     let (device, backend, fallback) = serve(file, options)?;
