@@ -119,7 +119,7 @@ impl OpenError {
             | Self::Ssd(_) => Advice::FixDevice,
             Self::BadManifest { .. } | Self::ManifestMissing { .. } | Self::StaleManifest { .. } => {
                 Advice::Restore
-            },
+            }
             Self::Device(error) => of_device(error),
             Self::Pool(error) => of_pool(error),
         }

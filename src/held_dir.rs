@@ -28,7 +28,11 @@ pub(crate) struct HeldDir {
 impl HeldDir {
     /// Opens the directory at `path`. Requires no permission to list its files.
     pub(crate) fn open(path: &Path, rules: Rules) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { fd: rustix::fs::open(path, FOLDER, Mode::empty())?, path: path.to_owned(), rules }))
+        Ok(Arc::new(Self {
+            fd: rustix::fs::open(path, FOLDER, Mode::empty())?,
+            path: path.to_owned(),
+            rules,
+        }))
     }
 
     /// The working directory at this moment.

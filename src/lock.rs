@@ -64,7 +64,7 @@ pub(crate) struct Tenure {
 
 /// What an opening created.
 #[derive(Debug, Default)]
-struct Created {
+pub(crate) struct Created {
     files: Vec<(At, Identity)>,
     /// The directory whose lock file is new.
     lock: Option<Arc<HeldDir>>,
@@ -188,9 +188,14 @@ impl Tenure {
         self.created.lock().directories.extend(directories);
     }
 
-    /// What was created is in use from here on.
-    pub(crate) fn keep_created(&self) {
-        *self.created.lock() = Created::default();
+    /// What was created is in use from here on. Returns it, in case that it is not put to use after all.
+    pub(crate) fn keep_created(&self) -> Created {
+        std::mem::take(&mut *self.created.lock())
+    }
+
+    /// What [`Tenure::keep_created`] returned is not in use.
+    pub(crate) fn created_in_vain(&self, created: Created) {
+        *self.created.lock() = created;
     }
 
     /// Removes what was created since it was last kept.

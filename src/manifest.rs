@@ -5,9 +5,9 @@
 use crate::changes::{Change, Record};
 use crate::error::OpenError;
 use crate::extents::{EXTENT_PAGES, HOLE, reserved};
+use crate::held_dir::HeldDir;
 use crate::memory_manifest::MemoryManifest;
 use crate::page_runs::PageRuns;
-use crate::held_dir::HeldDir;
 use crate::replace::{ManifestFile, Slack};
 use crate::runs::{OnlyCopies, UnprovedRecord};
 use crate::saver::Saver;

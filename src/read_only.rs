@@ -85,7 +85,7 @@ impl Builder {
         }
         self.memory = Some(cell);
         // No file of the directory is opened or created from here on.
-        self.options.directory = None;
+        (self.options.directory, self.held) = (None, None);
         (self.options.create, self.options.force) = (false, false);
         self.options.ssd_mode = SsdMode::ReadOnly;
         // The directory was locked first, and is released last.

@@ -104,10 +104,7 @@ impl Shared {
     /// Refuses a device that the store uses: it would be formatted.
     fn refuse_in_use(&self, place: &Place) -> Result<(), Error> {
         let cache = if self.tier.slots() > 0 { "ssd" } else { "ring_device" };
-        let used = [
-            (self.tier.ssd_device(), cache),
-            (SharedDevice::clone(self.tier.hdd_device()), "hdd"),
-        ];
+        let used = [(self.tier.ssd_device(), cache), (SharedDevice::clone(self.tier.hdd_device()), "hdd")];
         for (used, option) in used {
             let (same, device) = match place {
                 Place::Device(new) => {

@@ -57,7 +57,9 @@ impl Shared {
         let ssd_may_grow = cache_file.as_ref().is_some_and(is_sparse);
         Room {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),
-            hdd_free_bytes: hdd.filter(|_| hdd_may_grow == Some(true)).and_then(|at| free_bytes(at.file_system())),
+            hdd_free_bytes: hdd
+                .filter(|_| hdd_may_grow == Some(true))
+                .and_then(|at| free_bytes(at.file_system())),
             directory_free_bytes: builder.held.as_ref().and_then(|held| free_bytes(held.file_system())),
             ssd_free_bytes: cache_file.and_then(|at| free_bytes(at.file_system())),
             low: Vec::new(),

@@ -59,11 +59,12 @@ async fn other_tasks_run_while_the_manifest_is_saved() {
     ticks.during("free", store.free(PageId::new(space, 0))).await.unwrap();
     drop(store.allocate(space).await.unwrap());
     ticks.during("a sync after reuse", store.sync()).await.unwrap();
-    ticks.during("shrink", async {
-        store.spaces().free(space, 0..64).await.unwrap();
-        store.spaces().shrink(space).await.unwrap();
-    })
-    .await;
+    ticks
+        .during("shrink", async {
+            store.spaces().free(space, 0..64).await.unwrap();
+            store.spaces().shrink(space).await.unwrap();
+        })
+        .await;
     let off = store.ssd().set_mode(pagetier::SsdMode::Off);
     ticks.during("an exchange", off).await.unwrap();
     ticks.during("attach", store.ssd().readmit()).await.unwrap();
@@ -89,6 +90,24 @@ async fn a_store_that_is_dropped_during_a_save_waits_for_it_elsewhere() {
     assert!(begun.elapsed() > DELAY / 3, "the save is still under way");
     let store = builder(&folder).open().await.unwrap();
     assert_eq!(store.spaces().list().len(), 1);
+}
+
+/// The save of a dropped opening continues: the next opening waits for it.
+#[cfg(feature = "mutations")]
+#[tokio::test]
+async fn an_opening_dropped_during_a_save_does_not_race_with_the_next() {
+    for parts in 0..8 {
+        let folder = folder();
+        let slow = builder(&folder).slow_saves(DELAY / 3);
+        let _ = tokio::time::timeout(DELAY / 6 * parts, slow.open()).await;
+        let store = builder(&folder).open().await.unwrap();
+        store.spaces().create("t").await.unwrap();
+        // Whatever the first one still writes would be in effect by now.
+        tokio::time::sleep(DELAY).await;
+        store.spaces().create("u").await.unwrap();
+        store.close().await.unwrap();
+        assert_eq!(builder(&folder).open().await.unwrap().spaces().list().len(), 2, "dropped after {parts}");
+    }
 }
 
 #[cfg(feature = "mutations")]
@@ -139,7 +158,8 @@ async fn calls_dropped_during_their_saves_leave_the_manifest_sound() {
     drop(store);
     left.await;
     let store = builder(&folder).open().await.unwrap();
-    let names = |spaces: &[pagetier::SpaceInfo]| spaces.iter().map(|s| (s.id, s.name.clone())).collect::<Vec<_>>();
+    let names =
+        |spaces: &[pagetier::SpaceInfo]| spaces.iter().map(|s| (s.id, s.name.clone())).collect::<Vec<_>>();
     let found = store.spaces().list();
     for space in &spaces {
         assert!(found.iter().any(|other| other.name == space.name && other.id == space.id), "{space:?}");

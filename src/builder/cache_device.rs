@@ -72,7 +72,7 @@ impl Builder {
             Err(error) => Err(error),
         };
         if let Some(tenure) = &self.tenure {
-            if made.is_ok() { tenure.keep_created() } else { tenure.remove_created() }
+            if made.is_ok() { drop(tenure.keep_created()) } else { tenure.remove_created() }
         }
         made
     }

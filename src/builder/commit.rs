@@ -46,10 +46,15 @@ impl Builder {
     ) -> Result<Meta, OpenError> {
         let fresh = manifest.is_unused();
         let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.rules());
-        if self.rules().named_first(fresh) {
-            self.note(&mut meta, |_| ()).await?;
+        // Before the save: it continues if the opening is dropped, and without the lock's file it would race
+        // with that of the next opening.
+        let created = tenure.keep_created();
+        if self.rules().named_first(fresh)
+            && let Err(error) = self.note(&mut meta, |_| ()).await
+        {
+            tenure.created_in_vain(created);
+            return Err(error);
         }
-        tenure.keep_created();
         let formatted = prepared.format.as_ref();
         if let Some(superblock) = formatted {
             format(ssd, superblock, self.seed(&meta.manifest.store)).await?;

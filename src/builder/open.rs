@@ -214,7 +214,8 @@ impl Builder {
     /// Refuses a ready-made device that is given twice.
     fn refuse_same_devices(&self) -> Result<(), OpenError> {
         let ssd = self.ssd_device.as_ref().filter(|_| self.ssd_size() > 0);
-        let given = [("hdd", self.hdd_device.as_ref()), ("ssd", ssd), ("ring_device", self.ring_device.as_ref())];
+        let given =
+            [("hdd", self.hdd_device.as_ref()), ("ssd", ssd), ("ring_device", self.ring_device.as_ref())];
         for (nth, (other, first)) in given.iter().enumerate() {
             for (option, second) in &given[nth + 1..] {
                 if let (Some(first), Some(second)) = (first, second)

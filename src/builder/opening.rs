@@ -90,10 +90,7 @@ mod tests {
     fn recovery_is_described_in_words_and_damage_stands_out() {
         let mut clean = RecoveryReport::default();
         (clean.clean, clean.trusted) = (true, 7);
-        assert_eq!(
-            recovery_text(&clean),
-            "after a close: 7 pages on the SSD, 0 slots and 0 bytes read"
-        );
+        assert_eq!(recovery_text(&clean), "after a close: 7 pages on the SSD, 0 slots and 0 bytes read");
         let mut crash = RecoveryReport::default();
         (crash.found, crash.damaged, crash.repaired) = (2, 1, 3);
         assert_eq!(

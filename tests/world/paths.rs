@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use tokio::sync::Mutex;
 
@@ -79,43 +79,57 @@ fn mount_over(folder: &Path) -> Result<PathBuf, String> {
 }
 
 const WAYS: [(&str, Way); 4] = [
-    ("the working directory changes", Way {
-        path: "here",
-        change: |folder| {
-            fs::create_dir(folder.join("elsewhere")).unwrap();
-            std::env::set_current_dir(folder.join("elsewhere")).unwrap();
-            Ok(folder.join("here"))
+    (
+        "the working directory changes",
+        Way {
+            path: "here",
+            change: |folder| {
+                fs::create_dir(folder.join("elsewhere")).unwrap();
+                std::env::set_current_dir(folder.join("elsewhere")).unwrap();
+                Ok(folder.join("here"))
+            },
+            undo: |folder| std::env::set_current_dir(folder).unwrap(),
         },
-        undo: |folder| std::env::set_current_dir(folder).unwrap(),
-    }),
-    ("the directory is renamed", Way {
-        path: "here",
-        change: |folder| {
-            fs::rename(folder.join("here"), folder.join("moved")).unwrap();
-            Ok(folder.join("moved"))
+    ),
+    (
+        "the directory is renamed",
+        Way {
+            path: "here",
+            change: |folder| {
+                fs::rename(folder.join("here"), folder.join("moved")).unwrap();
+                Ok(folder.join("moved"))
+            },
+            undo: |_| (),
         },
-        undo: |_| (),
-    }),
-    ("a symbolic link is switched", Way {
-        path: "link",
-        change: |folder| {
-            fs::create_dir(folder.join("other")).unwrap();
-            fs::remove_file(folder.join("link")).unwrap();
-            symlink("other", folder.join("link")).unwrap();
-            Ok(folder.join("here"))
+    ),
+    (
+        "a symbolic link is switched",
+        Way {
+            path: "link",
+            change: |folder| {
+                fs::create_dir(folder.join("other")).unwrap();
+                fs::remove_file(folder.join("link")).unwrap();
+                symlink("other", folder.join("link")).unwrap();
+                Ok(folder.join("here"))
+            },
+            undo: |_| (),
         },
-        undo: |_| (),
-    }),
-    ("a volume is mounted over it", Way {
-        path: "here",
-        change: mount_over,
-        undo: |folder| {
-            // Files that were closed may stay open for a moment.
-            let unmounted = || std::process::Command::new("umount").arg(folder.join("here")).status().unwrap();
-            let mut turns = (0..50).map(|_| std::thread::park_timeout(std::time::Duration::from_millis(100)));
-            assert!(turns.any(|()| unmounted().success()), "a closed store keeps the volume busy");
+    ),
+    (
+        "a volume is mounted over it",
+        Way {
+            path: "here",
+            change: mount_over,
+            undo: |folder| {
+                // Files that were closed may stay open for a moment.
+                let unmounted =
+                    || std::process::Command::new("umount").arg(folder.join("here")).status().unwrap();
+                let mut turns =
+                    (0..50).map(|_| std::thread::park_timeout(std::time::Duration::from_millis(100)));
+                assert!(turns.any(|()| unmounted().success()), "a closed store keeps the volume busy");
+            },
         },
-    }),
+    ),
 ];
 
 async fn moved(way: &Way, mutated: bool) -> Result<(), String> {
@@ -294,6 +308,52 @@ async fn one_device_for_both_tiers_is_refused_by_name() {
     open(&at("s")).await.close().await.unwrap();
 }
 
+/// A loop device, and a second special file for it.
+struct TwoNames {
+    device: PathBuf,
+    other: PathBuf,
+}
+
+impl TwoNames {
+    fn on(folder: &Path) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("a block device needs root".into());
+        }
+        let image = folder.join("image");
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let done = std::process::Command::new("losetup").args(["-f", "--show"]).arg(&image).output();
+        let device = String::from_utf8(done.map_err(|e| e.to_string())?.stdout).unwrap().trim().to_owned();
+        let found = fs::metadata(&device).map_err(|e| e.to_string())?;
+        let names = Self { device: device.into(), other: folder.join("other") };
+        let number = [rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())];
+        let mut mknod = std::process::Command::new("mknod");
+        let made = mknod.arg(&names.other).arg("b").args(number.map(|n| n.to_string())).status();
+        if made.is_ok_and(|done| done.success()) { Ok(names) } else { Err("mknod failed".into()) }
+    }
+}
+
+impl Drop for TwoNames {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("-d").arg(&self.device).status();
+    }
+}
+
+#[tokio::test]
+async fn two_names_of_one_block_device_are_refused_by_name() {
+    let outer = folder();
+    let names = match TwoNames::on(outer.path()) {
+        Ok(names) => names,
+        Err(why) => return skip(&why),
+    };
+    let at = |name: &str| outer.path().join(name);
+    for ssd in [&names.device, &names.other] {
+        let refused = builder(&at("s")).hdd(&names.device).ssd(ssd).open().await;
+        assert!(matches!(refused, Err(OpenError::SameDevice { .. })), "{refused:?}");
+    }
+    assert!(!at("s").exists());
+    builder(&at("s")).hdd(&names.other).open().await.unwrap().close().await.unwrap();
+}
+
 /// A file with data that a check of its first whole blocks, or of its edges, does not see.
 fn files_with_data(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -302,7 +362,9 @@ fn files_with_data(folder: &Path) -> Vec<PathBuf> {
         fs::write(&path, vec![0xab; bytes]).unwrap();
         files.push(path);
     }
-    for (name, at, len) in [("last byte", 4094, 4095), ("middle", 20 << 20, 40_u64 << 20), ("end", 9999, 10_000)] {
+    for (name, at, len) in
+        [("last byte", 4094, 4095), ("middle", 20 << 20, 40_u64 << 20), ("end", 9999, 10_000)]
+    {
         let mut file = File::create(folder.join(name)).unwrap();
         file.set_len(len).unwrap();
         file.seek(SeekFrom::Start(at)).unwrap();

@@ -4,8 +4,8 @@ use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
 use crate::spans::Operation;
 use crate::{
-    DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
-    RecentCosts, SharedDevice,
+    DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
+    Occupancy, RecentCosts, SharedDevice,
 };
 use parking_lot::RwLock;
 use std::future::ready;
