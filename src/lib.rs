@@ -137,6 +137,7 @@ mod scrub;
 mod shared;
 mod shutdown;
 mod sizes;
+mod slack;
 mod space_hints;
 mod spaces;
 mod ssd;

@@ -27,6 +27,7 @@
 //! appended before the next replacement, which goes to another file.
 
 use crate::held_dir::{HeldDir, Identity};
+use crate::slack::{SLACK_BYTES, Slack};
 use crate::tail::{self, End};
 use pagetier_devio::overwrite_in_place;
 use parking_lot::Mutex;
@@ -44,10 +45,6 @@ const FRESH: &str = "manifest.json.new";
 
 /// The size of both files is a multiple of this, in bytes.
 const ROUND_BYTES: usize = 64 << 10;
-/// The minimum room that a file has beyond its contents, in bytes, so that the store can still record changes
-/// when its disk is full.
-const SLACK_BYTES: usize = 16 << 10;
-
 /// The state of the spare file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spare {
@@ -58,28 +55,6 @@ enum Spare {
     /// The disk may have it as the manifest: an exchange was not made durable. It holds the last saved
     /// contents.
     Exchanged,
-}
-
-/// What a save may do with the slack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slack {
-    /// Preserve it: the contents name more than before.
-    Keep,
-    /// Use at most half of it: freeing pages must work on a full disk, but must not consume all of the slack.
-    Half,
-    /// Use it: the contents name nothing new, or must be recorded in any case.
-    Use,
-}
-
-impl Slack {
-    /// The room that the save must leave, in bytes.
-    fn left(self) -> usize {
-        match self {
-            Self::Keep => SLACK_BYTES,
-            Self::Half => SLACK_BYTES / 2,
-            Self::Use => 0,
-        }
-    }
 }
 
 /// The file that records can be appended to.

@@ -2,8 +2,8 @@
 //! growth, losses and leaving pass their decisions through it. Nothing else asks whether a rule is left out.
 
 use crate::error::OpenError;
-use crate::replace::Slack;
 use crate::runs::OnlyCopies;
+use crate::slack::Slack;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Stamp, StoreSeed};

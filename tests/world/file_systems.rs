@@ -213,8 +213,8 @@ async fn every_file_system_keeps_what_was_synced_when_it_is_full() {
 }
 
 /// Files that btrfs copies on write, because the store did not create them: a full disk stops writes with an
-/// error that says so, and they resume once there is room and the SSD is taken back, or after an opening. What
-/// was synced stays.
+/// error that says so, and they resume once there is room and the SSD is taken back, or after an opening.
+/// What was synced stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -361,8 +361,8 @@ impl SsdTier {
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
         }
         let vacant = quiet.vacant().await;
-        // Once the record has begun, a restart may find either device. No `.await` between its success and the
-        // exchange: a call that is dropped in between would go on with the device that is not recorded.
+        // Once the record has begun, a restart may find either device. No `.await` between its success and
+        // the exchange: a call that is dropped in between would go on with the device that is not recorded.
         let in_doubt = InDoubt(&self.core);
         commit(self.only_copies()).await.map_err(ExchangeError::Commit)?;
         std::mem::forget(in_doubt);
