@@ -99,7 +99,7 @@ mod tests {
         let save = |no: usize| {
             let order = Arc::clone(&order);
             saver.begin(move || {
-                std::thread::park_timeout(Duration::from_millis(if no % 2 == 0 { 2 } else { 0 }));
+                std::thread::park_timeout(Duration::from_millis(if no.is_multiple_of(2) { 2 } else { 0 }));
                 order.lock().push(no);
                 no
             })
