@@ -65,7 +65,7 @@ impl Error {
             | Self::UnknownPolicy(_) => Advice::FixConfiguration,
             Self::Manifest { source } => of_io(source, Advice::FixDevice),
             Self::Device(error) => of_device(error),
-            Self::SsdOnlyCopies { .. } => Advice::FixDevice,
+            Self::SsdOnlyCopies { .. } | Self::ForeignManifest { .. } => Advice::FixDevice,
             Self::Readmit(error) => Advice::from(error),
             Self::Attach(error) => error.advice(),
             Self::Pool(error) => of_pool(error),
@@ -109,6 +109,7 @@ impl OpenError {
             | Self::OtherPageSize { .. }
             | Self::Foreign { .. }
             | Self::Striped { .. }
+            | Self::SameDevice { .. }
             | Self::Format { .. } => Advice::FixConfiguration,
             Self::Directory { source, .. } => of_io(source, Advice::FixConfiguration),
             Self::Runtime { .. } | Self::AlreadyOpen { .. } | Self::DeviceInUse { .. } => Advice::Retry,
@@ -118,7 +119,9 @@ impl OpenError {
             | Self::StaleDevice { .. }
             | Self::TooShort { .. }
             | Self::Ssd(_) => Advice::FixDevice,
-            Self::BadManifest { .. } | Self::StaleManifest { .. } => Advice::Restore,
+            Self::BadManifest { .. } | Self::ManifestMissing { .. } | Self::StaleManifest { .. } => {
+                Advice::Restore
+            }
             Self::Device(error) => of_device(error),
             Self::Pool(error) => of_pool(error),
         }

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The operations on directories.
 trait Directories {
@@ -33,12 +33,14 @@ impl Directories for System {
     }
 }
 
-/// Creates `dir` and its missing parents durably.
-pub(crate) fn create(dir: &Path) -> Result<()> {
-    create_in(&System, dir)
+/// Creates `dir` and its missing parents durably. Returns those that did not exist, the innermost last.
+pub(crate) fn create(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut made = Vec::new();
+    create_in(&System, dir, &mut made)?;
+    Ok(made)
 }
 
-fn create_in(system: &impl Directories, dir: &Path) -> Result<()> {
+fn create_in(system: &impl Directories, dir: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
     let here = Path::new(".");
     let Some(parent) = dir.parent().map(|parent| if parent.as_os_str().is_empty() { here } else { parent })
     else {
@@ -51,10 +53,13 @@ fn create_in(system: &impl Directories, dir: &Path) -> Result<()> {
             synced => synced,
         };
     }
-    create_in(system, parent)?;
+    create_in(system, parent, all)?;
     match system.make(dir) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        made => made?,
+        made => {
+            made?;
+            all.push(dir.to_owned());
+        }
     }
     system.sync(parent)
 }
@@ -65,7 +70,6 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeSet;
     use std::io::Error;
-    use std::path::PathBuf;
 
     /// Directories in memory. The names in a directory are durable once it is synced, and only if its own is.
     struct Simulated {
@@ -119,10 +123,10 @@ mod tests {
         for left in 0.. {
             let system = Simulated::new();
             system.left.set(left);
-            let over = create_in(&system, dir).is_ok();
+            let over = create_in(&system, dir, &mut Vec::new()).is_ok();
             killed += usize::from(!over);
             system.left.set(usize::MAX);
-            create_in(&system, dir).unwrap();
+            create_in(&system, dir, &mut Vec::new()).unwrap();
             let durable = system.durable.borrow();
             assert!(durable.contains(dir), "killed after {left} steps: {durable:?}");
             if over {

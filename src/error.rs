@@ -66,6 +66,16 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
+    /// Two devices are one: the same path, two paths to one file, or two names of one block device.
+    #[error("{device}: the options name it twice, as `{option}` and as `{other}`; each needs its own", device = .device.display())]
+    SameDevice {
+        /// The device.
+        device: PathBuf,
+        /// The option that names it.
+        option: &'static str,
+        /// The other option that names it.
+        other: &'static str,
+    },
     /// The store cannot have exclusive use of the file or block device, not even with `force`: overwriting it
     /// would destroy its user's data.
     #[error("{device}: this store cannot use it exclusively: {why}; release it first", device = .device.display())]
@@ -116,6 +126,16 @@ pub enum OpenError {
     HddMissing {
         /// The device.
         device: String,
+    },
+    /// The directory holds parts of a store, but no manifest, without which the rest cannot be read.
+    #[error(
+        "{path}: the store's manifest.json is missing, but its other files are here: put the manifest back, \
+         restore a backup, or give a new store a directory of its own",
+        path = .path.display()
+    )]
+    ManifestMissing {
+        /// The directory.
+        path: PathBuf,
     },
     /// There is no store, and creating one was not allowed.
     #[error("{path}: there is no store here (`create(true)` makes one)", path = .path.display())]
@@ -278,6 +298,13 @@ pub enum Error {
         /// The system's reason.
         #[source]
         source: Arc<std::io::Error>,
+    },
+    /// The manifest in the store's directory is not the one that this store wrote: another store's, or a
+    /// copy, was put in its place. Nothing was written over it. Put this store's back, and close the store.
+    #[error("{path}: another manifest has taken the place of this store's; put this store's back", path = .path.display())]
+    ForeignManifest {
+        /// The manifest's path when the store was opened.
+        path: PathBuf,
     },
     /// A device could not be grown, read or written.
     #[error(transparent)]

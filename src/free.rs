@@ -164,10 +164,10 @@ impl Shared {
     ) -> Result<(), Error> {
         self.tier.flush_home().await?;
         for extents in extents {
-            meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents })?;
+            meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents }).await?;
             given.extend(self.volume.give_back(space, *extents));
         }
-        given.extend(self.cut_tail(space, 0, meta)?);
+        given.extend(self.cut_tail(space, 0, meta).await?);
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Shared {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
         // A save that failed may still have reached the disk and list a free page as reused.
-        meta.settle(&self.volume)?;
+        meta.settle(&self.volume).await?;
         let (mut pages, mut unlisted, mut leaving, mut freed) = Default::default();
         for range in ranges {
             add(&mut leaving, &self.volume.leaving(space, range.clone()));
@@ -222,7 +222,7 @@ impl Shared {
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
-            let recorded = self.builder.rules().frees(|| meta.append(&self.volume, &change));
+            let recorded = self.builder.rules().frees(meta.append(&self.volume, &change)).await;
             recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
             self.take_out(space, &PageRuns::from_runs(pages), freed);
         }
@@ -279,7 +279,7 @@ impl Shared {
         for (space, pages) in reused() {
             let runs: Vec<(u32, u32)> = pages.iter().collect();
             for pages in runs.chunks(CHANGE_RUNS_MAX) {
-                meta.append(&self.volume, &Change::Reuse { space: space.0, pages: pages.to_vec() })?;
+                meta.append(&self.volume, &Change::Reuse { space: space.0, pages: pages.to_vec() }).await?;
                 self.volume.settle_reused(space, &PageRuns::from_runs(pages));
             }
         }

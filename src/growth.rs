@@ -59,7 +59,7 @@ impl Shared {
         let grown = self.grow_to(page, &mut meta).await;
         if let Err(error) = &grown {
             tracing::debug!(%page, %error, "a growth failed");
-            self.undo_growth(page.space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta);
+            self.undo_growth(page.space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
         }
         drop(meta);
         self.watch_room();
@@ -92,7 +92,7 @@ impl Shared {
                     self.tier.flush_home().await?;
                 }
                 GrowthStep::Blank => {}
-                GrowthStep::Manifest => meta.append(&self.volume, &growth.change())?,
+                GrowthStep::Manifest => meta.append(&self.volume, &growth.change()).await?,
                 GrowthStep::Memory => {
                     if !self.volume.grow(growth) {
                         return Err(Error::Refusing { cause: Arc::from("a growth did not fit its plan") });
@@ -126,8 +126,8 @@ impl Shared {
 
     /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
     /// HDD `hdd_bytes` bytes.
-    fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
-        if let Err(error) = self.cut_tail(space, extents, meta) {
+    async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
+        if let Err(error) = self.cut_tail(space, extents, meta).await {
             tracing::warn!(%space, %error, "a failed growth keeps its extents until the space shrinks");
             return;
         }
@@ -137,7 +137,7 @@ impl Shared {
         }
         // The record that failed may be in the file nevertheless: a store whose manifest names more than the
         // HDD has does not open. So the HDD is cut only once the manifest is certain again.
-        match meta.settle(&self.volume).and_then(|()| Ok(self.hdd.cut(bytes)?)) {
+        match meta.settle(&self.volume).await.and_then(|()| Ok(self.hdd.cut(bytes)?)) {
             Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
             Err(error) => tracing::warn!(%error, "a failed growth keeps its room on the HDD"),
         }
@@ -145,7 +145,7 @@ impl Shared {
 
     /// Gives back the extents of `space` beyond its last page, except its first `kept`. Returns their byte
     /// ranges.
-    pub(crate) fn cut_tail(
+    pub(crate) async fn cut_tail(
         &self,
         space: SpaceId,
         kept: u64,
@@ -155,7 +155,8 @@ impl Shared {
         if tail.runs.is_empty() {
             return Ok(Vec::new());
         }
-        if let Err(error) = meta.append(&self.volume, &Change::Cut { space: space.0, extents: tail.kept }) {
+        let cut = Change::Cut { space: space.0, extents: tail.kept };
+        if let Err(error) = meta.append(&self.volume, &cut).await {
             // The manifest may have given the extents away nevertheless: a page created in them could be lost
             // after a crash. `sync` saves the manifest again before it promises anything.
             self.doubtful.store(true, Ordering::Release);

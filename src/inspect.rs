@@ -6,8 +6,9 @@ use crate::error::OpenError;
 use crate::extents::{EXTENT_PAGES, HOLE};
 use crate::id::id_text;
 use crate::manifest::{Manifest, ManifestStore};
+use crate::saver::Saver;
 use crate::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice, open_file};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{
     BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, Marks, Superblock, decode_mark, identify,
@@ -168,14 +169,14 @@ impl Builder {
     ///
     /// # Errors
     /// There is no store, or its manifest cannot be read. Devices that cannot be read are part of the result.
-    pub async fn inspect(self) -> Result<Inspection, OpenError> {
-        let named = self.options.directory.clone().unwrap_or_default();
-        let manifests = match (&self.memory, &self.options.directory) {
+    pub async fn inspect(mut self) -> Result<Inspection, OpenError> {
+        self.hold_directories()?;
+        let manifests = match (&self.memory, &self.held) {
             (Some(cell), _) => ManifestStore::memory(Arc::clone(cell)),
-            (None, Some(path)) if path.is_dir() => ManifestStore::directory(path, false)?,
-            _ => return Err(OpenError::NotFound { path: named }),
+            (None, Some(held)) => ManifestStore::directory(Arc::clone(held), Saver::default()),
+            _ => return Err(self.not_found()),
         };
-        let manifest = manifests.load()?.ok_or(OpenError::NotFound { path: named })?;
+        let manifest = manifests.load()?.ok_or_else(|| self.no_manifest())?;
         let hdd = match self.device_to_inspect(self.hdd_place(), "hdd.vol") {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
@@ -193,19 +194,17 @@ impl Builder {
     }
 
     fn device_to_inspect(&self, place: Place, default: &str) -> Result<SharedDevice, String> {
-        let path = match (place, &self.options.directory) {
-            (Place::Device(device), _) => return Ok(device),
-            (Place::Path(path), _) => path,
-            (Place::Default, Some(directory)) => directory.join(default),
-            (Place::Default, None) => return Err("it is not given".into()),
-        };
+        if let Place::Device(device) = place {
+            return Ok(device);
+        }
+        let at = self.at(&place, default).ok_or("it is not given")?;
         let options = OpenOptions {
             direct: self.options.direct_io,
             backend: self.options.io,
             read_only: true,
             ..OpenOptions::default()
         };
-        open_file(&path, &options).map(|opened| opened.device).map_err(|error| error.to_string())
+        at.open_device(&options).map(|opened| opened.device).map_err(|error| error.to_string())
     }
 }
 

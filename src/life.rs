@@ -193,24 +193,26 @@ impl Shared {
         meta: &mut Meta,
     ) -> Result<Exchanged, Error> {
         let accept_loss = lost.is_some();
-        let commit = |only: &[(PageId, Lsn)]| {
+        let commit = |only: Vec<(PageId, Lsn)>| {
+            let exact = self.are_only_copies(&only);
             // No write is in flight: unwritten pages stay unwritten until the exchange completes.
             if let Some(lost) = lost {
                 lost.before.clone_from(&meta.manifest.loss);
-                lost.lost = only.to_vec();
-                lost.exact = self.are_only_copies(only);
+                lost.exact = exact;
                 // Includes pages that a read has brought into memory since they were rewritten.
                 let saved = only.iter().filter(|(page, lsn)| {
                     let again = || self.pool.try_rewrite(*page, *lsn);
                     self.pool.is_unwritten(*page) || self.builder.rules().is_saved(again)
                 });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
+                lost.lost.clone_from(&only);
             }
-            self.builder.rules().exchanges(|| {
-                self.change_loss(meta, |manifest| {
+            self.builder.rules().exchanges(async move {
+                let list = |manifest: &mut Manifest| {
                     manifest.ssd = id;
-                    self.list_loss(manifest, only, self.are_only_copies(only));
-                })
+                    self.list_loss(manifest, &only, exact);
+                };
+                self.change_loss(meta, list).await
             })
         };
         let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
@@ -250,8 +252,12 @@ impl Shared {
     }
 
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
-    pub(crate) fn change_loss(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
-        meta.change(&self.volume, edit)?;
+    pub(crate) async fn change_loss(
+        &self,
+        meta: &mut Meta,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> Result<(), Error> {
+        meta.change(&self.volume, edit).await?;
         *self.loss.lock() = meta.manifest.loss.as_ref().map(|loss| loss.report(&self.volume));
         Ok(())
     }
@@ -269,13 +275,14 @@ impl Shared {
         }
         pages.sort_unstable();
         let mut meta = self.meta.lock().await;
-        self.change_loss(&mut meta, |manifest| {
+        let list = |manifest: &mut Manifest| {
             // If the user acknowledged the loss in the meantime, do not list it again.
             if manifest.loss.is_some() {
                 let left = lost.without(&pages);
                 manifest.loss = if left.runs.is_empty() { before } else { added(before, left) };
             }
-        })?;
+        };
+        self.change_loss(&mut meta, list).await?;
         Ok(pages)
     }
 
@@ -378,6 +385,6 @@ impl Readmitter for Readmitting<'_> {
         // As it is now: the user may have acknowledged a loss while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
         let recorded = shared.change_loss(&mut meta, |manifest| shared.list_loss(manifest, &lost, exact));
-        recorded.map_err(|error| error.to_string())
+        recorded.await.map_err(|error| error.to_string())
     }
 }

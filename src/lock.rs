@@ -12,16 +12,20 @@
 //! operation has completed. An opener that meets a leaving store waits; one that meets a running store is
 //! refused at once.
 //!
+//! **A refused opening** removes the files and directories that it created, while it still has the locks.
+//!
 //! **After `kill -9`** the kernel is slow to close the files of a process that used io_uring: over a second
 //! on a busy disk. An opener therefore also waits for a lock whose holder is dead.
 
 use crate::error::OpenError;
+use crate::held_dir::{At, HeldDir, Identity};
 use crate::rules::Rules;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
 use parking_lot::Mutex;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +41,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// process.
 const BUSY_MAX: Duration = Duration::from_secs(3);
 
+/// The name of a directory's lock file.
+const LOCK: &str = "lock";
+
 const RUNNING: u8 = b'R';
 const LEAVING: u8 = b'L';
 
@@ -50,7 +57,32 @@ pub(crate) struct Tenure {
     present: Present,
     fence: Fence,
     held: Mutex<Option<Held>>,
+    /// What the opening has created so far, in case that it is refused.
+    created: Mutex<Created>,
     rules: Rules,
+}
+
+/// What an opening created.
+#[derive(Debug, Default)]
+pub(crate) struct Created {
+    files: Vec<(At, Identity)>,
+    /// The directory whose lock file is new.
+    lock: Option<Arc<HeldDir>>,
+    /// From the outermost to the innermost.
+    directories: Vec<PathBuf>,
+}
+
+impl Created {
+    /// Removes all of it, unless it has been put to use.
+    fn remove(self) {
+        self.files.iter().for_each(|(at, created)| at.remove_empty(*created));
+        if let Some(directory) = self.lock {
+            let _ = directory.remove(LOCK);
+        }
+        for directory in self.directories.iter().rev() {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,11 +143,6 @@ struct DeviceLock {
 pub(crate) struct Leave(Arc<Tenure>);
 
 impl Leave {
-    /// The fence that closes at the end of the tenure.
-    pub(crate) fn fence(&self) -> Fence {
-        self.0.fence.clone()
-    }
-
     pub(crate) fn tenure(&self) -> Arc<Tenure> {
         Arc::clone(&self.0)
     }
@@ -133,18 +160,47 @@ impl Tenure {
         let present = Present::default();
         let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
-        let tenure = Arc::new(Self { present, fence: Fence::default(), held, rules });
+        let (fence, created) = Default::default();
+        let tenure = Arc::new(Self { present, fence, held, created, rules });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
     /// Locks the store's directory.
-    pub(crate) async fn lock_directory(&self, path: &Path) -> Result<(), OpenError> {
-        let lock = DirectoryLock::take(path).await?;
+    pub(crate) async fn lock_directory(&self, directory: &Arc<HeldDir>) -> Result<(), OpenError> {
+        let (lock, is_new) = DirectoryLock::take(directory).await?;
         match &mut *self.held.lock() {
             Some(held) => held.locks.directory = Some(lock),
-            None => return Err(already_open(path)),
+            None => return Err(already_open(directory.path())),
+        }
+        if is_new {
+            self.created.lock().lock = Some(Arc::clone(directory));
         }
         Ok(())
+    }
+
+    /// Notes that the opening created this file.
+    pub(crate) fn created_file(&self, at: &At) {
+        self.created.lock().files.extend(at.identity().map(|file| (at.clone(), file)));
+    }
+
+    /// Notes that the opening created these directories, from the outermost to the innermost.
+    pub(crate) fn created_directories(&self, directories: Vec<PathBuf>) {
+        self.created.lock().directories.extend(directories);
+    }
+
+    /// What was created is in use from here on. Returns it, in case that it is not put to use after all.
+    pub(crate) fn keep_created(&self) -> Created {
+        std::mem::take(&mut *self.created.lock())
+    }
+
+    /// What [`Tenure::keep_created`] returned is not in use.
+    pub(crate) fn created_in_vain(&self, created: Created) {
+        *self.created.lock() = created;
+    }
+
+    /// Removes what was created since it was last kept.
+    pub(crate) fn remove_created(&self) {
+        std::mem::take(&mut *self.created.lock()).remove();
     }
 
     /// Takes `device` exclusively for this store, along with the file or block device at `path`, if given.
@@ -152,7 +208,7 @@ impl Tenure {
     pub(crate) async fn take(
         &self,
         device: SharedDevice,
-        path: Option<&Path>,
+        path: Option<&At>,
     ) -> Result<SharedDevice, OpenError> {
         if let Some(path) = path {
             self.lock_device(path).await?;
@@ -181,6 +237,12 @@ impl Tenure {
     /// Runs `act` unless the store has been dropped, and delays a drop until `act` returns.
     pub(crate) fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         self.fence.while_open(act)
+    }
+
+    /// Begins work on the store's files, unless the store has been dropped. Such work is not waited for by a
+    /// drop: it gets what keeps the locks until it ends.
+    pub(crate) fn begin<T>(&self, work: impl FnOnce(Vec<InFlight>) -> T) -> Option<T> {
+        self.while_open(|| work(self.hold_locks().unwrap_or_default()))
     }
 
     /// The token that a part of the store holds as long as it exists.
@@ -213,11 +275,11 @@ impl Tenure {
 
     /// Locks the device at `path`. A device that was locked before (an SSD put back) is locked again, because
     /// another device may have taken its place.
-    async fn lock_device(&self, path: &Path) -> Result<(), OpenError> {
+    async fn lock_device(&self, at: &At) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {
-            held.locks.devices.retain(|lock| lock.path != path);
+            held.locks.devices.retain(|lock| lock.path != at.shown);
         }
-        let lock = DeviceLock { path: path.to_owned(), _lock: lock_device(path).await? };
+        let lock = DeviceLock { path: at.shown.clone(), _lock: lock_device(at).await? };
         if let Some(held) = &mut *self.held.lock() {
             held.locks.devices.push(lock);
         }
@@ -228,6 +290,7 @@ impl Tenure {
     /// waits for, for at most 30 s. Idempotent.
     pub(crate) fn leave(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         self.rules.close(&self.fence);
+        self.remove_created();
         let held = self.held.lock().take();
         let devices = self.rules.held(held).map(Held::release).unwrap_or_default();
         let vacated = async move {
@@ -266,17 +329,30 @@ fn already_open(path: &Path) -> OpenError {
 struct DirectoryLock(FileLock);
 
 impl DirectoryLock {
-    async fn take(directory: &Path) -> Result<Self, OpenError> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|e| OpenError::directory(directory, "is not writable", e.into()))?;
-        let locked = flock(&fd, || Holder::read(&fd).is_running()).await;
-        if !locked.map_err(|e| OpenError::directory(directory, "cannot be locked", e.into()))? {
-            return Err(already_open(directory));
+    /// Takes the lock; returns whether its file is new.
+    async fn take(directory: &Arc<HeldDir>) -> Result<(Self, bool), OpenError> {
+        let failed = |what| move |e| OpenError::directory(directory.path(), what, e);
+        loop {
+            let file = directory.file(LOCK, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+            let (file, is_new) = match file {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                    (directory.file(LOCK, OFlags::RDWR | OFlags::CREATE), false)
+                }
+                file => (file, true),
+            };
+            let fd = OwnedFd::from(file.map_err(failed("is not writable"))?);
+            let locked = flock(&fd, || Holder::read(&fd).is_running()).await;
+            if !locked.map_err(|e| failed("cannot be locked")(e.into()))? {
+                return Err(already_open(directory.path()));
+            }
+            let lock = Self(FileLock::new(fd));
+            // A refused opening removes the file that it created: a lock on that one excludes no opener.
+            let named = directory.identity_of(LOCK).map_err(failed("cannot be locked"))?;
+            if rustix::fs::fstat(&lock.0.fd).is_ok_and(|stat| Some(Identity::of(&stat)) == named) {
+                lock.sign();
+                return Ok((lock, is_new));
+            }
         }
-        let lock = Self(FileLock::new(fd));
-        lock.sign();
-        Ok(lock)
     }
 
     /// Writes the holder's identity. Only other openers' diagnosis depends on it, since the kernel keeps the
@@ -342,9 +418,10 @@ fn started_at(pid: u32) -> Option<u64> {
     if matches!(state, "Z" | "X" | "x") { None } else { fields.nth(18)?.parse().ok() }
 }
 
-/// Locks the regular file or block device at `path` against all other stores, in any directory.
-async fn lock_device(path: &Path) -> Result<FileLock, OpenError> {
-    let open = |flags| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty());
+/// Locks the regular file or block device against all other stores, in any directory.
+async fn lock_device(at: &At) -> Result<FileLock, OpenError> {
+    let path = &at.shown;
+    let open = |flags| at.open(OFlags::RDWR | flags);
     let failed = |e: Errno| OpenError::DeviceInUse { device: path.to_owned(), why: e.to_string() };
     let fd = open(OFlags::empty()).map_err(failed)?;
     let stat = rustix::fs::fstat(&fd).map_err(failed)?;
@@ -453,8 +530,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("device");
         std::fs::write(&file, []).unwrap();
-        let directory = DirectoryLock::take(folder.path()).await.unwrap();
-        let device = lock_device(&file).await.unwrap();
+        let held = HeldDir::open(folder.path(), Rules::default()).unwrap();
+        let (directory, _) = DirectoryLock::take(&held).await.unwrap();
+        let device = lock_device(&At::named(file.clone(), None)).await.unwrap();
         // A child process shares open files until it runs its program.
         let shared = [&directory.0, &device].map(|lock| lock.fd.try_clone().unwrap());
         drop((device, directory));
@@ -465,7 +543,7 @@ mod tests {
     #[tokio::test]
     async fn a_child_process_that_drops_its_copy_of_a_lock_does_not_release_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let lock = lock_device(file.path()).await.unwrap();
+        let lock = lock_device(&At::named(file.path().to_owned(), None)).await.unwrap();
         let copy = FileLock { fd: lock.fd.try_clone().unwrap(), pid: lock.pid + 1 };
         drop(copy);
         assert!(!is_free(file.path()));

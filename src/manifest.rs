@@ -3,18 +3,24 @@
 //! manifest atomically as a whole.
 
 use crate::changes::{Change, Record};
-use crate::durable_dir;
 use crate::error::OpenError;
 use crate::extents::{EXTENT_PAGES, HOLE, reserved};
+use crate::held_dir::HeldDir;
 use crate::memory_manifest::MemoryManifest;
 use crate::page_runs::PageRuns;
-use crate::replace::{ManifestFile, Slack};
+use crate::replace::ManifestFile;
 use crate::runs::{OnlyCopies, UnprovedRecord};
+use crate::saver::Saver;
+use crate::slack::Slack;
 use crate::tail;
+use pagetier_devio::InFlight;
+use pagetier_devio::task::Boxed;
 use pagetier_page::{PageSize, SpaceId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
 
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 4;
@@ -229,77 +235,103 @@ pub(crate) struct ManifestStore {
 #[derive(Debug)]
 enum Place {
     /// In a directory.
-    Directory { file: ManifestFile, path: PathBuf },
+    Directory { file: ManifestFile, saver: Saver },
     /// In memory: the store lives as long as the process, or any holder of the cell.
-    Memory(std::sync::Arc<MemoryManifest>),
+    Memory(Arc<MemoryManifest>),
 }
+
+/// Keeps the store's locks until a save has ended, even if the store is dropped meanwhile.
+pub(crate) type Hold = Vec<InFlight>;
 
 impl ManifestStore {
     /// A manifest in `cell`.
-    pub(crate) fn memory(cell: std::sync::Arc<MemoryManifest>) -> Self {
+    pub(crate) fn memory(cell: Arc<MemoryManifest>) -> Self {
         Self::at(Place::Memory(cell))
+    }
+
+    /// A manifest in `directory`.
+    pub(crate) fn directory(directory: Arc<HeldDir>, saver: Saver) -> Self {
+        Self::at(Place::Directory { file: ManifestFile::new(directory), saver })
     }
 
     fn at(place: Place) -> Self {
         Self { place, unproved: parking_lot::Mutex::default() }
     }
 
-    /// Opens the directory, or with `create` creates it.
-    pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
-        if !path.exists() && !create {
-            return Err(OpenError::NotFound { path: path.to_owned() });
-        }
-        if path.exists() && !path.is_dir() {
-            return Err(OpenError::NotADirectory { path: path.to_owned() });
-        }
-        let file = ManifestFile::new(path);
-        // A killed opening may have made the directory, and left its name volatile.
-        if create && !matches!(file.read(), Ok(Some(_))) {
-            durable_dir::create(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
-        }
-        Ok(Self::at(Place::Directory { file, path: path.to_owned() }))
-    }
-
-    /// The manifest; `None` before there is one.
+    /// The manifest of a store whose lock is held; `None` before there is one.
     pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
-        let manifest = self.read()?;
+        let bytes = match &self.place {
+            Place::Memory(cell) => cell.bytes(),
+            Place::Directory { file, .. } => file.adopt().map_err(|e| unreadable(file, e))?,
+        };
+        let manifest = bytes.map(|b| decode(&b)).transpose()?;
         *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
         Ok(manifest)
-    }
-
-    fn read(&self) -> Result<Option<Manifest>, OpenError> {
-        self.bytes()?.map(|b| decode(&b)).transpose()
     }
 
     /// The manifest's present bytes; `None` before there is one.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
         match &self.place {
             Place::Memory(cell) => Ok(cell.bytes()),
-            Place::Directory { file, path, .. } => {
-                file.read().map_err(|e| OpenError::directory(path, "has an unreadable manifest", e))
-            }
+            Place::Directory { file, .. } => file.read().map_err(|e| unreadable(file, e)),
         }
     }
 
-    /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps. After an error either
-    /// version may be found later.
-    pub(crate) fn save(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
-        let noted = self.unproved.lock();
-        let unproved = self.noted(&noted);
-        self.replace(&Manifest { unproved, ..manifest.clone() }, slack)
+    /// Begins `save`, which holds `hold` until it ends. Its result arrives later: it runs beside the
+    /// runtime's tasks, after the saves that began before it, and to its end. A manifest in memory is saved
+    /// at once, so that stores on simulated devices need no threads.
+    fn begin<T: Send + 'static>(
+        self: &Arc<Self>,
+        hold: Hold,
+        save: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> Boxed<'static, io::Result<T>> {
+        let Place::Directory { saver, .. } = &self.place else { return Box::pin(ready(save(self))) };
+        let store = Arc::clone(self);
+        let begun = saver.begin(move || {
+            let saved = save(&store);
+            // Before the caller learns of it: a store that is closed leaves no file open.
+            drop((store, hold));
+            saved
+        });
+        Box::pin(async { begun.await.unwrap_or_else(|| Err(io::Error::other("a save panicked"))) })
+    }
+
+    /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps; returns it. After an
+    /// error either version may be found later, and so it may if the result is dropped.
+    pub(crate) fn save(
+        self: &Arc<Self>,
+        mut manifest: Manifest,
+        slack: Slack,
+        hold: Hold,
+    ) -> Boxed<'static, io::Result<Manifest>> {
+        self.begin(hold, move |store| {
+            let noted = store.unproved.lock();
+            manifest.unproved = store.noted(&noted);
+            store.replace(&manifest, slack).map(|()| manifest)
+        })
     }
 
     /// Appends `change`, which gives the manifest this generation. Returns true once it is durable; false,
     /// without effect, when there is no room and the manifest must be replaced. After an error a later
-    /// opening may or may not find the change, and the next change must replace the manifest.
-    pub(crate) fn append(&self, generation: u64, change: &Change, slack: Slack) -> std::io::Result<bool> {
-        // Excludes a replacement of the manifest meanwhile.
-        let _noted = self.unproved.lock();
-        let json = |n| serde_json::to_vec(&Record { n, generation, change: change.clone() });
-        match &self.place {
-            Place::Memory(cell) => cell.append(json),
-            Place::Directory { file, .. } => file.append(json, slack),
-        }
+    /// opening may or may not find the change, and the next change must replace the manifest; the same holds
+    /// if the result is dropped.
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        generation: u64,
+        change: &Change,
+        slack: Slack,
+        hold: Hold,
+    ) -> Boxed<'static, io::Result<bool>> {
+        let change = change.clone();
+        self.begin(hold, move |store| {
+            // Excludes a replacement of the manifest meanwhile.
+            let _noted = store.unproved.lock();
+            let json = |n| serde_json::to_vec(&Record { n, generation, change });
+            match &store.place {
+                Place::Memory(cell) => cell.append(json),
+                Place::Directory { file, .. } => file.append(json, slack),
+            }
+        })
     }
 
     /// What failed flushes left unproved.
@@ -309,16 +341,23 @@ impl ManifestStore {
 
     /// Changes what failed flushes left unproved, durably; keeps the rest of the manifest.
     pub(crate) fn change_unproved(
-        &self,
-        change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord>,
-    ) -> std::io::Result<()> {
-        let mut noted = self.unproved.lock();
-        let unproved = change(self.noted(&noted));
-        let manifest = self.read().map_err(std::io::Error::other)?;
-        let manifest = manifest.ok_or_else(|| std::io::Error::other("there is no manifest"))?;
-        self.replace(&Manifest { unproved: unproved.clone(), ..manifest }, Slack::Use)?;
-        *noted = unproved;
-        Ok(())
+        self: &Arc<Self>,
+        change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord> + Send + 'static,
+        hold: Hold,
+    ) -> Boxed<'static, io::Result<()>> {
+        self.begin(hold, move |store| {
+            let mut noted = store.unproved.lock();
+            let unproved = change(store.noted(&noted));
+            let bytes = match &store.place {
+                Place::Memory(cell) => cell.bytes(),
+                Place::Directory { file, .. } => file.read_ours()?,
+            };
+            let manifest = bytes.map(|b| decode(&b)).transpose().map_err(io::Error::other)?;
+            let manifest = manifest.ok_or_else(|| io::Error::other("there is no manifest"))?;
+            store.replace(&Manifest { unproved: unproved.clone(), ..manifest }, Slack::Use)?;
+            *noted = unproved;
+            Ok(())
+        })
     }
 
     /// The record in effect. A manifest in memory is not locked against a second store, so its own record
@@ -326,11 +365,11 @@ impl ManifestStore {
     fn noted(&self, in_directory: &Option<UnprovedRecord>) -> Option<UnprovedRecord> {
         match &self.place {
             Place::Directory { .. } => in_directory.clone(),
-            Place::Memory(_) => self.read().ok().flatten().and_then(|manifest| manifest.unproved),
+            Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unproved),
         }
     }
 
-    fn replace(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
+    fn replace(&self, manifest: &Manifest, slack: Slack) -> io::Result<()> {
         match &self.place {
             Place::Memory(cell) => cell.put(encode(manifest)?),
             Place::Directory { file, .. } => {
@@ -341,6 +380,10 @@ impl ManifestStore {
     }
 }
 
+fn unreadable(file: &ManifestFile, error: io::Error) -> OpenError {
+    OpenError::directory(file.directory().path(), "has an unreadable manifest", error)
+}
+
 /// The manifest's JSON with [`Manifest::file_bytes`].
 fn with_size(json: &[u8], size: usize) -> Vec<u8> {
     let mut sized = format!("{{\"file_bytes\":{size},").into_bytes();
@@ -349,7 +392,7 @@ fn with_size(json: &[u8], size: usize) -> Vec<u8> {
 }
 
 /// Encodes the manifest as one line of JSON and a line with its CRC32C.
-pub(crate) fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
+pub(crate) fn encode(manifest: &Manifest) -> io::Result<Vec<u8>> {
     Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
 }
 

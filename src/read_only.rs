@@ -6,13 +6,15 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
+use crate::held_dir::At;
 use crate::lock::{FileLock, ReadLocks};
 use crate::manifest::ManifestStore;
 use crate::memory_manifest::MemoryManifest;
+use crate::saver::Saver;
 use crate::store::PageStore;
-use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice, open_file};
+use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
 use pagetier_ssdcache::SsdMode;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,28 +59,22 @@ impl Builder {
     /// # Panics
     /// As [`Builder::open`].
     pub async fn open_read_only(mut self) -> Result<PageStore, OpenError> {
+        self.hold_directories()?;
         let mut locks = Vec::new();
-        let named = self.options.directory.clone().unwrap_or_default();
-        let none = || OpenError::NotFound { path: named.clone() };
-        let bytes = match (&self.memory, &self.options.directory) {
+        let bytes = match (&self.memory, &self.held) {
             (Some(cell), _) => cell.to_bytes(),
-            (None, Some(path)) => {
-                if !path.is_dir() {
-                    return Err(none());
-                }
-                locks.extend(lock_shared(&path.join("lock"), path)?);
-                ManifestStore::directory(path, false)?.bytes()?
+            (None, Some(held)) => {
+                locks.extend(lock_shared(&At::within(held, "lock"), held.path())?);
+                ManifestStore::directory(Arc::clone(held), Saver::default()).bytes()?
             }
             (None, None) => None,
         };
-        let bytes = bytes.ok_or_else(none)?;
+        let bytes = bytes.ok_or_else(|| self.no_manifest())?;
         let cell = Arc::new(MemoryManifest::from_bytes(bytes));
-        let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?.ok_or_else(none)?;
-        if manifest.is_unused() {
-            return Err(none());
-        }
+        let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?;
+        let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| self.not_found())?;
         let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
-        self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", &mut locks)?;
+        self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", "hdd", &mut locks)?;
         if has_ssd && let Some(path) = self.missing_ssd() {
             if !self.options.accept_ssd_loss {
                 let expected = manifest.ssd.clone().unwrap_or_default();
@@ -88,13 +84,13 @@ impl Builder {
             // A blank SSD in memory takes its place.
             self.ssd_device = Some(Arc::new(MemoryDevice::new("ssd", 0)));
         } else if has_ssd {
-            self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", &mut locks)?;
+            self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", "ssd", &mut locks)?;
         } else if manifest.ssd.is_none() {
-            self.ring_device = self.overlaid(self.ring_place(), "ring", &mut locks)?;
+            self.ring_device = self.overlaid(self.ring_place(), "ring", "ring_device", &mut locks)?;
         }
         self.memory = Some(cell);
         // No file of the directory is opened or created from here on.
-        self.options.directory = None;
+        (self.options.directory, self.held) = (None, None);
         (self.options.create, self.options.force) = (false, false);
         self.options.ssd_mode = SsdMode::ReadOnly;
         // The directory was locked first, and is released last.
@@ -106,7 +102,7 @@ impl Builder {
 
     /// The path of the SSD, if nothing is there.
     fn missing_ssd(&self) -> Option<PathBuf> {
-        self.path_of(&self.ssd_place(), "ssd.cache").filter(|path| !path.exists())
+        self.at(&self.ssd_place(), "ssd.cache").filter(|at| at.stat().is_err()).map(|at| at.shown)
     }
 
     /// The device at `place` under an overlay.
@@ -114,16 +110,16 @@ impl Builder {
         &self,
         place: Place,
         default: &str,
+        option: &'static str,
         locks: &mut Vec<FileLock>,
     ) -> Result<Option<SharedDevice>, OpenError> {
         let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
-        let path = match (place, &self.options.directory) {
-            (Place::Device(device), _) => return Ok(over(device)),
-            (Place::Path(path), _) => path,
-            (Place::Default, Some(directory)) => directory.join(default),
-            // Refused by the opening, which names the option.
-            (Place::Default, None) => return Ok(None),
-        };
+        if let Place::Device(device) = place {
+            return Ok(over(device));
+        }
+        // Refused by the opening, which names the option.
+        let Some(at) = self.at(&place, default) else { return Ok(None) };
+        self.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.options.direct_io,
             backend: self.options.io,
@@ -131,18 +127,19 @@ impl Builder {
             reap: Reap::Reactor,
             ..OpenOptions::default()
         };
-        let opened = open_file(&path, &options)?;
+        let opened = at.open_device(&options)?;
+        self.note_used(&at, option);
         if !opened.block_device {
-            locks.extend(lock_shared(&path, &path)?);
+            locks.extend(lock_shared(&at, &at.shown)?);
         }
         Ok(over(opened.device))
     }
 }
 
-/// A shared lock on the file at `path`; `None` if there is no such file. Errors name `named`.
-fn lock_shared(path: &Path, named: &Path) -> Result<Option<FileLock>, OpenError> {
+/// A shared lock on the file; `None` if there is no such file. Errors name `named`.
+fn lock_shared(at: &At, named: &Path) -> Result<Option<FileLock>, OpenError> {
     let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
-    let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+    let fd = match at.open(OFlags::RDONLY) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(None),
         Err(e) => return Err(failed(e)),

@@ -18,30 +18,33 @@
 //! A save that names more than before succeeds only when both files have room for it and the slack: otherwise
 //! the next save would need room that a full disk does not have.
 //!
+//! **Only ours.** The files are reached through the store's directory as it was opened, and a save is refused
+//! when `manifest.json` is not the file that this process read or wrote last: another store's, or a copy, was
+//! put in its place, and would be overwritten (I40). A missing file is written again.
+//!
 //! A record is written to a part of the file that already has blocks and is padded with newlines. Records are
 //! appended only to a file that this process wrote and whose name is durable. After a failure none is
 //! appended before the next replacement, which goes to another file.
 
+use crate::held_dir::{HeldDir, Identity};
+use crate::slack::{SLACK_BYTES, Slack};
 use crate::tail::{self, End};
+use pagetier_devio::overwrite_in_place;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Result, Write};
-use std::os::fd::OwnedFd;
+use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-const FILE: &str = "manifest.json";
-const SPARE: &str = "manifest.spare";
+pub(crate) const FILE: &str = "manifest.json";
+pub(crate) const SPARE: &str = "manifest.spare";
 const FRESH: &str = "manifest.json.new";
 
 /// The size of both files is a multiple of this, in bytes.
 const ROUND_BYTES: usize = 64 << 10;
-/// The minimum room that a file has beyond its contents, in bytes, so that the store can still record changes
-/// when its disk is full.
-const SLACK_BYTES: usize = 16 << 10;
-
 /// The state of the spare file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spare {
@@ -52,28 +55,6 @@ enum Spare {
     /// The disk may have it as the manifest: an exchange was not made durable. It holds the last saved
     /// contents.
     Exchanged,
-}
-
-/// What a save may do with the slack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slack {
-    /// Preserve it: the contents name more than before.
-    Keep,
-    /// Use at most half of it: freeing pages must work on a full disk, but must not consume all of the slack.
-    Half,
-    /// Use it: the contents name nothing new, or must be recorded in any case.
-    Use,
-}
-
-impl Slack {
-    /// The room that the save must leave, in bytes.
-    fn left(self) -> usize {
-        match self {
-            Self::Keep => SLACK_BYTES,
-            Self::Half => SLACK_BYTES / 2,
-            Self::Use => 0,
-        }
-    }
 }
 
 /// The file that records can be appended to.
@@ -110,27 +91,75 @@ struct State {
     spare: Spare,
     /// `None`: the next save must replace the manifest.
     tail: Option<Appendable>,
+    /// The manifest's file as it was read or written last; `None`: there was none.
+    ours: Option<Identity>,
+}
+
+/// The store's `manifest.json` is not the file that this store wrote.
+#[derive(Debug, thiserror::Error)]
+#[error("another manifest has taken the place of this store's")]
+pub(crate) struct NotOurs {
+    pub(crate) path: PathBuf,
 }
 
 /// The manifest file. See the module.
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
-    directory: PathBuf,
+    directory: Arc<HeldDir>,
     state: Mutex<State>,
 }
 
 impl ManifestFile {
-    pub(crate) fn new(directory: &Path) -> Self {
-        let state = Mutex::new(State { spare: Spare::Unproved, tail: None });
-        Self { directory: directory.to_owned(), state }
+    pub(crate) fn new(directory: Arc<HeldDir>) -> Self {
+        let state = Mutex::new(State { spare: Spare::Unproved, tail: None, ours: None });
+        Self { directory, state }
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<HeldDir> {
+        &self.directory
     }
 
     /// Reads the contents; `None` when the file does not exist.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
-        match std::fs::read(self.directory.join(FILE)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
+        Ok(self.read_file()?.map(|(bytes, _)| bytes))
+    }
+
+    /// Reads the contents of the file that is the store's from here on: its lock is held.
+    pub(crate) fn adopt(&self) -> Result<Option<Vec<u8>>> {
+        let mut state = self.state.lock();
+        let (bytes, file) = self.read_file()?.unzip();
+        state.ours = file;
+        Ok(bytes)
+    }
+
+    /// Reads the contents of the store's own file.
+    pub(crate) fn read_ours(&self) -> Result<Option<Vec<u8>>> {
+        let state = self.state.lock();
+        match self.read_file()? {
+            Some((_, file)) if state.ours != Some(file) => Err(self.not_ours()),
+            read => Ok(read.map(|(bytes, _)| bytes)),
+        }
+    }
+
+    fn read_file(&self) -> Result<Option<(Vec<u8>, Identity)>> {
+        let mut file = match self.directory.file(FILE, OFlags::RDONLY) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(Some((bytes, identity(&file)?)))
+    }
+
+    fn not_ours(&self) -> Error {
+        Error::other(NotOurs { path: self.directory.path().join(FILE) })
+    }
+
+    /// Refuses to write over a file that is not the store's.
+    fn check_ours(&self, state: &State) -> Result<()> {
+        match self.directory.identity_of(FILE)? {
+            Some(found) if state.ours != Some(found) => Err(self.not_ours()),
+            _ => Ok(()),
         }
     }
 
@@ -138,32 +167,32 @@ impl ManifestFile {
     /// longer they may be. Durable when it returns `Ok`; after an error either version may be found later.
     pub(crate) fn replace(&self, of_size: &dyn Fn(usize) -> Vec<u8>, slack: Slack) -> Result<()> {
         let contents = Contents { len: of_size(usize::MAX).len(), of_size };
-        let mut state = self.state.lock();
-        let State { spare, tail } = &mut *state;
-        *tail = None;
-        let known = *spare;
+        let state = &mut *self.state.lock();
+        state.tail = None;
+        self.check_ours(state)?;
+        let known = state.spare;
         let replaced = match known {
-            Spare::Ready => self.over_spare(contents, slack, spare),
-            Spare::Unproved | Spare::Exchanged => self.by_new_file(contents, slack, spare),
+            Spare::Ready => self.over_spare(contents, slack, state),
+            Spare::Unproved | Spare::Exchanged => self.by_new_file(contents, slack, state),
         };
         let has = match (replaced, known) {
             (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
-                self.sync_directory()?;
-                self.over_spare(contents, slack, spare)
+                self.directory.sync()?;
+                self.over_spare(contents, slack, state)
             }
             (Err(e), Spare::Exchanged) if e.kind() == ErrorKind::StorageFull => {
-                self.restate_names().map_err(|_| e)?;
-                *spare = Spare::Ready;
-                self.over_spare(contents, slack, spare)
+                self.restate_names(state).map_err(|_| e)?;
+                state.spare = Spare::Ready;
+                self.over_spare(contents, slack, state)
             }
             (Err(e), Spare::Ready) if e.kind() == ErrorKind::NotFound => {
-                self.by_new_file(contents, slack, spare)
+                self.by_new_file(contents, slack, state)
             }
             (other, _) => other,
         }?;
         // Contents that are not a manifest's have no tail.
         let end = End::after(&of_size(has)).ok();
-        *tail = end.map(|end| Appendable { end, has, rewritten: contents.len });
+        state.tail = end.map(|end| Appendable { end, has, rewritten: contents.len });
         Ok(())
     }
 
@@ -188,7 +217,10 @@ impl ManifestFile {
         }
         // Nothing may follow the record until it is durable.
         state.tail = None;
-        let file = open(&self.directory.join(FILE), OFlags::WRONLY)?;
+        let file = self.directory.file(FILE, OFlags::WRONLY)?;
+        if state.ours != Some(identity(&file)?) {
+            return Err(self.not_ours());
+        }
         for offset in record.offsets {
             file.write_all_at(&record.bytes, offset as u64).map_err(full)?;
         }
@@ -199,19 +231,18 @@ impl ManifestFile {
 
     /// The size of the spare file.
     fn spare_bytes(&self) -> usize {
-        let bytes = std::fs::metadata(self.directory.join(SPARE)).map_or(0, |m| m.len());
+        let bytes = self.directory.size_of(SPARE).unwrap_or(0);
         usize::try_from(bytes).unwrap_or(0)
     }
 
     /// Writes the contents over the spare and exchanges the files. Returns the file's size, as
     /// [`Self::by_new_file`] does.
-    fn over_spare(&self, contents: Contents<'_>, slack: Slack, spare: &mut Spare) -> Result<usize> {
+    fn over_spare(&self, contents: Contents<'_>, slack: Slack, state: &mut State) -> Result<usize> {
         let len = contents.len;
-        let path = self.directory.join(SPARE);
-        let has = usize::try_from(std::fs::metadata(&path)?.len()).unwrap_or(0);
+        let has = usize::try_from(self.directory.size_of(SPARE)?).unwrap_or(0);
         let fits = len + SLACK_BYTES <= has;
-        if slack == Slack::Keep && has < padded(len) && *spare == Spare::Ready {
-            match self.by_new_file(contents, slack, spare) {
+        if slack == Slack::Keep && has < padded(len) && state.spare == Spare::Ready {
+            match self.by_new_file(contents, slack, state) {
                 // There is no room for a longer tail: the present one is soon used up again.
                 Err(error) if fits && error.kind() == ErrorKind::StorageFull => {}
                 other => return other,
@@ -219,56 +250,53 @@ impl ManifestFile {
         }
         // On a full disk a file cannot grow: a save that may use the slack keeps the current size.
         let stays = fits || (slack != Slack::Keep && len + slack.left() <= has);
-        let has = contents.write(open(&path, OFlags::WRONLY)?, if stays { has } else { 0 })?;
-        *spare = Spare::Exchanged;
-        match self.exchange() {
+        let file = self.directory.file(SPARE, OFlags::WRONLY)?;
+        let has = contents.write(file, if stays { has } else { 0 })?;
+        state.spare = Spare::Exchanged;
+        let exchanged = match self.directory.exchange(SPARE, FILE) {
             // The file system does not support the exchange.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                std::fs::rename(&path, self.directory.join(FILE))?;
-            }
-            exchanged => exchanged?,
-        }
-        self.settle(len, spare)?;
+            Err(error) if is_unsupported(&error) => self.directory.rename(SPARE, FILE),
+            exchanged => exchanged,
+        };
+        state.ours = self.directory.identity_of(FILE)?;
+        exchanged?;
+        self.settle(len, state)?;
         Ok(has)
-    }
-
-    /// Exchanges the names of the manifest and the spare.
-    fn exchange(&self) -> std::result::Result<(), Errno> {
-        let directory = rustix::fs::open(&self.directory, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE)
     }
 
     /// Makes the names durable after a failed directory fsync, by writing again what that fsync may have
     /// lost.
-    fn restate_names(&self) -> Result<()> {
-        self.exchange()?;
-        self.exchange()?;
-        self.sync_directory()
+    fn restate_names(&self, state: &mut State) -> Result<()> {
+        let restated = (0..2).try_for_each(|_| self.directory.exchange(SPARE, FILE));
+        state.ours = self.directory.identity_of(FILE)?;
+        restated?;
+        self.directory.sync()
     }
 
-    fn by_new_file(&self, contents: Contents<'_>, slack: Slack, spare: &mut Spare) -> Result<usize> {
+    fn by_new_file(&self, contents: Contents<'_>, slack: Slack, state: &mut State) -> Result<usize> {
         let len = contents.len;
-        let path = self.directory.join(FRESH);
-        let written = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
-            .and_then(|file| contents.write(file, 0))
-            .and_then(|has| match (*spare, slack) {
-                (Spare::Ready, Slack::Keep) => self.reserve(padded(len)).map(|()| has),
-                _ => Ok(has),
+        let written = self
+            .create(FRESH, OFlags::TRUNC)
+            .and_then(|file| Ok((identity(&file)?, contents.write(file, 0)?)))
+            .and_then(|written| match (state.spare, slack) {
+                (Spare::Ready, Slack::Keep) => self.reserve(padded(len)).map(|()| written),
+                _ => Ok(written),
             });
-        let has = written.inspect_err(|_| {
+        let (file, has) = written.inspect_err(|_| {
             // Free the room that the file took.
-            let _ = std::fs::remove_file(&path);
+            let _ = self.directory.remove(FRESH);
         })?;
         // The spare is unaffected, whether or not the rename becomes durable.
-        std::fs::rename(&path, self.directory.join(FILE))?;
-        self.settle(len, spare)?;
+        self.directory.rename(FRESH, FILE)?;
+        state.ours = Some(file);
+        self.settle(len, state)?;
         Ok(has)
     }
 
     /// Makes the names durable, and prepares the spare for contents of `len` bytes.
-    fn settle(&self, len: usize, spare: &mut Spare) -> Result<()> {
-        self.sync_directory()?;
-        *spare = Spare::Ready;
+    fn settle(&self, len: usize, state: &mut State) -> Result<()> {
+        self.directory.sync()?;
+        state.spare = Spare::Ready;
         if let Err(error) = self.reserve(padded(len)) {
             tracing::warn!(%error, "no room to keep a reserve for the manifest: a full disk would prevent \
                 its replacement");
@@ -278,23 +306,30 @@ impl ManifestFile {
 
     /// Grows the spare to at least `bytes`.
     fn reserve(&self, bytes: usize) -> Result<()> {
-        let path = self.directory.join(SPARE);
-        let has = std::fs::metadata(&path).map_or(0, |m| m.len());
+        let has = self.directory.size_of(SPARE).unwrap_or(0);
         if has >= bytes as u64 {
             return Ok(());
         }
-        write_padded(open(&path, OFlags::WRONLY | OFlags::CREATE)?, Vec::new(), bytes)?;
-        self.sync_directory()
+        write_padded(self.create(SPARE, OFlags::empty())?, Vec::new(), bytes)?;
+        self.directory.sync()
     }
 
-    fn sync_directory(&self) -> Result<()> {
-        File::open(&self.directory)?.sync_all()
+    /// Opens the file `name` for writing, and creates it if it does not exist.
+    fn create(&self, name: &str, flags: OFlags) -> Result<File> {
+        let file = self.directory.file(name, OFlags::WRONLY | OFlags::CREATE | flags)?;
+        if file.metadata()?.len() == 0 {
+            overwrite_in_place(&file);
+        }
+        Ok(file)
     }
 }
 
-fn open(path: &Path, flags: OFlags) -> Result<File> {
-    let fd: OwnedFd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
-    Ok(File::from(fd))
+fn identity(file: &File) -> Result<Identity> {
+    Ok(Identity::of(&rustix::fs::fstat(file)?))
+}
+
+fn is_unsupported(error: &Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
 }
 
 /// The size of a file with `len` bytes of contents.
@@ -320,6 +355,7 @@ fn full(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Rules;
 
     fn replace(file: &ManifestFile, bytes: &[u8], slack: Slack) -> Result<()> {
         file.replace(&|_| bytes.to_vec(), slack)
@@ -327,8 +363,8 @@ mod tests {
 
     fn file() -> (tempfile::TempDir, ManifestFile) {
         let directory = tempfile::tempdir().unwrap();
-        let file = ManifestFile::new(directory.path());
-        (directory, file)
+        let held = HeldDir::open(directory.path(), Rules::default()).unwrap();
+        (directory, ManifestFile::new(held))
     }
 
     fn inode(directory: &tempfile::TempDir, name: &str) -> u64 {
@@ -506,6 +542,48 @@ mod tests {
         assert_eq!(size(), ROUND_BYTES as u64);
         replace(&file, &almost, Slack::Keep).unwrap();
         assert_eq!(size(), padded(almost.len()) as u64);
+    }
+
+    /// Another store's manifest is moved into the directory, or the directory is exchanged for another.
+    #[test]
+    fn a_manifest_that_is_not_ours_is_not_written_over() {
+        let (directory, file) = file();
+        let sealed = tail::sealed(b"{}", 0);
+        for _ in 0..2 {
+            replace(&file, &sealed, Slack::Keep).unwrap();
+        }
+        std::fs::write(directory.path().join("theirs"), b"theirs").unwrap();
+        std::fs::rename(directory.path().join("theirs"), directory.path().join(FILE)).unwrap();
+        let is_refused = |error: Error| error.get_ref().is_some_and(|inner| inner.is::<NotOurs>());
+        assert!(is_refused(file.append(record, Slack::Keep).unwrap_err()));
+        for spare in [Spare::Unproved, Spare::Ready, Spare::Exchanged] {
+            file.state.lock().spare = spare;
+            assert!(is_refused(replace(&file, &sealed, Slack::Use).unwrap_err()), "{spare:?}");
+            assert!(is_refused(file.read_ours().unwrap_err()));
+        }
+        assert_eq!(contents(&file), "theirs");
+        // A missing one is written again.
+        std::fs::remove_file(directory.path().join(FILE)).unwrap();
+        replace(&file, &sealed, Slack::Use).unwrap();
+        assert_eq!(file.read_ours().unwrap(), file.read().unwrap());
+    }
+
+    #[test]
+    fn the_directory_stays_the_same_one_when_it_is_renamed_and_replaced() {
+        let outer = tempfile::tempdir().unwrap();
+        let [here, moved] = ["here", "moved"].map(|name| outer.path().join(name));
+        std::fs::create_dir(&here).unwrap();
+        let file = ManifestFile::new(HeldDir::open(&here, Rules::default()).unwrap());
+        replace(&file, b"one", Slack::Keep).unwrap();
+        std::fs::rename(&here, &moved).unwrap();
+        std::fs::create_dir(&here).unwrap();
+        std::fs::write(here.join(FILE), b"theirs").unwrap();
+        for text in ["two", "three"] {
+            replace(&file, text.as_bytes(), Slack::Keep).unwrap();
+            assert_eq!(std::fs::read_to_string(moved.join(FILE)).unwrap().trim_end(), text);
+        }
+        assert_eq!(std::fs::read(here.join(FILE)).unwrap(), b"theirs");
+        assert_eq!(std::fs::read_dir(&here).unwrap().count(), 1);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use crate::shared::Shared;
 use crate::store::PageStore;
 use pagetier_devio::SharedDevice;
 use pagetier_ssdcache::SsdMode;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,9 +18,12 @@ pub struct NewSsd {
 }
 
 impl NewSsd {
-    /// A file or block device. A file is created if it does not exist.
+    /// A file or block device. A file is created if it does not exist. A relative path leads from the
+    /// present working directory.
     pub fn path(path: impl AsRef<Path>) -> Self {
-        Self { place: Place::Path(path.as_ref().to_owned()), bytes: 256 << 20 }
+        let path = path.as_ref();
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self { place: Place::Path(path), bytes: 256 << 20 }
     }
 
     /// A device; [`device`](crate::device) says how to write one.
@@ -106,12 +108,14 @@ impl Shared {
 
     /// Refuses a device that the store uses: it would be formatted.
     fn refuse_in_use(&self, place: &Place) -> Result<(), Error> {
-        for used in [self.tier.ssd_device(), SharedDevice::clone(self.tier.hdd_device())] {
+        let cache = if self.tier.slots() > 0 { "ssd" } else { "ring_device" };
+        let used = [(self.tier.ssd_device(), cache), (SharedDevice::clone(self.tier.hdd_device()), "hdd")];
+        for (used, option) in used {
             let (same, device) = match place {
                 Place::Device(new) => {
                     (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
                 }
-                Place::Path(path) => (same_file(path, Path::new(used.name())), path.clone()),
+                Place::Path(path) => (self.builder.is_used(path, option), path.clone()),
                 Place::Default => (true, PathBuf::new()),
             };
             if same {
@@ -121,13 +125,6 @@ impl Shared {
         }
         Ok(())
     }
-}
-
-/// Whether both paths lead to one file or block device.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let (Ok(a), Ok(b)) = (std::fs::metadata(a), std::fs::metadata(b)) else { return false };
-    let blocks = a.file_type().is_block_device() && b.file_type().is_block_device();
-    (a.dev(), a.ino()) == (b.dev(), b.ino()) || (blocks && a.rdev() == b.rdev())
 }
 
 impl Builder {

@@ -1,10 +1,10 @@
 //! Room for growth: how much the store has, and an alarm when it is low.
 
-use crate::builder::{Builder, Place};
+use crate::held_dir::At;
 use crate::shared::Shared;
+use rustix::fs::{FileType, StatFs};
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::atomic::Ordering;
 
 /// The room that a store has for growth, in bytes. See [`Stats::room`](crate::Stats::room).
@@ -49,17 +49,19 @@ impl Shared {
         let builder = &self.builder;
         let pages = self.volume.placed_pages();
         let taken = pages * self.page_size().bytes() as u64 + crate::superblock::DATA_AT;
-        let hdd = builder.path_of(&builder.hdd_place(), "hdd.vol");
-        let hdd_may_grow = hdd.as_deref().and_then(may_grow);
+        let hdd = builder.at(&builder.hdd_place(), "hdd.vol");
+        let hdd_may_grow = hdd.as_ref().and_then(may_grow);
         let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd_place(), |(place, _)| place);
         let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
-        let cache_file = builder.file_of(&cache.0, cache.1);
-        let ssd_may_grow = cache_file.as_deref().is_some_and(is_sparse);
+        let cache_file = builder.at(&cache.0, cache.1).filter(|at| may_grow(at) == Some(true));
+        let ssd_may_grow = cache_file.as_ref().is_some_and(is_sparse);
         Room {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),
-            hdd_free_bytes: hdd.filter(|_| hdd_may_grow == Some(true)).and_then(free_bytes),
-            directory_free_bytes: builder.options.directory.clone().and_then(free_bytes),
-            ssd_free_bytes: cache_file.and_then(free_bytes),
+            hdd_free_bytes: hdd
+                .filter(|_| hdd_may_grow == Some(true))
+                .and_then(|at| free_bytes(at.file_system())),
+            directory_free_bytes: builder.held.as_ref().and_then(|held| free_bytes(held.file_system())),
+            ssd_free_bytes: cache_file.and_then(|at| free_bytes(at.file_system())),
             low: Vec::new(),
         }
         .judged(builder.options.low_room, hdd_may_grow, ssd_may_grow)
@@ -80,37 +82,25 @@ impl Shared {
     }
 }
 
-impl Builder {
-    /// The path of `place`; `None` for a device of the embedder.
-    pub(crate) fn path_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
-        match place {
-            Place::Path(path) => Some(path.clone()),
-            Place::Default => Some(self.options.directory.as_ref()?.join(default)),
-            Place::Device(_) => None,
-        }
+/// Whether what is there can grow: a file can, a block device cannot. `None` if it is neither.
+fn may_grow(at: &At) -> Option<bool> {
+    match FileType::from_raw_mode(at.stat().ok()?.st_mode) {
+        FileType::RegularFile => Some(true),
+        FileType::BlockDevice => Some(false),
+        _ => None,
     }
-
-    /// The file at `place`; `None` if it is a device or does not exist.
-    fn file_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
-        self.path_of(place, default).filter(|path| may_grow(path) == Some(true))
-    }
-}
-
-/// Whether what is at `path` can grow: a file can, a block device cannot. `None` if it is neither.
-fn may_grow(path: &Path) -> Option<bool> {
-    let kind = std::fs::metadata(path).ok()?.file_type();
-    if kind.is_file() { Some(true) } else { kind.is_block_device().then_some(false) }
 }
 
 /// Whether blocks of the file are yet to be allocated.
-fn is_sparse(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.blocks() * 512 < file.len())
+fn is_sparse(at: &At) -> bool {
+    at.stat().is_ok_and(|file| file.st_blocks * 512 < file.st_size)
 }
 
-/// The bytes that an unprivileged process can still write to the file system of `path`.
-fn free_bytes(path: PathBuf) -> Option<u64> {
-    let system = rustix::fs::statvfs(&path).ok()?;
-    Some(system.f_bavail.saturating_mul(system.f_frsize))
+/// The bytes that an unprivileged process can still write to the file system.
+fn free_bytes(system: io::Result<StatFs>) -> Option<u64> {
+    let system = system.ok()?;
+    let block = if system.f_frsize > 0 { system.f_frsize } else { system.f_bsize };
+    Some(system.f_bavail.saturating_mul(u64::try_from(block).unwrap_or(0)))
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 //! growth, losses and leaving pass their decisions through it. Nothing else asks whether a rule is left out.
 
 use crate::error::OpenError;
-use crate::replace::Slack;
 use crate::runs::OnlyCopies;
+use crate::slack::Slack;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Lsn, Stamp, StoreSeed};
 use pagetier_ssdcache::Mutation;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A step of growing a space; each completes before the next begins.
@@ -92,6 +93,16 @@ impl Rules {
         if self.lack(Mutation::TailInUse) { cut(&mut of.clone()) } else { cut(of) }
     }
 
+    /// The path at which a directory that is held is looked up again at each use.
+    pub(crate) fn looked_up_again(self, path: &Path) -> Option<&Path> {
+        self.lack(Mutation::DirectoryByName).then_some(path)
+    }
+
+    /// Whether a save of the manifest counts as failed if its caller does not wait for its end.
+    pub(crate) fn doubts_unfinished_saves(self) -> bool {
+        !self.lack(Mutation::SaveForgotten)
+    }
+
     /// What a save may do with the manifest's slack.
     pub(crate) fn slack(self, slack: Slack) -> Slack {
         if self.lack(Mutation::SlackGivenAway) { Slack::Use } else { slack }
@@ -109,8 +120,8 @@ impl Rules {
     }
 
     /// Records that pages are free, by `record`.
-    pub(crate) fn frees<E>(self, record: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        if self.lack(Mutation::FreeUnrecorded) { Ok(()) } else { record() }
+    pub(crate) async fn frees<E>(self, record: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+        if self.lack(Mutation::FreeUnrecorded) { Ok(()) } else { record.await }
     }
 
     /// Whether the numbers of extents that are about to be given back can be used again.
@@ -125,8 +136,8 @@ impl Rules {
     }
 
     /// Records an exchange of the cache device, by `record`.
-    pub(crate) fn exchanges<E>(self, record: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        if self.lack(Mutation::ExchangeUnrecorded) { Ok(()) } else { record() }
+    pub(crate) async fn exchanges<E>(self, record: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+        if self.lack(Mutation::ExchangeUnrecorded) { Ok(()) } else { record.await }
     }
 
     /// The reused pages to record. `reused` returns them; given true, it includes unwritten ones.

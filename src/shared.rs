@@ -55,7 +55,7 @@ impl Shared {
         let Some(from) = self.builder.rules().handed_out(from).map(|from| from.0) else { return Ok(()) };
         let mut meta = self.meta.lock().await;
         if meta.manifest.ssd_redo_from < Some(from) {
-            meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from))?;
+            meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from)).await?;
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ impl Spaces<'_> {
         if id < free_from || id.0 == u32::MAX {
             return Err(Error::SpaceIdUsed { space: id, free_from });
         }
-        meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() })?;
+        meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() }).await?;
         shared.volume.add(id, name);
         Ok(id)
     }
@@ -153,7 +153,7 @@ impl Shared {
             Some(false) => {}
         }
         if self.builder.rules().notes_drop() {
-            let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 });
+            let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 }).await;
             // The mark may be in force after a crash: see `Meta::doubtful`.
             marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
         }
@@ -167,7 +167,7 @@ impl Shared {
         if self.volume.is_dropping(space).is_none() {
             return Ok(());
         }
-        meta.append(&self.volume, &Change::EndDrop { space: space.0 })?;
+        meta.append(&self.volume, &Change::EndDrop { space: space.0 }).await?;
         self.forget_hints(space);
         self.volume.end_drop(space);
         Ok(())
@@ -182,7 +182,11 @@ impl PageStore {
             return Ok(());
         }
         let mut meta = self.shared.meta.lock().await;
-        if self.shared.doubtful.load(Ordering::Acquire) { meta.save(&self.shared.volume) } else { Ok(()) }
+        if self.shared.doubtful.load(Ordering::Acquire) {
+            meta.save(&self.shared.volume).await
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -207,9 +211,9 @@ impl Shared {
                 manifest.list_reused(reused);
             }
         };
-        match meta.change(&self.volume, closed(RUNS_MAX)) {
+        match meta.change(&self.volume, closed(RUNS_MAX)).await {
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
-                meta.change(&self.volume, closed(RUNS_MIN))
+                meta.change(&self.volume, closed(RUNS_MIN)).await
             }
             other => other,
         }

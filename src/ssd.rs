@@ -245,7 +245,7 @@ impl Ssd<'_> {
         shared.refuse_read_only()?;
         let mut meta = shared.meta.lock().await;
         if meta.manifest.loss.is_some() {
-            shared.change_loss(&mut meta, |manifest| manifest.loss = None)?;
+            shared.change_loss(&mut meta, |manifest| manifest.loss = None).await?;
         }
         *shared.loss.lock() = None;
         Ok(())

@@ -3,8 +3,10 @@
 use crate::lock::Tenure;
 use crate::manifest::ManifestStore;
 use crate::runs::UnprovedRecord;
+use pagetier_devio::task::Boxed;
 use pagetier_ssdcache::{Flushed, Remember, Unproved};
 use std::any::Any;
+use std::future::ready;
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -20,13 +22,15 @@ impl InManifest {
         Arc::new(Self { manifests: Arc::downgrade(manifests), tenure: Arc::clone(tenure) })
     }
 
-    fn change(&self, change: impl FnOnce(&mut Unproved)) -> io::Result<()> {
-        let manifests = self.manifests.upgrade().ok_or_else(dropped)?;
-        manifests.change_unproved(|record| {
+    /// Begins to change the record.
+    fn change(&self, change: impl FnOnce(&mut Unproved) + Send + 'static) -> Boxed<'static, io::Result<()>> {
+        let Some(manifests) = self.manifests.upgrade() else { return Box::pin(ready(Err(dropped()))) };
+        let change = |record: Option<UnprovedRecord>| {
             let mut unproved = record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default();
             change(&mut unproved);
             UnprovedRecord::of(&unproved)
-        })
+        };
+        manifests.change_unproved(change, self.tenure.hold_locks().unwrap_or_default())
     }
 }
 
@@ -36,13 +40,16 @@ impl Remember for InManifest {
         record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default()
     }
 
-    fn note(&self, unproved: &Unproved) -> io::Result<()> {
-        self.change(|noted| noted.add(unproved))
+    fn note(&self, unproved: &Unproved) -> Boxed<'static, io::Result<()>> {
+        let unproved = unproved.clone();
+        self.change(move |noted| noted.add(&unproved))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
-        let clear = |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
-        self.tenure.while_open(|| self.change(clear)).unwrap_or_else(|| Err(dropped()))
+    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+        let devices = devices.to_vec();
+        let clear = move |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
+        let begun = self.tenure.while_open(|| self.change(clear));
+        begun.unwrap_or_else(|| Box::pin(ready(Err(dropped()))))
     }
 
     fn hold(&self) -> Option<Box<dyn Any + Send>> {

@@ -36,6 +36,7 @@ mod recovery;
 mod redo_position;
 mod resizing;
 mod rewriting;
+mod saves;
 mod scrub;
 mod shutdown;
 mod sparse;

@@ -7,6 +7,7 @@ use super::file::{Next, Reader, Tail, name_of, numbers};
 use super::{BackupError, blocking};
 use crate::builder::Builder;
 use crate::error::Error;
+use crate::manifest::Manifest;
 use crate::store::PageStore;
 use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
@@ -136,10 +137,11 @@ impl PageStore {
     /// Creates the backup's spaces under their original ids, with the pages that exist.
     async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
         let mut meta = self.shared.meta.lock().await;
-        meta.change(&self.shared.volume, |manifest| {
+        let add = |manifest: &mut Manifest| {
             tail.spaces.iter().for_each(|(id, name, _)| manifest.add_space(*id, name));
             manifest.next_space = manifest.next_space.max(tail.next_space);
-        })?;
+        };
+        meta.change(&self.shared.volume, add).await?;
         tail.spaces.iter().for_each(|(id, name, _)| self.shared.volume.add(SpaceId(*id), name));
         drop(meta);
         for (id, _, pages) in &tail.spaces {

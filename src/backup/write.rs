@@ -5,6 +5,7 @@ use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupRe
 use crate::durable_dir;
 use crate::error::Error;
 use crate::id::{id_text, new_id};
+use crate::manifest::Manifest;
 use crate::store::PageStore;
 use pagetier_bufpool::{PoolError, TierError};
 use pagetier_devio::{IoBuf, task};
@@ -343,12 +344,12 @@ impl PageStore {
     async fn list_backup(&self, id: String) -> Result<(), BackupError> {
         let _operation = self.shared.ending.enter()?;
         let mut meta = self.shared.meta.lock().await;
-        meta.change(&self.shared.volume, |manifest| {
+        let list = |manifest: &mut Manifest| {
             manifest.backups.push(id);
             let surplus = manifest.backups.len().saturating_sub(BACKUPS_LISTED);
             manifest.backups.drain(..surplus);
-        })?;
-        Ok(())
+        };
+        Ok(meta.change(&self.shared.volume, list).await?)
     }
 }
 

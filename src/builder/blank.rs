@@ -1,7 +1,12 @@
 //! Checks that a device about to become a store's holds no data.
+//!
+//! Of a regular file every byte is checked: a disk image may be zero at its edges, and a short file has no
+//! whole block. Holes need no read. Block devices and devices of the embedder may be too large for that.
 
 use crate::error::OpenError;
-use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
+use crate::saver::Saver;
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
+use std::sync::Arc;
 
 /// Bytes checked at the start and at the end of a device.
 const EDGE_BYTES: u64 = 1 << 20;
@@ -23,9 +28,19 @@ fn places(size: u64) -> Vec<(u64, u64)> {
     all.map(|(at, len)| (at, len.min(size.saturating_sub(at)))).filter(|(_, len)| *len > 0).collect()
 }
 
-/// Refuses a device that is not all zeroes in these ranges. A file that was just created is empty and passes
-/// without a read.
+/// Refuses a file with a byte that is not zero, and another device that is not all zeroes in these ranges.
 pub(super) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
+    if let Some(search) = device.data_search() {
+        let found = Saver::default().begin(search).await;
+        return match found.unwrap_or_else(|| Err(std::io::Error::other("the search panicked"))) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(OpenError::Foreign { device: device.name().to_owned() }),
+            Err(error) => {
+                let (device, kind) = (Arc::from(device.name()), DeviceErrorKind::Io(Arc::new(error)));
+                Err(DeviceError { device, op: IoOp::Read, offset: 0, len: 0, kind }.into())
+            }
+        };
+    }
     for (at, len) in places(device.size()) {
         let bufs = IoBufs::from_iter([IoBuf::zeroed(len as usize)]);
         let done = device.read(at, bufs, IoClass::Recovery).await;
@@ -41,7 +56,6 @@ pub(super) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> 
 mod tests {
     use super::*;
     use pagetier_devio::MemoryDevice;
-    use std::sync::Arc;
 
     #[test]
     fn places_lie_within_the_device() {

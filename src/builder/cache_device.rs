@@ -21,7 +21,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<NewCacheDevice, OpenError> {
-        let device = self.open_ring(true).await?;
+        let device = self.open_ring(true).await;
         let layout = Layout::ring_only(page_size, ring_pages);
         Ok(self.cache_device(device, layout, meta, costs, frames).await?.0)
     }
@@ -54,12 +54,30 @@ impl Builder {
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
         let layout = self.layout_of(bytes, page_size)?;
-        let device = self.open_place(place, "ssd.cache", "ssd", true).await?;
+        let device = self.open_place(place, "ssd.cache", "ssd", true).await;
         self.cache_device(device, layout, meta, costs, frames).await
     }
 
-    /// Formats `device`; returns it with its new id.
+    /// Formats `device`; returns it with its new id. Removes a file that was created in vain.
     async fn cache_device(
+        &self,
+        device: Result<SharedDevice, OpenError>,
+        layout: Layout,
+        meta: &Meta,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        let made = match device {
+            Ok(device) => self.formatted(device, layout, meta, costs, frames).await,
+            Err(error) => Err(error),
+        };
+        if let Some(tenure) = &self.tenure {
+            if made.is_ok() { drop(tenure.keep_created()) } else { tenure.remove_created() }
+        }
+        made
+    }
+
+    async fn formatted(
         &self,
         device: SharedDevice,
         layout: Layout,

@@ -58,6 +58,7 @@ impl Builder {
                 Ok(())
             }
             _ if fresh && self.options.force => Ok(()),
+            FoundHdd::Volume(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
             FoundHdd::Volume(found) => {
                 Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
             }

@@ -15,12 +15,13 @@ use super::check::PreparedSsd;
 use crate::calibrate::calibrate;
 use crate::error::{Error, OpenError};
 use crate::id::id_text;
+use crate::lock::Tenure;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::meta::Meta;
 use crate::runs::{OnlyCopies, added};
 use crate::superblock::{DATA_AT, HddSuperblock};
 use crate::unproved::InManifest;
-use pagetier_devio::{DeviceError, Fence, IoOp, SharedDevice};
+use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Marks, Unproved, format, mark};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl Builder {
     pub(super) async fn commit(
         &self,
         manifests: &Arc<ManifestStore>,
-        fence: Fence,
+        tenure: &Arc<Tenure>,
         manifest: Manifest,
         lost: Option<OnlyCopies>,
         hdd: &SharedDevice,
@@ -44,9 +45,15 @@ impl Builder {
         page_size: PageSize,
     ) -> Result<Meta, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = Meta::new(Arc::clone(manifests), manifest, fence, self.rules());
-        if self.rules().named_first(fresh) {
-            self.note(&mut meta, |_| ())?;
+        let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.rules());
+        // Before the save: it continues if the opening is dropped, and without the lock's file it would race
+        // with that of the next opening.
+        let created = tenure.keep_created();
+        if self.rules().named_first(fresh)
+            && let Err(error) = self.note(&mut meta, |_| ()).await
+        {
+            tenure.created_in_vain(created);
+            return Err(error);
         }
         let formatted = prepared.format.as_ref();
         if let Some(superblock) = formatted {
@@ -60,7 +67,7 @@ impl Builder {
             costs_ms = self.measured(hdd, ssd, prepared, page_size).await?;
             leftovers_to = hdd.size();
         }
-        self.note(&mut meta, |manifest| {
+        let begin = |manifest: &mut Manifest| {
             manifest.epoch += 1;
             manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
@@ -73,13 +80,15 @@ impl Builder {
             if let Some(lost) = self.rules().listed_loss(lost) {
                 manifest.loss = added(manifest.loss.take(), lost);
             }
-        })?;
+        };
+        self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
         self.rules().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
-        self.note(&mut meta, |manifest| {
+        let opened = |manifest: &mut Manifest| {
             manifest.opened = epoch;
             manifest.ssd_pages = None;
-        })?;
+        };
+        self.note(&mut meta, opened).await?;
         Ok(meta)
     }
 
@@ -94,16 +103,20 @@ impl Builder {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
         let hdd_bytes = self.rules().sized(hdd)?.size();
-        let marked = HddSuperblock::mark(hdd, marks).await;
-        marked
-            .map_err(|e| self.marking_failed(manifests, e, Unproved { hdd: true, ..Unproved::default() }))?;
+        if let Err(error) = HddSuperblock::mark(hdd, marks).await {
+            let unproved = Unproved { hdd: true, ..Unproved::default() };
+            return Err(self.marking_failed(manifests, error, unproved).await);
+        }
         meta.hdd_bytes_durable = hdd_bytes;
-        let marked = mark(ssd, marks).await;
-        marked.map_err(|e| self.marking_failed(manifests, e, Unproved { ssd: true, ..Unproved::default() }))
+        if let Err(error) = mark(ssd, marks).await {
+            let unproved = Unproved { ssd: true, ..Unproved::default() };
+            return Err(self.marking_failed(manifests, error, unproved).await);
+        }
+        Ok(())
     }
 
     /// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
-    fn marking_failed(
+    async fn marking_failed(
         &self,
         manifests: &Arc<ManifestStore>,
         error: DeviceError,
@@ -111,15 +124,15 @@ impl Builder {
     ) -> OpenError {
         if error.op == IoOp::Flush
             && let Some(tenure) = &self.tenure
-            && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved)
+            && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved).await
         {
             tracing::error!(%unnoted, "a failed flush could not be recorded in the manifest");
         }
         error.into()
     }
 
-    fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
-        meta.replace(edit).map_err(|error| {
+    async fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
+        meta.replace(edit).await.map_err(|error| {
             let source = match error {
                 Error::Manifest { source } => std::io::Error::new(source.kind(), source),
                 other => std::io::Error::other(other),

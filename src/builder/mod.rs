@@ -12,6 +12,8 @@ mod space_ends;
 
 pub use options::Options;
 
+use crate::error::OpenError;
+use crate::held_dir::{At, HeldDir, Identity};
 use crate::lock::{Leave, Tenure};
 use crate::memory_manifest::MemoryManifest;
 use crate::rules::Rules;
@@ -20,6 +22,7 @@ use pagetier_devio::SharedDevice;
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_policy::{PoolPolicy, SsdPolicy, UnknownPolicy};
 use pagetier_ssdcache::Progress;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,6 +121,14 @@ pub struct Builder {
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
     /// Whether the store is opened for reading only.
     pub(crate) read_only: bool,
+    /// The store's directory, from the opening on.
+    pub(crate) held: Option<Arc<HeldDir>>,
+    /// The working directory at the opening: relative paths of the options lead from it.
+    working: Option<Arc<HeldDir>>,
+    /// The file or block device of each option that the store uses.
+    used: parking_lot::Mutex<Vec<(&'static str, Identity)>>,
+    #[cfg(feature = "mutations")]
+    pub(crate) slow_saves: Option<Duration>,
     /// The locks of a read-only opening, until its tenure begins.
     pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.
@@ -238,6 +249,14 @@ impl Builder {
         self
     }
 
+    /// Test-only: delays every save of a manifest in a directory, as a slow fsync does.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub fn slow_saves(mut self, delay: Duration) -> Self {
+        self.slow_saves = Some(delay);
+        self
+    }
+
     /// A ready-made device for the doublewrite ring while the store has no SSD. Default: the file `ring` in
     /// the directory. A store without a directory keeps the ring in memory: it does not outlive the process,
     /// and if such a store has an SSD, it does not switch to operation without the SSD by itself.
@@ -285,6 +304,62 @@ impl Builder {
             Some(unknown) => Err(unknown.clone()),
             None => Ok((self.options.pool_policy, self.options.ssd_policy)),
         }
+    }
+
+    /// Looks the directory up: the working directory, and the store's if it exists. From here on they stay
+    /// the same ones.
+    pub(crate) fn hold_directories(&mut self) -> Result<(), OpenError> {
+        let rules = self.rules();
+        let is_relative = |path: &Option<PathBuf>| path.as_deref().is_some_and(Path::is_relative);
+        if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
+            let working = HeldDir::working(rules);
+            let failed = |e| OpenError::directory(Path::new("."), "cannot be held", e);
+            self.working = Some(working.map_err(failed)?);
+        }
+        if let (Some(path), None) = (&self.options.directory, &self.memory) {
+            self.held = match HeldDir::open(path, rules) {
+                Ok(held) => Some(held),
+                Err(e) if e.kind() == ErrorKind::NotFound => None,
+                Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {
+                    return Err(OpenError::NotADirectory { path: path.clone() });
+                }
+                Err(e) => return Err(OpenError::directory(path, "cannot be opened", e)),
+            };
+        }
+        Ok(())
+    }
+
+    /// Where the file or block device of `place` is; `None` for a device of the embedder, or if the file
+    /// would be in the directory of a store that has none.
+    pub(crate) fn at(&self, place: &Place, default: &str) -> Option<At> {
+        match place {
+            Place::Path(path) => Some(At::named(path.clone(), self.working.as_ref())),
+            Place::Default => self.held.as_ref().map(|held| At::within(held, default)),
+            Place::Device(_) => None,
+        }
+    }
+
+    /// Refuses what another option names already.
+    pub(crate) fn refuse_twice(&self, at: &At, option: &'static str) -> Result<(), OpenError> {
+        let Some(found) = at.identity() else { return Ok(()) };
+        let used = self.used.lock();
+        match used.iter().find(|(other, used)| *other != option && *used == found) {
+            Some((other, _)) => Err(OpenError::SameDevice { device: at.shown.clone(), option, other }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes what `option` uses from here on.
+    pub(crate) fn note_used(&self, at: &At, option: &'static str) {
+        let mut used = self.used.lock();
+        used.retain(|(other, _)| *other != option);
+        used.extend(at.identity().map(|found| (option, found)));
+    }
+
+    /// Whether the device that `option` uses is at `path`.
+    pub(crate) fn is_used(&self, path: &Path, option: &str) -> bool {
+        let found = At::named(path.to_owned(), None).identity();
+        self.used.lock().iter().any(|(other, used)| *other == option && Some(*used) == found)
     }
 
     pub(crate) fn hdd_place(&self) -> Place {

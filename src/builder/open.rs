@@ -2,22 +2,25 @@
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::changes::Change;
+use crate::durable_dir;
 use crate::error::OpenError;
 use crate::gate::Gate;
+use crate::held_dir::{At, HeldDir};
 use crate::id::{id_text, new_id};
 use crate::lock::{Leave, Tenure};
 use crate::manifest::{Manifest, ManifestStore};
+use crate::replace::{FILE, SPARE};
+use crate::saver::Saver;
 use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::unproved::InManifest;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
+use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +39,8 @@ impl Builder {
     /// [`guide`](crate::guide#recovery-order) has the order.
     ///
     /// # Errors
-    /// [`OpenError`], which names the fault and the remedy. Nothing on disk was changed then, except that a
-    /// directory or files may have been created.
+    /// [`OpenError`], which names the fault and the remedy. An opening that is refused changes nothing on
+    /// disk: it removes the directory and the files that it created.
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one without timers: use `enable_all()`. The store's tasks and
@@ -46,6 +49,7 @@ impl Builder {
     /// "abort"`.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
+        self.hold_directories()?;
         let (tenure, leave) = self.begin_tenure();
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
@@ -62,7 +66,7 @@ impl Builder {
     }
 
     async fn open_places(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
-        let manifests = Arc::new(self.manifest_store().await?);
+        let manifests = Arc::new(self.manifest_store(&tenure).await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
         let hdd = self.open_place(&self.hdd_place(), "hdd.vol", "hdd", self.options.create).await?;
@@ -81,7 +85,7 @@ impl Builder {
         let params = self.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =
-            self.commit(&manifests, leave.fence(), manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
+            self.commit(&manifests, &tenure, manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {
@@ -135,7 +139,7 @@ impl Builder {
         tier.set_redo_from(Box::new(pool.redo_source()));
         let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
         let store = PageStore::new(leave, shared);
-        store.log_opening(was_clean);
+        store.log_opening();
         Ok(store)
     }
 
@@ -144,8 +148,29 @@ impl Builder {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
             unused if self.options.create => Ok((unused, None)),
-            _ => Err(OpenError::NotFound { path: self.options.directory.clone().unwrap_or_default() }),
+            None => Err(self.no_manifest()),
+            Some(_) => Err(self.not_found()),
         }
+    }
+
+    pub(crate) fn not_found(&self) -> OpenError {
+        OpenError::NotFound { path: self.options.directory.clone().unwrap_or_default() }
+    }
+
+    /// There is no manifest: there is no store, or its manifest is missing.
+    pub(crate) fn no_manifest(&self) -> OpenError {
+        match &self.held {
+            Some(held) if self.has_parts() => OpenError::ManifestMissing { path: held.path().to_owned() },
+            _ => self.not_found(),
+        }
+    }
+
+    /// Whether the directory, which has no manifest, holds parts of a store that had one.
+    pub(super) fn has_parts(&self) -> bool {
+        let has = |held: &Arc<HeldDir>| {
+            held.size_of(SPARE).is_ok() || held.size_of("hdd.vol").is_ok_and(|bytes| bytes > 0)
+        };
+        self.held.as_ref().is_some_and(has)
     }
 
     fn check_options(&self) -> Result<(), OpenError> {
@@ -186,34 +211,73 @@ impl Builder {
         if self.memory.is_some() && self.hdd_device.is_none() {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
+        self.refuse_same_devices()
+    }
+
+    /// Refuses a ready-made device that is given twice.
+    fn refuse_same_devices(&self) -> Result<(), OpenError> {
+        let ssd = self.ssd_device.as_ref().filter(|_| self.ssd_size() > 0);
+        let given =
+            [("hdd", self.hdd_device.as_ref()), ("ssd", ssd), ("ring_device", self.ring_device.as_ref())];
+        for (nth, (other, first)) in given.iter().enumerate() {
+            for (option, second) in &given[nth + 1..] {
+                if let (Some(first), Some(second)) = (first, second)
+                    && std::ptr::eq(first.occupancy(), second.occupancy())
+                {
+                    return Err(OpenError::SameDevice { device: second.name().into(), option, other });
+                }
+            }
+        }
         Ok(())
     }
 
     /// Locates the manifest and locks it against other openers.
-    async fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
-        match (&self.options.directory, &self.memory) {
-            (_, Some(cell)) => {
-                if let (Some(tenure), Some(hdd)) = (&self.tenure, &self.hdd_device) {
-                    tenure.take(Arc::clone(hdd), None).await?;
-                }
-                Ok(ManifestStore::memory(Arc::clone(cell)))
+    async fn manifest_store(&mut self, tenure: &Tenure) -> Result<ManifestStore, OpenError> {
+        if let Some(cell) = &self.memory {
+            if let Some(hdd) = &self.hdd_device {
+                tenure.take(Arc::clone(hdd), None).await?;
             }
-            (Some(path), None) => {
-                let manifests = ManifestStore::directory(path, self.options.create)?;
-                // Before anything is written: the lock is a file.
-                if !self.options.create && matches!(manifests.bytes(), Ok(None)) {
-                    return Err(OpenError::NotFound { path: path.clone() });
-                }
-                if let Some(tenure) = &self.tenure {
-                    tenure.lock_directory(path).await?;
-                }
-                Ok(manifests)
-            }
-            (None, None) => Err(OpenError::BadOption {
+            return Ok(ManifestStore::memory(Arc::clone(cell)));
+        }
+        if self.options.directory.is_none() {
+            return Err(OpenError::BadOption {
                 option: "directory",
                 why: "a store needs a directory (or `in_memory` and devices)".into(),
-            }),
+            });
         }
+        let held = self.held_directory(tenure)?;
+        let manifests = ManifestStore::directory(Arc::clone(&held), self.saver());
+        // Before anything is written: the lock is a file.
+        if !self.options.create && matches!(manifests.bytes(), Ok(None)) {
+            return Err(self.no_manifest());
+        }
+        tenure.lock_directory(&held).await?;
+        self.check_file_system("directory", held.path(), held.file_system());
+        Ok(manifests)
+    }
+
+    /// The store's directory, which is created if it does not exist.
+    fn held_directory(&mut self, tenure: &Tenure) -> Result<Arc<HeldDir>, OpenError> {
+        let path = self.options.directory.clone().unwrap_or_default();
+        let failed = |e| OpenError::directory(&path, "cannot be created", e);
+        // A killed opening may have made the directory, and left its name volatile.
+        let is_complete = |held: &Arc<HeldDir>| matches!(held.identity_of(FILE), Ok(Some(_)));
+        if !self.options.create || self.held.as_ref().is_some_and(is_complete) {
+            return self.held.clone().ok_or_else(|| self.not_found());
+        }
+        tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
+        if self.held.is_none() {
+            self.held = Some(HeldDir::open(&path, self.rules()).map_err(failed)?);
+        }
+        self.held.clone().ok_or_else(|| self.not_found())
+    }
+
+    /// The thread that saves the manifest.
+    fn saver(&self) -> Saver {
+        Saver::new(
+            #[cfg(feature = "mutations")]
+            self.slow_saves,
+        )
     }
 
     fn settle_page_size(&self, known: Option<&Manifest>) -> Result<PageSize, OpenError> {
@@ -235,15 +299,14 @@ impl Builder {
         option: &'static str,
         create: bool,
     ) -> Result<SharedDevice, OpenError> {
-        let path = match (place, &self.options.directory) {
-            (Place::Device(device), _) => return self.take(Arc::clone(device), None).await,
-            (Place::Path(path), _) => path.clone(),
-            (Place::Default, Some(directory)) => directory.join(default),
-            (Place::Default, None) => {
-                let why = "a store in memory needs a ready-made device".into();
-                return Err(OpenError::BadOption { option, why });
-            }
+        if let Place::Device(device) = place {
+            return self.take(Arc::clone(device), None).await;
+        }
+        let Some(at) = self.at(place, default) else {
+            let why = "a store in memory needs a ready-made device".into();
+            return Err(OpenError::BadOption { option, why });
         };
+        self.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.options.direct_io,
             backend: self.options.io,
@@ -251,15 +314,23 @@ impl Builder {
             reap: Reap::Reactor,
             ..OpenOptions::default()
         };
-        let opened = open_file(&path, &options)?;
+        let opened = at.open_device(&options)?;
+        if let Some(tenure) = self.tenure.as_ref().filter(|_| opened.created) {
+            tenure.created_file(&at);
+        }
         self.note_opened(option, &opened);
-        self.take(opened.device, Some(&path)).await
+        if !opened.block_device {
+            self.check_file_system(option, &at.shown, at.file_system());
+        }
+        let device = self.take(opened.device, Some(&at)).await?;
+        self.note_used(&at, option);
+        Ok(device)
     }
 
     /// Takes the device exclusively and puts it behind this opening's fence.
-    async fn take(&self, device: SharedDevice, path: Option<&Path>) -> Result<SharedDevice, OpenError> {
+    async fn take(&self, device: SharedDevice, at: Option<&At>) -> Result<SharedDevice, OpenError> {
         match &self.tenure {
-            Some(tenure) => tenure.take(device, path).await,
+            Some(tenure) => tenure.take(device, at).await,
             None => Ok(device),
         }
     }

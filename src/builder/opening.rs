@@ -1,9 +1,13 @@
 //! The log line of an opening: the back ends, the sizes, and what recovery found.
 
 use super::Builder;
+use crate::file_system;
 use crate::store::PageStore;
 use pagetier_devio::{Backend, DirectIo, Opened};
 use pagetier_ssdcache::RecoveryReport;
+use rustix::fs::StatFs;
+use std::io;
+use std::path::Path;
 
 impl Builder {
     /// Records how the device of `option` was opened.
@@ -18,6 +22,21 @@ impl Builder {
         self.served.lock().insert(option, format!("{backend}, {cache}{why}"));
     }
 
+    /// Warns of a file system on which the store is not tested: for the directory, and for a device if its
+    /// file system is of another type.
+    pub(super) fn check_file_system(&self, option: &str, path: &Path, found: io::Result<StatFs>) {
+        let Ok(found) = found else { return };
+        let of_directory = self.held.as_ref().and_then(|held| held.file_system().ok());
+        let warned = option != "directory" && of_directory.is_some_and(|of| of.f_type == found.f_type);
+        if let Some(name) = file_system::unsupported(found.f_type as u64).filter(|_| !warned) {
+            tracing::warn!(
+                file_system = %name, path = %path.display(),
+                "the file system of the {option} is not supported: what a crash or a full disk leaves there is \
+                 not promised; use ext4, xfs or btrfs"
+            );
+        }
+    }
+
     fn served_by(&self, option: &'static str, backend: &'static str) -> String {
         self.served.lock().get(option).cloned().unwrap_or_else(|| format!("{backend}, ready-made"))
     }
@@ -25,7 +44,7 @@ impl Builder {
 
 impl PageStore {
     /// Logs the opening in one line.
-    pub(crate) fn log_opening(&self, was_clean: bool) {
+    pub(crate) fn log_opening(&self) {
         let builder = &self.shared.builder;
         let recovery = self.shared.tier.recovery();
         let spaces = self.shared.volume.list();
@@ -43,15 +62,15 @@ impl PageStore {
             ssd_pages = self.shared.tier.stats().pages,
             spaces = spaces.len(),
             pages = spaces.iter().map(|s| u64::from(s.pages)).sum::<u64>(),
-            recovery = %recovery_text(was_clean, &recovery),
+            recovery = %recovery_text(&recovery),
             "opened"
         );
     }
 }
 
 /// Describes what recovery found.
-fn recovery_text(was_clean: bool, r: &RecoveryReport) -> String {
-    let (kept, end) = (r.trusted + r.found, if was_clean { "after a close" } else { "after a crash" });
+fn recovery_text(r: &RecoveryReport) -> String {
+    let (kept, end) = (r.trusted + r.found, if r.clean { "after a close" } else { "after a crash" });
     let more = [
         (r.superseded, "superseded"),
         (r.repaired, "repaired"),
@@ -70,15 +89,12 @@ mod tests {
     #[test]
     fn recovery_is_described_in_words_and_damage_stands_out() {
         let mut clean = RecoveryReport::default();
-        clean.trusted = 7;
-        assert_eq!(
-            recovery_text(true, &clean),
-            "after a close: 7 pages on the SSD, 0 slots and 0 bytes read"
-        );
+        (clean.clean, clean.trusted) = (true, 7);
+        assert_eq!(recovery_text(&clean), "after a close: 7 pages on the SSD, 0 slots and 0 bytes read");
         let mut crash = RecoveryReport::default();
         (crash.found, crash.damaged, crash.repaired) = (2, 1, 3);
         assert_eq!(
-            recovery_text(false, &crash),
+            recovery_text(&crash),
             "after a crash: 2 pages on the SSD, 0 slots and 0 bytes read, 3 repaired, 1 DAMAGED"
         );
     }

@@ -92,7 +92,9 @@ impl PageStore {
         path: impl AsRef<Path>,
         every: Duration,
     ) -> Result<StatsExport, StatsExportError> {
-        let (path, every) = (path.as_ref().to_owned(), every.max(INTERVAL_MIN));
+        // The working directory may change between two exports.
+        let path = std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
+        let every = every.max(INTERVAL_MIN);
         let first = live(&self.shared, 1, every);
         put(path.clone(), first).await.map_err(|source| StatsExportError { path: path.clone(), source })?;
         let shared = Arc::downgrade(&self.shared);

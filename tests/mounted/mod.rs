@@ -7,10 +7,10 @@ pub(crate) mod slow;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The file systems under test.
-pub(crate) const KINDS: [&str; 2] = ["ext4", "xfs"];
+pub(crate) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// Reports past the test harness, which hides the output of passing tests.
 pub(crate) fn skip(why: &str) {
@@ -20,6 +20,12 @@ pub(crate) fn skip(why: &str) {
 /// A mounted file system; unmounted when dropped.
 pub(crate) struct SmallDisk {
     pub(crate) mount: PathBuf,
+    /// The loop device, unless it goes with the mount.
+    device: Option<PathBuf>,
+    /// Where the file that takes all free space is.
+    ballast_in: PathBuf,
+    /// The file system below this one.
+    _below: Option<Box<SmallDisk>>,
 }
 
 impl SmallDisk {
@@ -34,7 +40,61 @@ impl SmallDisk {
         std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
         make(kind, &image)?;
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount))?;
-        Ok(Self { mount })
+        Ok(Self::at(mount, None))
+    }
+
+    /// Like [`SmallDisk::mount`], on a device with sectors of this size, mounted with `options`.
+    pub(crate) fn with_sectors(
+        folder: &Path,
+        kind: &str,
+        sector_bytes: u32,
+        options: &str,
+    ) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("mounting needs root".into());
+        }
+        let (image, mount) = (folder.join("disk.img"), folder.join("mnt"));
+        let file = File::create(&image).map_err(|e| e.to_string())?;
+        file.set_len(smallest(kind)).map_err(|e| e.to_string())?;
+        std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+        let sectors = format!("--sector-size={sector_bytes}");
+        let found = Command::new("losetup").args(["-f", "--show", &sectors]).arg(&image).output();
+        let found = found.map_err(|e| format!("losetup: {e}"))?;
+        let device = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
+        if device.as_os_str().is_empty() {
+            return Err(format!("losetup: {}", String::from_utf8_lossy(&found.stderr)));
+        }
+        let disk = Self::at(mount.clone(), Some(device.clone()));
+        make(kind, &device)?;
+        run(Command::new("mount").args(["-o", options]).arg(&device).arg(&mount))?;
+        Ok(disk)
+    }
+
+    /// A file system without a device, mounted by `mount -t kind -o options`.
+    pub(crate) fn without_device(folder: &Path, kind: &str, options: &str) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("mounting needs root".into());
+        }
+        let mount = folder.join("mnt");
+        std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+        run(Command::new("mount").args(["-t", kind, "-o", options, "none"]).arg(&mount))?;
+        Ok(Self::at(mount, None))
+    }
+
+    fn at(mount: PathBuf, device: Option<PathBuf>) -> Self {
+        Self { ballast_in: mount.clone(), mount, device, _below: None }
+    }
+
+    /// Takes the free space of a part with a limit.
+    pub(crate) fn with_ballast_in(mut self, folder: PathBuf) -> Self {
+        self.ballast_in = folder;
+        self
+    }
+
+    /// Keeps the file system below mounted.
+    pub(crate) fn over(mut self, below: Self) -> Self {
+        self._below = Some(Box::new(below));
+        self
     }
 
     /// Takes all free space; [`SmallDisk::make_room`] frees it.
@@ -60,7 +120,7 @@ impl SmallDisk {
     }
 
     fn ballast(&self) -> PathBuf {
-        self.mount.join("ballast")
+        self.ballast_in.join("ballast")
     }
 }
 
@@ -68,18 +128,26 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         // A lazy unmount, since a store that was just dropped may hold its files briefly. The loop device
         // goes with the mount.
-        let _ = Command::new("umount").args(["-l"]).arg(&self.mount).status();
+        let _ = Command::new("umount").args(["-l"]).arg(&self.mount).stderr(Stdio::null()).status();
+        if let Some(device) = &self.device {
+            let _ = Command::new("losetup").arg("-d").arg(device).status();
+        }
     }
 }
 
 /// The smallest file system of `kind`, in bytes.
 pub(crate) fn smallest(kind: &str) -> u64 {
-    if kind == "xfs" { 320 << 20 } else { 64 << 20 }
+    match kind {
+        "xfs" => 320 << 20,
+        "btrfs" => 128 << 20,
+        _ => 64 << 20,
+    }
 }
 
 /// Creates a file system of `kind` on a file or device.
 pub(crate) fn make(kind: &str, on: &Path) -> Result<(), String> {
     match kind {
+        "btrfs" => run(Command::new("mkfs.btrfs").args(["-q", "-f"]).arg(on)),
         "xfs" => run(Command::new("mkfs.xfs").args(["-q", "-f"]).arg(on)),
         _ => run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(on)),
     }

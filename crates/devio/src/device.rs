@@ -20,6 +20,9 @@ pub type IoFuture = Pin<Box<dyn Future<Output = Completion> + Send>>;
 /// An operation without buffers in flight.
 pub type DoneFuture = Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
 
+/// Reads all of a file except its holes, and blocks meanwhile. Returns whether a byte is not zero.
+pub type DataSearch = Box<dyn FnOnce() -> std::io::Result<bool> + Send>;
+
 /// The outcome of an operation, with its buffers. On an error, the contents of a read's buffers are
 /// unspecified and a write's are unchanged; in either case the caller owns them again.
 #[derive(Debug)]
@@ -68,6 +71,11 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// Informs the device that the contents of a range are not needed (TRIM, hole punch). A hint; reads of
     /// the range return arbitrary bytes until it is written again.
     fn discard(&self, offset: u64, len: u64) -> DoneFuture;
+
+    /// For a regular file: finds out whether any of its bytes is not zero. `None`: the device is another one.
+    fn data_search(&self) -> Option<DataSearch> {
+        None
+    }
 
     /// Registers memory that many operations will use (the pool's arena), as address and length of each
     /// region, which saves the kernel a lookup per operation. The regions must stay mapped and unmoved while

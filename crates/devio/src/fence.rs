@@ -4,8 +4,8 @@ use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
 use crate::spans::Operation;
 use crate::{
-    Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
-    RecentCosts, SharedDevice,
+    DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
+    Occupancy, RecentCosts, SharedDevice,
 };
 use parking_lot::RwLock;
 use std::future::ready;
@@ -126,6 +126,7 @@ impl Device for FencedDevice {
 
     delegate! { self => self.inner;
         fn size() -> u64;
+        fn data_search() -> Option<DataSearch>;
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;

@@ -6,10 +6,11 @@ use crate::meter::Meter;
 use crate::ticket::Ticket;
 use crate::transfer::{Step, Transfer, kind_of};
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
-    Occupancy, RecentCosts,
+    Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBuf, IoClass,
+    IoFuture, IoOp, Occupancy, RecentCosts,
 };
-use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, ftruncate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, ftruncate, seek};
+use rustix::io::{Errno, pread};
 use std::fmt::Debug;
 use std::future::ready;
 use std::os::fd::OwnedFd;
@@ -31,6 +32,11 @@ pub(crate) trait Issuer: Send + Sync + Debug + 'static {
         false
     }
 }
+
+/// The number of bytes that a search for data reads at a time.
+const SEARCH_BYTES: usize = 1 << 20;
+/// The alignment of these reads: the largest that direct I/O requires.
+const SEARCH_STEP: u64 = 4096;
 
 /// A file as a device.
 #[derive(Debug)]
@@ -94,6 +100,7 @@ impl<I: Issuer> Device for FileDevice<I> {
         fn size() -> u64;
         fn grow(bytes: u64) -> Result<(), DeviceError>;
         fn cut(bytes: u64) -> Result<(), DeviceError>;
+        fn data_search() -> Option<DataSearch>;
     }
 
     delegate! { self => self.0.file().meter.recorder;
@@ -225,6 +232,15 @@ impl RawFile {
         }
     }
 
+    /// See [`Device::data_search`].
+    fn data_search(&self) -> Option<DataSearch> {
+        if self.block_device {
+            return None;
+        }
+        let fd = self.fd.try_clone();
+        Some(Box::new(move || Ok(holds_data(&fd?)?)))
+    }
+
     fn extend(&self, from: u64, to: u64) -> Result<(), DeviceErrorKind> {
         // A reservation that cannot succeed would take all that is left, and for a moment fail every other
         // write to the file system.
@@ -248,5 +264,33 @@ impl RawFile {
                 }
             }
         }
+    }
+}
+
+/// Whether a byte of the file is not zero.
+fn holds_data(fd: &OwnedFd) -> Result<bool, Errno> {
+    let (mut buf, mut at) = (IoBuf::zeroed(SEARCH_BYTES), 0);
+    loop {
+        match seek(fd, SeekFrom::Data(at)) {
+            // Direct I/O reads whole blocks.
+            Ok(data) => at = at.max(data / SEARCH_STEP * SEARCH_STEP),
+            Err(Errno::NXIO) => return Ok(false),
+            // The file system does not tell holes from data: read everything.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(errno),
+        }
+        let read = match pread(fd, buf.as_mut_slice(), at) {
+            Err(Errno::INTR) => continue,
+            read => read?,
+        };
+        if buf.as_slice()[..read].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        let whole = read as u64 / SEARCH_STEP * SEARCH_STEP;
+        // Less than a block is left only at the end of the file.
+        if whole == 0 {
+            return Ok(false);
+        }
+        at += whole;
     }
 }

@@ -52,7 +52,8 @@ mod uring_ring;
 pub use buf::{BUF_ALIGN, IoBuf};
 pub use class::IoClass;
 pub use device::{
-    Completion, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp, SharedDevice,
+    Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,
+    SharedDevice,
 };
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
@@ -60,7 +61,7 @@ pub use histogram::TimeHistogram;
 pub use memory::{Memory, MemoryDevice};
 pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
-pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
+pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file, open_file_at, overwrite_in_place};
 pub use overlay::{Overlay, OverlayDevice};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 #[cfg(feature = "sim")]

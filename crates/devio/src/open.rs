@@ -6,10 +6,11 @@ use crate::threads::ThreadPool;
 use crate::uring::Uring;
 use crate::uring_reap::Reap;
 use crate::{DeviceError, DeviceErrorKind, IoOp, SharedDevice};
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{CWD, FileType, IFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
+use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -84,6 +85,8 @@ pub struct Opened {
     pub direct: bool,
     /// Whether it is a block device (not a regular file).
     pub block_device: bool,
+    /// Whether the file did not exist before.
+    pub created: bool,
     /// Why [`Backend::Auto`] did not select io_uring: cause and remedy.
     pub fallback: Option<String>,
 }
@@ -94,8 +97,23 @@ const BUFFERED_ALIGNMENT: usize = 512;
 /// The alignment for direct I/O if the kernel does not report one, in bytes.
 const UNKNOWN_ALIGNMENT: usize = 4096;
 
-/// The file system type of tmpfs in `statfs`.
+/// The file system types of tmpfs and btrfs in `statfs`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+
+/// What to open: a path that leads from an open folder, and its name in errors.
+#[derive(Clone, Copy)]
+struct Spec<'a> {
+    folder: BorrowedFd<'a>,
+    path: &'a Path,
+    name: &'a str,
+}
+
+impl fmt::Display for Spec<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
 
 /// Opens a regular file or a block device.
 ///
@@ -104,13 +122,46 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// off), is a directory or otherwise not a device, may not be opened, or does not support the required direct
 /// I/O; or io_uring is required and not available.
 pub fn open_file(path: &Path, options: &OpenOptions) -> Result<Opened, DeviceError> {
-    let name: Arc<str> = path.display().to_string().into();
-    open(path, &name, options).map_err(|why| {
-        Spot { op: IoOp::Open, offset: 0, len: 0 }.error(&name, DeviceErrorKind::Unusable(why))
+    open_file_at(CWD, path, &path.display().to_string(), options)
+}
+
+/// Opens a regular file or a block device at `path`, which leads from the open `folder` unless it is
+/// absolute. The device is called `name`.
+///
+/// # Errors
+/// As [`open_file`].
+pub fn open_file_at(
+    folder: impl AsFd,
+    path: &Path,
+    name: &str,
+    options: &OpenOptions,
+) -> Result<Opened, DeviceError> {
+    let spec = Spec { folder: folder.as_fd(), path, name };
+    open(spec, options).map_err(|why| {
+        Spot { op: IoOp::Open, offset: 0, len: 0 }.error(&Arc::from(name), DeviceErrorKind::Unusable(why))
     })
 }
 
-fn open(path: &Path, name: &Arc<str>, options: &OpenOptions) -> Result<Opened, String> {
+/// Has btrfs overwrite the blocks of an empty file in place. Otherwise every overwrite needs room for a copy,
+/// which a full disk does not have. The file loses the file system's checksums, for which the callers have
+/// their own. Does nothing on other file systems.
+pub fn overwrite_in_place(file: impl AsFd) {
+    if let Some(flags) = copied_on_write(&file)
+        && let Err(error) = rustix::fs::ioctl_setflags(&file, flags | IFlags::NOCOW)
+    {
+        tracing::warn!(%error, "btrfs will copy blocks that are overwritten: that needs room on a full disk");
+    }
+}
+
+/// The flags of a file on btrfs whose blocks are copied when they are overwritten.
+fn copied_on_write(file: impl AsFd) -> Option<IFlags> {
+    let is_btrfs = rustix::fs::fstatfs(&file).is_ok_and(|system| system.f_type as u64 == BTRFS_MAGIC);
+    let flags = is_btrfs.then(|| rustix::fs::ioctl_getflags(&file).ok())?;
+    flags.filter(|flags| !flags.contains(IFlags::NOCOW))
+}
+
+fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
+    let created = options.create && !options.read_only && create(path);
     let (fd, mut direct) = open_fd(path, options)?;
     let block_device = is_block_device(path, &fd)?;
     let mut alignment = BUFFERED_ALIGNMENT;
@@ -122,31 +173,46 @@ fn open(path: &Path, name: &Arc<str>, options: &OpenOptions) -> Result<Opened, S
         }
     }
     let size = rustix::fs::seek(&fd, SeekFrom::End(0))
-        .map_err(|errno| format!("{}: its size cannot be determined: {errno}", path.display()))?;
+        .map_err(|errno| format!("{path}: its size cannot be determined: {errno}"))?;
     if options.create && !block_device && size == 0 {
+        overwrite_in_place(&fd);
         // The file may have just been created: its name must be as durable as its contents.
         sync_parent(path)?;
+    } else if !block_device && !options.read_only && copied_on_write(&fd).is_some() {
+        tracing::warn!(
+            file = %path,
+            "btrfs copies blocks of this file that are overwritten, which needs room on a full disk: copy it \
+             into an empty file that was created with `chattr +C`"
+        );
     }
-    let file = RawFile::new(fd, Arc::clone(name), alignment, block_device, size);
+    let file = RawFile::new(fd, Arc::from(path.name), alignment, block_device, size);
     let (device, backend, fallback) = serve(file, options)?;
-    Ok(Opened { device, backend, direct, block_device, fallback })
+    Ok(Opened { device, backend, direct, block_device, created, fallback })
 }
 
-/// Makes the name `path` durable.
-fn sync_parent(path: &Path) -> Result<(), String> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = std::fs::File::open(parent).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| format!("{}: its folder cannot be made durable: {error}", path.display()))
+/// Makes the name of `at` durable.
+fn sync_parent(at: Spec<'_>) -> Result<(), String> {
+    let parent = at.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let opened = rustix::fs::openat(at.folder, parent, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let synced = opened.map_err(io::Error::from).and_then(|folder| std::fs::File::from(folder).sync_all());
+    synced.map_err(|error| format!("{at}: its folder cannot be made durable: {error}"))
+}
+
+/// Creates the file if it does not exist; returns whether it did. A failure is left to the opening, which
+/// explains it.
+fn create(at: Spec<'_>) -> bool {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::openat(at.folder, at.path, flags, Mode::RUSR | Mode::WUSR).is_ok()
 }
 
 /// Opens the descriptor; says whether O_DIRECT is in force.
-fn open_fd(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
+fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
     let mut flags = OFlags::CLOEXEC | if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if options.create && !options.read_only {
         flags |= OFlags::CREATE;
     }
     let try_open = |flags| loop {
-        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+        match rustix::fs::openat(path.folder, path.path, flags, Mode::RUSR | Mode::WUSR) {
             Err(Errno::INTR) => {}
             result => return result,
         }
@@ -163,14 +229,17 @@ fn open_fd(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), String
     try_open(flags).map(|fd| (fd, false)).map_err(|errno| cannot_open(path, options, errno))
 }
 
-fn cannot_open(path: &Path, options: &OpenOptions, errno: Errno) -> String {
-    let path = path.display();
+fn cannot_open(path: Spec<'_>, options: &OpenOptions, errno: Errno) -> String {
+    let names_folder = path.path.as_os_str().as_encoded_bytes().ends_with(b"/");
     let mode = if options.read_only { "read" } else { "read and written" };
     match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::ISDIR if names_folder => {
+            format!("{path}: a path that ends with a slash names a directory; name a file, or a block device")
+        }
         Errno::NOENT if options.create => format!("{path}: the folder does not exist; create it first"),
         Errno::NOENT => format!("{path}: does not exist; check the path, or create it first"),
         Errno::NOTDIR => format!("{path}: a part of the path is not a folder; check the path"),
-        Errno::ISDIR => is_a_directory(&path),
+        Errno::ISDIR => is_a_directory(path),
         Errno::ACCESS | Errno::PERM => {
             format!("{path}: may not be {mode} by this user; check its owner and mode")
         }
@@ -184,25 +253,23 @@ fn cannot_open(path: &Path, options: &OpenOptions, errno: Errno) -> String {
     }
 }
 
-fn is_a_directory(path: &std::path::Display<'_>) -> String {
+fn is_a_directory(path: Spec<'_>) -> String {
     format!("{path}: is a directory; name a file in it, or a block device")
 }
 
-fn no_direct(path: &Path) -> String {
+fn no_direct(path: Spec<'_>) -> String {
     format!(
-        "{}: its file system has no direct I/O (O_DIRECT); use another one, such as ext4 or xfs, a block device, \
-         or allow buffered I/O",
-        path.display()
+        "{path}: its file system has no direct I/O (O_DIRECT); use another one, such as ext4 or xfs, a block device, \
+         or allow buffered I/O"
     )
 }
 
-fn is_block_device(path: &Path, fd: &OwnedFd) -> Result<bool, String> {
-    let path = path.display();
+fn is_block_device(path: Spec<'_>, fd: &OwnedFd) -> Result<bool, String> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| format!("{path}: cannot be examined: {errno}"))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(false),
         FileType::BlockDevice => Ok(true),
-        FileType::Directory => Err(is_a_directory(&path)),
+        FileType::Directory => Err(is_a_directory(path)),
         _ => Err(format!("{path}: is neither a regular file nor a block device; name one")),
     }
 }

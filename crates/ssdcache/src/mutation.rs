@@ -171,6 +171,12 @@ pub enum Mutation {
     SlackGivenAway,
     /// A change is appended to the manifest although an earlier append failed and may have taken effect.
     AppendedInDoubt,
+    /// The store's directory is looked up by its path at each use. Rename it, or create another there, and
+    /// save the manifest.
+    DirectoryByName,
+    /// A save of the manifest that its caller does not wait for counts as not made. Drop the future that
+    /// marks a space as dropped; sync; crash.
+    SaveForgotten,
     /// A freed page's copies are dropped before the manifest lists it as free. Let the manifest fail, and
     /// crash.
     FreedBeforeRecord,
@@ -304,6 +310,8 @@ impl Mutation {
     /// - `TailInUse`: `sparse.rs`, `extents_beyond_the_last_page_given_back_in_use_have_two_owners`
     /// - `GuardsAwaitedLocked`: `waiting.rs`, `a_removal_that_waits_for_guards_locked_never_ends`
     /// - `AppendedInDoubt`: `records.rs`, `a_record_appended_in_doubt_gives_an_extent_twice`
+    /// - `DirectoryByName`: `world/paths.rs`, `a_moved_directory_stays_the_stores`
+    /// - `SaveForgotten`: `saves.rs`, `a_dropped_removal_is_undone_by_the_next_sync`
     /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
     /// - `HomesTrusted`: `failed_flush.rs`, `after_a_failed_hdd_flush_a_page_reads_as_it_was_written`
     /// - `RewriteWaits`: `slots/recovered.rs`, `without_the_rule_the_rewrite_waits_for_ever`
@@ -344,6 +352,8 @@ impl Mutation {
         Self::TailInUse,
         Self::GuardsAwaitedLocked,
         Self::AppendedInDoubt,
+        Self::DirectoryByName,
+        Self::SaveForgotten,
         Self::RewriteWaits,
         Self::AttachInDoubt,
         Self::HomesTrusted,

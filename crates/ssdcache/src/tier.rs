@@ -89,6 +89,15 @@ pub struct TierStats {
     pub refusing: Option<Arc<str>>,
 }
 
+/// The record of an exchange has begun and may have taken effect. Dropped: writes are refused.
+struct InDoubt<'a>(&'a Core);
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        self.0.refuse("the exchange of the SSD could not be recorded", false);
+    }
+}
+
 impl SsdTier {
     /// Recovers the SSD and starts its maintenance on the current tokio runtime.
     ///
@@ -336,15 +345,15 @@ impl SsdTier {
     /// durable, calls `commit`, and switches to `new`. `commit` durably records that `new` is the device in
     /// use and that the pages passed to it are lost with the old one. With `accept_loss` the exchange takes
     /// place even if the old device holds only copies. Cancel-safe: a dropped call has either exchanged the
-    /// device or changed nothing.
+    /// device or changed nothing; if it is dropped during `commit`, writes are refused as after its failure.
     ///
     /// # Errors
     /// [`ExchangeError`]; the old one stays in use.
-    pub async fn exchange<E>(
+    pub async fn exchange<E, F: Future<Output = Result<(), E>>>(
         &self,
         new: NewCacheDevice,
         accept_loss: bool,
-        commit: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), E>,
+        commit: impl FnOnce(Vec<(PageId, Lsn)>) -> F,
     ) -> Result<Exchanged, ExchangeError<E>> {
         let quiet = self.core.quiesce().await;
         if let Some(cause) = self.core.refusing.by_hdd() {
@@ -366,11 +375,11 @@ impl SsdTier {
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
         }
         let vacant = quiet.vacant().await;
-        // No `.await` between recording the exchange and performing it.
-        if let Err(error) = commit(&self.only_copies()) {
-            self.core.refuse("the exchange of the SSD could not be recorded", false);
-            return Err(ExchangeError::Commit(error));
-        }
+        // Once the record has begun, a restart may find either device. No `.await` between its success and
+        // the exchange: a call that is dropped in between would go on with the device that is not recorded.
+        let in_doubt = InDoubt(&self.core);
+        commit(self.only_copies()).await.map_err(ExchangeError::Commit)?;
+        std::mem::forget(in_doubt);
         let exchanged = quiet.replace(new);
         drop(vacant);
         if self.core.has_slots()

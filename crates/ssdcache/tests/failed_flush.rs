@@ -2,11 +2,13 @@
 
 use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use pagetier_page::{PageSize, SpaceId};
 use pagetier_ssdcache::{
     Flushed, Layout, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Unproved,
 };
+use std::future::ready;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +59,8 @@ impl World {
     /// The world after `change`, which receives a seed for each device.
     fn after(&self, change: impl Fn(&SimDevice, u64) -> SimDevice) -> Self {
         let remembered: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
-        remembered.note(&self.remember.recall()).expect("noted");
+        // In memory, the note is made by the call.
+        drop(remembered.note(&self.remember.recall()));
         Self {
             hdd: Arc::new(change(&self.hdd, 0)),
             ssd: Arc::new(change(&self.ssd, 1)),
@@ -329,12 +332,12 @@ impl Remember for NoNote {
         Unproved::default()
     }
 
-    fn note(&self, _: &Unproved) -> io::Result<()> {
-        Err(io::ErrorKind::StorageFull.into())
+    fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
+        Box::pin(ready(Err(io::ErrorKind::StorageFull.into())))
     }
 
-    fn proved(&self, _: &[Flushed]) -> io::Result<()> {
-        Ok(())
+    fn proved(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 
@@ -396,12 +399,12 @@ impl Remember for Killed {
         Unproved::default()
     }
 
-    fn note(&self, _: &Unproved) -> io::Result<()> {
-        Err(io::ErrorKind::Interrupted.into())
+    fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
+        Box::pin(ready(Err(io::ErrorKind::Interrupted.into())))
     }
 
-    fn proved(&self, _: &[Flushed]) -> io::Result<()> {
-        Ok(())
+    fn proved(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 

@@ -10,6 +10,7 @@ use pagetier_policy::Home;
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
+use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -131,7 +132,7 @@ async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
         let cut = fixture.after_power_cut(seed).await;
         let read = cut.read(P).await;
         let off = other_cache(Layout::ring_only(PageSize::MIN, 0)).await;
-        let exchanged = cut.tier.exchange(off, false, |_| Ok::<(), String>(())).await;
+        let exchanged = cut.tier.exchange(off, false, |_| ready(Ok::<(), String>(()))).await;
         older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
     }
     // A flush of the HDD makes it clean.
@@ -334,7 +335,7 @@ async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
             .inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)).times(errors));
         fixture.write(P, 1).await.expect_err("the home write fails");
         let ring_only = other_cache(Layout::ring_only(PageSize::MIN, 8)).await;
-        let exchange = fixture.tier.exchange(ring_only, accept_loss, |_| Ok::<(), String>(()));
+        let exchange = fixture.tier.exchange(ring_only, accept_loss, |_| ready(Ok::<(), String>(())));
         let exchanged = timeout(LONG, exchange).await.expect("it ends");
         match (errors, accept_loss) {
             (1, _) => {
@@ -404,7 +405,7 @@ async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none()
         let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         let begun = Instant::now();
         let exchange =
-            fixture.tier.exchange(other_cache(fixture.layout).await, false, |_| Ok::<(), String>(()));
+            fixture.tier.exchange(other_cache(fixture.layout).await, false, |_| ready(Ok::<(), String>(())));
         let patience = if given_up { Duration::from_secs(1) } else { LONG };
         let exchanged = timeout(patience, exchange).await;
         if given_up {

@@ -36,7 +36,7 @@ pub(crate) async fn watch(scrub: Scrub, what: &'static str) -> ScrubReport {
 
 pub(crate) fn recovery(r: &RecoveryReport) -> Value {
     json!({
-        "trusted": r.trusted, "found": r.found, "damaged": r.damaged, "superseded": r.superseded,
+        "clean": r.clean, "trusted": r.trusted, "found": r.found, "damaged": r.damaged, "superseded": r.superseded,
         "repaired": r.repaired, "rewritten": r.rewritten, "zone_slots": r.zone_slots,
     })
 }

@@ -29,7 +29,7 @@ pub(crate) struct Failures {
 impl Failures {
     /// Notes the failure of a flush of `which`. Returns the error to report, which also says so if the note
     /// could not be made.
-    fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
+    async fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
         // The store was dropped before the flush began, so nothing failed.
         if matches!(error.kind, DeviceErrorKind::Closed) {
             return error;
@@ -38,7 +38,7 @@ impl Failures {
             Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
             Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
         };
-        match self.remember.note(&unproved) {
+        match self.remember.note(&unproved).await {
             Ok(()) => error,
             Err(cause) => {
                 tracing::error!(%error, %cause, "a failed flush could not be noted in the manifest");
@@ -149,7 +149,7 @@ impl<N: FlushNumber> GroupFlush<N> {
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
-        let run = async move { running.end(flush.await) };
+        let run = async move { running.end(flush.await).await };
         self.0.failures.rules.run_flush(&self.0.runtime, run).await;
     }
 }
@@ -188,9 +188,13 @@ struct Running {
 }
 
 impl Running {
-    fn end(mut self, result: Result<(), DeviceError>) {
+    async fn end(mut self, result: Result<(), DeviceError>) {
         let Shared { failures, which, .. } = &*self.shared;
-        self.outcome = Some(result.map_err(|error| failures.note(*which, error)));
+        let outcome = match result {
+            Ok(()) => Ok(()),
+            Err(error) => Err(failures.note(*which, error).await),
+        };
+        self.outcome = Some(outcome);
     }
 }
 

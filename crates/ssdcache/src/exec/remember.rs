@@ -4,9 +4,11 @@
 //! read and the next flush may succeed. So the failure is noted durably before any caller learns of it, and
 //! the next opening rewrites what the note covers before it trusts or reuses any of it.
 
+use pagetier_devio::task::Boxed;
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use std::any::Any;
+use std::future::ready;
 use std::io;
 
 /// A device whose flush can fail.
@@ -55,23 +57,19 @@ impl Unproved {
     }
 }
 
-/// Keeps the note of failed flushes: the store's manifest. The calls block briefly and may come from any
-/// thread.
+/// Keeps the note of failed flushes: the store's manifest. The calls may come from any thread; what they
+/// begin continues if their results are dropped.
 pub trait Remember: Send + Sync + 'static {
     /// The noted failures that have not been cleared.
     fn recall(&self) -> Unproved;
 
-    /// Adds `unproved` to the note. Durable on return.
-    ///
-    /// # Errors
-    /// The note could not be written.
-    fn note(&self, unproved: &Unproved) -> io::Result<()>;
+    /// Adds `unproved` to the note. Durable once the result arrives, which is an error if the note could not
+    /// be written.
+    fn note(&self, unproved: &Unproved) -> Boxed<'static, io::Result<()>>;
 
-    /// Clears the note for `devices`: everything that it covers has been rewritten and is durable.
-    ///
-    /// # Errors
-    /// The note could not be cleared, and remains.
-    fn proved(&self, devices: &[Flushed]) -> io::Result<()>;
+    /// Clears the note for `devices`: everything that it covers has been rewritten and is durable. After an
+    /// error the note remains.
+    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>>;
 
     /// Returns what [`Remember::note`] needs to work after the store is dropped. Held while a flush is under
     /// way.
@@ -89,15 +87,15 @@ impl Remember for RememberInMemory {
         self.0.lock().clone()
     }
 
-    fn note(&self, unproved: &Unproved) -> io::Result<()> {
+    fn note(&self, unproved: &Unproved) -> Boxed<'static, io::Result<()>> {
         self.0.lock().add(unproved);
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
+    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let mut noted = self.0.lock();
         devices.iter().for_each(|device| noted.clear(*device));
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 }
 

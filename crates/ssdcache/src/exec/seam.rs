@@ -6,7 +6,9 @@ use super::remember::{Flushed, Remember, Unproved};
 use crate::mutation::Mutation;
 use crate::rules::Rules;
 use pagetier_bufpool::TierError;
+use pagetier_devio::task::Boxed;
 use std::any::Any;
+use std::future::ready;
 use std::io;
 use std::sync::Arc;
 
@@ -42,11 +44,11 @@ impl Remember for Forgetful {
         self.0.recall()
     }
 
-    fn note(&self, _: &Unproved) -> io::Result<()> {
-        Ok(())
+    fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
+    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         self.0.proved(devices)
     }
 

@@ -111,6 +111,8 @@ pub struct Progress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryReport {
+    /// Whether the last opening ended in a clean close, or the store is new.
+    pub clean: bool,
     /// The generation of the checkpoint from which it started.
     pub generation: u64,
     /// The number of slots read because they are in the zone.
@@ -216,6 +218,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let mut verdict = evidence.merge();
     reader.unread.refuse_slot(verdict.unknown)?;
     let mut report = RecoveryReport {
+        clean: params.closed,
         generation: header.generation,
         zone_slots: evidence.map.zone.iter().filter(|z| **z).count() as u64,
         trusted: verdict.trusted as u64,
@@ -291,7 +294,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         core.checkpoint().await?;
     }
     if !noted.is_empty()
-        && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd])
+        && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd]).await
     {
         // The next opening repeats the work.
         tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
