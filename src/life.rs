@@ -153,6 +153,7 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
     {
+        self.ending.here()?;
         let shared = Arc::clone(self);
         let change = Arc::clone(&self.ssd_change).lock_owned().await;
         drop(self.ending.enter()?);

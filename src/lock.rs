@@ -17,7 +17,7 @@
 
 use crate::error::OpenError;
 use crate::rules::Rules;
-use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
+use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -51,6 +51,7 @@ pub(crate) struct Tenure {
     fence: Fence,
     held: Mutex<Option<Held>>,
     rules: Rules,
+    owner: Owner,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +134,8 @@ impl Tenure {
         let present = Present::default();
         let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
-        let tenure = Arc::new(Self { present, fence: Fence::default(), held, rules });
+        let (fence, owner) = (Fence::default(), Owner::here());
+        let tenure = Arc::new(Self { present, fence, held, rules, owner });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
@@ -227,8 +229,13 @@ impl Tenure {
     /// Closes the fence; the locks are released when the last operation in flight completes, which the result
     /// waits for, for at most 30 s. Idempotent.
     pub(crate) fn leave(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        self.rules.close(&self.fence);
-        let held = self.held.lock().take();
+        let held = if self.owner.is_here() {
+            self.rules.close(&self.fence);
+            self.held.lock().take()
+        } else {
+            self.abandon();
+            None
+        };
         let devices = self.rules.held(held).map(Held::release).unwrap_or_default();
         let vacated = async move {
             for device in &devices {
@@ -237,6 +244,19 @@ impl Tenure {
         };
         async move {
             let _ = tokio::time::timeout(WAIT_MAX, vacated).await;
+        }
+    }
+}
+
+impl Tenure {
+    /// In a process forked from the one that opened the store: closes the descriptors of the locks, which the
+    /// parent keeps. A child that ran on with them would keep the store locked after its parent's death.
+    fn abandon(&self) {
+        // A thread that does not exist here may hold the mutex.
+        if let Some(held) = self.held.try_lock().and_then(|mut held| held.take()) {
+            let Held { devices, locks: Locks { devices: of_devices, directory, _read, _present } } = held;
+            drop((of_devices, directory, _read));
+            std::mem::forget((devices, _present));
         }
     }
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) const POOL_POLICY_BYTES: usize = 48;
 /// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
 /// simulations.
-const SLOT_BYTES: u64 = 72 + 24 + 72 + 12;
+const SLOT_BYTES: u64 = 72 + 28 + 72 + 12;
 /// Memory per entry of the outqueue in bytes.
 const OUTQUEUE_BYTES: u64 = 72;
 
