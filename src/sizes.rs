@@ -52,7 +52,8 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
     let slots = slots(ssd_bytes, page_size);
     let frames = usize::try_from(pages).unwrap_or(usize::MAX).max(FRAMES_MIN);
-    tables_bytes(slots, slots) + PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES)
+    let pool = PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES);
+    tables_bytes(slots, slots).saturating_add(pool)
 }
 
 /// The number of slots of an SSD of `ssd_bytes`.

@@ -3,7 +3,6 @@
 
 use pagetier::{Backend, Error, PageId, PageSize, PageStore, SpaceId};
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,8 +21,6 @@ pub(crate) const PAGES: u32 = 120;
 pub(crate) struct Ended {
     /// It returned without a panic.
     pub(crate) ok: bool,
-    /// The signal that ended it.
-    pub(crate) signal: Option<i32>,
     /// What it printed, on both streams.
     pub(crate) text: String,
 }
@@ -68,7 +65,7 @@ pub(crate) fn wait(mut child: Child) -> Ended {
         }
     };
     let text = out.join().unwrap() + &err.join().unwrap();
-    Ended { ok: status.success(), signal: status.signal(), text }
+    Ended { ok: status.success(), text }
 }
 
 /// The case and directory of this process; `None` in the process of the tests.

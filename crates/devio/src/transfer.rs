@@ -89,6 +89,11 @@ impl Transfer {
         Self { spot, class, bufs, began_ns, done: 0, retries: 0, _in_flight: in_flight }
     }
 
+    /// Allows as many retries as at the beginning, for another way to carry out the rest.
+    pub(crate) fn begin_anew(&mut self) {
+        self.retries = 0;
+    }
+
     /// The offset at which the rest starts.
     pub(crate) fn position(&self) -> u64 {
         self.spot.offset + self.done

@@ -56,7 +56,7 @@ pub(crate) struct UringCore {
     /// Whether the ring may be called. A submission holds it shared, so that none is under way once it is
     /// false.
     usable: RwLock<bool>,
-    /// Serve the operations once the ring is unusable.
+    /// Serve the operations once the ring is unusable, and those for which the kernel has no thread.
     threads: OnceLock<ThreadPool>,
     threads_max: u32,
     pub(crate) file: Arc<RawFile>,
@@ -288,7 +288,6 @@ impl UringCore {
         // Waits for submissions under way. After this the kernel takes no further entry, so an operation that
         // it has not taken by then is carried out by the threads alone.
         *self.usable.write() = false;
-        self.threads.get_or_init(|| ThreadPool::new(Arc::clone(&self.file), self.threads_max));
         let mut operations = self.operations.lock();
         operations.to = To::Threads;
         let mut left = operations.take_untaken(&self.ring);
@@ -366,6 +365,11 @@ impl UringCore {
     fn digest_one(&self, operations: &mut Operations, mut op: Op, result: i32, ended: &mut Ended) {
         let answer = u64::try_from(result).map_err(|_| -result);
         match self.file.answer(&mut op.transfer, answer) {
+            // Cancelled each time: the kernel has no thread for it, which it needs for a flush, for example.
+            Some(Err(_)) if answer == Err(libc::ECANCELED) => {
+                op.transfer.begin_anew();
+                ended.push((op, End::ToThreads));
+            }
             Some(result) => ended.push((op, End::Done(result))),
             None if matches!(operations.to, To::Threads) => ended.push((op, End::ToThreads)),
             None => {
@@ -381,11 +385,10 @@ impl UringCore {
         let completion = match end {
             End::Done(result) => self.file.finish(transfer, result),
             End::Abandoned => self.file.abandon(transfer),
-            End::ToThreads => match self.threads.get() {
-                Some(threads) => return threads.enqueue(Job { transfer, promise }),
-                // Not reached: the threads exist before an operation is left to them.
-                None => self.file.finish(transfer, Err(DeviceErrorKind::Gone)),
-            },
+            End::ToThreads => {
+                let pool = || ThreadPool::new(Arc::clone(&self.file), self.threads_max);
+                return self.threads.get_or_init(pool).enqueue(Job { transfer, promise });
+            }
         };
         promise.complete(completion);
     }
