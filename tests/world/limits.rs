@@ -309,16 +309,10 @@ fn a_store_takes_no_more_memory_than_its_budget() {
             }
             let stats = store.stats();
             let used = stats.memory_bytes();
-            println!(
-                "{pool_bytes} {ssd_bytes}: {used} {:?} slots {} bytes {}",
-                stats.pool_memory, stats.ssd.slots, stats.ssd.memory_bytes
-            );
-            continue;
+            let (memory, ssd) = (stats.pool_memory, stats.ssd.memory_bytes);
             assert!(
                 used <= pool_bytes,
-                "{used} of {pool_bytes} with an SSD of {ssd_bytes}: {:?} {}",
-                stats.pool_memory,
-                stats.ssd.memory_bytes
+                "{used} of {pool_bytes} with an SSD of {ssd_bytes}: {memory:?} {ssd}"
             );
             assert!(used * 10 > pool_bytes * 7, "{used} of {pool_bytes}");
             store.close().await.unwrap();

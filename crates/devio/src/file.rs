@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Issues the transfers of a file to the kernel.
 pub(crate) trait Issuer: Send + Sync + Debug + 'static {
-    const NAME: &'static str;
+    /// See [`Device::backend`].
+    fn backend(&self) -> &'static str;
 
     fn file(&self) -> &RawFile;
 
@@ -81,16 +82,13 @@ impl<I: Issuer> Device for FileDevice<I> {
         self.0.file().alignment
     }
 
-    fn backend(&self) -> &'static str {
-        I::NAME
-    }
-
     fn name(&self) -> &str {
         &self.0.file().meter.name
     }
 
     delegate! { self => self.0;
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
+        fn backend() -> &'static str;
     }
 
     delegate! { self => self.0.file();

@@ -93,7 +93,9 @@ impl ThreadPool {
 }
 
 impl Issuer for ThreadPool {
-    const NAME: &'static str = "threads";
+    fn backend(&self) -> &'static str {
+        "threads"
+    }
 
     fn file(&self) -> &RawFile {
         &self.0.file

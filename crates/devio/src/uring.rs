@@ -71,14 +71,12 @@ impl Uring {
     pub(crate) fn refused(&self) -> &crate::uring_ring::Refused {
         &self.core.ring.refused
     }
-
-    pub(crate) fn is_on_ring(&self) -> bool {
-        self.core.is_on_ring()
-    }
 }
 
 impl Issuer for Uring {
-    const NAME: &'static str = "uring";
+    fn backend(&self) -> &'static str {
+        if self.core.is_usable() { "uring" } else { "threads" }
+    }
 
     fn file(&self) -> &RawFile {
         &self.core.file

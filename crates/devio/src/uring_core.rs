@@ -254,8 +254,7 @@ impl UringCore {
     /// is unusable.
     fn wait(&self, pass: &Pass) -> io::Result<()> {
         // Not held during the wait: only this thread makes the ring unusable.
-        let usable = *self.usable.read();
-        if !usable {
+        if !self.is_usable() {
             std::thread::park_timeout(Duration::from_millis(1));
             return Ok(());
         }
@@ -318,9 +317,9 @@ impl UringCore {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn is_on_ring(&self) -> bool {
-        matches!(self.operations.lock().to, To::Ring)
+    /// Whether the ring serves the operations.
+    pub(crate) fn is_usable(&self) -> bool {
+        *self.usable.read()
     }
 
     /// Ends the device: [`UringCore::serve`] returns once no operation is left.
@@ -450,7 +449,7 @@ mod tests {
         loop {
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(done) => return done,
-                Poll::Pending => std::thread::sleep(Duration::from_micros(100)),
+                Poll::Pending => std::thread::park_timeout(Duration::from_micros(100)),
             }
         }
     }
@@ -482,7 +481,7 @@ mod tests {
             write_and_read_all(&device);
             assert_eq!(device.0.refused().calls(), 0);
         }
-        assert!(device.0.is_on_ring());
+        assert_eq!(device.backend(), "uring");
     }
 
     #[test]
@@ -492,11 +491,11 @@ mod tests {
             let writes: Vec<_> =
                 (0..PAGES).map(|no| device.write(no * PAGE as u64, page(7), IoClass::Clean)).collect();
             // In some rounds while the kernel has taken some of them.
-            std::thread::sleep(Duration::from_micros(50 * round));
+            std::thread::park_timeout(Duration::from_micros(50 * round));
             device.0.refused().set(libc::EPERM, u64::MAX);
             write_and_read_all(&device);
             writes.into_iter().for_each(|write| wait(write).result.unwrap());
-            assert!(!device.0.is_on_ring());
+            assert_eq!(device.backend(), "threads");
             assert_eq!(device.occupancy().in_flight(), 0);
         }
     }
