@@ -305,11 +305,18 @@ impl DirectoryLock {
         let pid = std::process::id();
         let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());
         let _ = rustix::fs::ftruncate(&self.0.fd, 0);
-        let _ = rustix::io::pwrite(&self.0.fd, text.as_bytes(), 0);
+        self.write(text.as_bytes());
     }
 
     fn mark(&self, state: u8) {
-        let _ = rustix::io::pwrite(&self.0.fd, &[state], 0);
+        self.write(&[state]);
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        // The kernel would answer a write beyond the limit with a signal that ends the process.
+        if pagetier_devio::check_file_bytes(bytes.len() as u64).is_ok() {
+            let _ = rustix::io::pwrite(&self.0.fd, bytes, 0);
+        }
     }
 }
 

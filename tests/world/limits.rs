@@ -103,7 +103,7 @@ fn too_few_descriptors_are_named() {
 
 /// RLIMIT_FSIZE below what a new store needs. The signal that the kernel would send ends the process.
 fn small_files(directory: &Path) {
-    for kib in [64, 256, 1024] {
+    for kib in [0, 8, 64, 256, 1024] {
         limit(Resource::Fsize, kib << 10);
         for (no, io) in [Backend::Auto, Backend::Threads].into_iter().enumerate() {
             let directory = directory.join(format!("{kib}-{no}"));

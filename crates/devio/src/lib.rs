@@ -59,7 +59,7 @@ pub use device::{
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;
-pub use limits::file_bytes_max;
+pub use limits::{check_file_bytes, file_bytes_max};
 pub use memory::{Memory, MemoryDevice};
 pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};

@@ -13,7 +13,10 @@ pub fn file_bytes_max() -> Option<u64> {
 }
 
 /// Refuses a file of `bytes` where the limit of this process does not allow it.
-pub(crate) fn check_file_bytes(bytes: u64) -> Result<(), DeviceErrorKind> {
+///
+/// # Errors
+/// [`DeviceErrorKind::FileSizeLimit`].
+pub fn check_file_bytes(bytes: u64) -> Result<(), DeviceErrorKind> {
     match file_bytes_max() {
         Some(max_bytes) if bytes > max_bytes => Err(DeviceErrorKind::FileSizeLimit { max_bytes }),
         _ => Ok(()),
