@@ -114,14 +114,15 @@ fn forks(directory: &Path, kind: &str) {
             let (space, parent) = (store.spaces().find("t").unwrap(), std::process::id());
             let runtime = std::mem::ManuallyDrop::new(runtime);
             for version in 2..5 {
-                // With I/O in flight in every other round.
-                let busy = (version % 2 == 0).then(|| {
+                // With I/O in flight, or as the last handle.
+                let busy = (kind == "calls").then(|| {
                     let store = Arc::clone(&store);
                     runtime.spawn(async move { fill(&store, version).await.map(drop) })
                 });
                 let forked = fork(|| match kind {
                     "drops" => {
-                        drop(std::mem::ManuallyDrop::into_inner(std::mem::ManuallyDrop::new(copy(&store))))
+                        drop(copy(&store));
+                        take(&runtime).shutdown_background();
                     }
                     "calls" => is_refused(&store, space, parent),
                     "ends" => {
@@ -138,6 +139,9 @@ fn forks(directory: &Path, kind: &str) {
                     }
                     fill(&store, version).await.unwrap();
                     check(&store, version).await;
+                    let began = std::time::Instant::now();
+                    assert!(builder(&directory, io).open().await.is_err(), "its locks are gone");
+                    assert!(began.elapsed() < Duration::from_secs(10), "it is said to be leaving");
                 });
             }
             runtime.block_on(async {
