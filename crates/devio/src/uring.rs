@@ -26,10 +26,10 @@
 //! free. The backlog holds callers' buffers, so the callers' memory bounds it.
 //!
 //! **Refusals.** The kernel may refuse to take operations for a while (no memory for a request, completions
-//! to be reaped first): the reaper tries again for as long as that lasts. If the ring cannot be used any more,
-//! for example because a filter of system calls was installed meanwhile, a pool of threads takes over. What
-//! the kernel has taken still completes, and everything else goes to the threads, so no operation is lost,
-//! and none is carried out twice.
+//! to be reaped first): the reaper tries again for up to a minute. If that does not help, or the ring cannot
+//! be used any more, for example because a filter of system calls was installed meanwhile, a pool of threads
+//! takes over. What the kernel has taken still completes, and everything else goes to the threads, so no
+//! operation is lost, and none is carried out twice.
 //!
 //! **End.** Dropping the device waits until all outstanding operations are finished. A process forked from
 //! the one that opened the device shares its ring, and leaves it alone.

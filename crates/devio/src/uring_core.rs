@@ -42,11 +42,15 @@ fn refusal(error: &io::Error) -> Refusal {
 }
 
 /// The longest pause between two attempts, in milliseconds. What the kernel has taken completes meanwhile.
-const PAUSE_MS_MAX: u32 = 50;
+const PAUSE_MS_MAX: u32 = if cfg!(test) { 5 } else { 50 };
 
 /// The number of consecutive refusals (some five seconds) after which a warning names the cause; the next one
 /// follows after twice as many.
 const WARN_AFTER: u32 = 128;
+
+/// The number of consecutive refusals (a minute) after which the threads take over all the same: they need
+/// none of what the kernel lacks for a ring.
+const REFUSALS_MAX: u32 = 1200;
 
 /// See the module.
 #[derive(Debug)]
@@ -264,10 +268,10 @@ impl UringCore {
         }
     }
 
-    /// Pauses after a refusal that may pass; makes the ring unusable after another one.
+    /// Pauses after a refusal that may pass; makes the ring unusable after another one, or too many.
     #[cold]
     fn refused(&self, error: &io::Error, refusals: u32) {
-        if refusal(error) == Refusal::Final {
+        if refusal(error) == Refusal::Final || refusals >= REFUSALS_MAX {
             return self.take_over(error);
         }
         if refusals >= WARN_AFTER && refusals.is_power_of_two() {
@@ -482,6 +486,14 @@ mod tests {
             assert_eq!(device.0.refused().calls(), 0);
         }
         assert_eq!(device.backend(), "uring");
+    }
+
+    #[test]
+    fn threads_take_over_from_a_ring_that_is_refused_for_ever() {
+        let Some((_folder, device)) = uring(8) else { return };
+        device.0.refused().set(libc::EAGAIN, u64::MAX);
+        write_and_read_all(&device);
+        assert_eq!(device.backend(), "threads");
     }
 
     #[test]
