@@ -14,7 +14,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a close waits for the descriptors to be closed. A runtime that does not run would never close them.
+/// How long a close waits for the descriptors to be closed. A runtime that does not run would never close
+/// them.
 const CLOSED_MAX: Duration = Duration::from_secs(3);
 
 fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Result<(), Error>> {

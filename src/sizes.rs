@@ -7,8 +7,8 @@ use pagetier_ssdcache::{Layout, SlotParams};
 
 /// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
 /// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). The
-/// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages; `u64::MAX` for more than an
-/// SSD can hold.
+/// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages; `u64::MAX` for more than
+/// an SSD can hold.
 ///
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};

@@ -1,6 +1,6 @@
 //! A store on a runtime without I/O reports no panic. Counts all that reach the program's hook, including
-//! caught ones. The query for the reactor, the only one, is not reported, and in a program built with `panic =
-//! "abort"` not made (`crates/devio/src/uring_reap.rs`).
+//! caught ones. The query for the reactor, the only one, is not reported, and in a program built with `panic
+//! = "abort"` not made (`crates/devio/src/uring_reap.rs`).
 
 use pagetier::{Backend, PageId, PageStore};
 use std::path::Path;

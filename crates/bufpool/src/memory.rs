@@ -39,11 +39,12 @@ impl Space {
         Ok(Self { base, reserved, bytes: AtomicUsize::new(0) })
     }
 
-    /// Makes the memory read as zeroes in a forked process. Otherwise a fork would copy the page tables of all
-    /// of it and make both processes copy what either writes, and a read in flight could end in the wrong copy.
+    /// Makes the memory read as zeroes in a forked process. Otherwise a fork would copy the page tables of
+    /// all of it and make both processes copy what either writes, and a read in flight could end in the wrong
+    /// copy.
     pub(crate) fn wipe_on_fork(&self) {
-        // SAFETY: the range is this mapping; the advice changes nothing in this process, and merely fails on a
-        // kernel without it.
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and merely fails on
+        // a kernel without it.
         let _ =
             unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.reserved, Advice::LinuxWipeOnFork) };
     }

@@ -39,8 +39,8 @@ pub struct PoolParams {
     pub cleaner_sleeps: bool,
 }
 
-/// The memory per frame besides its page, in bytes: its metadata, its place in the list of free frames, and at
-/// most four heads of chains in the page table.
+/// The memory per frame besides its page, in bytes: its metadata, its place in the list of free frames, and
+/// at most four heads of chains in the page table.
 pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 4 + 16;
 
 /// The memory of a pool of any size, in bytes: hit buffers, and the locks of the page table.

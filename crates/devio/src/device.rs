@@ -129,8 +129,8 @@ pub enum DeviceErrorKind {
     /// The device vanished (ENODEV, ENXIO, or the backend has stopped).
     #[error("the device is gone")]
     Gone,
-    /// No thread can be started to carry out the operation: the limit of threads or memory is reached. A later
-    /// operation tries again.
+    /// No thread can be started to carry out the operation: the limit of threads or memory is reached. A
+    /// later operation tries again.
     #[error(
         "no thread can be started for its I/O ({0}); raise the limit of threads (ulimit -u, or TasksMax= in \
          the unit)"

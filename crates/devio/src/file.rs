@@ -129,8 +129,8 @@ impl RawFile {
         Self { fd, meter, alignment, block_device, size, owner: Owner::here(), kept }
     }
 
-    /// Refuses a process that was forked from the one that opened the file, before any lock is taken: a thread
-    /// that does not exist there may hold it.
+    /// Refuses a process that was forked from the one that opened the file, before any lock is taken: a
+    /// thread that does not exist there may hold it.
     fn admit(&self, spot: Spot) -> Result<(), DeviceError> {
         if self.owner.is_here() { Ok(()) } else { Err(spot.error(&self.meter.name, self.owner.refusal())) }
     }

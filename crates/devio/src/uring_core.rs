@@ -24,8 +24,9 @@ enum Refusal {
     Final,
 }
 
-/// The refusals of `io_uring_enter` that are not final. A final one is, for example, EPERM or ENOSYS after the
-/// process has installed a filter of system calls, or EBADF after it has closed descriptors that are not its.
+/// The refusals of `io_uring_enter` that are not final. A final one is, for example, EPERM or ENOSYS after
+/// the process has installed a filter of system calls, or EBADF after it has closed descriptors that are not
+/// its.
 const REFUSALS: [(i32, Refusal); 5] = [
     (libc::EINTR, Refusal::Interrupted),
     // No memory for a request.
@@ -233,8 +234,8 @@ impl UringCore {
         }
     }
 
-    /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap. If the
-    /// ring becomes unusable, returns once everything that the kernel has taken is done.
+    /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap. If
+    /// the ring becomes unusable, returns once everything that the kernel has taken is done.
     pub(crate) fn serve(&self, mut pass: Pass) {
         let mut refusals = 0_u32;
         self.operations.lock().arm(&self.ring);

@@ -256,8 +256,8 @@ mod tests {
     /// Held by the tests that replace the panic hook.
     static HOOK: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
-    /// Opens a device in a runtime without I/O, writes and reads. Returns the number of panics reported on this
-    /// thread, caught ones included; `None` without io_uring. Calls `around` before and after.
+    /// Opens a device in a runtime without I/O, writes and reads. Returns the number of panics reported on
+    /// this thread, caught ones included; `None` without io_uring. Calls `around` before and after.
     fn panics_while_opening(around: impl Fn()) -> Option<usize> {
         let panics = Arc::new(AtomicUsize::new(0));
         let (counted, me) = (Arc::clone(&panics), std::thread::current().id());

@@ -103,8 +103,8 @@ impl Ring {
         })
     }
 
-    /// Queues the rest of a transfer under `slot`. Returns the number of entries that the kernel has not taken
-    /// yet, this one included; `None`: the queue is full.
+    /// Queues the rest of a transfer under `slot`. Returns the number of entries that the kernel has not
+    /// taken yet, this one included; `None`: the queue is full.
     ///
     /// # Safety
     /// Until the completion of `slot` was reaped, the buffers of `transfer` and `segments` are neither moved
@@ -269,8 +269,8 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// The kernel ends a closed ring some time later, and until then keeps the file open, which keeps its file
-    /// system mounted, and the memory locked. So both are given up first.
+    /// The kernel ends a closed ring some time later, and until then keeps the file open, which keeps its
+    /// file system mounted, and the memory locked. So both are given up first.
     fn drop(&mut self) {
         let submitter = self.uring.submitter();
         let buffers = if self.regions.get_mut().is_some() { submitter.unregister_buffers() } else { Ok(()) };
