@@ -289,7 +289,8 @@ mod tests {
         let bytes = |frames, policy| PoolParams::bytes_for(frames, PageSize::MIN, policy);
         for frames in [16, 1000] {
             let pages = (frames + staging_for(frames)) * PageSize::MIN.bytes();
-            let all = pages + frames * FRAME_OVERHEAD_BYTES + POOL_OVERHEAD_BYTES;
+            let rest = frames * FRAME_OVERHEAD_BYTES + crate::unwritten::bytes_for(frames);
+            let all = pages + rest + POOL_OVERHEAD_BYTES;
             assert_eq!(bytes(frames, 0), all as u64);
             assert_eq!(bytes(frames, 24), bytes(frames, 0) + 24 * frames as u64);
         }
