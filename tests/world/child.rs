@@ -61,7 +61,7 @@ pub(crate) fn wait(mut child: Child) -> Ended {
                 let _ = child.wait();
                 panic!("a process hangs: {}", out.join().unwrap());
             }
-            None => std::thread::sleep(Duration::from_millis(10)),
+            None => pause(Duration::from_millis(10)),
         }
     };
     let text = out.join().unwrap() + &err.join().unwrap();
@@ -121,6 +121,12 @@ pub(crate) fn nothing_is_lost(directory: &Path, version: u8) {
         check(&store, version).await;
         store.close().await.unwrap();
     });
+}
+
+/// Waits, where no runtime runs.
+#[expect(clippy::disallowed_methods, reason = "no task of a runtime waits here")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// Says that a row is skipped.

@@ -88,7 +88,7 @@ fn is_refused(store: &PageStore, space: SpaceId, parent: u32) {
     refused(at_once(store.spaces().remove(space)).map(drop).unwrap_err());
     refused(at_once(store.ssd().readmit()).map(drop).unwrap_err());
     refused(at_once(store.resize_pool(2 << 20)).map(drop).unwrap_err());
-    refused(at_once(store.scan(space, 0..9).next()).unwrap().map(drop).unwrap_err().into());
+    refused(at_once(store.scan(space, 0..9).next()).unwrap().map(drop).unwrap_err());
     assert!(store.try_get(page).is_none());
     store.prefetch(&[page]);
 }
@@ -230,7 +230,7 @@ fn becomes_a_daemon(directory: &Path) {
                 std::mem::forget(take(&runtime));
                 // As long as the parent runs, the store is its.
                 while rustix::process::getppid().is_some_and(|pid| pid.as_raw_pid() as u32 == parent) {
-                    std::thread::sleep(Duration::from_millis(5));
+                    child::pause(Duration::from_millis(5));
                 }
                 nothing_is_lost(&directory, 1);
                 std::fs::write(directory.join("done"), []).unwrap();
@@ -245,7 +245,7 @@ fn becomes_a_daemon(directory: &Path) {
             if done.exists() {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(50));
+            child::pause(Duration::from_millis(50));
         }
         assert!(done.exists(), "the daemon did not open the store");
         std::fs::remove_file(done).unwrap();
@@ -316,7 +316,7 @@ fn a_stopped_process_goes_on_and_a_terminated_one_loses_nothing() {
         for _ in 0..5 {
             let _ = synced();
             kill_process(pid, Signal::STOP).unwrap();
-            std::thread::sleep(Duration::from_millis(20));
+            child::pause(Duration::from_millis(20));
             kill_process(pid, Signal::CONT).unwrap();
         }
         for _ in 0..round {
