@@ -58,10 +58,12 @@ impl Error {
             | Self::SpaceExists { .. }
             | Self::SpaceIdUsed { .. }
             | Self::NoSuchPage { .. }
-            | Self::SpaceFull { .. } => Advice::Bug,
+            | Self::SpaceFull { .. }
+            | Self::Forked { .. } => Advice::Bug,
             Self::BadCosts { .. }
             | Self::PageGap { .. }
             | Self::PoolTooSmall { .. }
+            | Self::PoolTooLarge { .. }
             | Self::UnknownPolicy(_) => Advice::FixConfiguration,
             Self::Manifest { source } => of_io(source, Advice::FixDevice),
             Self::Device(error) => of_device(error),
@@ -101,6 +103,7 @@ impl OpenError {
         match self {
             Self::PageSize(_)
             | Self::PoolTooSmall { .. }
+            | Self::PoolTooLarge { .. }
             | Self::SsdTooSmall(_)
             | Self::UnknownPolicy(_)
             | Self::BadOption { .. }
@@ -182,7 +185,11 @@ fn of_device(error: &DeviceError) -> Advice {
     match error.kind {
         DeviceErrorKind::NoSpace => Advice::FreeSpace,
         DeviceErrorKind::Closed => Advice::Reopen,
-        DeviceErrorKind::Misaligned { .. } | DeviceErrorKind::Unusable(_) => Advice::FixConfiguration,
+        DeviceErrorKind::NoThread(_) => Advice::Retry,
+        DeviceErrorKind::Forked { .. } => Advice::Bug,
+        DeviceErrorKind::Misaligned { .. }
+        | DeviceErrorKind::FileSizeLimit { .. }
+        | DeviceErrorKind::Unusable(_) => Advice::FixConfiguration,
         _ => Advice::FixDevice,
     }
 }
@@ -204,7 +211,7 @@ fn of_pool(error: &PoolError) -> Advice {
             Exhausted::NotDriven { .. } => Advice::Bug,
             _ => Advice::Retry,
         },
-        PoolError::Deadlock { .. } => Advice::Bug,
+        PoolError::Deadlock { .. } | PoolError::Forked { .. } => Advice::Bug,
         PoolError::Memory(_) => Advice::FixConfiguration,
         PoolError::Closed => Advice::Reopen,
         // The embedder's log failed: its own error says more.

@@ -1,6 +1,7 @@
 //! Whether the store is shutting down: operations enter here, and a shutdown waits for them.
 
 use crate::error::Error;
+use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::future::Future;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
@@ -15,17 +16,31 @@ pub(crate) struct Ending {
     operations: RwLock<()>,
     begun: watch::Sender<bool>,
     outcome: Mutex<Option<watch::Receiver<Outcome>>>,
+    owner: Owner,
 }
 
 impl Default for Ending {
     fn default() -> Self {
-        Self { operations: RwLock::default(), begun: watch::Sender::new(false), outcome: Mutex::default() }
+        let (begun, owner) = (watch::Sender::new(false), Owner::here());
+        Self { operations: RwLock::default(), begun, outcome: Mutex::default(), owner }
     }
 }
 
 impl Ending {
+    /// Refuses a process that was forked from the one that opened the store, before any lock is taken: a
+    /// thread that does not exist there may hold it.
+    pub(crate) fn here(&self) -> Result<(), Error> {
+        if self.is_here() { Ok(()) } else { Err(Error::Forked { opened_by: self.owner.pid() }) }
+    }
+
+    /// Whether this process opened the store.
+    pub(crate) fn is_here(&self) -> bool {
+        self.owner.is_here()
+    }
+
     /// Registers an operation until the result is dropped.
     pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
+        self.here()?;
         if *self.begun.borrow() {
             return Err(Error::Closed);
         }

@@ -22,6 +22,14 @@ pub enum OpenError {
         /// The smallest budget that works, in bytes.
         needed: u64,
     },
+    /// The memory budget exceeds the machine's memory.
+    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
+    PoolTooLarge {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The machine's memory, swap included, in bytes.
+        machine: u64,
+    },
     /// The SSD cannot hold its metadata and the minimum number of slots.
     #[error(transparent)]
     SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
@@ -339,6 +347,23 @@ pub enum Error {
         /// The smallest budget that works, in bytes.
         needed: u64,
     },
+    /// The memory budget exceeds the machine's memory.
+    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
+    PoolTooLarge {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The machine's memory, swap included, in bytes.
+        machine: u64,
+    },
+    /// This process was forked from the one that opened the store: it has neither its threads nor its locks.
+    /// Open the store after the fork.
+    #[error(
+        "process {opened_by} opened the store, from which this process was forked; open it after the fork"
+    )]
+    Forked {
+        /// The id of the process that opened the store.
+        opened_by: u32,
+    },
     /// There is no policy of that name.
     #[error(transparent)]
     UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
@@ -364,6 +389,7 @@ impl From<PoolError> for Error {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Closed => Self::Closed,
+            PoolError::Forked { opened_by } => Self::Forked { opened_by },
             PoolError::Tier(TierError::NoSuchPage { page }) => Self::NoSuchPage { page },
             other => Self::Pool(other),
         }

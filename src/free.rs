@@ -92,6 +92,7 @@ impl PageStore {
     }
 
     pub(crate) async fn free_ranges(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
+        self.shared.ending.here()?;
         // Runs in its own task: a page that is only half freed could never be reused.
         let shared = Arc::clone(&self.shared);
         let freed = task::outcome(&self.shared.runtime, async move { shared.free(space, ranges).await });
@@ -121,6 +122,7 @@ impl Spaces<'_> {
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
     /// may have been given back.
     pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
+        self.0.shared.ending.here()?;
         let shared = Arc::clone(&self.0.shared);
         let given = task::outcome(&self.0.shared.runtime, async move { shared.shrink(space).await });
         given.await.unwrap_or_else(|| Err(Error::runtime_ended()))

@@ -2,6 +2,7 @@
 
 use crate::lock::Present;
 use pagetier_bufpool::{GateError, GateFuture, LogGate};
+use pagetier_devio::Owner;
 use pagetier_page::Lsn;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -21,6 +22,7 @@ enum State {
 /// The gate of one opening.
 pub(crate) struct Gate {
     state: Mutex<State>,
+    owner: Owner,
     /// Lives as long as the pool, which holds the gate.
     _present: Present,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new(gate: Option<Arc<dyn LogGate>>, present: Present) -> Arc<Self> {
         let state = Mutex::new(gate.map_or(State::Open, State::Log));
-        Arc::new(Self { state, _present: present })
+        Arc::new(Self { state, owner: Owner::here(), _present: present })
     }
 
     /// Drops the embedder's gate; no page is written afterwards.
@@ -103,6 +105,10 @@ pub(crate) struct ReleaseGate(pub(crate) Arc<Gate>);
 
 impl Drop for ReleaseGate {
     fn drop(&mut self) {
-        self.0.release();
+        // Not in a forked process: the gate is the parent's, and a thread that does not exist here may hold
+        // its lock.
+        if self.0.owner.is_here() {
+            self.0.release();
+        }
     }
 }

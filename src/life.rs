@@ -135,6 +135,7 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
     {
+        self.ending.here()?;
         let shared = Arc::clone(self);
         // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
         let change = self.ending.unless_ended(Arc::clone(&self.ssd_change).lock_owned()).await;

@@ -20,7 +20,7 @@
 use crate::error::OpenError;
 use crate::held_dir::{At, HeldDir, Identity};
 use crate::rules::Rules;
-use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
+use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -60,6 +60,7 @@ pub(crate) struct Tenure {
     /// What the opening has created so far, in case that it is refused.
     created: Mutex<Created>,
     rules: Rules,
+    owner: Owner,
 }
 
 /// What an opening created.
@@ -160,8 +161,8 @@ impl Tenure {
         let present = Present::default();
         let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
-        let (fence, created) = Default::default();
-        let tenure = Arc::new(Self { present, fence, held, created, rules });
+        let (fence, created, owner) = (Fence::default(), Mutex::default(), Owner::here());
+        let tenure = Arc::new(Self { present, fence, held, created, rules, owner });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
@@ -289,9 +290,14 @@ impl Tenure {
     /// Closes the fence; the locks are released when the last operation in flight completes, which the result
     /// waits for, for at most 30 s. Idempotent.
     pub(crate) fn leave(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        self.rules.close(&self.fence);
-        self.remove_created();
-        let held = self.held.lock().take();
+        let held = if self.owner.is_here() {
+            self.rules.close(&self.fence);
+            self.remove_created();
+            self.held.lock().take()
+        } else {
+            self.abandon();
+            None
+        };
         let devices = self.rules.held(held).map(Held::release).unwrap_or_default();
         let vacated = async move {
             for device in &devices {
@@ -300,6 +306,19 @@ impl Tenure {
         };
         async move {
             let _ = tokio::time::timeout(WAIT_MAX, vacated).await;
+        }
+    }
+}
+
+impl Tenure {
+    /// In a process forked from the one that opened the store: closes the descriptors of the locks, which the
+    /// parent keeps. A child that ran on with them would keep the store locked after its parent's death.
+    fn abandon(&self) {
+        // A thread that does not exist here may hold the mutex.
+        if let Some(held) = self.held.try_lock().and_then(|mut held| held.take()) {
+            let Held { devices, locks: Locks { devices: of_devices, directory, _read, _present } } = held;
+            drop((of_devices, directory, _read));
+            std::mem::forget((devices, _present));
         }
     }
 }
@@ -361,11 +380,18 @@ impl DirectoryLock {
         let pid = std::process::id();
         let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());
         let _ = rustix::fs::ftruncate(&self.0.fd, 0);
-        let _ = rustix::io::pwrite(&self.0.fd, text.as_bytes(), 0);
+        self.write(text.as_bytes());
     }
 
     fn mark(&self, state: u8) {
-        let _ = rustix::io::pwrite(&self.0.fd, &[state], 0);
+        self.write(&[state]);
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        // The kernel would answer a write beyond the limit with a signal that ends the process.
+        if pagetier_devio::check_file_bytes(bytes.len() as u64).is_ok() {
+            let _ = rustix::io::pwrite(&self.0.fd, bytes, 0);
+        }
     }
 }
 

@@ -339,6 +339,8 @@ fn padded(len: usize) -> usize {
 
 /// Writes `bytes` and pads with newlines to `size` bytes. Durable when it returns.
 fn write_padded(mut file: File, mut bytes: Vec<u8>, size: usize) -> Result<()> {
+    // The kernel would answer a write beyond the limit with a signal that ends the process.
+    pagetier_devio::check_file_bytes(size as u64).map_err(Error::other)?;
     bytes.resize(size, b'\n');
     file.write_all(&bytes).map_err(full)?;
     file.sync_all().map_err(full)

@@ -33,16 +33,21 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`], or [`PoolError::Memory`](crate::PoolError::Memory) when the system does not
-    /// provide the memory: the size is unchanged. [`PoolError::Shrink`](crate::PoolError::Shrink) when no
-    /// page could leave for [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names
-    /// the cause and the size that the pool has reached.
+    /// [`Error::PoolTooSmall`], [`Error::PoolTooLarge`], or [`PoolError::Memory`](crate::PoolError::Memory)
+    /// when the system does not provide the memory: the size is unchanged.
+    /// [`PoolError::Shrink`](crate::PoolError::Shrink) when no page could leave for
+    /// [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names the cause and the size
+    /// that the pool has reached.
     pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
         let slots = u64::from(shared.tier.slots());
         let tables = tables_bytes(slots, shared.builder.outqueue_entries(slots));
         let size = shared.page_size();
+        let machine = PoolParams::machine_bytes();
+        if bytes > machine {
+            return Err(Error::PoolTooLarge { bytes, machine });
+        }
         let frames = PoolParams::for_budget(bytes.saturating_sub(tables), size, POOL_POLICY_BYTES).frames;
         if frames < FRAMES_MIN {
             let needed = PoolParams::bytes_for(FRAMES_MIN, size, POOL_POLICY_BYTES).saturating_add(tables);

@@ -12,6 +12,11 @@ use crate::store::PageStore;
 use pagetier_devio::task::{self, Boxed};
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a close waits for the descriptors to be closed. A runtime that does not run would never close
+/// them.
+const CLOSED_MAX: Duration = Duration::from_secs(3);
 
 fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Result<(), Error>> {
     Box::pin(async move {
@@ -63,6 +68,7 @@ impl PageStore {
     /// # Errors
     /// The first failure. The store is closed even so, as by a crash.
     pub async fn shutdown(&self) -> Result<(), Error> {
+        self.shared.ending.here()?;
         let mut outcome = self.shared.ending.begin(|done| {
             let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));
             task::spawn(&self.shared.runtime, async move {
@@ -77,10 +83,17 @@ impl PageStore {
     /// Shuts down a store that is not shared: runs in the caller's task, and stops when the future is
     /// dropped.
     pub(crate) async fn close_owned(self) -> Result<(), Error> {
-        if self.shared.ending.refuse() {
-            return self.shutdown().await;
-        }
-        end(Arc::clone(&self.shared), self.leave.tenure()).await
+        self.shared.ending.here()?;
+        let left = self.left();
+        let ended = if self.shared.ending.refuse() {
+            self.shutdown().await
+        } else {
+            end(Arc::clone(&self.shared), self.leave.tenure()).await
+        };
+        drop(self);
+        // The store's tasks close its last descriptors, once their runtime has run them.
+        let _ = tokio::time::timeout(CLOSED_MAX, left).await;
+        ended
     }
 
     /// A future that completes once nothing of this store is left: it was dropped (or closed), its last

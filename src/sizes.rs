@@ -7,7 +7,8 @@ use pagetier_ssdcache::{Layout, SlotParams};
 
 /// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
 /// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). The
-/// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages.
+/// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages; `u64::MAX` for more than
+/// an SSD can hold.
 ///
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};
@@ -26,7 +27,10 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
             u64::from(layout.slots - SlotParams::new(layout.slots, 10.0).reserve.min(layout.slots))
         })
     };
-    let (mut short, mut enough) = (pages, pages * 2 + 1024);
+    let (mut short, mut enough) = (pages, pages.saturating_mul(2).saturating_add(1024).min(u64::MAX / page));
+    if short >= enough || holds(enough) < pages {
+        return u64::MAX;
+    }
     while enough - short > 1 {
         let half = short.midpoint(enough);
         *(if holds(half) >= pages { &mut enough } else { &mut short }) = half;
@@ -48,7 +52,8 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
     let slots = slots(ssd_bytes, page_size);
     let frames = usize::try_from(pages).unwrap_or(usize::MAX).max(FRAMES_MIN);
-    tables_bytes(slots, slots) + PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES)
+    let pool = PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES);
+    tables_bytes(slots, slots).saturating_add(pool)
 }
 
 /// The number of slots of an SSD of `ssd_bytes`.

@@ -167,6 +167,9 @@ impl Ssd<'_> {
     /// is damaged but which are in memory are rewritten from there soon after.
     pub async fn drain(self, drain: Drain) -> DrainReport {
         let (shared, Drain { deadline, progress }) = (&self.0.shared, drain);
+        if !shared.ending.is_here() {
+            return DrainReport::default();
+        }
         let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {
             let mut ended = DrainReport::default();
             ended.left = shared.tier.only_copies().len() as u64;

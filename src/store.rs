@@ -25,6 +25,10 @@ use std::sync::Arc;
 /// promised is lost. Its directory and devices stay locked until its last operation has ended, for which the
 /// runtime that it was opened on must run or shut down; an opening waits for that for at most 30 s.
 ///
+/// A process that is forked while the store is open has no part in it: calls there fail with
+/// [`Error::Forked`], and dropping the copy changes nothing. A program that becomes a daemon opens its stores
+/// after the fork.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,6 +102,17 @@ pub enum Loss {
     Ssd,
 }
 
+impl Drop for PageStore {
+    fn drop(&mut self) {
+        if !self.shared.ending.is_here() {
+            // In a forked process the store is the parent's: the copy is given up as it is, because its locks
+            // may be held by threads that do not exist here.
+            let parts = (self.pool.clone(), Arc::clone(&self.shared), Arc::clone(&self._gate.0));
+            std::mem::forget(parts);
+        }
+    }
+}
+
 impl PageStore {
     /// Opens the store in directory `path` with the default options; creates it if it does not exist.
     ///
@@ -166,6 +181,7 @@ impl PageStore {
     /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available;
     /// [`Error::PageGap`] from the methods that take a number.
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
+        self.shared.ending.here()?;
         loop {
             match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
                 Taken::Page(no, _arrives) => {
@@ -279,6 +295,7 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
     pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.shared.ending.here()?;
         // A page that is being freed may still be in memory: it is created anew, once it has left.
         if self.shared.volume.exists(page) {
             match self.pool.get_mut(page).await {
@@ -315,6 +332,7 @@ impl PageStore {
 
     /// Makes `page` exist. The caller keeps the mark until it has latched the page's frame.
     pub(crate) async fn extend_to(&self, page: PageId) -> Result<Mark<'_>, Error> {
+        self.shared.ending.here()?;
         loop {
             match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
                 Claimed::Yes(arrives) => return Ok(arrives),
@@ -530,6 +548,7 @@ impl PageStore {
         self.shared.refuse_read_only()?;
         // A page that is written after the first step is found in memory, or in the last step. What left
         // memory before the first step is durable after the second.
+        self.shared.ending.here()?;
         let in_memory = self.pool.min_recovery_lsn();
         self.flush().await?;
         let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
@@ -553,7 +572,8 @@ impl PageStore {
 
     /// Closes the store cleanly: writes everything, makes it durable, and checkpoints the SSD's map exactly,
     /// so that the next opening is warm and reads little. Dropping the future half-way is equivalent to a
-    /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared.
+    /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared. When it returns,
+    /// every descriptor of the store is closed, so that its file systems can be unmounted.
     ///
     /// # Errors
     /// The first failure. The store is closed even so, as by a crash.

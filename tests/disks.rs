@@ -3,4 +3,5 @@
 mod full_disk;
 mod mounted;
 mod slow_disk;
+mod unmount;
 mod vanish;

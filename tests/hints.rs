@@ -207,7 +207,7 @@ async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<Atom
         store.validate().unwrap();
         tokio::time::sleep(Duration::from_micros(9_000 + seed * 1_193)).await;
         match step % 5 {
-            0 => drop(store.resize_pool([200, 45, 60, 36][step / 5 % 4] * PAGE).await.unwrap()),
+            0 => drop(store.resize_pool([208, 53, 68, 44][step / 5 % 4] * PAGE).await.unwrap()),
             2 => store.set_pool_policy(pools[step % pools.len()]).unwrap(),
             4 => store.policies().set_ssd(ssds[step % ssds.len()]).await.unwrap(),
             _ => {}

@@ -1,6 +1,6 @@
-//! A store on a runtime without I/O. Counts all panics of the process, including caught ones: in a program
-//! built with `panic = "abort"` each would end it. The only expected panic is the query for the reactor,
-//! which the device layer skips in such a program (`crates/devio/src/uring_reap.rs`).
+//! A store on a runtime without I/O reports no panic. Counts all that reach the program's hook, including
+//! caught ones. The query for the reactor, the only one, is not reported, and in a program built with `panic
+//! = "abort"` not made (`crates/devio/src/uring_reap.rs`).
 
 use pagetier::{Backend, PageId, PageStore};
 use std::path::Path;
@@ -23,7 +23,7 @@ async fn used(directory: &Path, io: Backend) {
 }
 
 #[test]
-fn opening_on_a_runtime_without_io_raises_no_panic_but_the_reactor_query() {
+fn opening_on_a_runtime_without_io_reports_no_panic() {
     let panics = Arc::new(Mutex::new(Vec::new()));
     let raised = Arc::clone(&panics);
     std::panic::set_hook(Box::new(move |info| raised.lock().unwrap().push(info.to_string())));
@@ -39,10 +39,6 @@ fn opening_on_a_runtime_without_io_raises_no_panic_but_the_reactor_query() {
             tokio::spawn(work).await
         });
         let raised = std::mem::take(&mut *panics.lock().unwrap());
-        assert!(done.is_ok(), "{raised:?}");
-        let (asked, other): (Vec<_>, Vec<_>) = raised.into_iter().partition(|p| p.contains("IO is disabled"));
-        assert!(other.is_empty(), "{other:?}");
-        // One per device and opening (two of each), where io_uring serves the devices.
-        assert!(asked.is_empty() || (asked.len() == 4 && io == Backend::Auto), "{asked:?}");
+        assert!(done.is_ok() && raised.is_empty(), "{raised:?}");
     }
 }

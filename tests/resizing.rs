@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Pool sizes in pages, each larger or smaller than the previous one; the fixture starts with 60.
-const SIZES: [u64; 6] = [200, 40, 320, 45, 60, 36];
+const SIZES: [u64; 6] = [200, 48, 320, 53, 68, 44];
 
 #[tokio::test(start_paused = true)]
 async fn the_pool_is_resized_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {

@@ -188,6 +188,7 @@ impl PageStore {
         dest: impl AsRef<Path>,
         options: BackupOptions,
     ) -> Result<BackupReport, BackupError> {
+        self.shared.ending.here()?;
         let dir = dest.as_ref();
         let mut draft = Draft::create(dir).await?;
         let base = self.base_in(dir, options.full).await?;

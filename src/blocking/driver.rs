@@ -1,5 +1,6 @@
 //! The runtime of a blocking store, and the thread that drives it.
 
+use pagetier_devio::Owner;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -14,6 +15,7 @@ pub(super) struct Driver {
     handle: Handle,
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
+    owner: Owner,
 }
 
 impl Driver {
@@ -24,7 +26,7 @@ impl Driver {
         let thread = std::thread::Builder::new()
             .name("pagetier-blocking".into())
             .spawn(move || runtime.block_on(stopped.notified()))?;
-        Ok(Self { handle, stop, thread: Some(thread) })
+        Ok(Self { handle, stop, thread: Some(thread), owner: Owner::here() })
     }
 
     /// Runs `future` to its end.
@@ -47,6 +49,11 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // The thread and its runtime exist in the parent process alone.
+            std::mem::forget((self.handle.clone(), Arc::clone(&self.stop), self.thread.take()));
+            return;
+        }
         self.stop.notify_one();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

@@ -27,12 +27,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives, and, except in
-/// small pools, the simulations of the default.
-pub(crate) const POOL_POLICY_BYTES: usize = 48;
+/// The memory budget for the policies, in bytes per frame: 48 for the pool's, which covers GD2L and its
+/// relatives, and, except in small pools, the simulations of the default; and 80 for the SSD's record of a
+/// page that is in memory only.
+pub(crate) const POOL_POLICY_BYTES: usize = 48 + 80;
 /// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
 /// simulations.
-const SLOT_BYTES: u64 = 72 + 24 + 72 + 12;
+const SLOT_BYTES: u64 = 72 + 28 + 72 + 12;
+/// The slots whose simulation by the SSD's policy takes [`SIMULATED_BYTES`], however small the SSD. Of a
+/// larger one it simulates a share, which [`SLOT_BYTES`] covers.
+const SIMULATED_SLOTS: u64 = 768;
+/// Memory per simulated slot in bytes.
+const SIMULATED_BYTES: u64 = 150;
 /// Memory per entry of the outqueue in bytes.
 const OUTQUEUE_BYTES: u64 = 72;
 
@@ -41,7 +47,9 @@ pub(crate) const COST_POINTS_MAX: usize = 1 << 24;
 
 /// The memory for an SSD's tables in bytes.
 pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
-    slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES))
+    let simulated = slots.min(SIMULATED_SLOTS) * SIMULATED_BYTES;
+    let tables = slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES));
+    tables.saturating_add(simulated)
 }
 
 /// The default size of the doublewrite ring in pages.

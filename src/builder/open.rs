@@ -17,7 +17,7 @@ use crate::unproved::InManifest;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice};
+use pagetier_devio::{Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
@@ -312,6 +312,7 @@ impl Builder {
             backend: self.options.io,
             create,
             reap: Reap::Reactor,
+            kept: self.tenure.as_ref().map(|tenure| Arc::new(tenure.present()) as Kept),
             ..OpenOptions::default()
         };
         let opened = at.open_device(&options)?;
@@ -393,6 +394,11 @@ impl Builder {
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
         let slots = u64::from(layout.slots);
         let tables = tables_bytes(slots, self.outqueue_entries(slots));
+        let (bytes, machine) = (self.options.pool_bytes, PoolParams::machine_bytes());
+        if bytes > machine {
+            // The tables of such a pool alone could take all memory, which ends the process.
+            return Err(OpenError::PoolTooLarge { bytes, machine });
+        }
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
         let mut params = PoolParams::for_budget(
             self.options.pool_bytes.saturating_sub(tables),

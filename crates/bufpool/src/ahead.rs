@@ -22,6 +22,9 @@ impl<T: Tier> Pool<T> {
     /// Starts reading the pages of `pages` that are not in memory, neighbours together, and returns at once.
     /// Skips pages that do not exist or for which no frame is available.
     pub fn prefetch(&self, pages: &[PageId]) {
+        if self.inner.here().is_err() {
+            return;
+        }
         for run in pages.chunk_by(|a, b| a.space == b.space && a.no.checked_add(1) == Some(b.no)) {
             if let Some(first) = run.first() {
                 self.inner.read_ahead(*first, run.len() as u32);
@@ -55,6 +58,9 @@ impl<'a, T: Tier> Scan<'a, T> {
     /// # Errors
     /// The page cannot be read; the next call continues with the page after it.
     pub async fn next(&mut self) -> Option<Result<PageRef<'a, T>, PoolError>> {
+        if let Err(error) = self.pool.inner.here() {
+            return Some(Err(error));
+        }
         while self.next < self.end {
             self.look_ahead();
             let page = PageId::new(self.space, self.next);

@@ -21,8 +21,11 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// An arena without memory that can grow to `max` frames.
     pub(crate) fn new(max: usize, page_bytes: usize) -> std::io::Result<Self> {
+        let bytes = max.checked_mul(page_bytes).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let space = Space::reserve(bytes)?;
+        space.wipe_on_fork();
         Ok(Self {
-            space: Space::reserve(max * page_bytes)?,
+            space,
             page_bytes,
             #[cfg(loom)]
             watched: (0..max).map(|_| loom::cell::UnsafeCell::new(())).collect(),

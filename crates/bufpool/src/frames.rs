@@ -12,6 +12,7 @@ use crate::table::Table;
 use crate::unwritten::Unwritten;
 use crate::waiters::Waiters;
 use crate::word::{Mode, Released};
+use pagetier_devio::Owner;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::FrameId;
 use parking_lot::Mutex;
@@ -37,6 +38,9 @@ pub(crate) struct Frames {
     count: AtomicUsize,
     /// Signals that a frame became free or evictable, or that a write ended.
     pub(crate) freed: Notify,
+    /// The process whose pool this is. A forked process has copies of the latches and of locks that a thread
+    /// may hold which does not exist there, and no pages.
+    pub(crate) owner: Owner,
 }
 
 impl Frames {
@@ -59,6 +63,7 @@ impl Frames {
             given_up: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
             freed: Notify::new(),
+            owner: Owner::here(),
         };
         this.add(count)?;
         Ok(this)
@@ -145,6 +150,9 @@ impl Frames {
 
     #[cold]
     fn after_release(&self, frame: FrameId, after: Released) {
+        if !self.owner.is_here() {
+            return;
+        }
         if after.free {
             self.recycle(frame);
         } else if after.wake {

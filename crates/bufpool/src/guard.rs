@@ -181,7 +181,8 @@ impl<P: Held> DerefMut for Guard<P, true> {
 
 impl<P: Held, const EXCLUSIVE: bool> Drop for Guard<P, EXCLUSIVE> {
     fn drop(&mut self) {
-        if EXCLUSIVE && self.passed_on {
+        // In a forked process, the locks of the way back may be held for ever.
+        if EXCLUSIVE && self.passed_on || !self.pool.frames.owner.is_here() {
             return;
         }
         self.publish();

@@ -88,6 +88,13 @@ impl<T: Tier> Inner<T> {
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
+    /// Refuses a forked process.
+    #[inline]
+    pub(crate) fn here(&self) -> Result<(), PoolError> {
+        let owner = &self.frames.owner;
+        if owner.is_here() { Ok(()) } else { Err(PoolError::Forked { opened_by: owner.pid() }) }
+    }
+
     /// The parameters for the pool's present size.
     pub(crate) fn params(&self) -> PoolParams {
         *self.sized.read()

@@ -45,7 +45,9 @@ pub use ahead::Scan;
 pub use exhausted::Exhausted;
 pub use guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 pub use look::InMemory;
-pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
+pub use params::{
+    FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams, PoolStats,
+};
 pub use pool::Pool;
 pub use sample_channel::Recorded;
 pub use sampler::SampleSink;

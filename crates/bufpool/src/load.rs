@@ -27,6 +27,9 @@ impl<T: Tier> Inner<T> {
     /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
     #[inline]
     pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<FrameId> {
+        if !self.frames.owner.is_here() {
+            return None;
+        }
         let frame = self.frames.table.find(&self.frames.all, page)?;
         if self.frames.at(frame).word.try_latch(mode) != Attempt::Latched {
             return None;
@@ -63,6 +66,7 @@ impl<T: Tier> Inner<T> {
     /// Waits for the latch, or loads the page.
     #[cold]
     pub(crate) async fn get_cold(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
+        self.here()?;
         loop {
             if let Some(frame) = self.latch_resident(page, mode).await? {
                 if self.hits.note(frame, mode == Mode::Exclusive) {

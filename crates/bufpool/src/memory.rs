@@ -39,6 +39,16 @@ impl Space {
         Ok(Self { base, reserved, bytes: AtomicUsize::new(0) })
     }
 
+    /// Makes the memory read as zeroes in a forked process. Otherwise a fork would copy the page tables of
+    /// all of it and make both processes copy what either writes, and a read in flight could end in the wrong
+    /// copy.
+    pub(crate) fn wipe_on_fork(&self) {
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and merely fails on
+        // a kernel without it.
+        let _ =
+            unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.reserved, Advice::LinuxWipeOnFork) };
+    }
+
     /// Turns the first `bytes` into memory; new memory is zero.
     pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
         if bytes > self.reserved {

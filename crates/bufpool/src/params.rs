@@ -39,8 +39,12 @@ pub struct PoolParams {
     pub cleaner_sleeps: bool,
 }
 
-/// The memory per frame besides its page, in bytes: its metadata and its entry in the page table.
-pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 16;
+/// The memory per frame besides its page, in bytes: its metadata, its place in the list of free frames, and
+/// at most four heads of chains in the page table.
+pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 4 + 16;
+
+/// The memory of a pool of any size, in bytes: hit buffers, and the locks of the page table.
+pub const POOL_OVERHEAD_BYTES: usize = 8 << 10;
 
 /// The minimum number of frames: a few guards held at once, and one frame to load into.
 pub const FRAMES_MIN: usize = 16;
@@ -70,7 +74,7 @@ impl PoolParams {
     #[must_use]
     pub fn for_budget(bytes: u64, page_size: PageSize, policy_bytes: usize) -> Self {
         let per_frame = (page_size.bytes() + FRAME_OVERHEAD_BYTES + policy_bytes) as u64;
-        let mut frames = (bytes / per_frame) as usize;
+        let mut frames = usize::try_from(bytes / per_frame).unwrap_or(usize::MAX);
         while frames > 0 && Self::bytes_for(frames, page_size, policy_bytes) > bytes {
             let over = Self::bytes_for(frames, page_size, policy_bytes) - bytes;
             frames = frames.saturating_sub((over / per_frame).max(1) as usize);
@@ -100,9 +104,18 @@ impl PoolParams {
     /// The memory of a pool of `frames` frames, in bytes.
     #[must_use]
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {
-        let pages = (frames + staging_for(frames)) * page_size.bytes();
+        let pages = frames.saturating_add(staging_for(frames)).saturating_mul(page_size.bytes());
+        let rest = frames.saturating_mul(FRAME_OVERHEAD_BYTES + policy_bytes);
         let unwritten = crate::unwritten::bytes_for(frames);
-        (pages + frames * (FRAME_OVERHEAD_BYTES + policy_bytes) + unwritten) as u64
+        pages.saturating_add(rest).saturating_add(unwritten).saturating_add(POOL_OVERHEAD_BYTES) as u64
+    }
+
+    /// The memory of the machine, in bytes, swap included: no larger pool can work.
+    #[must_use]
+    pub fn machine_bytes() -> u64 {
+        let system = rustix::system::sysinfo();
+        let units = u128::from(system.totalram) + u128::from(system.totalswap);
+        u64::try_from(units * u128::from(system.mem_unit)).unwrap_or(u64::MAX)
     }
 
     /// The bytes of a page that the embedder can use.
@@ -176,6 +189,14 @@ pub enum PoolError {
         waited: Duration,
         /// Why no frame became free.
         why: Box<Exhausted>,
+    },
+    /// This process was forked from the one that opened the pool.
+    #[error(
+        "process {opened_by} opened the store, from which this process was forked; open it after the fork"
+    )]
+    Forked {
+        /// The id of the process that opened the pool.
+        opened_by: u32,
     },
     /// The pool was shut down.
     #[error("the pool is closed")]
@@ -268,7 +289,9 @@ mod tests {
         let bytes = |frames, policy| PoolParams::bytes_for(frames, PageSize::MIN, policy);
         for frames in [16, 1000] {
             let pages = (frames + staging_for(frames)) * PageSize::MIN.bytes();
-            assert_eq!(bytes(frames, 0), (pages + frames * FRAME_OVERHEAD_BYTES) as u64);
+            let rest = frames * FRAME_OVERHEAD_BYTES + crate::unwritten::bytes_for(frames);
+            let all = pages + rest + POOL_OVERHEAD_BYTES;
+            assert_eq!(bytes(frames, 0), all as u64);
             assert_eq!(bytes(frames, 24), bytes(frames, 0) + 24 * frames as u64);
         }
     }

@@ -117,6 +117,7 @@ impl<T: Tier> Pool<T> {
     /// No frame becomes available.
     pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         let inner = &self.inner;
+        inner.here()?;
         inner.note(page, true, false);
         loop {
             // Read-ahead may have loaded the page, or may be about to learn that it does not exist.
@@ -168,6 +169,7 @@ impl<T: Tier> Pool<T> {
     /// The pool is closing.
     pub async fn discard(&self, page: PageId) -> Result<(), PoolError> {
         let inner = &self.inner;
+        inner.here()?;
         loop {
             if inner.closing.load(Ordering::Acquire) {
                 return Err(PoolError::Closed);

@@ -146,6 +146,28 @@ pub enum DeviceErrorKind {
     /// The device vanished (ENODEV, ENXIO, or the backend has stopped).
     #[error("the device is gone")]
     Gone,
+    /// No thread can be started to carry out the operation: the limit of threads or memory is reached. A
+    /// later operation tries again.
+    #[error(
+        "no thread can be started for its I/O ({0}); raise the limit of threads (ulimit -u, or TasksMax= in \
+         the unit)"
+    )]
+    NoThread(#[source] Arc<std::io::Error>),
+    /// This process may not have a file of that size (RLIMIT_FSIZE).
+    #[error(
+        "a file of this process may not exceed {max_bytes} bytes; raise the limit of file sizes (ulimit -f, or \
+         LimitFSIZE= in the unit)"
+    )]
+    FileSizeLimit {
+        /// The limit, in bytes.
+        max_bytes: u64,
+    },
+    /// This process was forked from the one that opened the device, whose threads and locks it does not have.
+    #[error("process {opened_by} opened it, from which this process was forked; open it after the fork")]
+    Forked {
+        /// The id of the process that opened the device.
+        opened_by: u32,
+    },
     /// The store that the operation belongs to was closed or dropped before it started.
     #[error("the store was closed or dropped")]
     Closed,

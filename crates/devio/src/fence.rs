@@ -5,7 +5,7 @@ use crate::device::IoBufs;
 use crate::spans::Operation;
 use crate::{
     DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
-    Occupancy, RecentCosts, SharedDevice,
+    Occupancy, Owner, RecentCosts, SharedDevice,
 };
 use parking_lot::RwLock;
 use std::future::ready;
@@ -16,13 +16,16 @@ use std::sync::Arc;
 ///
 /// Once [`Fence::close`] has returned, no device behind the fence starts another operation for this opening:
 /// each fails with [`DeviceErrorKind::Closed`]. Operations in flight continue; [`Device::occupancy`] counts
-/// them.
+/// them. In a process forked from the one that made it, the fence is closed.
 #[derive(Clone, Debug)]
-pub struct Fence(Arc<RwLock<bool>>);
+pub struct Fence {
+    open: Arc<RwLock<bool>>,
+    owner: Owner,
+}
 
 impl Default for Fence {
     fn default() -> Self {
-        Self(Arc::new(RwLock::new(true)))
+        Self { open: Arc::new(RwLock::new(true)), owner: Owner::here() }
     }
 }
 
@@ -36,14 +39,20 @@ impl Fence {
     /// Revokes the right. Waits for other threads that are in the act of starting an operation, but not for
     /// operations in flight.
     pub fn close(&self) {
-        *self.0.write() = false;
+        // In a forked process a thread that does not exist there may hold the lock.
+        if self.owner.is_here() {
+            *self.open.write() = false;
+        }
     }
 
     /// Runs `act` if the fence is open, and delays [`Fence::close`] until `act` returns. For work other than
     /// device operations; `act` must not close the fence.
     pub fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        if !self.owner.is_here() {
+            return None;
+        }
         // A caller further up the stack may hold the lock while another thread waits to close the fence.
-        let open = self.0.read_recursive();
+        let open = self.open.read_recursive();
         open.then(act)
     }
 }
@@ -57,7 +66,9 @@ struct FencedDevice {
 
 impl FencedDevice {
     fn closed(&self, op: IoOp, offset: u64, len: u64) -> DeviceError {
-        Spot { op, offset, len }.error(&Arc::from(self.inner.name()), DeviceErrorKind::Closed)
+        let owner = &self.fence.owner;
+        let kind = if owner.is_here() { DeviceErrorKind::Closed } else { owner.refusal() };
+        Spot { op, offset, len }.error(&Arc::from(self.inner.name()), kind)
     }
 
     fn operation(&self, op: IoOp, class: IoClass, offset: u64, bytes: u64) -> Operation<'_> {

@@ -2,12 +2,13 @@
 
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
+use crate::limits::check_file_bytes;
 use crate::meter::Meter;
 use crate::ticket::Ticket;
 use crate::transfer::{Step, Transfer, kind_of};
 use crate::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBuf, IoClass,
-    IoFuture, IoOp, Occupancy, RecentCosts,
+    IoFuture, IoOp, Kept, Occupancy, Owner, RecentCosts,
 };
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, ftruncate, seek};
 use rustix::io::{Errno, pread};
@@ -20,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Issues the transfers of a file to the kernel.
 pub(crate) trait Issuer: Send + Sync + Debug + 'static {
-    const NAME: &'static str;
+    /// See [`Device::backend`].
+    fn backend(&self) -> &'static str;
 
     fn file(&self) -> &RawFile;
 
@@ -50,9 +52,14 @@ impl<I: Issuer> FileDevice<I> {
         }
     }
 
-    fn unbuffered(&self, transfer: Transfer) -> DoneFuture {
-        let ticket = self.0.start(transfer);
-        Box::pin(async move { ticket.await.result })
+    fn unbuffered(&self, transfer: Result<Transfer, DeviceError>) -> DoneFuture {
+        match transfer {
+            Ok(transfer) => {
+                let ticket = self.0.start(transfer);
+                Box::pin(async move { ticket.await.result })
+            }
+            Err(error) => Box::pin(ready(Err(error))),
+        }
     }
 }
 
@@ -70,10 +77,7 @@ impl<I: Issuer> Device for FileDevice<I> {
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
-        match self.0.file().prepare_discard(offset, len) {
-            Ok(transfer) => self.unbuffered(transfer),
-            Err(error) => Box::pin(ready(Err(error))),
-        }
+        self.unbuffered(self.0.file().prepare_discard(offset, len))
     }
 
     fn occupancy(&self) -> &Occupancy {
@@ -84,16 +88,13 @@ impl<I: Issuer> Device for FileDevice<I> {
         self.0.file().alignment
     }
 
-    fn backend(&self) -> &'static str {
-        I::NAME
-    }
-
     fn name(&self) -> &str {
         &self.0.file().meter.name
     }
 
     delegate! { self => self.0;
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
+        fn backend() -> &'static str;
     }
 
     delegate! { self => self.0.file();
@@ -118,11 +119,28 @@ pub(crate) struct RawFile {
     alignment: usize,
     block_device: bool,
     size: AtomicU64,
+    pub(crate) owner: Owner,
+    /// See [`OpenOptions::kept`](crate::OpenOptions::kept). Dropped after the descriptor.
+    pub(crate) kept: Option<Kept>,
 }
 
 impl RawFile {
-    pub(crate) fn new(fd: OwnedFd, name: Arc<str>, alignment: usize, block_device: bool, size: u64) -> Self {
-        Self { fd, meter: Meter::new(name), alignment, block_device, size: AtomicU64::new(size) }
+    pub(crate) fn new(
+        fd: OwnedFd,
+        name: Arc<str>,
+        alignment: usize,
+        block_device: bool,
+        size: u64,
+        kept: Option<Kept>,
+    ) -> Self {
+        let (meter, size) = (Meter::new(name), AtomicU64::new(size));
+        Self { fd, meter, alignment, block_device, size, owner: Owner::here(), kept }
+    }
+
+    /// Refuses a process that was forked from the one that opened the file, before any lock is taken: a
+    /// thread that does not exist there may hold it.
+    fn admit(&self, spot: Spot) -> Result<(), DeviceError> {
+        if self.owner.is_here() { Ok(()) } else { Err(spot.error(&self.meter.name, self.owner.refusal())) }
     }
 
     fn size(&self) -> u64 {
@@ -132,6 +150,9 @@ impl RawFile {
     /// Prepares a read or write to be issued; returns its completion instead if it is refused.
     fn prepare(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> Result<Transfer, Completion> {
         let spot = Spot { op, offset, len: total_len(&bufs) };
+        if let Err(error) = self.admit(spot) {
+            return Err(Completion { bufs, result: Err(error) });
+        }
         match check(offset, &bufs, self.alignment, self.size()) {
             Ok(()) if spot.len == 0 => Err(Completion { bufs, result: Ok(()) }),
             Ok(()) => Ok(self.begin(spot, class, bufs)),
@@ -140,13 +161,16 @@ impl RawFile {
     }
 
     /// Prepares a flush.
-    fn prepare_flush(&self, class: IoClass) -> Transfer {
-        self.begin(Spot { op: IoOp::Flush, offset: 0, len: 0 }, class, IoBufs::new())
+    fn prepare_flush(&self, class: IoClass) -> Result<Transfer, DeviceError> {
+        let spot = Spot { op: IoOp::Flush, offset: 0, len: 0 };
+        self.admit(spot)?;
+        Ok(self.begin(spot, class, IoBufs::new()))
     }
 
     /// Prepares a discard to be issued.
     fn prepare_discard(&self, offset: u64, len: u64) -> Result<Transfer, DeviceError> {
         let spot = Spot { op: IoOp::Discard, offset, len };
+        self.admit(spot)?;
         let aligned = (offset | len) & (self.alignment as u64 - 1) == 0;
         let fits = check_range(offset, len, self.size());
         match if aligned { fits } else { Err(DeviceErrorKind::Misaligned { required: self.alignment }) } {
@@ -204,13 +228,15 @@ impl RawFile {
         if bytes <= size {
             return Ok(());
         }
+        let spot = Spot { op: IoOp::Grow, offset: size, len: bytes - size };
+        self.admit(spot)?;
         let result = if self.block_device { Err(DeviceErrorKind::NoSpace) } else { self.extend(size, bytes) };
         match result {
             Ok(()) => {
                 self.size.fetch_max(bytes, Ordering::AcqRel);
                 Ok(())
             }
-            Err(kind) => Err(self.meter.fail(Spot { op: IoOp::Grow, offset: size, len: bytes - size }, kind)),
+            Err(kind) => Err(self.meter.fail(spot, kind)),
         }
     }
 
@@ -242,6 +268,7 @@ impl RawFile {
     }
 
     fn extend(&self, from: u64, to: u64) -> Result<(), DeviceErrorKind> {
+        check_file_bytes(to)?;
         // A reservation that cannot succeed would take all that is left, and for a moment fail every other
         // write to the file system.
         if fstatvfs(&self.fd).is_ok_and(|room| to - from > room.f_bfree.saturating_mul(room.f_frsize)) {

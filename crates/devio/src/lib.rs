@@ -24,12 +24,14 @@ mod fence;
 mod file;
 mod histogram;
 mod image;
+mod limits;
 mod memory;
 mod meter;
 mod metered;
 mod occupancy;
 mod open;
 mod overlay;
+mod owner;
 mod queue;
 mod recent;
 mod recorder;
@@ -58,11 +60,13 @@ pub use device::{
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;
+pub use limits::{check_file_bytes, file_bytes_max};
 pub use memory::{Memory, MemoryDevice};
 pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
 pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file, open_file_at, overwrite_in_place};
 pub use overlay::{Overlay, OverlayDevice};
+pub use owner::Owner;
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};

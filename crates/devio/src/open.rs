@@ -2,10 +2,11 @@
 
 use crate::check::Spot;
 use crate::file::{FileDevice, RawFile};
+use crate::limits::check_file_bytes;
 use crate::threads::ThreadPool;
 use crate::uring::Uring;
 use crate::uring_reap::Reap;
-use crate::{DeviceError, DeviceErrorKind, IoOp, SharedDevice};
+use crate::{DeviceError, DeviceErrorKind, IoOp, Kept, SharedDevice};
 use rustix::fs::{CWD, FileType, IFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::fmt;
@@ -58,6 +59,9 @@ pub struct OpenOptions {
     pub reap: Reap,
     /// The maximum number of threads of the thread-pool backend, which starts them as needed. Default: 16.
     pub threads: u32,
+    /// What the device keeps until every descriptor of it is closed, which a runtime's task may do some time
+    /// after the device was dropped. Default: nothing.
+    pub kept: Option<Kept>,
 }
 
 impl Default for OpenOptions {
@@ -70,6 +74,7 @@ impl Default for OpenOptions {
             queue_depth: 128,
             reap: Reap::default(),
             threads: 16,
+            kept: None,
         }
     }
 }
@@ -185,7 +190,12 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
              into an empty file that was created with `chattr +C`"
         );
     }
-    let file = RawFile::new(fd, Arc::from(path.name), alignment, block_device, size);
+    if !options.read_only && !block_device {
+        // A write to a file beyond the limit would end the process, even where the file exists already.
+        check_file_bytes(size).map_err(|kind| format!("{path}: it has {size} bytes: {kind}"))?;
+    }
+    let kept = options.kept.clone();
+    let file = Arc::new(RawFile::new(fd, Arc::from(path.name), alignment, block_device, size, kept));
     let (device, backend, fallback) = serve(file, options)?;
     Ok(Opened { device, backend, direct, block_device, created, fallback })
 }
@@ -295,14 +305,14 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
 /// The device, its backend, and why it does not use io_uring although it was asked to.
 type Served = (SharedDevice, Backend, Option<String>);
 
-fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
+fn serve(file: Arc<RawFile>, options: &OpenOptions) -> Result<Served, String> {
     let threads = |file| Arc::new(FileDevice(ThreadPool::new(file, options.threads))) as SharedDevice;
     if options.backend == Backend::Threads {
         return Ok((threads(file), Backend::Threads, None));
     }
-    let (file, error) = match Uring::new(file, options.queue_depth, options.reap) {
+    let error = match Uring::new(&file, options) {
         Ok(uring) => return Ok((Arc::new(FileDevice(uring)), Backend::Uring, None)),
-        Err(failed) => *failed,
+        Err(error) => error,
     };
     let why = why_no_uring(&error);
     if options.backend == Backend::Uring {
@@ -324,6 +334,7 @@ fn why_no_uring(error: &io::Error) -> String {
         Some(libc::ENOMEM) => {
             "the limit of locked memory is too low; raise it (ulimit -l, or LimitMEMLOCK= in the unit)"
         }
+        Some(libc::EAGAIN) => "no thread can be started; raise the limit of threads (ulimit -u)",
         Some(libc::EMFILE | libc::ENFILE) => "too many open files; raise the limit (ulimit -n)",
         _ if error.kind() == io::ErrorKind::Unsupported => {
             "the kernel's io_uring is too old; use Linux 5.11 or later"
@@ -344,6 +355,7 @@ mod tests {
             (libc::EPERM, "io_uring_disabled"),
             (libc::ENOMEM, "ulimit -l"),
             (libc::EMFILE, "ulimit -n"),
+            (libc::EAGAIN, "ulimit -u"),
         ];
         for (errno, word) in cases {
             let why = why_no_uring(&io::Error::from_raw_os_error(errno));

@@ -121,9 +121,9 @@ impl Recorder {
 
     pub(crate) fn failed(&self, kind: &DeviceErrorKind) {
         let at = match kind {
-            DeviceErrorKind::Io(_) => 0,
-            DeviceErrorKind::NoSpace => 1,
-            DeviceErrorKind::Gone | DeviceErrorKind::Closed => 2,
+            DeviceErrorKind::Io(_) | DeviceErrorKind::NoThread(_) => 0,
+            DeviceErrorKind::NoSpace | DeviceErrorKind::FileSizeLimit { .. } => 1,
+            DeviceErrorKind::Gone | DeviceErrorKind::Closed | DeviceErrorKind::Forked { .. } => 2,
             DeviceErrorKind::UnexpectedEof { .. } => 3,
             DeviceErrorKind::Misaligned { .. } => 4,
             DeviceErrorKind::Unusable(_) => 5,

@@ -86,9 +86,11 @@ impl ClassStats {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ErrorCounts {
-    /// [`DeviceErrorKind::Io`](crate::DeviceErrorKind::Io).
+    /// [`DeviceErrorKind::Io`](crate::DeviceErrorKind::Io) and
+    /// [`DeviceErrorKind::NoThread`](crate::DeviceErrorKind::NoThread).
     pub io: u64,
-    /// [`DeviceErrorKind::NoSpace`](crate::DeviceErrorKind::NoSpace).
+    /// [`DeviceErrorKind::NoSpace`](crate::DeviceErrorKind::NoSpace) and
+    /// [`DeviceErrorKind::FileSizeLimit`](crate::DeviceErrorKind::FileSizeLimit).
     pub no_space: u64,
     /// [`DeviceErrorKind::Gone`](crate::DeviceErrorKind::Gone).
     pub gone: u64,

@@ -12,7 +12,7 @@ use crate::{Completion, DeviceErrorKind, IoOp};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{preadv, pwritev};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -23,7 +23,7 @@ pub(crate) struct ThreadPool(Arc<Workers>);
 /// What the threads share.
 #[derive(Debug)]
 struct Workers {
-    file: RawFile,
+    file: Arc<RawFile>,
     threads_max: usize,
     jobs: Mutex<Jobs>,
     work: Condvar,
@@ -38,9 +38,10 @@ struct Jobs {
     closing: bool,
 }
 
-struct Job {
-    transfer: Transfer,
-    promise: Promise<Completion>,
+/// An operation that waits for a thread.
+pub(crate) struct Job {
+    pub(crate) transfer: Transfer,
+    pub(crate) promise: Promise<Completion>,
 }
 
 impl std::fmt::Debug for Job {
@@ -50,24 +51,51 @@ impl std::fmt::Debug for Job {
 }
 
 impl ThreadPool {
-    pub(crate) fn new(file: RawFile, threads_max: u32) -> Self {
+    pub(crate) fn new(file: Arc<RawFile>, threads_max: u32) -> Self {
         let threads_max = threads_max.clamp(1, 256) as usize;
         Self(Arc::new(Workers { file, threads_max, jobs: Mutex::default(), work: Condvar::new() }))
     }
 
-    fn spawn(&self, jobs: &mut Jobs) {
-        let workers = Arc::clone(&self.0);
-        match std::thread::Builder::new().name("pagetier-io".into()).spawn(move || workers.serve()) {
-            Ok(thread) => jobs.threads.push(thread),
-            Err(error) => {
-                tracing::warn!(device = %self.0.file.meter.name, %error, "cannot start an I/O thread")
-            }
+    /// Adds `job`. If there is no thread and none can be started, everything that waits fails: a later
+    /// operation tries again.
+    pub(crate) fn enqueue(&self, job: Job) {
+        let mut jobs = self.0.jobs.lock();
+        jobs.queue.push(job.transfer.class, job);
+        jobs.waiting += 1;
+        let mut refused = None;
+        if jobs.idle < jobs.waiting && jobs.threads.len() < self.0.threads_max {
+            refused = self.spawn(&mut jobs).err().filter(|_| jobs.threads.is_empty());
         }
+        let Some(error) = refused else {
+            drop(jobs);
+            self.0.work.notify_one();
+            return;
+        };
+        let failed: Vec<Job> = std::iter::from_fn(|| jobs.queue.pop()).collect();
+        jobs.waiting = 0;
+        // A completion may drop the device's last handle, which takes the lock.
+        drop(jobs);
+        let error = Arc::new(error);
+        for Job { transfer, promise } in failed {
+            let kind = DeviceErrorKind::NoThread(Arc::clone(&error));
+            promise.complete(self.0.file.finish(transfer, Err(kind)));
+        }
+    }
+
+    fn spawn(&self, jobs: &mut Jobs) -> io::Result<()> {
+        let workers = Arc::clone(&self.0);
+        let started = std::thread::Builder::new().name("pagetier-io".into()).spawn(move || workers.serve());
+        jobs.threads.push(started.inspect_err(|error| {
+            tracing::warn!(device = %self.0.file.meter.name, %error, "cannot start an I/O thread");
+        })?);
+        Ok(())
     }
 }
 
 impl Issuer for ThreadPool {
-    const NAME: &'static str = "threads";
+    fn backend(&self) -> &'static str {
+        "threads"
+    }
 
     fn file(&self) -> &RawFile {
         &self.0.file
@@ -75,23 +103,7 @@ impl Issuer for ThreadPool {
 
     fn start(&self, transfer: Transfer) -> Ticket<Completion> {
         let (promise, ticket) = ticket();
-        let class = transfer.class;
-        let mut jobs = self.0.jobs.lock();
-        jobs.queue.push(class, Job { transfer, promise });
-        jobs.waiting += 1;
-        if jobs.idle < jobs.waiting && jobs.threads.len() < self.0.threads_max {
-            self.spawn(&mut jobs);
-        }
-        if jobs.threads.is_empty() {
-            // No thread could be started: fail all waiting operations.
-            while let Some(job) = jobs.queue.pop() {
-                jobs.waiting -= 1;
-                let completion = self.0.file.finish(job.transfer, Err(DeviceErrorKind::Gone));
-                job.promise.complete(completion);
-            }
-        }
-        drop(jobs);
-        self.0.work.notify_one();
+        self.enqueue(Job { transfer, promise });
         ticket
     }
 }
@@ -160,6 +172,11 @@ impl Workers {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
+        if !self.0.file.owner.is_here() {
+            // The threads, and what they were doing, exist in the parent process alone.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         let threads = {
             let mut jobs = self.0.jobs.lock();
             jobs.closing = true;

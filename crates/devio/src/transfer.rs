@@ -25,6 +25,7 @@ pub(crate) const BYTES_MAX: usize = 1 << 30;
 enum Meaning {
     Retry(RetryReason),
     NoSpace,
+    TooLarge,
     Gone,
     Unsupported,
     Io,
@@ -37,7 +38,7 @@ const MEANINGS: [(i32, Meaning); 11] = [
     (libc::ECANCELED, Meaning::Retry(RetryReason::Cancelled)),
     (libc::ENOSPC, Meaning::NoSpace),
     (libc::EDQUOT, Meaning::NoSpace),
-    (libc::EFBIG, Meaning::NoSpace),
+    (libc::EFBIG, Meaning::TooLarge),
     (libc::ENODEV, Meaning::Gone),
     (libc::ENXIO, Meaning::Gone),
     (libc::ENOMEDIUM, Meaning::Gone),
@@ -52,6 +53,11 @@ fn meaning(errno: i32) -> Meaning {
 pub(crate) fn kind_of(errno: i32) -> DeviceErrorKind {
     match meaning(errno) {
         Meaning::NoSpace => DeviceErrorKind::NoSpace,
+        Meaning::TooLarge => match crate::file_bytes_max() {
+            Some(max_bytes) => DeviceErrorKind::FileSizeLimit { max_bytes },
+            // The file system's own limit.
+            None => DeviceErrorKind::NoSpace,
+        },
         Meaning::Gone => DeviceErrorKind::Gone,
         _ => DeviceErrorKind::Io(Arc::new(io::Error::from_raw_os_error(errno))),
     }
@@ -81,6 +87,11 @@ pub(crate) struct Transfer {
 impl Transfer {
     pub(crate) fn new(spot: Spot, class: IoClass, bufs: IoBufs, began_ns: u64, in_flight: InFlight) -> Self {
         Self { spot, class, bufs, began_ns, done: 0, retries: 0, _in_flight: in_flight }
+    }
+
+    /// Allows as many retries as at the beginning, for another way to carry out the rest.
+    pub(crate) fn begin_anew(&mut self) {
+        self.retries = 0;
     }
 
     /// The offset at which the rest starts.

@@ -25,20 +25,25 @@
 //! most `queue_depth` operations; others wait in order of class, and the reaper submits them as slots become
 //! free. The backlog holds callers' buffers, so the callers' memory bounds it.
 //!
-//! **End.** Dropping the device waits until all outstanding operations are finished. If the kernel refuses
-//! the ring for good (which should not happen), waiting tasks get [`DeviceErrorKind::Gone`] without their
-//! buffers, which are leaked: the kernel may still write to them.
+//! **Refusals.** The kernel may refuse to take operations for a while (no memory for a request, completions
+//! to be reaped first): the reaper tries again for up to a minute. If that does not help, or the ring cannot
+//! be used any more, for example because a filter of system calls was installed meanwhile, a pool of threads
+//! takes over. What the kernel has taken still completes, and everything else goes to the threads, so no
+//! operation is lost, and none is carried out twice.
+//!
+//! **End.** Dropping the device waits until all outstanding operations are finished. A process forked from
+//! the one that opened the device shares its ring, and leaves it alone.
 //!
 //! **Locking.** Submitters and the reaper take the lock on the operations; promises are completed after its
 //! release. The reaping lock (`uring_reap`) comes before it.
 
-use crate::Completion;
 use crate::file::{Issuer, RawFile};
 use crate::ticket::Ticket;
 use crate::transfer::Transfer;
 use crate::uring_core::{Pass, UringCore};
-use crate::uring_reap::{Reap, Reaping};
+use crate::uring_reap::Reaping;
 use crate::uring_ring::Ring;
+use crate::{Completion, OpenOptions};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -51,26 +56,27 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// Serves `file`, or returns it with the reason why io_uring cannot.
-    pub(crate) fn new(file: RawFile, depth: u32, reap: Reap) -> Result<Self, Box<(RawFile, io::Error)>> {
-        let depth = depth.clamp(1, 4096);
-        let ring = match Ring::new(depth, &file) {
-            Ok(ring) => ring,
-            Err(error) => return Err(Box::new((file, error))),
-        };
-        let core = Arc::new(UringCore::new(ring, file, depth));
-        match Reaping::start(&core, Pass::new(), reap) {
-            Ok(reaping) => Ok(Self { core, reaping }),
-            Err(error) => match Arc::try_unwrap(core) {
-                Ok(UringCore { file, .. }) => Err(Box::new((file, error))),
-                Err(_) => unreachable!("what held the other handle was dropped with the failed start"),
-            },
-        }
+    /// Serves `file`, or returns the reason why io_uring cannot.
+    pub(crate) fn new(file: &Arc<RawFile>, options: &OpenOptions) -> io::Result<Self> {
+        let depth = options.queue_depth.clamp(1, 4096);
+        let ring = Ring::new(depth, file)?;
+        let core = Arc::new(UringCore::new(ring, Arc::clone(file), depth, options.threads));
+        let reaping = Reaping::start(&core, Pass::new(), options.reap)?;
+        Ok(Self { core, reaping })
+    }
+}
+
+#[cfg(test)]
+impl Uring {
+    pub(crate) fn refused(&self) -> &crate::uring_ring::Refused {
+        &self.core.ring.refused
     }
 }
 
 impl Issuer for Uring {
-    const NAME: &'static str = "uring";
+    fn backend(&self) -> &'static str {
+        if self.core.is_usable() { "uring" } else { "threads" }
+    }
 
     fn file(&self) -> &RawFile {
         &self.core.file
@@ -87,7 +93,14 @@ impl Issuer for Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        self.core.close(false);
+        if !self.core.file.owner.is_here() {
+            // The ring, its reaper and the operations in flight belong to the parent process. The ring's
+            // memory is not even mapped here.
+            std::mem::forget(Arc::clone(&self.core));
+            self.reaping.leak();
+            return;
+        }
+        self.core.close();
         self.reaping.end(&self.core);
     }
 }

@@ -2,24 +2,69 @@
 
 use crate::file::RawFile;
 use crate::queue::RankQueue;
+use crate::threads::{Job, ThreadPool};
 use crate::ticket::{Promise, Ticket, ticket};
 use crate::transfer::Transfer;
 use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
 use crate::{Completion, DeviceErrorKind, IoOp};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
 use std::io;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The number of consecutive refused waits after which the ring is given up (the pauses between them add up
-/// to several seconds).
-const REFUSALS_MAX: u32 = 200;
+/// What it means that the kernel refuses a call on the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// Repeat the call.
+    Interrupted,
+    /// Repeat the call later: the cause passes.
+    Temporary,
+    /// No further call will succeed.
+    Final,
+}
+
+/// The refusals of `io_uring_enter` that are not final. A final one is, for example, EPERM or ENOSYS after
+/// the process has installed a filter of system calls, or EBADF after it has closed descriptors that are not
+/// its.
+const REFUSALS: [(i32, Refusal); 5] = [
+    (libc::EINTR, Refusal::Interrupted),
+    // No memory for a request.
+    (libc::EAGAIN, Refusal::Temporary),
+    (libc::ENOMEM, Refusal::Temporary),
+    (libc::ENOBUFS, Refusal::Temporary),
+    // Completions must be reaped first.
+    (libc::EBUSY, Refusal::Temporary),
+];
+
+fn refusal(error: &io::Error) -> Refusal {
+    let of = |(errno, _): &&(i32, Refusal)| error.raw_os_error() == Some(*errno);
+    REFUSALS.iter().find(of).map_or(Refusal::Final, |(_, refusal)| *refusal)
+}
+
+/// The longest pause between two attempts, in milliseconds. What the kernel has taken completes meanwhile.
+const PAUSE_MS_MAX: u32 = if cfg!(test) { 5 } else { 50 };
+
+/// The number of consecutive refusals (some five seconds) after which a warning names the cause; the next one
+/// follows after twice as many.
+const WARN_AFTER: u32 = 128;
+
+/// The number of consecutive refusals (a minute) after which the threads take over all the same: they need
+/// none of what the kernel lacks for a ring.
+const REFUSALS_MAX: u32 = 1200;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct UringCore {
     operations: Mutex<Operations>,
     pub(crate) ring: Ring,
-    pub(crate) file: RawFile,
+    /// Whether the ring may be called. A submission holds it shared, so that none is under way once it is
+    /// false.
+    usable: RwLock<bool>,
+    /// Serve the operations once the ring is unusable, and those for which the kernel has no thread.
+    threads: OnceLock<ThreadPool>,
+    threads_max: u32,
+    pub(crate) file: Arc<RawFile>,
 }
 
 struct Operations {
@@ -27,9 +72,21 @@ struct Operations {
     /// The kernel's operations, by slot.
     table: Vec<Option<Op>>,
     free: Vec<u32>,
+    /// The slots that were pushed and that the kernel may not have taken, in order.
+    pushed: VecDeque<u64>,
     backlog: RankQueue<Op>,
     closing: bool,
-    dead: bool,
+    /// Who takes new operations.
+    to: To,
+}
+
+#[derive(Clone, Debug)]
+enum To {
+    Ring,
+    /// The ring is unusable: see [`UringCore::threads`].
+    Threads,
+    /// There is no thread to reap completions.
+    None(Arc<io::Error>),
 }
 
 pub(crate) struct Op {
@@ -38,9 +95,17 @@ pub(crate) struct Op {
     promise: Promise<Completion>,
 }
 
-/// Operations to complete outside the lock, with their results; `None` for a read that was abandoned before
-/// it was issued.
-pub(crate) type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
+/// Operations to complete outside the lock.
+pub(crate) type Ended = Vec<(Op, End)>;
+
+/// How an operation leaves the ring.
+pub(crate) enum End {
+    Done(Result<(), DeviceErrorKind>),
+    /// A read that was abandoned before it was issued.
+    Abandoned,
+    /// Its rest is for the threads.
+    ToThreads,
+}
 
 /// The working memory of one reaping pass; its vectors are empty between passes.
 pub(crate) struct Pass {
@@ -60,16 +125,45 @@ impl Operations {
     /// Passes `op` to the kernel; returns it when no slot is free.
     fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
         let Some(slot) = self.free.pop() else { return Some(op) };
-        // SAFETY: the operation stays in the table until its completion is reaped (or is leaked when the ring
-        // is given up), and no other code touches its buffers there.
-        let pushed =
+        // SAFETY: the operation stays in the table until its completion is reaped, or until the kernel can no
+        // longer take its entry (`take_untaken`), and no other code touches its buffers there.
+        let untaken =
             unsafe { ring.push(&mut self.pusher, u64::from(slot), &mut op.transfer, &mut op.segments) };
-        if !pushed {
+        let Some(untaken) = untaken else {
             self.free.push(slot);
             return Some(op);
-        }
+        };
         self.table[slot as usize] = Some(op);
+        self.note_pushed(u64::from(slot), untaken);
         None
+    }
+
+    fn arm(&mut self, ring: &Ring) {
+        if let Some(untaken) = ring.arm(&mut self.pusher) {
+            self.note_pushed(WAKE, untaken);
+        }
+    }
+
+    fn note_pushed(&mut self, slot: u64, untaken: usize) {
+        self.pushed.push_back(slot);
+        while self.pushed.len() > untaken {
+            self.pushed.pop_front();
+        }
+    }
+
+    /// Removes the operations that the kernel has not taken. The caller has made the ring unusable: nothing
+    /// submits their entries any more.
+    fn take_untaken(&mut self, ring: &Ring) -> Vec<Op> {
+        let untaken = ring.untaken(&mut self.pusher).min(self.pushed.len());
+        let slots = self.pushed.split_off(self.pushed.len() - untaken);
+        let mut ops = Vec::new();
+        for slot in slots {
+            if let Some(op) = self.table.get_mut(slot as usize).and_then(Option::take) {
+                self.free.push(slot as u32);
+                ops.push(op);
+            }
+        }
+        ops
     }
 
     fn is_idle(&self) -> bool {
@@ -79,16 +173,18 @@ impl Operations {
 
 impl UringCore {
     /// At most `depth` operations are with the kernel at once.
-    pub(crate) fn new(ring: Ring, file: RawFile, depth: u32) -> Self {
+    pub(crate) fn new(ring: Ring, file: Arc<RawFile>, depth: u32, threads_max: u32) -> Self {
         let operations = Operations {
             pusher: Pusher::new(),
             table: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
+            pushed: VecDeque::new(),
             backlog: RankQueue::default(),
             closing: false,
-            dead: false,
+            to: To::Ring,
         };
-        Self { operations: Mutex::new(operations), ring, file }
+        let (operations, usable, threads) = (Mutex::new(operations), RwLock::new(true), OnceLock::new());
+        Self { operations, ring, usable, threads, threads_max, file }
     }
 
     pub(crate) fn start(&self, transfer: Transfer) -> Ticket<Completion> {
@@ -96,9 +192,14 @@ impl UringCore {
         let class = transfer.class;
         let op = Op { transfer, segments: Segments::default(), promise };
         let mut operations = self.operations.lock();
-        if operations.dead {
+        let end = match &operations.to {
+            To::Ring => None,
+            To::Threads => Some(End::ToThreads),
+            To::None(error) => Some(End::Done(Err(DeviceErrorKind::NoThread(Arc::clone(error))))),
+        };
+        if let Some(end) = end {
             drop(operations);
-            self.complete(op, Some(Err(DeviceErrorKind::Gone)));
+            self.complete(op, end);
             return ticket;
         }
         match operations.push(&self.ring, op) {
@@ -116,10 +217,14 @@ impl UringCore {
     /// Submits what is queued. Returns false if the kernel does not accept everything; the reaper then
     /// retries.
     fn submit(&self) -> bool {
+        let usable = self.usable.read();
+        if !*usable {
+            return true;
+        }
         loop {
             match self.ring.submit() {
                 Ok(_) => return true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if refusal(&error) == Refusal::Interrupted => {}
                 Err(error) => {
                     tracing::debug!(device = %self.file.meter.name, %error, "submission is deferred");
                     self.ring.wake();
@@ -129,20 +234,17 @@ impl UringCore {
         }
     }
 
-    /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap.
+    /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap. If
+    /// the ring becomes unusable, returns once everything that the kernel has taken is done.
     pub(crate) fn serve(&self, mut pass: Pass) {
-        let mut refusals = 0;
-        self.ring.arm(&mut self.operations.lock().pusher);
+        let mut refusals = 0_u32;
+        self.operations.lock().arm(&self.ring);
         loop {
-            match self.ring.wait(&pass.reaper) {
-                Ok(_) => refusals = 0,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            match self.wait(&pass) {
+                Ok(()) => refusals = 0,
                 Err(error) => {
-                    refusals += 1;
-                    if refusals > REFUSALS_MAX {
-                        return self.give_up(&error);
-                    }
-                    std::thread::park_timeout(Duration::from_millis(u64::from(refusals.min(50))));
+                    refusals = refusals.saturating_add(1);
+                    self.refused(&error, refusals);
                 }
             }
             let finished = self.reap(&mut pass);
@@ -151,6 +253,51 @@ impl UringCore {
                 return;
             }
         }
+    }
+
+    /// Submits what is queued, and waits until there is something to reap, but only for a moment if the ring
+    /// is unusable.
+    fn wait(&self, pass: &Pass) -> io::Result<()> {
+        // Not held during the wait: only this thread makes the ring unusable.
+        if !self.is_usable() {
+            std::thread::park_timeout(Duration::from_millis(1));
+            return Ok(());
+        }
+        match self.ring.wait(&pass.reaper) {
+            Err(error) if refusal(&error) != Refusal::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Pauses after a refusal that may pass; makes the ring unusable after another one, or too many.
+    #[cold]
+    fn refused(&self, error: &io::Error, refusals: u32) {
+        if refusal(error) == Refusal::Final || refusals >= REFUSALS_MAX {
+            return self.take_over(error);
+        }
+        if refusals >= WARN_AFTER && refusals.is_power_of_two() {
+            tracing::warn!(
+                device = %self.file.meter.name, %error, refusals,
+                "the kernel refuses I/O for lack of resources; trying again until it has them"
+            );
+        }
+        std::thread::park_timeout(Duration::from_millis(u64::from(refusals.min(PAUSE_MS_MAX))));
+    }
+
+    /// Leaves everything that the kernel has not taken, and all later operations, to a pool of threads.
+    #[cold]
+    fn take_over(&self, error: &io::Error) {
+        let device = &self.file.meter.name;
+        tracing::error!(%device, %error, "io_uring cannot be used any more; a pool of threads takes over");
+        // Waits for submissions under way. After this the kernel takes no further entry, so an operation that
+        // it has not taken by then is carried out by the threads alone.
+        *self.usable.write() = false;
+        let mut operations = self.operations.lock();
+        operations.to = To::Threads;
+        let mut left = operations.take_untaken(&self.ring);
+        left.extend(std::iter::from_fn(|| operations.backlog.pop()));
+        drop(operations);
+        left.into_iter().for_each(|op| self.complete(op, End::ToThreads));
     }
 
     /// Reaps what has completed so far; returns whether the device is closing and everything is done. Leaves
@@ -175,13 +322,21 @@ impl UringCore {
         }
     }
 
-    /// Refuses further operations; [`UringCore::serve`] returns once none is left.
-    pub(crate) fn close(&self, dead: bool) {
-        let mut operations = self.operations.lock();
-        operations.closing = true;
-        operations.dead |= dead;
-        drop(operations);
+    /// Whether the ring serves the operations.
+    pub(crate) fn is_usable(&self) -> bool {
+        *self.usable.read()
+    }
+
+    /// Ends the device: [`UringCore::serve`] returns once no operation is left.
+    pub(crate) fn close(&self) {
+        self.operations.lock().closing = true;
         self.ring.wake();
+    }
+
+    /// As [`UringCore::close`], and refuses further operations: no thread can be started to reap them.
+    pub(crate) fn refuse(&self, error: io::Error) {
+        self.operations.lock().to = To::None(Arc::new(error));
+        self.close();
     }
 
     /// Processes completions, and queues retries and the backlog; returns whether the device is closing and
@@ -191,7 +346,7 @@ impl UringCore {
         for (slot, result) in results.drain(..) {
             if slot == WAKE {
                 self.ring.awake();
-                self.ring.arm(&mut operations.pusher);
+                operations.arm(&self.ring);
             } else if let Some(op) = operations.table.get_mut(slot as usize).and_then(Option::take) {
                 operations.free.push(slot as u32);
                 self.digest_one(&mut operations, op, result, ended);
@@ -200,7 +355,7 @@ impl UringCore {
         while !operations.free.is_empty() {
             let Some(op) = operations.backlog.pop() else { break };
             if op.transfer.spot.op == IoOp::Read && op.promise.is_abandoned() {
-                ended.push((op, None));
+                ended.push((op, End::Abandoned));
                 continue;
             }
             if let Some(op) = operations.push(&self.ring, op) {
@@ -208,13 +363,19 @@ impl UringCore {
                 break;
             }
         }
-        operations.closing && operations.is_idle()
+        operations.is_idle() && (operations.closing || matches!(operations.to, To::Threads))
     }
 
     fn digest_one(&self, operations: &mut Operations, mut op: Op, result: i32, ended: &mut Ended) {
         let answer = u64::try_from(result).map_err(|_| -result);
         match self.file.answer(&mut op.transfer, answer) {
-            Some(result) => ended.push((op, Some(result))),
+            // Cancelled each time: the kernel has no thread for it, which it needs for a flush, for example.
+            Some(Err(_)) if answer == Err(libc::ECANCELED) => {
+                op.transfer.begin_anew();
+                ended.push((op, End::ToThreads));
+            }
+            Some(result) => ended.push((op, End::Done(result))),
+            None if matches!(operations.to, To::Threads) => ended.push((op, End::ToThreads)),
             None => {
                 if let Some(op) = operations.push(&self.ring, op) {
                     operations.backlog.push(op.transfer.class, op);
@@ -223,31 +384,17 @@ impl UringCore {
         }
     }
 
-    fn complete(&self, op: Op, result: Option<Result<(), DeviceErrorKind>>) {
+    fn complete(&self, op: Op, end: End) {
         let Op { transfer, promise, .. } = op;
-        promise.complete(match result {
-            Some(result) => self.file.finish(transfer, result),
-            None => self.file.abandon(transfer),
-        });
-    }
-
-    /// Gives up the ring: fails everything, and leaks the memory that the kernel may still write to.
-    #[cold]
-    fn give_up(&self, error: &io::Error) {
-        tracing::error!(device = %self.file.meter.name, %error, "io_uring has stopped working; the device is gone");
-        let mut operations = self.operations.lock();
-        operations.dead = true;
-        let with_kernel: Vec<Op> = operations.table.iter_mut().filter_map(Option::take).collect();
-        let waiting: Vec<Op> = std::iter::from_fn(|| operations.backlog.pop()).collect();
-        drop(operations);
-        for mut op in with_kernel {
-            std::mem::forget(std::mem::take(&mut op.transfer.bufs));
-            std::mem::forget(std::mem::take(&mut op.segments));
-            self.complete(op, Some(Err(DeviceErrorKind::Gone)));
-        }
-        for op in waiting {
-            self.complete(op, Some(Err(DeviceErrorKind::Gone)));
-        }
+        let completion = match end {
+            End::Done(result) => self.file.finish(transfer, result),
+            End::Abandoned => self.file.abandon(transfer),
+            End::ToThreads => {
+                let pool = || ThreadPool::new(Arc::clone(&self.file), self.threads_max);
+                return self.threads.get_or_init(pool).enqueue(Job { transfer, promise });
+            }
+        };
+        promise.complete(completion);
     }
 }
 
@@ -257,6 +404,7 @@ impl std::fmt::Debug for Operations {
         f.debug_struct("Operations")
             .field("in_kernel", &in_kernel)
             .field("closing", &self.closing)
+            .field("to", &self.to)
             .finish_non_exhaustive()
     }
 }
@@ -264,5 +412,106 @@ impl std::fmt::Debug for Operations {
 impl std::fmt::Debug for Op {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.transfer.fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::IoBufs;
+    use crate::{Device, IoBuf, IoClass, OpenOptions, open_file};
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    const PAGE: usize = 4096;
+    const PAGES: u64 = 64;
+
+    #[test]
+    fn refusals_are_classified() {
+        let of = |errno| refusal(&io::Error::from_raw_os_error(errno));
+        assert_eq!(of(libc::EINTR), Refusal::Interrupted);
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
+            assert_eq!(of(errno), Refusal::Temporary);
+        }
+        for errno in [libc::EPERM, libc::ENOSYS, libc::EBADF, libc::EINVAL, libc::ENXIO] {
+            assert_eq!(of(errno), Refusal::Final);
+        }
+    }
+
+    /// A device over a ring of its own; `None` without io_uring.
+    fn uring(depth: u32) -> Option<(tempfile::TempDir, crate::file::FileDevice<crate::uring::Uring>)> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device");
+        let options = OpenOptions { create: true, queue_depth: depth, threads: 3, ..OpenOptions::default() };
+        open_file(&path, &options).unwrap().device.grow(PAGES * PAGE as u64).unwrap();
+        let fd = std::fs::File::options().read(true).write(true).open(&path).unwrap().into();
+        let file = Arc::new(RawFile::new(fd, "device".into(), 512, false, PAGES * PAGE as u64, None));
+        let device = crate::file::FileDevice(crate::uring::Uring::new(&file, &options).ok()?);
+        Some((folder, device))
+    }
+
+    fn wait<T>(mut future: std::pin::Pin<Box<dyn Future<Output = T> + Send>>) -> T {
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(done) => return done,
+                Poll::Pending => std::thread::park_timeout(Duration::from_micros(100)),
+            }
+        }
+    }
+
+    fn page(fill: u8) -> IoBufs {
+        [IoBuf::copy_of(&[fill; PAGE])].into_iter().collect()
+    }
+
+    fn write_and_read_all(device: &impl Device) {
+        let writes: Vec<_> =
+            (0..PAGES).map(|no| device.write(no * PAGE as u64, page(no as u8), IoClass::Clean)).collect();
+        writes.into_iter().for_each(|write| wait(write).result.unwrap());
+        let reads: Vec<_> =
+            (0..PAGES).map(|no| device.read(no * PAGE as u64, page(255), IoClass::Demand)).collect();
+        for (no, read) in reads.into_iter().enumerate() {
+            let read = wait(read);
+            read.result.unwrap();
+            assert!(read.bufs[0].as_slice() == [no as u8; PAGE], "page {no}: {}", read.bufs[0].as_slice()[0]);
+        }
+        wait(device.flush(IoClass::Meta)).unwrap();
+    }
+
+    #[test]
+    fn a_ring_that_the_kernel_refuses_for_a_while_goes_on() {
+        let Some((_folder, device)) = uring(8) else { return };
+        for errno in [libc::EAGAIN, libc::EBUSY] {
+            // More refusals than the ring used to survive, at pauses of up to 50 ms.
+            device.0.refused().set(errno, 250);
+            write_and_read_all(&device);
+            assert_eq!(device.0.refused().calls(), 0);
+        }
+        assert_eq!(device.backend(), "uring");
+    }
+
+    #[test]
+    fn threads_take_over_from_a_ring_that_is_refused_for_ever() {
+        let Some((_folder, device)) = uring(8) else { return };
+        device.0.refused().set(libc::EAGAIN, u64::MAX);
+        write_and_read_all(&device);
+        assert_eq!(device.backend(), "threads");
+    }
+
+    #[test]
+    fn threads_take_over_from_a_ring_that_cannot_be_used_any_more() {
+        for round in 0..20 {
+            let Some((_folder, device)) = uring(8) else { return };
+            let writes: Vec<_> =
+                (0..PAGES).map(|no| device.write(no * PAGE as u64, page(7), IoClass::Clean)).collect();
+            // In some rounds while the kernel has taken some of them.
+            std::thread::park_timeout(Duration::from_micros(50 * round));
+            device.0.refused().set(libc::EPERM, u64::MAX);
+            // One write of a page at a time: the device does not order them.
+            writes.into_iter().for_each(|write| wait(write).result.unwrap());
+            // A write that was carried out again after its completion would show in these.
+            write_and_read_all(&device);
+            assert_eq!(device.backend(), "threads");
+            assert_eq!(device.occupancy().in_flight(), 0);
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! a completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
 use crate::uring_core::{Pass, UringCore};
+use crate::{Kept, Owner};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,6 +29,7 @@ pub enum Reap {
     /// that a task waits for. That runtime must run whenever operations are awaited, on any runtime; a thread
     /// takes over when it ends. Outside a runtime, in one without I/O, and in a program built with `panic =
     /// "abort"` (the only way to detect a runtime's I/O is to catch a panic), this is the same as `Thread`.
+    /// That panic is not reported: the panic hook is replaced for as long as the query takes.
     Reactor,
 }
 
@@ -45,7 +47,7 @@ impl Reaping {
     pub(crate) fn start(core: &Arc<UringCore>, pass: Pass, reap: Reap) -> io::Result<Self> {
         // Only a panic reveals that a runtime has no reactor, so the check requires that a panic does not end
         // the process.
-        let asked = reap == Reap::Reactor && panics_unwind();
+        let asked = reap == Reap::Reactor && panics_unwind() && !std::thread::panicking();
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| asked);
         let announced = if runtime.is_some() { announced(core)? } else { None };
         let (Some(runtime), Some(announced)) = (runtime, announced) else {
@@ -54,8 +56,15 @@ impl Reaping {
         };
         let reaped_by = Arc::new(Mutex::new(ReapedBy::Task(pass)));
         let duty = Duty { core: Arc::clone(core), reaped_by: Arc::clone(&reaped_by) };
+        let announced =
+            Announced { fd: Some(announced), owner: core.file.owner, _kept: core.file.kept.clone() };
         runtime.spawn(async move { duty.run(announced).await });
         Ok(Self(reaped_by))
+    }
+
+    /// In a forked process: leaves the reaper to the parent, which alone has its thread.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(Arc::clone(&self.0));
     }
 
     /// Closes the device: finishes everything outstanding.
@@ -92,12 +101,14 @@ fn panics_unwind() -> bool {
 fn announced(core: &UringCore) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     let fd = core.ring.announce()?;
     // Tokio offers no query for the reactor, and panics without one.
-    let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // This deprecated call exists in every supported tokio version. Its successor, which requires a
-        // descriptor that stays the same, as an `OwnedFd` does, is missing in the older ones.
-        #[allow(deprecated)]
-        AsyncFd::with_interest(fd, Interest::READABLE)
-    }));
+    let registered = unreported(|| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            // This deprecated call exists in every supported tokio version. Its successor, which requires a
+            // descriptor that stays the same, as an `OwnedFd` does, is missing in the older ones.
+            #[allow(deprecated)]
+            AsyncFd::with_interest(fd, Interest::READABLE)
+        }))
+    });
     match registered {
         Ok(registered) => registered.map(Some),
         Err(_panic) => {
@@ -112,6 +123,25 @@ fn announced(core: &UringCore) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     }
 }
 
+/// Runs `act` without a report of its panics on this thread: the program's hook would print one, or count it,
+/// though all is well. Panics of other threads are reported meanwhile as ever.
+fn unreported<T>(act: impl FnOnce() -> T) -> T {
+    /// One replacement at a time: each puts back what it found.
+    static REPLACED: Mutex<()> = Mutex::new(());
+    let _replaced = REPLACED.lock();
+    let before = Arc::new(std::panic::take_hook());
+    let (others, me) = (Arc::clone(&before), std::thread::current().id());
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().id() != me {
+            others(info);
+        }
+    }));
+    let done = act();
+    drop(std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| before(info)));
+    done
+}
+
 fn start_thread(core: &Arc<UringCore>, pass: Pass) -> io::Result<JoinHandle<()>> {
     let core = Arc::clone(core);
     std::thread::Builder::new().name("pagetier-reap".into()).spawn(move || core.serve(pass))
@@ -120,6 +150,24 @@ fn start_thread(core: &Arc<UringCore>, pass: Pass) -> io::Result<JoinHandle<()>>
 /// The number of consecutive refused submissions after which the task leaves the ring to a thread.
 const REFUSALS_MAX: u32 = 8;
 
+/// The descriptor in the runtime's reactor.
+struct Announced {
+    fd: Option<AsyncFd<OwnedFd>>,
+    owner: Owner,
+    /// Dropped after the descriptor.
+    _kept: Option<Kept>,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // A forked process shares the reactor's epoll instance: a descriptor that it removes there would
+            // be missing in the parent, which would never reap again.
+            std::mem::forget(self.fd.take());
+        }
+    }
+}
+
 /// The task's half.
 struct Duty {
     core: Arc<UringCore>,
@@ -127,7 +175,8 @@ struct Duty {
 }
 
 impl Duty {
-    async fn run(self, announced: AsyncFd<OwnedFd>) {
+    async fn run(self, announced: Announced) {
+        let Some(announced) = &announced.fd else { return };
         let mut refusals = 0;
         // An error means that the runtime is ending.
         while let Ok(mut ready) = announced.readable().await {
@@ -150,6 +199,10 @@ impl Duty {
 impl Drop for Duty {
     /// The runtime or the device is gone. If the device is alive, its operations need another reaper.
     fn drop(&mut self) {
+        if !self.core.file.owner.is_here() {
+            std::mem::forget((Arc::clone(&self.core), Arc::clone(&self.reaped_by)));
+            return;
+        }
         let mut reaped_by = self.reaped_by.lock();
         match std::mem::replace(&mut *reaped_by, ReapedBy::Ended) {
             ReapedBy::Task(pass) => {
@@ -158,7 +211,7 @@ impl Drop for Duty {
                     Ok(thread) => *reaped_by = ReapedBy::Thread(thread),
                     Err(error) => {
                         drop(reaped_by);
-                        self.shut_down(&error);
+                        self.shut_down(error);
                     }
                 }
             }
@@ -170,10 +223,10 @@ impl Drop for Duty {
 impl Duty {
     /// No other reaper is left: finishes the outstanding operations and refuses further ones.
     #[cold]
-    fn shut_down(&self, error: &io::Error) {
+    fn shut_down(&self, error: io::Error) {
         let device = &self.core.file.meter.name;
-        tracing::error!(%device, %error, "no thread to reap completions; the device is gone");
-        self.core.close(true);
+        tracing::error!(%device, %error, "no thread can be started to reap completions; the device ends");
+        self.core.refuse(error);
         self.core.serve(Pass::new());
     }
 }
@@ -200,9 +253,12 @@ mod tests {
         pub(super) static PANICS_ABORT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Opens a device in a runtime without I/O, writes and reads. Returns the number of panics on this
-    /// thread, caught ones included; `None` without io_uring.
-    fn panics_while_opening() -> Option<usize> {
+    /// Held by the tests that replace the panic hook.
+    static HOOK: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
+    /// Opens a device in a runtime without I/O, writes and reads. Returns the number of panics reported on
+    /// this thread, caught ones included; `None` without io_uring. Calls `around` before and after.
+    fn panics_while_opening(around: impl Fn()) -> Option<usize> {
         let panics = Arc::new(AtomicUsize::new(0));
         let (counted, me) = (Arc::clone(&panics), std::thread::current().id());
         let before = std::panic::take_hook();
@@ -221,6 +277,7 @@ mod tests {
             reap: Reap::Reactor,
             ..OpenOptions::default()
         };
+        around();
         runtime.block_on(async {
             let device = open_file(&folder.path().join("device"), &options).ok()?.device;
             device.grow(1 << 20).ok()?;
@@ -229,19 +286,38 @@ mod tests {
             let read = device.read(0, [IoBuf::zeroed(4096)].into_iter().collect(), IoClass::Demand).await;
             read.bufs.iter().all(|buf| buf.as_slice() == [7; 4096]).then_some(())
         })?;
+        around();
         Some(panics.load(Ordering::Relaxed))
     }
 
     #[test]
-    fn where_panics_abort_a_runtime_without_io_is_not_asked_for_it() {
+    fn a_runtime_without_io_is_served_and_no_panic_is_reported() {
+        let _hook = HOOK.lock();
         PANICS_ABORT.set(true);
-        let aborting = panics_while_opening();
+        let aborting = panics_while_opening(|| ());
         PANICS_ABORT.set(false);
-        let unwinding = panics_while_opening();
-        // The second number shows that panics are counted.
+        // The hook is the same before and after it was replaced.
+        let counted = || assert!(std::panic::catch_unwind(|| panic!("counted")).is_err());
+        let unwinding = panics_while_opening(counted);
         assert!(
-            matches!((aborting, unwinding), (Some(0), Some(1)) | (None, None)),
+            matches!((aborting, unwinding), (Some(0), Some(2)) | (None, None)),
             "{aborting:?} {unwinding:?}"
         );
+    }
+
+    #[test]
+    fn panics_of_other_threads_are_reported_while_one_is_unreported() {
+        let _hook = HOOK.lock();
+        let reported = Arc::new(AtomicUsize::new(0));
+        let (counted, before) = (Arc::clone(&reported), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }));
+        super::unreported(|| {
+            assert!(std::panic::catch_unwind(|| panic!("unreported")).is_err());
+            assert!(std::thread::spawn(|| panic!("reported")).join().is_err());
+        });
+        std::panic::set_hook(before);
+        assert_eq!(reported.load(Ordering::Relaxed), 1);
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Ring {
     /// Registered memory: start address, length, index in the kernel's table. `None` when registration is not
     /// available.
     regions: RwLock<Option<Vec<(usize, usize, u16)>>>,
+    #[cfg(test)]
+    pub(crate) refused: Refused,
 }
 
 /// The list of segments that an entry points to.
@@ -92,10 +94,17 @@ impl Ring {
         uring.submitter().register_files(&[file.fd.as_raw_fd()])?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let sparse = uring.submitter().register_buffers_sparse(REGIONS_MAX);
-        Ok(Self { uring, wake, regions: RwLock::new(sparse.ok().map(|()| Vec::new())) })
+        Ok(Self {
+            uring,
+            wake,
+            regions: RwLock::new(sparse.ok().map(|()| Vec::new())),
+            #[cfg(test)]
+            refused: Refused::default(),
+        })
     }
 
-    /// Queues the rest of a transfer under `slot`. `false`: the queue is full.
+    /// Queues the rest of a transfer under `slot`. Returns the number of entries that the kernel has not
+    /// taken yet, this one included; `None`: the queue is full.
     ///
     /// # Safety
     /// Until the completion of `slot` was reaped, the buffers of `transfer` and `segments` are neither moved
@@ -106,12 +115,19 @@ impl Ring {
         slot: u64,
         transfer: &mut Transfer,
         segments: &mut Segments,
-    ) -> bool {
+    ) -> Option<usize> {
         let entry = self.entry(transfer, segments).user_data(slot);
         // SAFETY: the `Pusher` proves that no other thread has a view of the submission queue.
         let mut queue = unsafe { self.uring.submission_shared() };
         // SAFETY: the caller guarantees that everything the entry points to stays valid.
-        unsafe { queue.push(&entry) }.is_ok()
+        unsafe { queue.push(&entry) }.ok()?;
+        Some(queue.len())
+    }
+
+    /// The number of queued entries that the kernel has not taken yet: the last ones that were pushed.
+    pub(crate) fn untaken(&self, _: &mut Pusher) -> usize {
+        // SAFETY: the `Pusher` proves that no other thread has a view of the submission queue.
+        unsafe { self.uring.submission_shared() }.len()
     }
 
     fn entry(&self, transfer: &mut Transfer, segments: &mut Segments) -> squeue::Entry {
@@ -159,11 +175,15 @@ impl Ring {
 
     /// Submits what is queued, including entries of other threads.
     pub(crate) fn submit(&self) -> io::Result<usize> {
+        #[cfg(test)]
+        self.refused.check()?;
         self.uring.submitter().submit()
     }
 
     /// Submits what is queued and blocks until there is a completion.
     pub(crate) fn wait(&self, _: &Reaper) -> io::Result<usize> {
+        #[cfg(test)]
+        self.refused.check()?;
         self.uring.submitter().submit_and_wait(1)
     }
 
@@ -182,13 +202,14 @@ impl Ring {
     }
 
     /// Queues the poll that lets [`Ring::wake`] end a wait; it ends at once if `wake` was called before.
-    pub(crate) fn arm(&self, _: &mut Pusher) -> bool {
+    pub(crate) fn arm(&self, _: &mut Pusher) -> Option<usize> {
         let fd = types::Fd(self.wake.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE);
         // SAFETY: the `Pusher` proves that no other thread has a view of the submission queue.
         let mut queue = unsafe { self.uring.submission_shared() };
         // SAFETY: the entry points to nothing; the descriptor lives as long as the ring.
-        unsafe { queue.push(&entry) }.is_ok()
+        unsafe { queue.push(&entry) }.ok()?;
+        Some(queue.len())
     }
 
     /// Makes every completion from now on signal the descriptor of [`Ring::wake`], and returns a copy of that
@@ -247,6 +268,18 @@ impl Ring {
     }
 }
 
+impl Drop for Ring {
+    /// The kernel ends a closed ring some time later, and until then keeps the file open, which keeps its
+    /// file system mounted, and the memory locked. So both are given up first.
+    fn drop(&mut self) {
+        let submitter = self.uring.submitter();
+        let buffers = if self.regions.get_mut().is_some() { submitter.unregister_buffers() } else { Ok(()) };
+        if let Err(error) = submitter.unregister_files().and(buffers) {
+            tracing::debug!(%error, "the kernel gives up the file and the memory of a ring later");
+        }
+    }
+}
+
 fn discard_entry(spot: Spot) -> squeue::Entry {
     opcode::Fallocate::new(FILE, spot.len)
         .offset(spot.offset)
@@ -270,5 +303,34 @@ fn pieces_of(memory: &[(NonNull<u8>, usize)]) -> Vec<libc::iovec> {
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ring").field("entries", &self.uring.params().sq_entries()).finish_non_exhaustive()
+    }
+}
+
+/// For tests: the calls that the kernel is said to refuse.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    errno: std::sync::atomic::AtomicI32,
+    calls: std::sync::atomic::AtomicU64,
+}
+
+#[cfg(test)]
+impl Refused {
+    /// The next `calls` calls are refused with `errno`.
+    pub(crate) fn set(&self, errno: i32, calls: u64) {
+        self.errno.store(errno, std::sync::atomic::Ordering::SeqCst);
+        self.calls.store(calls, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        use std::sync::atomic::Ordering::SeqCst;
+        match self.calls.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => Err(io::Error::from_raw_os_error(self.errno.load(SeqCst))),
+            Err(_) => Ok(()),
+        }
     }
 }

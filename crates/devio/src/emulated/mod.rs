@@ -32,7 +32,7 @@ use crate::device::IoBufs;
 use crate::recorder::Recorder;
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
+    Completion, Device, DeviceError, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy, Owner,
     RecentCosts, SharedDevice,
 };
 use parking_lot::Mutex;
@@ -52,6 +52,7 @@ pub struct EmulatedDevice {
     shared: Arc<Shared>,
     /// [`Clock::Wall`]: the thread and its alarm.
     thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
+    owner: Owner,
 }
 
 impl EmulatedDevice {
@@ -72,7 +73,7 @@ impl EmulatedDevice {
             clock,
         });
         let thread = matches!(shared.clock, Clock::Wall).then(|| start_thread(&shared));
-        Self { shared, thread }
+        Self { shared, thread, owner: Owner::here() }
     }
 
     /// Switches the delays on (the default) or off, for bulk loads. Without them operations go straight to
@@ -151,6 +152,11 @@ async fn untimed(shared: Arc<Shared>, spot: Spot, class: IoClass, inner: IoFutur
 
 impl Drop for EmulatedDevice {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // The thread, and what it was doing, exist in the parent process alone.
+            std::mem::forget((Arc::clone(&self.shared), self.thread.take()));
+            return;
+        }
         self.set_timing(false);
         let Some((thread, alarm)) = self.thread.take() else { return };
         alarm.close();

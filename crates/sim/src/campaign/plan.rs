@@ -474,8 +474,9 @@ impl Plan {
 
     /// The memory budget for a pool of about `frames` frames, in bytes.
     pub(super) fn pool_bytes(&self, frames: u32) -> u64 {
-        let tables = u64::from(self.slots) * 180 + u64::from(self.outqueue) * 72;
-        u64::from(frames + 4) * (PAGE_BYTES + 104) + tables
+        let simulated = u64::from(self.slots.min(768)) * 150;
+        let tables = u64::from(self.slots) * 184 + u64::from(self.outqueue) * 72 + simulated;
+        u64::from(frames + 4) * (PAGE_BYTES + 188) + tables + (8 << 10)
     }
 
     /// An SSD policy by name, not necessarily the plan's.
