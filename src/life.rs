@@ -7,7 +7,7 @@ use crate::manifest::Manifest;
 use crate::meta::Meta;
 use crate::runs::{OnlyCopies, RUNS_MAX, added};
 use crate::shared::Shared;
-use pagetier_devio::task;
+use pagetier_devio::{Causes, task};
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitReport, SsdEvent, SsdMode, SsdState,
@@ -136,7 +136,7 @@ impl Shared {
                 match shared.continue_without_ssd(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
-                        tracing::error!(%error, "the SSD failed, and the store cannot continue without it")
+                        tracing::error!(error = %Causes(&error), "the SSD failed, and the store cannot continue without it")
                     }
                 }
             }
@@ -260,7 +260,7 @@ impl Shared {
     fn list_loss(&self, manifest: &mut Manifest, lost: &[(PageId, Lsn)], exact: bool) {
         let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
         if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
-            manifest.loss = added(manifest.loss.take(), listed);
+            manifest.lose(listed);
         }
     }
 
@@ -332,7 +332,7 @@ impl Shared {
         let record = |lost: &[(PageId, Lsn)]| {
             exact = self.are_only_copies(lost);
             let recorded = self.change_loss(&mut meta, |manifest| self.list_loss(manifest, lost, exact));
-            recorded.map_err(|error| error.to_string())
+            recorded.map_err(|error| Causes(&error).to_string())
         };
         let report = self.tier.readmit(ours, record).await?;
         drop(meta);

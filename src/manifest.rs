@@ -9,7 +9,7 @@ use crate::extents::{EXTENT_PAGES, HOLE, reserved};
 use crate::memory_manifest::MemoryManifest;
 use crate::page_runs::PageRuns;
 use crate::replace::{ManifestFile, Slack};
-use crate::runs::{OnlyCopies, UnprovedRecord};
+use crate::runs::{OnlyCopies, UnprovedRecord, added};
 use crate::tail;
 use pagetier_page::{PageSize, SpaceId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,9 @@ pub(crate) struct Manifest {
     /// The loss with SSDs that were given up, until the user acknowledges it.
     #[serde(default)]
     pub(crate) loss: Option<OnlyCopies>,
+    /// The number of losses so far, acknowledged ones included: a backup continues none from before a loss.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) losses: u64,
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was
     /// created.
     #[serde(default)]
@@ -90,6 +93,7 @@ impl Manifest {
             ssd: None,
             ssd_pages: None,
             loss: None,
+            losses: 0,
             costs_ms: None,
             backups: Vec::new(),
             unproved: None,
@@ -112,6 +116,12 @@ impl Manifest {
             dropping: false,
         };
         self.spaces.push(space);
+    }
+
+    /// Adds the pages `lost` to the losses.
+    pub(crate) fn lose(&mut self, lost: OnlyCopies) {
+        self.losses += u64::from(!lost.is_none());
+        self.loss = added(self.loss.take(), lost);
     }
 
     /// Removes pages that exist again from the lists of free pages.
@@ -193,6 +203,10 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+fn is_zero(losses: &u64) -> bool {
+    *losses == 0
 }
 
 /// A space as the manifest records it.
@@ -408,6 +422,7 @@ mod tests {
             ssd: Some("x".into()),
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             loss: None,
+            losses: 4,
             costs_ms: None,
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// In [`SpaceEntry::reused`]: the page has not been written yet.
@@ -117,10 +118,32 @@ pub(crate) struct Volume {
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
     first_writes: AtomicU64,
+    /// The lists of the backups in progress: see [`Volume::watch_freed`].
+    freed: Mutex<Vec<Weak<Freed>>>,
     /// Signals that freed pages have left memory.
     pub(crate) left: Notify,
     /// Pages that exist but wait for a frame.
     pub(crate) arriving: Arriving,
+}
+
+/// The pages freed since [`Volume::watch_freed`] returned this.
+#[derive(Debug, Default)]
+pub(crate) struct Freed(Mutex<FxHashMap<SpaceId, PageRuns>>);
+
+impl Freed {
+    /// Whether `page` was freed; it may exist again.
+    pub(crate) fn contains(&self, page: PageId) -> bool {
+        self.0.lock().get(&page.space).is_some_and(|pages| pages.contains(page.no))
+    }
+
+    fn add(&self, space: SpaceId, pages: &PageRuns) {
+        let mut all = self.0.lock();
+        let freed = all.entry(space).or_default();
+        // One by one: some may have been freed before, and used again.
+        for no in pages.numbers() {
+            let _ = freed.insert(no, 1);
+        }
+    }
 }
 
 /// A page number for a new page.
@@ -197,6 +220,7 @@ impl Volume {
             extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
+            freed: Mutex::default(),
             left: Notify::new(),
             arriving: Arriving::default(),
         }
@@ -360,8 +384,21 @@ impl Volume {
         self.live(page.space).is_some_and(|s| s.has(page.no))
     }
 
+    /// Lists every page that is freed from now on, for as long as the result lives.
+    pub(crate) fn watch_freed(&self) -> Arc<Freed> {
+        let freed = Arc::new(Freed::default());
+        let mut all = self.freed.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&freed));
+        freed
+    }
+
     /// Makes existing pages cease to exist. Their numbers cannot be reused before [`Volume::end_free`].
     pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
+        // First: a backup that finds no version of such a page must find the page in its list.
+        for freed in self.freed.lock().iter().filter_map(Weak::upgrade) {
+            freed.add(space, pages);
+        }
         let Some(mut s) = self.spaces.get_mut(&space) else { return };
         for (first, count) in pages.iter() {
             let _ = s.free.insert(first, count);
