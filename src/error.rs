@@ -174,7 +174,7 @@ pub enum OpenError {
         /// The size that the store needs, in bytes.
         needed: u64,
     },
-    /// A device holds another program's data, which only [`Builder::force`](crate::Builder::force) overwrites.
+    /// A device holds another program's data. Only [`Builder::force`](crate::Builder::force) overwrites it.
     #[error("{device}: it holds data that is not Pagetier's; blank it, or name another one")]
     Foreign {
         /// The device.

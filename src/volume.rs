@@ -652,6 +652,51 @@ mod tests {
         assert_eq!(merged(vec![(4, 2), (0, 1), (1, 3)]), [(0, 6)]);
     }
 
+    /// A first write after the flush that is about to be recorded is not durable.
+    #[test]
+    fn reused_pages_first_written_after_a_moment_are_not_recorded() {
+        let volume = volume();
+        let (space, page) = (SpaceId(1), |no| PageId::new(SpaceId(1), no));
+        volume.grow(volume.plan_growth(page(0), 0).unwrap());
+        for _ in 0..3 {
+            let _ = volume.take_page(space);
+        }
+        let pages = PageRuns::from_iter([0, 1, 2]);
+        volume.begin_free(space, &pages);
+        volume.end_free(space, &pages);
+        for _ in 0..3 {
+            let _ = volume.take_page(space);
+        }
+        volume.written(page(1));
+        let upto = volume.first_writes();
+        volume.written(page(2));
+        let reused = |upto, unwritten| volume.reused(upto, unwritten).pop().map(|(_, pages)| pages);
+        assert_eq!(reused(upto, false), Some(PageRuns::from_iter([1])));
+        assert_eq!(reused(volume.first_writes(), false), Some(PageRuns::from_iter([1, 2])));
+        assert_eq!(reused(upto, true), Some(PageRuns::from_iter([0, 1])));
+    }
+
+    #[test]
+    fn pages_freed_since_a_moment_stay_listed_when_they_exist_again() {
+        let volume = volume();
+        volume.grow(volume.plan_growth(PageId::new(SpaceId(1), 0), 0).unwrap());
+        for _ in 0..2 {
+            let _ = volume.take_page(SpaceId(1));
+        }
+        let free = |no| {
+            let pages = PageRuns::from_iter([no]);
+            volume.begin_free(SpaceId(1), &pages);
+            volume.end_free(SpaceId(1), &pages);
+        };
+        free(0);
+        let freed = volume.watch_freed();
+        for _ in 0..2 {
+            free(1);
+            assert!(matches!(volume.claim(PageId::new(SpaceId(1), 1)), Some(Claimed::Yes(_))));
+        }
+        assert_eq!([0, 1].map(|no| freed.contains(PageId::new(SpaceId(1), no))), [false, true]);
+    }
+
     #[test]
     fn a_page_without_a_home_was_given_up_or_is_at_fault() {
         let volume = volume();

@@ -9,6 +9,7 @@ mod blocking;
 mod changing;
 mod clusters;
 mod ends;
+mod errors;
 mod fixture;
 mod foreign;
 mod free;

@@ -92,7 +92,8 @@ fn without_ssd(fixture: &Fixture) -> Builder {
 }
 
 /// A page's write to the ring is in flight, with a stamp below the one that the backup draws, when the backup
-/// reads the page, which has an older copy on the SSD. Returns the page's version in the chain after the next backup; the store has version 2.
+/// reads the page, which has an older copy on the SSD. Returns the page's version in the chain after the next
+/// backup; the store has version 2.
 async fn written_while_read(rule: Option<Mutation>) -> u32 {
     let fixture = Fixture::new();
     let store = Arc::new(breaking(fixture.builder(), rule).open().await.unwrap());

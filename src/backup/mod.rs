@@ -22,9 +22,9 @@
 //! manifest lists the most recent backups by id, so that a store reset to an earlier state does not continue
 //! a chain that is ahead of it: its next backup is full. So is the first one after the SSD is exchanged.
 //!
-//! **Losses.** A loss with the SSD or the ring takes pages back to versions that a chain may be ahead of, with
-//! stamps that the next backup would skip. The manifest counts losses, and a backup records the count: it
-//! continues only one with the present count. While an SSD is given up, pages that memory saves are on no
+//! **Losses.** A loss with the SSD or the ring takes pages back to versions that a chain may be ahead of,
+//! with stamps that the next backup would skip. The manifest counts losses, and a backup records the count:
+//! it continues only one with the present count. While an SSD is given up, pages that memory saves are on no
 //! device, and reads find older versions. A backup during which the count changed therefore begins again.
 
 mod file;
@@ -32,8 +32,6 @@ mod locked;
 mod restore;
 mod site;
 mod write;
-
-pub use restore::{RestoreProgress, RestoreReport};
 
 use crate::error::{Error, OpenError};
 use pagetier_page::PageId;
@@ -104,6 +102,32 @@ pub struct BackupReport {
     pub pages: u64,
     /// The file's size in bytes.
     pub bytes: u64,
+}
+
+/// The progress of a restoration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RestoreProgress {
+    /// The number of the file being read, from 1.
+    pub file: usize,
+    /// The number of files in the chain.
+    pub files: usize,
+    /// Pages restored from all files so far.
+    pub pages: u64,
+}
+
+/// The result of a restoration.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// The number of files in the chain.
+    pub files: usize,
+    /// The number of the last file.
+    pub number: u32,
+    /// Pages restored; a page counts once for every file that has it.
+    pub pages: u64,
+    /// The number of spaces in the store.
+    pub spaces: usize,
 }
 
 /// Why a backup or a restoration failed.

@@ -1,11 +1,11 @@
 //! Restoring a chain of backups as a new store.
 //!
-//! The store is built in `<directory>.partial` ([`site`](super::site)) and renamed once it is complete, closed
-//! and durable: a directory under the final name is always a complete store.
+//! The store is built in `<directory>.partial` ([`site`](super::site)) and renamed once it is complete,
+//! closed and durable: a directory under the final name is always a complete store.
 
 use super::file::{Next, Reader, Tail, name_of, numbers};
 use super::site::{Begun, Done, Target};
-use super::{BackupError, blocking};
+use super::{BackupError, RestoreProgress, RestoreReport, blocking};
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::store::PageStore;
@@ -15,32 +15,6 @@ use std::path::{Path, PathBuf};
 
 /// The number of pages read from a file at a time.
 const BATCH_PAGES: usize = 64;
-
-/// The progress of a restoration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct RestoreProgress {
-    /// The number of the file being read, from 1.
-    pub file: usize,
-    /// The number of files in the chain.
-    pub files: usize,
-    /// Pages restored from all files so far.
-    pub pages: u64,
-}
-
-/// The result of a restoration.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub struct RestoreReport {
-    /// The number of files in the chain.
-    pub files: usize,
-    /// The number of the last file.
-    pub number: u32,
-    /// Pages restored; a page counts once for every file that has it.
-    pub pages: u64,
-    /// The number of spaces in the store.
-    pub spaces: usize,
-}
 
 impl Builder {
     /// Creates a new store in the builder's directory from the chain of backups in `from`: the last full

@@ -10,8 +10,7 @@
 //! whatever they hold is older than what is written to them now.
 
 use super::locked::{LOOK_EVERY, locked};
-use super::restore::RestoreReport;
-use super::{BackupError, blocking};
+use super::{BackupError, RestoreReport, blocking};
 use crate::durable_dir;
 use crate::error::OpenError;
 use crate::manifest::ManifestStore;

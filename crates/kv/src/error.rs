@@ -27,7 +27,7 @@ pub enum KvError {
     Checkpoint(#[from] CheckpointError),
     /// A page does not have the contents that the tree expects: a bug of this crate, or another program's
     /// pages.
-    #[error("page {page} is not what the tree expects: {what}; `check` lists all such pages")]
+    #[error("page {page} is not what the tree expects: {what}; a check lists all such pages")]
     Damaged {
         /// The page.
         page: PageId,
