@@ -183,7 +183,7 @@ pub enum OpenError {
     /// A device is a member of a striped set of an earlier version.
     #[error(
         "{device}: it belongs to a striped set, which this version does not read: with the version that wrote \
-         it, drain the SSD and switch it off (`SsdMode::Off`), or back the store up"
+         it, drain the SSD and switch it off, or back the store up"
     )]
     Striped {
         /// The device.

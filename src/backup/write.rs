@@ -154,9 +154,10 @@ impl PageStore {
     /// those written since the last backup there. Creates `dest` if necessary. Writes nothing to the store
     /// but dirty pages, by its syncs, and an entry in the manifest.
     ///
-    /// Every page in the chain is whole and at least as new as before the call. Pages may date from different
-    /// moments of the backup. Without concurrent writes the copy is exact, except that it may have newer
-    /// contents of a page, which were discarded ([`PageStore::discard`]) since an earlier backup.
+    /// Every page in the chain is whole and at least as new as before the call, or absent if it was freed
+    /// since. Pages may date from different moments of the backup. Without concurrent writes the copy is
+    /// exact, except that it may have newer contents of a page, which were discarded
+    /// ([`PageStore::discard`]) since an earlier backup.
     /// [`Builder::restore`](crate::Builder::restore) restores the chain.
     ///
     /// **With a log**, redo over the restored store brings all pages to one moment, as after a crash. It
@@ -175,7 +176,7 @@ impl PageStore {
     /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
     /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. A backup waits
     /// for another one into the same directory. Cancel-safe: a dropped backup leaves `unfinished.partial`,
-    /// which the next one overwrites.
+    /// which the next one overwrites. If pages are lost with the SSD meanwhile, it begins again.
     ///
     /// ```
     /// # use pagetier::*;
@@ -195,8 +196,8 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`BackupError`]: `dest` cannot be written, a page cannot be read, or the store cannot be synced. The
-    /// chain is unchanged.
+    /// [`BackupError`]: `dest` cannot be written or has another store's backups, a page cannot be read, or
+    /// the store cannot be synced. The chain is unchanged.
     pub async fn backup(
         &self,
         dest: impl AsRef<Path>,
