@@ -320,6 +320,8 @@ impl PageStore {
             )
         } else if head.ssd != manifest.ssd {
             Some("the SSD was exchanged since the last backup there")
+        } else if head.losses.is_none() {
+            Some("an earlier version made the last backup there, which does not say what was lost before it")
         } else if self.shared.builder.rules().lost_since(head.losses, manifest.losses) {
             // The chain may have versions that the store has lost (I34).
             Some("pages were lost with the SSD or the ring since the last backup there")
