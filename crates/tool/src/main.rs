@@ -9,7 +9,7 @@ mod show;
 
 use args::{Cli, Command};
 use clap::Parser;
-use pagetier::{BackupError, Causes, OpenError};
+use pagetier::{BackupError, Causes, DeviceErrorKind, OpenError};
 use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;
@@ -87,6 +87,10 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
         OpenError::StaleDevice { tier, .. } | OpenError::TooShort { tier, .. } if *tier != "HDD" => {
             Some("--accept-ssd-loss gives up the pages that the SSD alone held")
         }
+        OpenError::Device(error) if matches!(error.kind, DeviceErrorKind::Unusable(_)) => Some(
+            "--hdd and --ssd name devices that are elsewhere; --accept-ssd-loss opens without the SSD, and gives \
+             up the pages that it alone holds",
+        ),
         OpenError::HddMissing { .. } => Some("--hdd names the HDD if it is elsewhere"),
         OpenError::PoolTooSmall { .. } => Some("--memory-mib gives the command more memory"),
         _ => None,
