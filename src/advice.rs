@@ -140,8 +140,9 @@ impl BackupError {
             Self::Io { source, .. } => of_io(source, Advice::FixConfiguration),
             Self::Damaged { .. } => Advice::Restore,
             Self::NoChain { .. }
+            | Self::OtherStore { .. }
             | Self::Exists { .. }
-            | Self::Unfinished { .. }
+            | Self::InTheWay { .. }
             | Self::OtherPageSize { .. }
             | Self::NoDirectory => Advice::FixConfiguration,
             Self::Page { source, .. } | Self::Store(source) => source.advice(),

@@ -52,7 +52,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The store's directory cannot be used.
-    #[error("{path}: the store's directory {what}: {source}", path = .path.display())]
+    #[error("{path}: the store's directory {what}", path = .path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -118,10 +118,10 @@ pub enum OpenError {
         expected: String,
     },
     /// The SSD is missing, or is not the one that the store last used; the right one may hold newer pages
-    /// than the HDD.
+    /// than the HDD. [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) gives it up.
     #[error(
         "the SSD of this store {what}; it may hold newer pages than the HDD, so the store does \
-         not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
+         not open without it: bring it back, or accept the loss"
     )]
     SsdMissing {
         /// The SSD's id.
@@ -145,8 +145,8 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// There is no store, and creating one was not allowed.
-    #[error("{path}: there is no store here (`create(true)` makes one)", path = .path.display())]
+    /// There is no store, and creating one was not allowed ([`Builder::create`](crate::Builder::create)).
+    #[error("{path}: there is no store here", path = .path.display())]
     NotFound {
         /// The directory; empty for a store in memory.
         path: PathBuf,
@@ -156,7 +156,7 @@ pub enum OpenError {
         "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} \
          (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the \
          current {tier} back{}",
-        if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
+        if *.tier == "HDD" { "" } else { ", or accept the loss" }
     )]
     StaleDevice {
         /// The device.
@@ -190,7 +190,7 @@ pub enum OpenError {
     /// A device ends before the end of the store's data.
     #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the \
         whole one back{}",
-        if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
+        if *.tier == "HDD" { "" } else { ", or accept the loss" }
     )]
     TooShort {
         /// The device.
@@ -202,8 +202,8 @@ pub enum OpenError {
         /// The size that the store needs, in bytes.
         needed: u64,
     },
-    /// A device holds another program's data.
-    #[error("{device}: it holds data that is not Pagetier's; `force(true)` overwrites it")]
+    /// A device holds another program's data. Only [`Builder::force`](crate::Builder::force) overwrites it.
+    #[error("{device}: it holds data that is not Pagetier's; blank it, or name another one")]
     Foreign {
         /// The device.
         device: String,
@@ -211,7 +211,7 @@ pub enum OpenError {
     /// A device is a member of a striped set of an earlier version.
     #[error(
         "{device}: it belongs to a striped set, which this version does not read: with the version that wrote \
-         it, drain the SSD and switch it off (`SsdMode::Off`), or back the store up"
+         it, drain the SSD and switch it off, or back the store up"
     )]
     Striped {
         /// The device.
@@ -301,7 +301,7 @@ pub enum Error {
     },
     /// The manifest could not be written. Nothing has changed in this run; a later opening may find either
     /// version.
-    #[error("the manifest could not be written: {source}")]
+    #[error("the manifest could not be written")]
     Manifest {
         /// The system's reason.
         #[source]
@@ -318,11 +318,8 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
-    /// (`ssd().readmit`), or accept the loss (`ssd().abandon`).
-    #[error(
-        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`ssd().readmit`), or accept \
-         the loss (`ssd().abandon`)"
-    )]
+    /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon)).
+    #[error("the SSD holds the only copies of {pages} pages: drain it, bring it back, or accept the loss")]
     SsdOnlyCopies {
         /// How many pages.
         pages: u64,

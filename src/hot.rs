@@ -15,7 +15,7 @@ const TITLE: &str = "pagetier hot set 1";
 #[non_exhaustive]
 pub enum HotSetError {
     /// The file cannot be read or written.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
         /// The file.
         path: PathBuf,

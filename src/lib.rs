@@ -192,9 +192,9 @@ pub use pagetier_bufpool::{
     Exhausted, GateError, GateFuture, InMemory, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
 pub use pagetier_devio::{
-    Backend, COST_POINTS, ClassStats, Clock, Device, DeviceError, DeviceErrorKind, DeviceStats, DirStats,
-    DirectIo, EmulatedDevice, ErrorCounts, IoClass, IoOp, MemoryDevice, Model, RetryCounts, SharedDevice,
-    TimeHistogram,
+    Backend, COST_POINTS, Causes, ClassStats, Clock, Device, DeviceError, DeviceErrorKind, DeviceStats,
+    DirStats, DirectIo, EmulatedDevice, ErrorCounts, IoClass, IoOp, MemoryDevice, Model, RetryCounts,
+    SharedDevice, TimeHistogram,
 };
 pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};

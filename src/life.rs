@@ -7,7 +7,7 @@ use crate::manifest::Manifest;
 use crate::meta::Meta;
 use crate::runs::{OnlyCopies, RUNS_MAX, added};
 use crate::shared::Shared;
-use pagetier_devio::task;
+use pagetier_devio::{Causes, task};
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
@@ -118,7 +118,7 @@ impl Shared {
                 match shared.continue_without_ssd(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
-                        tracing::error!(%error, "the SSD failed, and the store cannot continue without it")
+                        tracing::error!(error = %Causes(&error), "the SSD failed, and the store cannot continue without it")
                     }
                 }
             }
@@ -248,7 +248,7 @@ impl Shared {
         let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
         let listed = listed.redone_from(manifest.ssd_redo_from);
         if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
-            manifest.loss = added(manifest.loss.take(), listed);
+            manifest.lose(listed);
         }
     }
 
@@ -385,7 +385,11 @@ impl Readmitter for Readmitting<'_> {
         let mut meta = shared.meta.lock().await;
         // As it is now: the user may have acknowledged a loss while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
-        let recorded = shared.change_loss(&mut meta, |manifest| shared.list_loss(manifest, &lost, exact));
-        recorded.await.map_err(|error| error.to_string())
+        let recorded = shared.change_loss(&mut meta, |manifest| match lost.as_slice() {
+            // Pages that fell back to an earlier version: a chain of backups may be ahead of them (I34).
+            [] => manifest.losses += 1,
+            lost => shared.list_loss(manifest, lost, exact),
+        });
+        recorded.await.map_err(|error| Causes(&error).to_string())
     }
 }

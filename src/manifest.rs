@@ -9,7 +9,7 @@ use crate::held_dir::HeldDir;
 use crate::memory_manifest::MemoryManifest;
 use crate::page_runs::PageRuns;
 use crate::replace::ManifestFile;
-use crate::runs::{OnlyCopies, UnprovedRecord};
+use crate::runs::{OnlyCopies, UnprovedRecord, added};
 use crate::saver::Saver;
 use crate::slack::Slack;
 use crate::tail;
@@ -64,6 +64,9 @@ pub(crate) struct Manifest {
     /// position that was handed out for that loss. `None`: none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ssd_redo_from: Option<u64>,
+    /// The number of losses so far, acknowledged ones included: a backup continues none from before a loss.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) losses: u64,
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was
     /// created.
     #[serde(default)]
@@ -101,6 +104,7 @@ impl Manifest {
             ssd_pages: None,
             loss: None,
             ssd_redo_from: None,
+            losses: 0,
             costs_ms: None,
             backups: Vec::new(),
             unproved: None,
@@ -123,6 +127,12 @@ impl Manifest {
             dropping: false,
         };
         self.spaces.push(space);
+    }
+
+    /// Adds the pages `lost` to the losses.
+    pub(crate) fn lose(&mut self, lost: OnlyCopies) {
+        self.losses += u64::from(!lost.is_none());
+        self.loss = added(self.loss.take(), lost);
     }
 
     /// Removes pages that exist again from the lists of free pages.
@@ -204,6 +214,10 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+fn is_zero(losses: &u64) -> bool {
+    *losses == 0
 }
 
 /// A space as the manifest records it.
@@ -456,6 +470,7 @@ mod tests {
             ssd: Some("x".into()),
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             loss: None,
+            losses: 4,
             costs_ms: None,
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),

@@ -1,7 +1,7 @@
 //! The store's part of the seam at which broken protocols act ([`pagetier_ssdcache::Rules`]): openings,
 //! growth, losses and leaving pass their decisions through it. Nothing else asks whether a rule is left out.
 
-use crate::error::OpenError;
+use crate::error::{Error, OpenError};
 use crate::runs::OnlyCopies;
 use crate::slack::Slack;
 use pagetier_bufpool::PoolParams;
@@ -133,6 +133,31 @@ impl Rules {
     pub(crate) fn backed_up(self, upto: Stamp) -> Stamp {
         let late = if self.lack(Mutation::BackupUptoLate) { 1 << 10 } else { 0 };
         Stamp::from_bits(upto.bits() + late)
+    }
+
+    /// Whether a page without a version was freed after the backup began.
+    pub(crate) fn freed_meanwhile(self, freed: bool) -> bool {
+        freed && !self.lack(Mutation::FreedMeanwhileKept)
+    }
+
+    /// Whether the store has lost pages since a moment, given its numbers of losses then and now.
+    pub(crate) fn lost_since(self, then: Option<u64>, now: u64) -> bool {
+        then != Some(now) && !self.lack(Mutation::LossKeepsChain)
+    }
+
+    /// Waits for the writes in flight to end before a backup reads their pages.
+    pub(crate) async fn before_copying(self, writes: impl Future<Output = ()>) {
+        if !self.lack(Mutation::BackupReadsEarly) {
+            writes.await;
+        }
+    }
+
+    /// Makes durable what a backup has read.
+    pub(crate) async fn sync_copied(
+        self,
+        syncing: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        if self.lack(Mutation::BackupUnsynced) { Ok(()) } else { syncing.await }
     }
 
     /// Records an exchange of the cache device, by `record`.

@@ -35,7 +35,7 @@ impl OnlyCopies {
     }
 
     /// Lists nothing, exactly.
-    fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.runs.is_empty() && !self.coarse
     }
 

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// A space's description.
@@ -59,6 +60,8 @@ pub(crate) struct Volume {
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
     first_writes: AtomicU64,
+    /// The lists of the backups in progress: see [`Volume::watch_freed`].
+    freed: Mutex<Vec<Weak<Freed>>>,
     /// Signals that freed pages have left memory.
     pub(crate) left: Notify,
     /// Pages that exist but wait for a frame.
@@ -72,6 +75,26 @@ pub(crate) struct Tail {
     pub(crate) kept: u64,
     /// Their places on the HDD.
     pub(crate) runs: Vec<(u64, u64)>,
+}
+
+/// The pages freed since [`Volume::watch_freed`] returned this.
+#[derive(Debug, Default)]
+pub(crate) struct Freed(Mutex<FxHashMap<SpaceId, PageRuns>>);
+
+impl Freed {
+    /// Whether `page` was freed; it may exist again.
+    pub(crate) fn contains(&self, page: PageId) -> bool {
+        self.0.lock().get(&page.space).is_some_and(|pages| pages.contains(page.no))
+    }
+
+    fn add(&self, space: SpaceId, pages: &PageRuns) {
+        let mut all = self.0.lock();
+        let freed = all.entry(space).or_default();
+        // One by one: some may have been freed before, and used again.
+        for no in pages.numbers() {
+            let _ = freed.insert(no, 1);
+        }
+    }
 }
 
 /// A page number for a new page.
@@ -124,6 +147,7 @@ impl Volume {
             extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
+            freed: Mutex::default(),
             left: Notify::new(),
             arriving: Arriving::default(),
         }
@@ -283,8 +307,21 @@ impl Volume {
         self.live(page.space).is_some_and(|s| s.has(page.no))
     }
 
+    /// Lists every page that is freed from now on, for as long as the result lives.
+    pub(crate) fn watch_freed(&self) -> Arc<Freed> {
+        let freed = Arc::new(Freed::default());
+        let mut all = self.freed.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&freed));
+        freed
+    }
+
     /// Makes existing pages cease to exist. Their numbers cannot be reused before [`Volume::end_free`].
     pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
+        // First: a backup that finds no version of such a page must find the page in its list.
+        for freed in self.freed.lock().iter().filter_map(Weak::upgrade) {
+            freed.add(space, pages);
+        }
         let Some(mut s) = self.spaces.get_mut(&space) else { return };
         for (first, count) in pages.iter() {
             let _ = s.free.insert(first, count);
@@ -586,6 +623,51 @@ mod tests {
         volume.end_drop(SpaceId(1));
         assert_eq!((run(SpaceId(2)), volume.is_dropping(SpaceId(1))), ((0, 1), None));
         assert_eq!(merged(vec![(4, 2), (0, 1), (1, 3)]), [(0, 6)]);
+    }
+
+    /// A first write after the flush that is about to be recorded is not durable.
+    #[test]
+    fn reused_pages_first_written_after_a_moment_are_not_recorded() {
+        let volume = volume();
+        let (space, page) = (SpaceId(1), |no| PageId::new(SpaceId(1), no));
+        volume.grow(volume.plan_growth(page(0), 0).unwrap());
+        for _ in 0..3 {
+            let _ = volume.take_page(space);
+        }
+        let pages = PageRuns::from_iter([0, 1, 2]);
+        volume.begin_free(space, &pages);
+        volume.end_free(space, &pages);
+        for _ in 0..3 {
+            let _ = volume.take_page(space);
+        }
+        volume.written(page(1));
+        let upto = volume.first_writes();
+        volume.written(page(2));
+        let reused = |upto, unwritten| volume.reused(upto, unwritten).pop().map(|(_, pages)| pages);
+        assert_eq!(reused(upto, false), Some(PageRuns::from_iter([1])));
+        assert_eq!(reused(volume.first_writes(), false), Some(PageRuns::from_iter([1, 2])));
+        assert_eq!(reused(upto, true), Some(PageRuns::from_iter([0, 1])));
+    }
+
+    #[test]
+    fn pages_freed_since_a_moment_stay_listed_when_they_exist_again() {
+        let volume = volume();
+        volume.grow(volume.plan_growth(PageId::new(SpaceId(1), 0), 0).unwrap());
+        for _ in 0..2 {
+            let _ = volume.take_page(SpaceId(1));
+        }
+        let free = |no| {
+            let pages = PageRuns::from_iter([no]);
+            volume.begin_free(SpaceId(1), &pages);
+            volume.end_free(SpaceId(1), &pages);
+        };
+        free(0);
+        let freed = volume.watch_freed();
+        for _ in 0..2 {
+            free(1);
+            assert!(matches!(volume.claim(PageId::new(SpaceId(1), 1)), Some(Claimed::Yes(_))));
+        }
+        assert_eq!([0, 1].map(|no| freed.contains(PageId::new(SpaceId(1), no))), [false, true]);
     }
 
     #[test]

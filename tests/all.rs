@@ -3,11 +3,13 @@
 
 mod attach;
 mod backup;
+mod backup_rules;
 mod bad_input;
 mod blocking;
 mod changing;
 mod clusters;
 mod ends;
+mod errors;
 mod fixture;
 mod foreign;
 mod free;

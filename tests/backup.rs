@@ -289,12 +289,73 @@ async fn a_store_reset_to_an_earlier_state_does_not_continue_a_chain_that_is_ahe
     assert!(report.full_because.is_some_and(|why| why.contains("does not list")), "{report:?}");
     let (_dir, copy, space) = restored(dir.path(), None).await;
     expect_all(&copy, space, 1).await;
-    // Nor can a backup continue another store's chain.
-    let other = Fixture::new();
-    let store = other.open().await;
+}
+
+/// A full backup of another store at the end of a chain would be restored as the newest one.
+#[tokio::test(start_paused = true)]
+async fn a_chain_belongs_to_one_store_and_another_ones_backup_is_refused_even_a_full_one() {
+    let (chain, other) = (chain_of_two().await, chain_of_two().await);
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     grown(&store).await;
-    let report = store.backup(dir.path(), plain()).await.unwrap();
-    assert!(report.full_because.is_some_and(|why| why.contains("another store")), "{report:?}");
+    for options in [plain(), plain().full(true)] {
+        let refused = store.backup(chain.path(), options).await.unwrap_err();
+        let BackupError::OtherStore { path, found, expected } = &refused else { panic!("{refused:?}") };
+        assert!(path == chain.path() && found != expected, "{refused:?}");
+        assert!([found, expected].iter().all(|id| refused.to_string().contains(*id)), "{refused}");
+        assert_eq!(refused.advice(), Advice::FixConfiguration);
+        assert!(!chain.path().join("000003.backup").exists());
+    }
+    // An earlier version has done that.
+    std::fs::copy(other.path().join("000001.backup"), chain.path().join("000003.backup")).unwrap();
+    let to = Destination::new();
+    let refused = to.restore(chain.path(), None).await.unwrap_err();
+    assert!(
+        matches!(&refused, BackupError::NoChain { why, .. } if why.contains("two stores")),
+        "{refused:?}"
+    );
+    to.restore(chain.path(), Some(2)).await.unwrap();
+}
+
+/// Names that a number can be read from, and that no backup gives.
+#[tokio::test(start_paused = true)]
+async fn stray_files_are_no_part_of_a_chain() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["5.backup", "+5.backup", "0000007.backup", "000000.backup", "x.backup", ".backup"] {
+        std::fs::write(dir.path().join(name), "stray").unwrap();
+    }
+    assert_eq!(store.backup(dir.path(), plain()).await.unwrap().number, 1);
+    write_all(&store, space, 2).await;
+    let second = store.backup(dir.path(), plain()).await.unwrap();
+    assert_eq!((second.number, second.full_because), (2, None));
+    let (_dir, copy, space) = restored(dir.path(), None).await;
+    expect_all(&copy, space, 2).await;
+    copy.close().await.unwrap();
+    // A name that a backup does give: it is the next one's base, and named.
+    let stray = dir.path().join("000003.backup");
+    std::fs::write(&stray, "stray").unwrap();
+    let refused = store.backup(dir.path(), plain()).await.unwrap_err();
+    assert!(matches!(&refused, BackupError::Damaged { path, .. } if *path == stray), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn backups_are_readable_by_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    // As an earlier version has left it.
+    let draft = dir.path().join("unfinished.partial");
+    std::fs::write(&draft, "draft").unwrap();
+    std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for number in [1, 2] {
+        let path = store.backup(dir.path(), plain()).await.unwrap().path;
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600, "{number}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -568,21 +629,16 @@ async fn a_restoration_dropped_at_any_moment_leaves_no_store_and_can_be_repeated
     let chain = chain_of_two().await;
     let (mut polls, mut dropped) = (1, 0);
     loop {
-        let mut to = Destination::new();
+        let to = Destination::new();
         let over = crate::fixture::polled(polls, to.restore(chain.path(), None)).await.is_some();
         if !over {
             dropped += 1;
             assert!(!to.path().exists(), "after {polls} polls");
-            let partial = to.dir.path().join("restored.partial");
-            if partial.exists() {
-                let refused = to.restore(chain.path(), None).await;
-                let Err(error @ BackupError::Unfinished { path }) = &refused else { panic!("{refused:?}") };
-                assert_eq!((path, error.advice()), (&partial, Advice::FixConfiguration));
-                std::fs::remove_dir_all(&partial).unwrap();
-            }
-            to.devices = Destination::new().devices;
+            // On the same devices.
             to.restore(chain.path(), None).await.unwrap();
         }
+        assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 1);
+        assert!(!to.path().join("restoration").exists());
         let copy = to.builder().create(false).open().await.unwrap();
         expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
         copy.close().await.unwrap();
@@ -617,7 +673,8 @@ async fn a_restoration_on_devices_that_fail_is_an_error_and_a_finished_one_is_du
             Err(error) => {
                 failed += 1;
                 assert!(!to.path().exists() && !error.to_string().is_empty(), "{nth}: {error}");
-                continue;
+                devices.iter().for_each(|device| device.clear_faults());
+                to.restore(chain.path(), None).await.unwrap();
             }
         }
         to.devices = devices
@@ -627,4 +684,106 @@ async fn a_restoration_on_devices_that_fail_is_an_error_and_a_finished_one_is_du
         expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
     }
     assert!(failed >= 8 && finished >= 3, "{failed} failed, {finished} finished");
+}
+
+/// The power fails at any operation on the new store's devices, which lie outside of its directory, or the
+/// process is killed there. The next restoration uses them as they are then.
+#[tokio::test(start_paused = true)]
+async fn a_restoration_interrupted_at_any_operation_starts_over_by_itself() {
+    let chain = chain_of_two().await;
+    let (mut at, mut repeated) = (1, 0);
+    loop {
+        let (mut to, power) = (Destination::new(), SimPower::new());
+        let devices = ["hdd", "ring"].map(|name| Arc::new(SimDevice::new(name, 0, at, &power)));
+        to.devices = devices.each_ref().map(|device| Arc::clone(device) as SharedDevice);
+        power.cut_at(at);
+        let over = to.restore(chain.path(), None).await.is_ok();
+        power.cut_at(u64::MAX);
+        if !over {
+            repeated += 1;
+            assert!(!to.path().exists(), "operation {at}");
+            let later = |device: &Arc<SimDevice>| {
+                let power = SimPower::new();
+                let killed = at % 2 == 0;
+                if killed { device.after_kill(at, &power) } else { device.after_power_cut(at, &power) }
+            };
+            let after = devices.each_ref().map(|device| Arc::new(later(device)));
+            to.devices = after.each_ref().map(|device| Arc::clone(device) as SharedDevice);
+            let again = to.restore(chain.path(), None).await;
+            assert!(again.is_ok(), "operation {at}: {again:?}");
+            to.devices = after
+                .each_ref()
+                .map(|device| Arc::new(device.after_power_cut(at, &SimPower::new())) as SharedDevice);
+        }
+        let copy = to.builder().create(false).open().await.unwrap();
+        expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
+        if over {
+            break;
+        }
+        // Each operation at the beginning, where devices are formatted.
+        at += 1 + at.saturating_sub(60) / 8;
+    }
+    assert!(repeated >= 70, "{repeated}");
+}
+
+/// Killed between its last steps: the store is complete, and its directory has no name yet or a name and the
+/// file that says so.
+#[tokio::test(start_paused = true)]
+async fn a_restoration_that_was_complete_is_ended_and_a_store_in_use_is_never_taken_for_one() {
+    let chain = chain_of_two().await;
+    let to = Destination::new();
+    let (path, partial) = (to.path(), to.dir.path().join("restored.partial"));
+    let report = to.restore(chain.path(), None).await.unwrap();
+    let epoch = 1;
+    let done = |backup: &str| {
+        let report = serde_json::to_value(&report).unwrap();
+        serde_json::json!({"backup": backup, "epoch": epoch, "report": report}).to_string()
+    };
+    let head = std::fs::read(chain.path().join("000002.backup")).unwrap();
+    let text = String::from_utf8_lossy(&head[..400]).into_owned();
+    let id = text.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+    for name in [&partial, &path] {
+        std::fs::rename(&path, name).unwrap();
+        std::fs::write(name.join("restoration"), done(id)).unwrap();
+        assert_eq!(to.restore(chain.path(), None).await.unwrap(), report);
+        assert!(path.exists() && !partial.exists() && !path.join("restoration").exists());
+    }
+    // Another backup is asked for: what is there stays.
+    std::fs::write(path.join("restoration"), done(id)).unwrap();
+    assert!(matches!(to.restore(chain.path(), Some(1)).await, Err(BackupError::Exists { .. })));
+    // The store was opened since.
+    to.builder().create(false).open().await.unwrap().close().await.unwrap();
+    assert!(matches!(to.restore(chain.path(), None).await, Err(BackupError::Exists { .. })));
+    std::fs::rename(&path, &partial).unwrap();
+    let refused = to.restore(chain.path(), None).await.unwrap_err();
+    assert!(matches!(&refused, BackupError::InTheWay { path } if *path == partial), "{refused:?}");
+    // A store that never was a restoration's.
+    std::fs::remove_file(partial.join("restoration")).unwrap();
+    assert!(matches!(to.restore(chain.path(), None).await, Err(BackupError::InTheWay { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_destination_is_checked_before_anything_is_made() {
+    let chain = chain_of_two().await;
+    let to = Destination::new();
+    let into = |path: PathBuf| {
+        let to = &to;
+        let from = chain.path();
+        async move { to.builder().directory(path).restore(from, None, |_| ()).await }
+    };
+    let entries = || std::fs::read_dir(to.dir.path()).unwrap().count();
+    std::os::unix::fs::symlink("nowhere", to.dir.path().join("link")).unwrap();
+    for path in ["link", "..", ".", ""] {
+        let refused = into(to.dir.path().join(path)).await.unwrap_err();
+        assert!(matches!(refused, BackupError::Exists { .. }), "{path}: {refused:?}");
+        assert_eq!(entries(), 1);
+    }
+    std::fs::remove_file(to.dir.path().join("link")).unwrap();
+    // A slash at the end is part of no name.
+    let mut slashed = to.path().into_os_string();
+    slashed.push("/");
+    into(slashed.into()).await.unwrap();
+    assert_eq!(entries(), 1);
+    let copy = to.builder().create(false).open().await.unwrap();
+    expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
 }

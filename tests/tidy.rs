@@ -3,6 +3,8 @@
 
 #[path = "tidy/cycles.rs"]
 mod cycles;
+#[path = "tidy/errors.rs"]
+mod errors;
 #[path = "tidy/examples.rs"]
 mod examples;
 

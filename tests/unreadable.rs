@@ -149,8 +149,8 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
                 continue;
             }
             Err(OpenError::Ssd(error @ SsdError::Unreadable { .. })) => {
-                let text = error.to_string();
-                assert!(text.starts_with("ssd: ") && text.contains("accept the loss"), "{text}");
+                let text = pagetier::Causes(&error).to_string();
+                assert!(text.contains("accept the loss: ssd: "), "{text}");
                 let SsdError::Unreadable { part, source } = error else { unreachable!() };
                 assert!(source.offset <= at && at < source.offset + source.len, "{at}: {source}");
                 parts.insert(part);

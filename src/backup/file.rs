@@ -41,6 +41,9 @@ pub(super) struct Head {
     pub(super) since: u64,
     /// Every version with a smaller stamp is in the chain or was superseded.
     pub(super) upto: u64,
+    /// The store's number of losses when the backup began; `None`: an earlier version made the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) losses: Option<u64>,
 }
 
 /// The tail of a file.
@@ -86,7 +89,8 @@ pub(super) fn numbers(dir: &Path) -> Result<Vec<u32>, BackupError> {
     for entry in entries {
         let name = entry.map_err(BackupError::io(dir))?.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".backup")?.parse::<u32>().ok());
-        all.extend(number);
+        // Only names that a backup gives: `5.backup` and `+5.backup` are other files.
+        all.extend(number.filter(|number| *number > 0 && name.to_str() == Some(&name_of(*number))));
     }
     all.sort_unstable();
     Ok(all)

@@ -7,23 +7,31 @@
 //!
 //! **Incremental.** Every physical write of a page gets a fresh, larger stamp. A backup records the stamp
 //! `upto` that it drew first, and the next one copies the pages whose stamps are larger. The order matters:
-//! `sync`; draw `upto`; wait for every write in flight; `sync`; read the pages; `sync` again. A write in
-//! flight when `upto` is drawn has a smaller stamp: if its page were read before the write ended, this backup
-//! would have the previous version, and the next one would skip the page. The last `sync` makes durable what
-//! was read: otherwise a crash could revert a page to a version older than the chain's. Nor must a crash
+//! `sync`; draw `upto`; wait for every write in flight; read the pages; `sync` again. A write in flight when
+//! `upto` is drawn has a smaller stamp: if its page were read before the write ended, this backup would have
+//! the previous version, and the next one would skip the page. The last `sync` makes durable what was read:
+//! otherwise a crash could revert a page to a version older than the chain's. Nor must a crash
 //! bring back a version that was discarded before its page was read, and that the next backup would skip: if
 //! a page was discarded since the last map checkpoint, the backup has one written before it is listed.
 //!
+//! **Freed meanwhile.** A page may be freed and created again while a backup reads other pages, and have no
+//! version when its turn comes. The chain may have the page from before: it counts as free in this backup.
+//!
 //! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
-//! directory. A file gets its name once it is complete and durable. The store's manifest lists the most
-//! recent backups by id, so that a store reset to an earlier state does not continue a chain that is ahead of
-//! it: its next backup is full. So is the first one after the SSD is exchanged.
+//! directory, which belongs to one store. A file gets its name once it is complete and durable. The store's
+//! manifest lists the most recent backups by id, so that a store reset to an earlier state does not continue
+//! a chain that is ahead of it: its next backup is full. So is the first one after the SSD is exchanged.
+//!
+//! **Losses.** A loss with the SSD or the ring takes pages back to versions that a chain may be ahead of,
+//! with stamps that the next backup would skip. The manifest counts losses, and a backup records the count:
+//! it continues only one with the present count. While an SSD is given up, pages that memory saves are on no
+//! device, and reads find older versions. A backup during which the count changed therefore begins again.
 
 mod file;
+mod locked;
 mod restore;
+mod site;
 mod write;
-
-pub use restore::{RestoreProgress, RestoreReport};
 
 use crate::error::{Error, OpenError};
 use pagetier_page::PageId;
@@ -81,7 +89,8 @@ pub struct BackupProgress {
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// The file.
+    /// The file. In JSON, bytes of the path that are not UTF-8 are replaced.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// The file's number in its directory, from 1.
     pub number: u32,
@@ -95,17 +104,42 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
+/// The progress of a restoration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RestoreProgress {
+    /// The number of the file being read, from 1.
+    pub file: usize,
+    /// The number of files in the chain.
+    pub files: usize,
+    /// Pages restored from all files so far.
+    pub pages: u64,
+}
+
+/// The result of a restoration.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// The number of files in the chain.
+    pub files: usize,
+    /// The number of the last file.
+    pub number: u32,
+    /// Pages restored; a page counts once for every file that has it.
+    pub pages: u64,
+    /// The number of spaces in the store.
+    pub spaces: usize,
+}
+
 /// Why a backup or a restoration failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
     /// A file or directory of the backup cannot be read or written.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
         /// The system's reason.
-        #[source]
         source: std::io::Error,
     },
     /// A file is damaged, or is not a backup.
@@ -124,15 +158,28 @@ pub enum BackupError {
         /// What is missing.
         why: String,
     },
+    /// The directory has a chain of another store: the next backup would be taken for that store's newest.
+    #[error(
+        "{path}: its backups are of store {found}, not of this one, {expected}; choose another directory",
+        path = .path.display()
+    )]
+    OtherStore {
+        /// The directory.
+        path: PathBuf,
+        /// The id of the store that was backed up there.
+        found: String,
+        /// The id of this store.
+        expected: String,
+    },
     /// The destination of a restoration already exists.
     #[error("{path}: it already exists; restore into a directory that does not exist", path = .path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
     },
-    /// An interrupted restoration has left this directory: remove it, and restore again.
-    #[error("{path}: an interrupted restoration left it; remove it, then restore again", path = .path.display())]
-    Unfinished {
+    /// A restoration builds its store in this directory, which holds something else.
+    #[error("{path}: it is in the way, and no restoration has left it; rename or remove it", path = .path.display())]
+    InTheWay {
         /// The directory.
         path: PathBuf,
     },
@@ -145,7 +192,7 @@ pub enum BackupError {
         asked: u64,
     },
     /// A restoration needs a store in a directory, not in memory.
-    #[error("a backup is restored into a directory: pass `directory`, and no `in_memory`")]
+    #[error("a backup is restored into a directory, and no directory is given, or the store is in memory")]
     NoDirectory,
     /// A page of the store cannot be read, and a backup must not omit it.
     #[error("page {page} cannot be copied")]
@@ -176,6 +223,10 @@ impl BackupError {
     fn damaged(path: &Path, why: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), why: why.into() }
     }
+}
+
+fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// Runs blocking work on the runtime's blocking threads.

@@ -1,10 +1,11 @@
 //! Restoring a chain of backups as a new store.
 //!
-//! The store is built in `<directory>.partial` and renamed once it is complete, closed and durable: a
-//! directory under the final name is always a complete store.
+//! The store is built in `<directory>.partial` ([`site`](super::site)) and renamed once it is complete,
+//! closed and durable: a directory under the final name is always a complete store.
 
 use super::file::{Next, Reader, Tail, name_of, numbers};
-use super::{BackupError, blocking};
+use super::site::{Begun, Done, Target};
+use super::{BackupError, RestoreProgress, RestoreReport, blocking};
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::manifest::Manifest;
@@ -15,32 +16,6 @@ use std::path::{Path, PathBuf};
 
 /// The number of pages read from a file at a time.
 const BATCH_PAGES: usize = 64;
-
-/// The progress of a restoration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct RestoreProgress {
-    /// The number of the file being read, from 1.
-    pub file: usize,
-    /// The number of files in the chain.
-    pub files: usize,
-    /// Pages restored from all files so far.
-    pub pages: u64,
-}
-
-/// The result of a restoration.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
-#[non_exhaustive]
-pub struct RestoreReport {
-    /// The number of files in the chain.
-    pub files: usize,
-    /// The number of the last file.
-    pub number: u32,
-    /// Pages restored; a page counts once for every file that has it.
-    pub pages: u64,
-    /// The number of spaces in the store.
-    pub spaces: usize,
-}
 
 impl Builder {
     /// Creates a new store in the builder's directory from the chain of backups in `from`: the last full
@@ -65,31 +40,28 @@ impl Builder {
     /// ```
     ///
     /// The directory appears under its name once the store is complete, closed and durable. An interrupted
-    /// restoration leaves `<directory>.partial`: remove it and restore again.
+    /// restoration leaves `<directory>.partial`. The next one into the same directory starts over there, and
+    /// takes devices elsewhere that were formatted for it; if all but the new name was done, it renames the
+    /// directory.
     ///
     /// # Errors
     /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, the builder's page size is
     /// another one, or the store cannot be created.
     pub async fn restore(
-        self,
+        mut self,
         from: impl AsRef<Path>,
         upto: Option<u32>,
         progress: impl Fn(RestoreProgress) + Send,
     ) -> Result<RestoreReport, BackupError> {
-        let (to, None) = (self.options.directory.clone().ok_or(BackupError::NoDirectory)?, &self.memory)
-        else {
+        let (Some(to), None) = (self.options.directory.take(), &self.memory) else {
             return Err(BackupError::NoDirectory);
         };
-        let partial = beside(&to);
-        if to.exists() {
-            return Err(BackupError::Exists { path: to });
-        }
-        if partial.exists() {
-            return Err(BackupError::Unfinished { path: partial });
-        }
+        let to = Target::of(&to)?;
         let dir = from.as_ref().to_owned();
         let chain = blocking(move || chain(&dir, upto)).await?;
-        let Some((tail, page_bytes)) = chain.last().map(|link| (link.tail.clone(), link.page_bytes)) else {
+        let Some((tail, page_bytes, last)) =
+            chain.last().map(|link| (link.tail.clone(), link.page_bytes, link.id.clone()))
+        else {
             return Err(BackupError::NoChain {
                 path: from.as_ref().to_owned(),
                 why: "it has no backup".into(),
@@ -99,37 +71,23 @@ impl Builder {
             return Err(BackupError::OtherPageSize { backup: page_bytes, asked });
         }
         let size = PageSize::new(page_bytes).map_err(crate::OpenError::from)?;
-        let store = self.directory(&partial).page_size(size).create(true).open().await?;
+        let site = match to.begin(&last).await? {
+            Begun::Restored(report) => return Ok(report),
+            Begun::Site(site) => site,
+        };
+        self.starts_over = true;
+        let store = self.directory(site.directory()).page_size(size).create(true).open().await?;
         store.take_spaces(&tail).await?;
-        let mut pages = 0;
-        for (index, link) in chain.iter().enumerate() {
-            let mut reader = Some(Reader::open(&link.path)?);
-            while let Some(mut open) = reader.take() {
-                let (batch, back) =
-                    blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open))))
-                        .await?;
-                for copied in batch {
-                    if store.shared.volume.offset(copied.page).is_some() {
-                        let mut page = store.overwrite(copied.page).await?;
-                        page.copy_from_slice(&copied.payload);
-                        page.set_lsn(copied.lsn);
-                        pages += 1;
-                    }
-                }
-                progress(RestoreProgress { file: index + 1, files: chain.len(), pages });
-                reader = back;
-            }
-        }
+        let pages = store.take_pages(&chain, progress).await?;
+        let epoch = store.shared.meta.lock().await.manifest.epoch;
         store.close().await?;
         let (files, number) = (chain.len(), chain.last().map_or(0, |link| link.number));
-        blocking(move || {
-            std::fs::rename(&partial, &to).map_err(BackupError::io(&to))?;
-            let parent =
-                to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(BackupError::io(parent))
+        site.finish(Done {
+            backup: last,
+            epoch,
+            report: RestoreReport { files, number, pages, spaces: tail.spaces.len() },
         })
-        .await?;
-        Ok(RestoreReport { files, number, pages, spaces: tail.spaces.len() })
+        .await
     }
 }
 
@@ -156,12 +114,41 @@ impl PageStore {
         }
         Ok(())
     }
+
+    /// Writes the pages of all files, the oldest first. Returns their number.
+    async fn take_pages(
+        &self,
+        chain: &[Link],
+        progress: impl Fn(RestoreProgress) + Send,
+    ) -> Result<u64, BackupError> {
+        let mut pages = 0;
+        for (index, link) in chain.iter().enumerate() {
+            let mut reader = Some(Reader::open(&link.path)?);
+            while let Some(mut open) = reader.take() {
+                let (batch, back) =
+                    blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open))))
+                        .await?;
+                for copied in batch {
+                    if self.shared.volume.offset(copied.page).is_some() {
+                        let mut page = self.overwrite(copied.page).await?;
+                        page.copy_from_slice(&copied.payload);
+                        page.set_lsn(copied.lsn);
+                        pages += 1;
+                    }
+                }
+                progress(RestoreProgress { file: index + 1, files: chain.len(), pages });
+                reader = back;
+            }
+        }
+        Ok(pages)
+    }
 }
 
 /// One file of a chain, read to its end.
 struct Link {
     path: PathBuf,
     number: u32,
+    id: String,
     page_bytes: u64,
     tail: Tail,
 }
@@ -178,7 +165,7 @@ fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
         numbers.retain(|number| *number <= upto);
     }
     let (mut links, mut wanted) = (Vec::new(), None);
-    for number in numbers.into_iter().rev() {
+    for number in numbers.iter().copied().rev() {
         let path = dir.join(name_of(number));
         let mut reader = Reader::open(&path)?;
         let head = reader.head.clone();
@@ -191,9 +178,13 @@ fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
                 break tail;
             }
         };
-        links.push(Link { path, number, page_bytes: head.page_bytes, tail });
+        links.push(Link { path, number, id: head.id, page_bytes: head.page_bytes, tail });
         wanted = head.after;
         if wanted.is_none() {
+            if upto.is_none() {
+                let earlier = numbers.iter().filter(|earlier| **earlier < number);
+                one_store(dir, earlier, &head.store).map_err(none)?;
+            }
             links.reverse();
             return Ok(links);
         }
@@ -213,8 +204,18 @@ fn batch(reader: &mut Reader) -> Result<(Vec<super::file::Copied>, bool), Backup
     Ok((pages, true))
 }
 
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
+/// Checks that the backups of these numbers are of `store` too: otherwise the newest chain may be the wrong
+/// store's.
+fn one_store<'a>(dir: &Path, numbers: impl Iterator<Item = &'a u32>, store: &str) -> Result<(), String> {
+    for number in numbers {
+        // A file that cannot be read is of an older chain, which nothing needs.
+        let Ok(reader) = Reader::open(&dir.join(name_of(*number))) else { continue };
+        let other = reader.head.store;
+        if other != store {
+            return Err(format!(
+                "it has backups of two stores, {other} and {store}: name the last one to restore"
+            ));
+        }
+    }
+    Ok(())
 }

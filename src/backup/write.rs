@@ -1,24 +1,24 @@
 //! Takes a backup. The parent module explains what it contains and the order of its steps.
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
+use super::locked::{LOOK_EVERY, locked};
 use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupReport, blocking};
 use crate::durable_dir;
 use crate::error::Error;
 use crate::id::{id_text, new_id};
 use crate::manifest::Manifest;
+use crate::rules::Rules;
 use crate::store::PageStore;
+use crate::volume::Freed;
 use pagetier_bufpool::{PoolError, TierError};
-use pagetier_devio::{IoBuf, task};
+use pagetier_devio::{Causes, IoBuf, task};
 use pagetier_page::{Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, Permissions};
+use std::io::{Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// The maximum number of pages read at the same time.
@@ -27,9 +27,6 @@ const READS_MAX: usize = 16;
 const WRITE_BYTES: usize = 1 << 20;
 /// The number of pages between two progress reports.
 const REPORT_PAGES: u64 = 256;
-
-/// How often to check whether another backup into the directory has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A file being written. It gets its final name once it is complete.
 ///
@@ -53,7 +50,7 @@ impl Draft {
             let (dir, named) = (dir.clone(), partial.clone());
             let locked = blocking(move || {
                 durable_dir::create(&dir).map_err(BackupError::io(&dir))?;
-                locked(&named).map_err(BackupError::io(&named))
+                locked(&named).and_then(emptied).map_err(BackupError::io(&named))
             });
             if let Some(file) = locked.await? {
                 break file;
@@ -64,6 +61,15 @@ impl Draft {
             tokio::time::sleep(LOOK_EVERY).await;
         };
         Ok(Self { file: Some(file), dir, partial, waiting: Vec::new(), bytes: 0 })
+    }
+
+    /// Empties the file.
+    async fn begin_again(&mut self) -> Result<(), BackupError> {
+        let (file, path) = (self.file.take(), self.partial.clone());
+        self.file = blocking(move || emptied(file).map_err(BackupError::io(&path))).await?;
+        self.waiting.clear();
+        self.bytes = 0;
+        Ok(())
     }
 
     async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
@@ -103,29 +109,15 @@ impl Draft {
     }
 }
 
-/// Opens the file at `path`, locked and empty. `None`: another backup has it open, or has just renamed it.
-fn locked(path: &Path) -> std::io::Result<Option<File>> {
-    // It is emptied only under the lock: another backup may be writing it.
-    let file = File::options().write(true).create(true).truncate(false).open(path)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(None),
-        // The file system has no locks.
-        Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let opened = file.metadata()?;
-    let named = match std::fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        named => named?,
-    };
-    if (named.dev(), named.ino()) != (opened.dev(), opened.ino()) {
-        return Ok(None);
-    }
-    if opened.is_file() {
+/// Empties a file, which is locked: another backup may have been writing it.
+fn emptied(file: Option<File>) -> std::io::Result<Option<File>> {
+    if let Some(mut file) = file.as_ref().filter(|file| file.metadata().is_ok_and(|meta| meta.is_file())) {
         file.set_len(0)?;
+        file.rewind()?;
+        // An earlier version left files that others may read.
+        file.set_permissions(Permissions::from_mode(0o600))?;
     }
-    Ok(Some(file))
+    Ok(file)
 }
 
 /// The state of a backup directory: where its next backup begins.
@@ -135,14 +127,37 @@ struct Base {
     continues: Result<(String, u64), &'static str>,
 }
 
+/// The pages that did not exist at some moment of a backup: free when it began, freed since, or used again
+/// while the manifest still lists them as free.
+struct Gone {
+    freed: Arc<Freed>,
+    free: Vec<(u32, u32, u32)>,
+    reused: FxHashSet<PageId>,
+}
+
+impl Gone {
+    fn contains(&self, page: PageId, rules: Rules) -> bool {
+        self.reused.contains(&page) || rules.freed_meanwhile(self.freed.contains(page))
+    }
+}
+
+/// A backup whose records are written.
+struct Made {
+    id: String,
+    base: Base,
+    looked_at: u64,
+    pages: u64,
+}
+
 impl PageStore {
     /// Copies the store into a new file of the directory `dest` while the store is in use: all pages, or
     /// those written since the last backup there. Creates `dest` if necessary. Writes nothing to the store
     /// but dirty pages, by its syncs, and an entry in the manifest.
     ///
-    /// Every page in the chain is whole and at least as new as before the call. Pages may date from different
-    /// moments of the backup. Without concurrent writes the copy is exact, except that it may have newer
-    /// contents of a page, which were discarded ([`PageStore::discard`]) since an earlier backup.
+    /// Every page in the chain is whole and at least as new as before the call, or absent if it was freed
+    /// since. Pages may date from different moments of the backup. Without concurrent writes the copy is
+    /// exact, except that it may have newer contents of a page, which were discarded
+    /// ([`PageStore::discard`]) since an earlier backup.
     /// [`Builder::restore`](crate::Builder::restore) restores the chain.
     ///
     /// **With a log**, redo over the restored store brings all pages to one moment, as after a crash. It
@@ -161,7 +176,7 @@ impl PageStore {
     /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
     /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. A backup waits
     /// for another one into the same directory. Cancel-safe: a dropped backup leaves `unfinished.partial`,
-    /// which the next one overwrites.
+    /// which the next one overwrites. If pages are lost with the SSD meanwhile, it begins again.
     ///
     /// ```
     /// # use pagetier::*;
@@ -181,48 +196,23 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`BackupError`]: `dest` cannot be written, a page cannot be read, or the store cannot be synced. The
-    /// chain is unchanged.
+    /// [`BackupError`]: `dest` cannot be written or has another store's backups, a page cannot be read, or
+    /// the store cannot be synced. The chain is unchanged.
     pub async fn backup(
         &self,
         dest: impl AsRef<Path>,
         options: BackupOptions,
     ) -> Result<BackupReport, BackupError> {
         self.shared.ending.here()?;
-        let dir = dest.as_ref();
-        let mut draft = Draft::create(dir).await?;
-        let base = self.base_in(dir, options.full).await?;
-        let (since, after) = match &base.continues {
-            Ok((id, upto)) => (*upto, Some(id.clone())),
-            Err(_) => (0, None),
+        let dir = std::path::absolute(dest.as_ref()).map_err(BackupError::io(dest.as_ref()))?;
+        let mut draft = Draft::create(&dir).await?;
+        let made = loop {
+            match self.copy_into(&dir, &mut draft, &options).await? {
+                Some(made) => break made,
+                None => draft.begin_again().await?,
+            }
         };
-        // Leave little for the sync below: the next backup copies the pages that it writes again.
-        self.sync().await?;
-        // The parent module explains this order.
-        let upto = self.shared.builder.rules().backed_up(self.shared.tier.fresh_stamp());
-        self.shared.tier.writes_settled().await;
-        self.sync().await?;
-
-        let (store, ssd) = {
-            let meta = self.shared.meta.lock().await;
-            (meta.manifest.store.clone(), meta.manifest.ssd.clone())
-        };
-        let page_bytes = self.page_size().bytes() as u64;
-        let id = id_text(new_id());
-        let head = Head { id, store, ssd, page_bytes, number: base.number, after, since, upto: upto.bits() };
-        // A page that is free now counts as free in this backup, even if its number is reused meanwhile.
-        let free_before = self.shared.volume.free_pages();
-        // So does a reused page of which no version is found: the previous backup may hold the page from
-        // before it was freed.
-        let reused = self.shared.volume.reused_pages();
-        draft.put(&text(encode_head(&head), dir)?).await?;
-        let (looked_at, pages, absent) =
-            self.copy_since(Stamp::from_bits(since), &reused, &mut draft, &options).await?;
-        self.sync().await?;
-        let next_space = self.shared.meta.lock().await.manifest.next_space;
-        let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
-        let free = [free_before, absent, self.shared.volume.free_pages()].concat();
-        draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
+        let Made { id, base, looked_at, pages } = made;
         let settled = self.settle_discards().await?;
         let (path, bytes) = draft.finish(base.number).await?;
         if !settled {
@@ -230,37 +220,112 @@ impl PageStore {
                 "the backup is complete, but a crash could bring back a version that was discarded before it: \
                  the next one will be full"
             );
-        } else if let Err(error) = self.list_backup(head.id).await {
+        } else if let Err(error) = self.list_backup(id).await {
             let what =
                 "the backup is complete, but the manifest could not record it: the next one will be full";
-            tracing::warn!(%error, "{what}");
+            tracing::warn!(error = %Causes(&error), "{what}");
         }
         let full_because = base.continues.err();
         Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })
     }
 
-    /// Finds the chain to continue.
-    async fn base_in(&self, dir: &Path, full: bool) -> Result<Base, BackupError> {
+    /// Writes a backup into `draft`. `None`: pages were lost meanwhile, and the draft is of no use.
+    async fn copy_into(
+        &self,
+        dir: &Path,
+        draft: &mut Draft,
+        options: &BackupOptions,
+    ) -> Result<Option<Made>, BackupError> {
+        // Before the sync: a page that is saved from memory when its SSD copy is given up is dirty from
+        // before the loss counts, so the sync writes it, or else the count differs at the end (I34).
+        let (base, mut head) = self.begin(dir, options.full).await?;
+        self.sync().await?;
+        // The parent module explains this order.
+        let rules = self.shared.builder.rules();
+        head.upto = rules.backed_up(self.shared.tier.fresh_stamp()).bits();
+        rules.before_copying(self.shared.tier.writes_settled()).await;
+        // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
+        let gone = Gone {
+            freed: self.shared.volume.watch_freed(),
+            free: self.shared.volume.free_pages(),
+            reused: self.shared.volume.reused_pages(),
+        };
+        draft.put(&text(encode_head(&head), dir)?).await?;
+        let (looked_at, pages, absent) =
+            self.copy_since(Stamp::from_bits(head.since), &gone, draft, options).await?;
+        rules.sync_copied(self.sync()).await?;
+        let (next_space, losses) = {
+            let meta = self.shared.meta.lock().await;
+            (meta.manifest.next_space, meta.manifest.losses)
+        };
+        if rules.lost_since(head.losses, losses) {
+            tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
+            return Ok(None);
+        }
+        let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
+        let free = [gone.free, absent, self.shared.volume.free_pages()].concat();
+        draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
+        Ok(Some(Made { id: head.id, base, looked_at, pages }))
+    }
+
+    /// Finds where the backup begins, and drafts its head.
+    async fn begin(&self, dir: &Path, full: bool) -> Result<(Base, Head), BackupError> {
         let owned = dir.to_owned();
         let last = blocking(move || {
             let last = numbers(&owned)?.last().copied();
             last.map(|number| Ok((number, Reader::open(&owned.join(name_of(number)))?.head))).transpose()
         });
-        let Some((last, head)) = last.await? else {
+        let last = last.await?;
+        let meta = self.shared.meta.lock().await;
+        let base = self.base(dir, last, full, &meta.manifest)?;
+        let (after, since) =
+            base.continues.as_ref().map_or((None, 0), |(id, upto)| (Some(id.clone()), *upto));
+        let head = Head {
+            id: id_text(new_id()),
+            store: meta.manifest.store.clone(),
+            ssd: meta.manifest.ssd.clone(),
+            page_bytes: meta.manifest.page_bytes,
+            number: base.number,
+            after,
+            since,
+            upto: 0,
+            losses: Some(meta.manifest.losses),
+        };
+        Ok((base, head))
+    }
+
+    /// Whether the store of `manifest` continues the `last` backup in `dir`, or begins a chain.
+    fn base(
+        &self,
+        dir: &Path,
+        last: Option<(u32, Head)>,
+        full: bool,
+        manifest: &Manifest,
+    ) -> Result<Base, BackupError> {
+        let Some((last, head)) = last else {
             return Ok(Base { number: 1, continues: Err("it is the first in its directory") });
         };
-        let meta = self.shared.meta.lock().await;
-        let manifest = &meta.manifest;
+        // Even a full backup would be taken for the newest one of the other store.
+        if head.store != manifest.store {
+            return Err(BackupError::OtherStore {
+                path: dir.to_owned(),
+                found: head.store,
+                expected: manifest.store.clone(),
+            });
+        }
         let why = if full {
             Some("it was requested")
-        } else if head.store != manifest.store || head.page_bytes != manifest.page_bytes {
-            Some("the last backup there belongs to another store")
         } else if !manifest.backups.contains(&head.id) {
             Some(
                 "the manifest does not list the last backup there: the store was reset, or has made many since",
             )
-        } else if head.ssd != manifest.ssd || manifest.loss.is_some() {
-            Some("the SSD was exchanged, or pages were lost, since the last backup there")
+        } else if head.ssd != manifest.ssd {
+            Some("the SSD was exchanged since the last backup there")
+        } else if head.losses.is_none() {
+            Some("an earlier version made the last backup there, which does not say what was lost before it")
+        } else if self.shared.builder.rules().lost_since(head.losses, manifest.losses) {
+            // The chain may have versions that the store has lost (I34).
+            Some("pages were lost with the SSD or the ring since the last backup there")
         } else {
             None
         };
@@ -272,15 +337,15 @@ impl PageStore {
     }
 
     /// Copies the pages with stamps above `since`. Returns the number of pages examined, the number copied,
-    /// and those of `reused` that have no version, each as a run of one page.
+    /// and those of `gone` that have no version, each as a run of one page.
     async fn copy_since(
         &self,
         since: Stamp,
-        reused: &FxHashSet<PageId>,
+        gone: &Gone,
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
-        let spaces = self.spaces().list();
+        let (rules, spaces) = (self.shared.builder.rules(), self.spaces().list());
         let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
@@ -296,7 +361,8 @@ impl PageStore {
             let (page, read) = read.map_err(|_| BackupError::Runtime)?;
             done += 1;
             let image = self.judge(page, read)?;
-            if image.is_none() && reused.contains(&page) {
+            // The chain may have the page from before it was freed (I35).
+            if image.is_none() && gone.contains(page, rules) {
                 absent.push((page.space.0, page.no, 1));
             }
             if let Some(image) = image.filter(|image| Header::peek(image.as_slice()).stamp > since) {

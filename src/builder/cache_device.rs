@@ -50,7 +50,7 @@ impl Builder {
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
         if bytes == 0 {
-            let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
+            let why = "the store was opened without an SSD".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
         let layout = self.layout_of(bytes, page_size)?;

@@ -18,7 +18,7 @@ use crate::id::id_text;
 use crate::lock::Tenure;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::meta::Meta;
-use crate::runs::{OnlyCopies, added};
+use crate::runs::OnlyCopies;
 use crate::superblock::{DATA_AT, HddSuperblock};
 use crate::unproved::InManifest;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
@@ -78,7 +78,7 @@ impl Builder {
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
             if let Some(lost) = self.rules().listed_loss(lost) {
-                manifest.loss = added(manifest.loss.take(), lost);
+                manifest.lose(lost);
             }
         };
         self.note(&mut meta, begin).await?;

@@ -139,6 +139,9 @@ pub struct Builder {
     pub(crate) slow_saves: Option<Duration>,
     /// The locks of a read-only opening, until its tenure begins.
     pub(crate) read_locks: crate::lock::ReadLocks,
+    /// The directory is a restoration's: a store in it is unfinished, and begins again as a new one under the
+    /// same id, so that devices formatted for it are its own.
+    pub(crate) starts_over: bool,
     /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
 }

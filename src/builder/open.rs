@@ -146,7 +146,7 @@ impl Builder {
     /// The manifest that an unfinished first opening left, or else that of an existing store.
     fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
         match manifests.load()? {
-            Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
+            Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
             unused if self.options.create => Ok((unused, None)),
             None => Err(self.no_manifest()),
             Some(_) => Err(self.not_found()),
@@ -242,7 +242,7 @@ impl Builder {
         if self.options.directory.is_none() {
             return Err(OpenError::BadOption {
                 option: "directory",
-                why: "a store needs a directory (or `in_memory` and devices)".into(),
+                why: "a store needs a directory, or to be in memory with devices".into(),
             });
         }
         let held = self.held_directory(tenure)?;
@@ -429,7 +429,8 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
 /// The manifest of a new store.
 fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     match unused {
-        // An earlier opening that did not complete may have written this id to the devices.
+        // An earlier opening that did not complete may have written this id to the devices. Its stamps are
+        // older than those of the next epoch.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }

@@ -49,7 +49,7 @@ pub struct SpacePages {
 
 /// Why an export cannot begin.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: statistics cannot be exported there: {source}", path = .path.display())]
+#[error("{path}: statistics cannot be exported there", path = .path.display())]
 pub struct StatsExportError {
     path: PathBuf,
     #[source]

@@ -282,7 +282,8 @@ impl<T: Tier> Inner<T> {
             self.displaced(&mut self.policy.lock(), written.displaced);
             write.end(written.result.as_ref().map(|home| *home).map_err(|_| ()), written.image);
             if let Err(error) = written.result {
-                tracing::warn!(page = %written.page, %error, "a page could not be written and stays dirty");
+                let causes = pagetier_devio::Causes(&error);
+                tracing::warn!(page = %written.page, error = %causes, "a page could not be written and stays dirty");
                 let mut first = result.lock();
                 if first.is_ok() {
                     *first = Err(PoolError::Tier(error));

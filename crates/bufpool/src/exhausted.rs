@@ -1,6 +1,7 @@
 //! Why no frame became free.
 
 use crate::tier::{GateError, TierError};
+use pagetier_devio::Causes;
 use pagetier_page::PageId;
 use std::fmt;
 
@@ -53,10 +54,11 @@ impl fmt::Display for Exhausted {
                 pages.iter().try_for_each(|page| write!(f, " {page}"))
             }
             Self::Log { dirty, source } => {
-                write!(f, "{dirty} are dirty, and the log cannot be made durable: {source}")
+                let why = Causes(&**source);
+                write!(f, "{dirty} are dirty, and the log cannot be made durable: {why}")
             }
             Self::Storage { dirty, source } => {
-                write!(f, "{dirty} are dirty, and cannot be written: {source}")
+                write!(f, "{dirty} are dirty, and cannot be written: {}", Causes(source))
             }
             Self::NotDriven { dirty } => {
                 write!(f, "{dirty} are dirty, and the runtime that the store was opened on does not run")

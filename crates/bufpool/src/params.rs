@@ -169,7 +169,7 @@ pub enum PoolError {
         page: PageId,
     },
     /// The embedder's log could not be made durable, so the page may not be written.
-    #[error("the log could not be made durable for page {page}: {source}")]
+    #[error("the log could not be made durable for page {page}")]
     Log {
         /// A page that required it.
         page: PageId,

@@ -127,16 +127,15 @@ pub enum TierError {
         page: PageId,
     },
     /// A device failed.
-    #[error("page {page}: {source}")]
+    #[error("page {page} cannot be read or written")]
     Device {
         /// The page.
         page: PageId,
         /// The device's error.
-        #[source]
         source: DeviceError,
     },
     /// A device failed in an operation of no single page: a flush, a map checkpoint.
-    #[error("{source}")]
+    #[error(transparent)]
     Flush {
         /// The device's error.
         #[from]

@@ -139,7 +139,7 @@ pub enum IoOp {
 pub enum DeviceErrorKind {
     /// The medium or the path to it failed (EIO and similar errors).
     #[error("I/O error: {0}")]
-    Io(#[source] Arc<std::io::Error>),
+    Io(Arc<std::io::Error>),
     /// The file system or device is full.
     #[error("no space left")]
     NoSpace,
@@ -209,6 +209,5 @@ pub struct DeviceError {
     /// The length, in bytes.
     pub len: u64,
     /// What went wrong.
-    #[source]
     pub kind: DeviceErrorKind,
 }

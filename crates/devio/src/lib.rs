@@ -15,6 +15,7 @@
 mod delegate;
 
 mod buf;
+mod causes;
 mod check;
 mod class;
 pub mod conformance;
@@ -52,6 +53,7 @@ mod uring_reap;
 mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
+pub use causes::Causes;
 pub use class::IoClass;
 pub use device::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,

@@ -60,8 +60,10 @@ impl Kv {
         to: &Path,
         mut progress: impl FnMut(BackupProgress) + Send,
     ) -> Result<BackupReport, KvError> {
-        let partial = partial_name(to);
-        for taken in [to, &partial] {
+        // With a slash at the end, the copy would be made inside of its destination.
+        let to: PathBuf = std::path::absolute(to).map_err(KvError::io(to))?.components().collect();
+        let partial = partial_name(&to);
+        for taken in [&to, &partial] {
             if taken.exists() {
                 return Err(KvError::io(taken)(std::io::ErrorKind::AlreadyExists.into()));
             }
@@ -82,8 +84,8 @@ impl Kv {
         if let Some(problem) = report.listed.into_iter().next() {
             return Err(KvError::BadCopy { problem });
         }
-        std::fs::rename(&partial, to).map_err(KvError::io(to))?;
-        durable::sync_parent(to)?;
+        std::fs::rename(&partial, &to).map_err(KvError::io(&to))?;
+        durable::sync_parent(&to)?;
         Ok(BackupReport { lsn, pages, entries: report.entries })
     }
 

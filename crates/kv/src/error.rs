@@ -20,14 +20,14 @@ pub enum KvError {
     #[error(transparent)]
     Log(#[from] WalError),
     /// Redo failed; opening again repeats it.
-    #[error("recovery: {0}")]
+    #[error("the log cannot be redone")]
     Redo(#[from] RedoError),
     /// A checkpoint failed.
-    #[error("checkpoint: {0}")]
+    #[error("a checkpoint failed")]
     Checkpoint(#[from] CheckpointError),
     /// A page does not have the contents that the tree expects: a bug of this crate, or another program's
     /// pages.
-    #[error("page {page} is not what the tree expects: {what}; `check` lists all such pages")]
+    #[error("page {page} is not what the tree expects: {what}; a check lists all such pages")]
     Damaged {
         /// The page.
         page: PageId,
@@ -76,7 +76,7 @@ pub enum KvError {
         pages: u64,
     },
     /// A file or directory cannot be used.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
         /// The path.
         path: PathBuf,

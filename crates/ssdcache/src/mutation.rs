@@ -195,6 +195,18 @@ pub enum Mutation {
     /// The stamp up to which a backup claims to have copied is larger than the one drawn before its pages
     /// were read. Write a page meanwhile: the next backup omits it.
     BackupUptoLate,
+    /// A backup does not wait for writes in flight, which have stamps that the next backup skips. Begin it
+    /// while a page that has an older copy on the SSD is being written to the ring.
+    BackupReadsEarly,
+    /// A backup does not make durable what it read. Write a page, without a sync, before a backup reads it;
+    /// cut the power after the backup: the store goes back to a version that the next backup skips.
+    BackupUnsynced,
+    /// A page that is freed and created again while a backup reads other pages counts as unchanged: the chain
+    /// keeps a version that was replaced before the backup began.
+    FreedMeanwhileKept,
+    /// A backup continues a chain from before a loss, and ends with what it has although pages were lost
+    /// meanwhile: the chain has versions that the store lost, or lacks some that it saved from memory.
+    LossKeepsChain,
     /// An exchange does not record the new cache device in the manifest. Replace the SSD, and crash: the
     /// store opens with the previous one.
     ExchangeUnrecorded,
@@ -329,6 +341,11 @@ impl Mutation {
     ///   `over_homes_that_are_not_flushed_a_damaged_copy_passes_for_a_lost_page`
     /// - `FirstReadBelieved`: `readmission.rs`, `after_one_bad_read_a_sound_only_copy_passes_for_lost`
     /// - `RedoUnrecorded`: `redo_position.rs`, `a_position_that_was_not_recorded_is_unknown_after_the_loss`
+    /// - `BackupReadsEarly`: `backup_rules.rs`, `a_backup_that_reads_a_page_being_written_loses_a_version`
+    /// - `BackupUnsynced`: `backup_rules.rs`, `an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut`
+    /// - `FreedMeanwhileKept`: `backup_rules.rs`,
+    ///   `a_page_freed_and_created_again_during_a_backup_is_not_older_than_before_it`
+    /// - `LossKeepsChain`: `backup_rules.rs`, `a_chain_that_outlives_a_loss_is_not_the_store`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -360,5 +377,9 @@ impl Mutation {
         Self::MarkOutlivesHeaders,
         Self::FailedMendFinal,
         Self::CleanerSleeps,
+        Self::BackupReadsEarly,
+        Self::BackupUnsynced,
+        Self::FreedMeanwhileKept,
+        Self::LossKeepsChain,
     ];
 }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// `stat --live` work while another process has the store open.
 ///
 /// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair) or pages are left
-/// (drain), 130 stopped by Ctrl-C or SIGTERM. A stopped command leaves the store as a crash does: nothing is
-/// lost.
+/// (drain), 130 stopped by Ctrl-C or SIGTERM, which is also how `top` ends. A stopped command leaves the
+/// store as a crash does: nothing is lost.
 #[derive(Parser)]
 #[command(name = "pagetier", version)]
 pub(crate) struct Cli {
@@ -100,7 +100,7 @@ pub(crate) enum Command {
     },
     /// Watch a running store through the file that it exports
     Top {
-        /// The file that the store passes to `export_stats`
+        /// The file to which the store exports its statistics
         file: PathBuf,
         /// Seconds between views, at least 0.1
         #[arg(long, default_value_t = 1.0, value_parser = interval)]
@@ -134,7 +134,7 @@ pub(crate) enum Command {
     },
     /// Estimate what other sizes of pool and SSD would cost, from a recorded trace
     WhatIf {
-        /// The trace, which a store records after `trace().start(..)`
+        /// The trace of page requests that a store has recorded
         trace: PathBuf,
         /// Pages of the pool
         #[arg(long)]
@@ -175,7 +175,7 @@ pub(crate) enum Command {
     Restore {
         /// The directory of the chain
         from: PathBuf,
-        /// The new store's directory, which must not exist
+        /// The new store's directory, which must not exist; an interrupted restore starts over when repeated
         #[arg(long)]
         to: PathBuf,
         /// The number of the last backup to restore

@@ -3,7 +3,7 @@
 use crate::args::Place;
 use crate::look::{findings, recovery, watch};
 use crate::{FOUND, Failure, show};
-use pagetier::{BackupOptions, Builder, Drain, PageStore, ScrubOptions, SsdMode};
+use pagetier::{BackupOptions, Builder, Causes, Drain, PageStore, ScrubOptions, SsdMode};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCo
     bar.finish_and_clear();
     let mut text = format!("{} pages written home, {} left\n", report.written, report.left);
     for (page, error) in &report.failed {
-        let _ = writeln!(text, "page {} of space {}: {error}", page.no, page.space.0);
+        let _ = writeln!(text, "page {} of space {}: {}", page.no, page.space.0, Causes(error));
     }
     let done = report.left == 0 && report.stopped_by.is_none();
     if off && done {
@@ -141,7 +141,7 @@ pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<Exi
         report.progress.done, report.progress.found, report.progress.healed, recovered.repaired
     );
     if place.accept_ssd_loss && !has_ssd {
-        text.push_str("the store goes on without an SSD; `ssd().readmit()` gives it one\n");
+        text.push_str("the store goes on without an SSD\n");
     }
     let value = json!({
         "complete": report.complete, "checked": report.progress.done, "damaged": report.progress.found,

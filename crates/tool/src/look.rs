@@ -2,7 +2,7 @@
 
 use crate::args::Place;
 use crate::{FOUND, Failure, show};
-use pagetier::{Home, PageId, PageStore, RecoveryReport, Scrub, ScrubOptions, ScrubReport};
+use pagetier::{Causes, Home, PageId, PageStore, RecoveryReport, Scrub, ScrubOptions, ScrubReport};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -47,11 +47,11 @@ pub(crate) fn findings(report: &ScrubReport) -> (Vec<Value>, String) {
     let mut all = Vec::new();
     for found in &report.findings {
         let healed = if found.healed { " (repaired)" } else { "" };
-        let _ =
-            writeln!(text, "page {} of space {}: {}{healed}", found.page.no, found.page.space.0, found.error);
+        let (page, error) = (found.page, Causes(&found.error));
+        let _ = writeln!(text, "page {} of space {}: {error}{healed}", page.no, page.space.0);
         all.push(json!({
             "space": found.page.space.0, "page": found.page.no,
-            "error": found.error.to_string(), "healed": found.healed,
+            "error": error.to_string(), "healed": found.healed,
         }));
     }
     let more = report.progress.found.saturating_sub(report.findings.len() as u64);

@@ -9,6 +9,8 @@ mod show;
 
 use args::{Cli, Command};
 use clap::Parser;
+use pagetier::{BackupError, Causes, DeviceErrorKind, OpenError};
+use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 /// Why a command failed.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Failure = Box<dyn Error + Send + Sync>;
 
 /// The exit code when damage was found or work is left.
 const FOUND: u8 = 3;
@@ -34,18 +36,19 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Ctrl-C is how `top` ends.
-    let stopped = if matches!(cli.command, Command::Top { .. }) { 0 } else { INTERRUPTED };
     let ended = runtime.block_on(until_stopped(run(cli)));
     // Blocking work, such as a read from a pipe, may never end.
     runtime.shutdown_background();
     match ended {
         Some(Ok(code)) => code,
         Some(Err(error)) => {
-            eprintln!("pagetier: {}", with_causes(&*error));
+            eprintln!("pagetier: {}", Causes(&*error));
+            if let Some(remedy) = remedy(&*error) {
+                eprintln!("pagetier: {remedy}");
+            }
             ExitCode::FAILURE
         }
-        None => stopped.into(),
+        None => INTERRUPTED.into(),
     }
 }
 
@@ -72,19 +75,26 @@ async fn stop(task: JoinHandle<Result<ExitCode, Failure>>) -> Option<Result<Exit
     None
 }
 
-/// The error's text, with those of its causes that it does not include.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
+/// The options that help against `error`, which the library knows under other names.
+fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let backup = error.downcast_ref::<BackupError>();
+    let inner =
+        backup.and_then(|error| if let BackupError::Open(inner) = error { Some(inner) } else { None });
+    match inner.or_else(|| error.downcast_ref::<OpenError>())? {
+        OpenError::SsdMissing { .. } | OpenError::Ssd(_) => Some(
+            "--ssd names the SSD if it is elsewhere; --accept-ssd-loss gives up the pages that it alone holds",
+        ),
+        OpenError::StaleDevice { tier, .. } | OpenError::TooShort { tier, .. } if *tier != "HDD" => {
+            Some("--accept-ssd-loss gives up the pages that the SSD alone held")
         }
-        cause = error.source();
+        OpenError::Device(error) if matches!(error.kind, DeviceErrorKind::Unusable(_)) => Some(
+            "--hdd and --ssd name devices that are elsewhere; --accept-ssd-loss opens without the SSD, and gives \
+             up the pages that it alone holds",
+        ),
+        OpenError::HddMissing { .. } => Some("--hdd names the HDD if it is elsewhere"),
+        OpenError::PoolTooSmall { .. } => Some("--memory-mib gives the command more memory"),
+        _ => None,
     }
-    text
 }
 
 async fn run(cli: Cli) -> Result<ExitCode, Failure> {

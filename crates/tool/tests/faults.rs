@@ -158,7 +158,7 @@ fn a_command_stopped_at_any_moment_loses_nothing() {
 fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (store, chain, to) = (path("store"), path("chain"), path("to"));
+    let (store, chain, to, disk) = (path("store"), path("chain"), path("to"), path("disk"));
     made(Path::new(&store), true);
     assert_eq!(run(&["backup", &store, "--to", &chain]).status.code(), Some(0));
     let (file, partial) = (dir.path().join("chain/000001.backup"), dir.path().join("to.partial"));
@@ -166,7 +166,9 @@ fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         std::fs::remove_file(&file).unwrap();
         fifo(&file);
-        let child = begun(&["restore", &chain, "--to", &to]);
+        // Devices elsewhere, of which an interrupted restoration leaves whatever it had written.
+        let restore = ["restore", &chain, "--to", &to, "--hdd", &disk];
+        let child = begun(&restore);
         let open = || OpenOptions::new().write(true).open(&file).unwrap();
         // The whole chain is read before anything is created.
         open().write_all(&bytes).unwrap();
@@ -179,13 +181,76 @@ fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
         drop(pipe);
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, &bytes).unwrap();
-        let refused = run(&["restore", &chain, "--to", &to]);
-        let text = said(&refused);
-        assert!(refused.status.code() == Some(1) && text.contains("to.partial: an interrupted"), "{text}");
-        std::fs::remove_dir_all(&partial).unwrap();
-        assert_eq!(json(&["restore", &chain, "--to", &to]).1["pages"], PAGES);
+        // It starts over by itself.
+        assert_eq!(json(&restore).1["pages"], PAGES);
+        assert!(!partial.exists());
+        std::fs::rename(&disk, dir.path().join("to/hdd.vol")).unwrap();
         has_all_pages(Path::new(&to), "restored");
         std::fs::remove_dir_all(&to).unwrap();
+    }
+}
+
+#[test]
+fn a_view_ended_by_a_signal_has_the_exit_code_of_every_stopped_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("store"), dir.path().join("stats.json"));
+    runtime().block_on(async {
+        let open = open(&store).await;
+        let export = open.export_stats(&file, Duration::from_millis(100)).await.unwrap();
+        for signal in [Signal::INT, Signal::TERM] {
+            let mut child = begun(&["top", file.to_str().unwrap(), "--every", "0.2"]);
+            // It has its handler by then.
+            let mut view = [0; 16];
+            child.stdout.as_mut().unwrap().read_exact(&mut view).unwrap();
+            let (code, text) = ended_by(signal, child);
+            assert_eq!(code, Some(130), "{text}");
+        }
+        drop(export);
+        open.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_backup_to_a_path_that_is_not_utf8_is_reported_and_a_slash_at_the_end_of_a_path_is_not_part_of_it() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    made(&store, true);
+    let chain = dir.path().join(std::ffi::OsStr::from_bytes(b"cha\xffin"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+    let out = command.args(["--json", "backup"]).arg(&store).arg("--to").arg(&chain).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", said(&out));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&report["number"], &report["pages"]), (&1.into(), &PAGES.into()));
+    let mut slashed = to.clone().into_os_string();
+    slashed.push("/");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+    let out = command.arg("restore").arg(&chain).arg("--to").arg(&slashed).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", said(&out));
+    has_all_pages(&to, "restored");
+    assert!(!to.join(".partial").exists());
+}
+
+/// Nothing that a command prints names a method of the library.
+#[test]
+fn messages_name_options_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let (crashed, at) = (dir.path().join("crashed"), dir.path().join("store"));
+    made(&crashed, false);
+    copy(&crashed, &at);
+    std::fs::remove_file(at.join("ssd.cache")).unwrap();
+    let store = at.to_str().unwrap();
+    let elsewhere = dir.path().join("nothing");
+    for (args, option) in [
+        (vec!["verify", store], "--accept-ssd-loss"),
+        (vec!["drain", store], "--accept-ssd-loss"),
+        (vec!["verify", elsewhere.to_str().unwrap()], "no store"),
+        (vec!["restore", store, "--to", "/no/such/place"], "no backup"),
+    ] {
+        let out = run(&args);
+        let text = said(&out);
+        assert!(out.status.code() == Some(1) && text.contains(option), "{args:?}: {text}");
+        assert!(!text.contains('`') && !text.contains("(true)"), "{args:?}: {text}");
     }
 }
 
@@ -245,7 +310,8 @@ fn on_a_full_disk_a_command_fails_by_name_and_succeeds_once_there_is_room() {
     // The chain's directory is full.
     let full = limited(1 << 20, &["backup", &store, "--to", &chain]);
     assert_eq!(full.status.code(), Some(1), "{}", said(&full));
-    assert!(said(&full).contains("unfinished.partial: File too large"), "{}", said(&full));
+    let named = "unfinished.partial: it cannot be read or written: File too large";
+    assert!(said(&full).contains(named), "{}", said(&full));
     assert_eq!(json(&["backup", &store, "--to", &chain]).1["number"], 1);
     has_all_pages(Path::new(&store), "after a backup without room");
     // So is the file of the hot set.
@@ -329,7 +395,7 @@ fn views_end_with_their_reader_and_say_when_the_store_has_gone() {
     let mut child = begun(&["top", at, "--every", "0.1"]);
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
     let (code, text) = ended_by(Signal::INT, child);
-    assert_eq!(code, Some(0), "Ctrl-C is how it ends: {text}");
+    assert_eq!(code, Some(130), "{text}");
     drop(export);
     drop(open);
     drop(running);

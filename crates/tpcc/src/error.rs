@@ -17,7 +17,7 @@ pub(crate) enum DbError {
     #[error(transparent)]
     Log(#[from] WalError),
     /// Redo failed.
-    #[error("recovery: {0}")]
+    #[error("the log cannot be redone")]
     Redo(#[from] RedoError),
     /// A checkpoint failed.
     #[error(transparent)]

@@ -21,7 +21,7 @@ const LOAD_POOL_BYTES: u64 = 256 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocationError {
     /// An I/O error on a file or folder.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum WalError {
     /// A file operation failed. Records that are not durable stay in memory; the next flush retries.
-    #[error("log {path}: {source}")]
+    #[error("log {path}: it cannot be read or written")]
     Io {
         /// The file or directory.
         path: PathBuf,

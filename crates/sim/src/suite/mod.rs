@@ -268,7 +268,7 @@ fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, policies: 
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
     /// The directory of the traces cannot be read.
-    #[error("the traces: {0}")]
+    #[error("the directory of the traces cannot be read")]
     Folder(#[from] std::io::Error),
     /// A trace cannot be read.
     #[error("{}: {}", .0.display(), .1)]

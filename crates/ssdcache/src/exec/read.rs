@@ -104,7 +104,8 @@ impl Core {
             self.ssd_failed(source);
         }
         if !dirty {
-            tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
+            let causes = pagetier_devio::Causes(&error);
+            tracing::warn!(%page, error = %causes, "a clean SSD copy cannot be used, reading the HDD");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
             return (buf, Ok(false));
         }

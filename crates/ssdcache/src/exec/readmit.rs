@@ -137,7 +137,7 @@ impl Core {
         only.retain(|(page, _)| bad.contains(page));
         by.rewrite(only).await;
         let report = self.end_verification(&begun, verified).await?;
-        if !report.lost.is_empty() {
+        if !(report.lost.is_empty() && report.reverted.is_empty()) {
             let mut lost = self.state.lock().slots.only_copies();
             lost.retain(|(page, _)| report.lost.contains(page));
             by.record(lost).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;

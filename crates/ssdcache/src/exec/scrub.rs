@@ -59,7 +59,7 @@ impl Core {
             // The page has another version by now.
             return Some(Checked::fine(page));
         }
-        tracing::error!(%error, "scrub");
+        tracing::error!(error = %pagetier_devio::Causes(&error), "scrub");
         let mut healed = false;
         if clean && heal && matches!(self.look_home(page).await, Some(HomeFound::Sound(_))) {
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
@@ -83,7 +83,7 @@ impl Core {
             Some(HomeFound::Unwritten(_)) => return Checked::fine(page),
             Some(HomeFound::Bad(error)) => error,
         };
-        tracing::error!(%error, "scrub");
+        tracing::error!(error = %pagetier_devio::Causes(&error), "scrub");
         let mut healed = false;
         if heal && self.state.lock().slots.copy_of(page).is_some() {
             let copied = self.copy_pages_home(&[page]).await;

@@ -16,7 +16,7 @@ impl Rules {
     /// Handles a failed repair of homes whose ring places were needed.
     pub(crate) fn mend_failed(self, core: &Core, error: &TierError) {
         if self.lack(Mutation::FailedMendFinal) {
-            core.refuse(&error.to_string(), false);
+            core.refuse(&pagetier_devio::Causes(error).to_string(), false);
         }
     }
 

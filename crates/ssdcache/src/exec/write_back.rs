@@ -139,7 +139,7 @@ impl HeldSlots<'_> {
             if let TierError::Device { source, .. } = &error {
                 core.ssd_failed(source);
             }
-            tracing::error!(%error, "a copy on the SSD cannot be written home");
+            tracing::error!(error = %pagetier_devio::Causes(&error), "a copy on the SSD cannot be written home");
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));
         }

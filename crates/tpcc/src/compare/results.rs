@@ -94,7 +94,7 @@ pub(crate) struct Results {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResultsError {
     /// An I/O error on the folder or a file in it.
-    #[error("--report {path}: {source}", path = .path.display())]
+    #[error("--report {path}: it cannot be read or written", path = .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,

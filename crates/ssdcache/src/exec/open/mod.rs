@@ -84,9 +84,9 @@ pub enum OpenError {
     /// A block cannot be read that may hold, or describe, the newest version of any page. The devices are
     /// left unchanged.
     #[error(
-        "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: \
-         open again once the device can read it, or open with a blank device in its place (or without an \
-         SSD) and accept the loss"
+        "a block of the {part} cannot be read, and may hold the newest version of any page; open again once \
+         the device can read it, or open with a blank device in its place (or without an SSD) and accept \
+         the loss"
     )]
     Unreadable {
         /// `map`, `journal`, `ring` or `zone`.

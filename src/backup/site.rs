@@ -1,0 +1,212 @@
+//! Where a restoration builds its store, and how it ends.
+//!
+//! The directory `<directory>.partial` has the store and the file `restoration`, which is locked while a
+//! restoration runs. The file is empty until the store is complete, closed and durable; then it says so, and
+//! for which backup. After that the directory gets its final name, and the file is removed. So whenever a
+//! restoration is interrupted, the next one knows that the directory is a restoration's and which of three
+//! things is left to do: all (it starts over), the rename, or the removal.
+//!
+//! Starting over keeps the store's id, under which devices elsewhere may be formatted, and its epoch, so that
+//! whatever they hold is older than what is written to them now.
+
+use super::locked::{LOOK_EVERY, locked};
+use super::{BackupError, RestoreReport, blocking};
+use crate::durable_dir;
+use crate::error::OpenError;
+use crate::held_dir::HeldDir;
+use crate::manifest::ManifestStore;
+use crate::rules::Rules;
+use crate::saver::Saver;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{ErrorKind, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The file that tells a restoration's directory from a store that is in use.
+const FILE: &str = "restoration";
+
+/// How long a restoration waits for another one into the same directory: a killed process, or one that was
+/// dropped, holds the file until its last operation has ended.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// What [`FILE`] says once the store is complete.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Done {
+    /// The id of the last backup restored.
+    pub(super) backup: String,
+    /// The store's only opening so far: a later one may have changed the store.
+    pub(super) epoch: u32,
+    pub(super) report: RestoreReport,
+}
+
+/// The directory that a restoration makes. Nothing has its name.
+pub(super) struct Target {
+    to: PathBuf,
+    partial: PathBuf,
+}
+
+/// How a restoration begins.
+pub(super) enum Begun {
+    /// An earlier one had done everything but the last steps, which are done now.
+    Restored(RestoreReport),
+    Site(Site),
+}
+
+/// Where the store is built.
+pub(super) struct Site {
+    target: Target,
+    /// Keeps other restorations out.
+    file: File,
+}
+
+impl Target {
+    /// The target for the directory `path`, however it is written: with a slash at its end, the store would
+    /// be built inside of it.
+    pub(super) fn of(path: &Path) -> Result<Self, BackupError> {
+        let to: PathBuf = std::path::absolute(path).map_err(BackupError::io(path))?.components().collect();
+        let Some(name) = to.file_name() else { return Err(BackupError::Exists { path: to }) };
+        let mut name = name.to_owned();
+        name.push(".partial");
+        let partial = to.with_file_name(name);
+        let target = Self { to, partial };
+        target.check()?;
+        Ok(target)
+    }
+
+    /// Refuses a name that is taken, and a directory in the way that is not a restoration's.
+    fn check(&self) -> Result<(), BackupError> {
+        // A link that leads nowhere is there too.
+        if self.to.symlink_metadata().is_ok() && !self.to.join(FILE).exists() {
+            return Err(BackupError::Exists { path: self.to.clone() });
+        }
+        let ours = self.partial.join(FILE).exists();
+        let unused = || std::fs::read_dir(&self.partial).is_ok_and(|mut entries| entries.next().is_none());
+        if self.partial.symlink_metadata().is_ok() && !ours && !unused() {
+            return Err(BackupError::InTheWay { path: self.partial.clone() });
+        }
+        Ok(())
+    }
+
+    /// Begins the restoration of the chain that ends with `backup`, once no other one runs. Cancel-safe.
+    pub(super) async fn begin(self, backup: &str) -> Result<Begun, BackupError> {
+        let until = Instant::now() + WAIT_MAX;
+        let (mut target, backup) = (self, backup.to_owned());
+        loop {
+            let owned = backup.clone();
+            let (back, begun) = blocking(move || target.try_begin(&owned)).await?;
+            if let Some(begun) = begun {
+                return Ok(begun.into_begun(back));
+            }
+            target = back;
+            if Instant::now() >= until {
+                let path = target.partial;
+                return Err(BackupError::Open(OpenError::AlreadyOpen { path }));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// `None`: another restoration holds the directory, or has just renamed it.
+    fn try_begin(self, backup: &str) -> Result<(Self, Option<Tried>), BackupError> {
+        self.check()?;
+        if self.to.exists() {
+            let done = done_in(&self.to).filter(|done| done.backup == backup);
+            let Some(done) = done else { return Err(BackupError::Exists { path: self.to }) };
+            self.remove_file();
+            return Ok((self, Some(Tried::Restored(done.report))));
+        }
+        durable_dir::create(&self.partial).map_err(BackupError::io(&self.partial))?;
+        let path = self.partial.join(FILE);
+        let Some(file) = locked(&path).map_err(BackupError::io(&path))? else { return Ok((self, None)) };
+        match done_in(&self.partial) {
+            Some(done) if done.backup == backup => {
+                self.rename()?;
+                return Ok((self, Some(Tried::Restored(done.report))));
+            }
+            // It says that the store is complete, but the store has been opened since, or replaced.
+            None if said_done(&self.partial).is_some() => {
+                return Err(BackupError::InTheWay { path: self.partial });
+            }
+            _ => {}
+        }
+        let fresh = file.set_len(0).and_then(|()| file.sync_all());
+        let durable = fresh.and_then(|()| File::open(&self.partial)?.sync_all());
+        durable.map_err(BackupError::io(&path))?;
+        Ok((self, Some(Tried::Locked(file))))
+    }
+
+    /// Gives the directory its final name, durably.
+    fn rename(&self) -> Result<(), BackupError> {
+        std::fs::rename(&self.partial, &self.to).map_err(BackupError::io(&self.to))?;
+        let parent = self.to.parent().unwrap_or(Path::new("/"));
+        File::open(parent).and_then(|dir| dir.sync_all()).map_err(BackupError::io(parent))?;
+        self.remove_file();
+        Ok(())
+    }
+
+    /// The file has done its duty. It does no harm if it stays.
+    fn remove_file(&self) {
+        let path = self.to.join(FILE);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "left behind");
+            }
+            _ => {}
+        }
+    }
+}
+
+enum Tried {
+    Restored(RestoreReport),
+    Locked(File),
+}
+
+impl Tried {
+    fn into_begun(self, target: Target) -> Begun {
+        match self {
+            Self::Restored(report) => Begun::Restored(report),
+            Self::Locked(file) => Begun::Site(Site { target, file }),
+        }
+    }
+}
+
+impl Site {
+    pub(super) fn directory(&self) -> &Path {
+        &self.target.partial
+    }
+
+    /// Ends the restoration: the store is closed.
+    pub(super) async fn finish(self, done: Done) -> Result<RestoreReport, BackupError> {
+        let Self { target, mut file } = self;
+        blocking(move || {
+            let path = target.partial.join(FILE);
+            let json = serde_json::to_vec(&done).map_err(std::io::Error::from);
+            let written = json.and_then(|json| {
+                file.rewind()?;
+                file.write_all(&json)?;
+                file.sync_all()
+            });
+            written.map_err(BackupError::io(&path))?;
+            target.rename()?;
+            // Held to the end.
+            drop(file);
+            Ok(done.report)
+        })
+        .await
+    }
+}
+
+/// What the file in `dir` says.
+fn said_done(dir: &Path) -> Option<Done> {
+    serde_json::from_slice(&std::fs::read(dir.join(FILE)).ok()?).ok()
+}
+
+/// What the file in `dir` says, if that is still so: the store was not opened since.
+fn done_in(dir: &Path) -> Option<Done> {
+    let done = said_done(dir)?;
+    let held = HeldDir::open(dir, Rules::default()).ok()?;
+    let manifest = ManifestStore::directory(held, Saver::default()).load().ok()??;
+    (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)
+}
