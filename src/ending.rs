@@ -1,9 +1,10 @@
 //! Whether the store is shutting down: operations enter here, and a shutdown waits for them.
 
 use crate::error::Error;
+use pagetier_devio::locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use parking_lot::Mutex;
 use std::future::Future;
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
+use tokio::sync::watch;
 
 /// The result of a shutdown; `None` while it runs.
 pub(crate) type Outcome = Option<Result<(), Error>>;
@@ -19,7 +20,7 @@ pub(crate) struct Ending {
 
 impl Default for Ending {
     fn default() -> Self {
-        Self { operations: RwLock::default(), begun: watch::Sender::new(false), outcome: Mutex::default() }
+        Self { operations: RwLock::new(Rank::Operations, ()), begun: watch::Sender::new(false), outcome: Mutex::default() }
     }
 }
 

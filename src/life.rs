@@ -154,7 +154,7 @@ impl Shared {
         F: Future<Output = Result<T, Error>> + Send,
     {
         let shared = Arc::clone(self);
-        let change = Arc::clone(&self.ssd_change).lock_owned().await;
+        let change = self.ssd_change.lock_owned().await;
         drop(self.ending.enter()?);
         let done = task::outcome(&self.runtime, async move {
             let done = step(shared).await;

@@ -14,6 +14,7 @@ use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::superblock::HddSuperblock;
 use crate::volume::SpaceInfo;
+use pagetier_devio::locks::OwnedMutexGuard;
 use pagetier_devio::{DeviceError, SharedDevice, task};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Marks;
@@ -21,7 +22,6 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::OwnedMutexGuard;
 
 /// The number of bytes of the HDD blanked per write.
 const BLANK_BYTES: u64 = 1 << 20;
@@ -171,7 +171,7 @@ impl PageStore {
             return Err(Error::SpaceFull { space });
         }
         let _operation = self.shared.ending.enter()?;
-        let mut meta = Arc::clone(&self.shared.meta).lock_owned().await;
+        let mut meta = self.shared.meta.lock_owned().await;
         let page = PageId::new(space, no);
         if self.shared.volume.has_room(page) {
             return Ok(());

@@ -24,6 +24,7 @@ mod fence;
 mod file;
 mod histogram;
 mod image;
+pub mod locks;
 mod memory;
 mod meter;
 mod metered;
