@@ -20,7 +20,11 @@ pub(crate) struct Ending {
 
 impl Default for Ending {
     fn default() -> Self {
-        Self { operations: RwLock::new(Rank::Operations, ()), begun: watch::Sender::new(false), outcome: Mutex::default() }
+        Self {
+            operations: RwLock::new(Rank::Operations, ()),
+            begun: watch::Sender::new(false),
+            outcome: Mutex::default(),
+        }
     }
 }
 

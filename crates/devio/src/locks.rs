@@ -72,11 +72,21 @@ impl Rank {
     }
 }
 
-pub use check::{Place, apart, flow, waits_for};
-#[cfg(debug_assertions)]
-pub use check::{Violation, observed};
+pub use check::{Place, Violation, apart, flow, observed, waits_for};
 
 use check::Held;
+
+/// Test-only: what [`observed`] found.
+#[derive(Clone, Default, Debug)]
+pub struct Violations(Arc<parking_lot::Mutex<Vec<Violation>>>);
+
+impl Violations {
+    /// Every one, in order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Violation> {
+        self.0.lock().clone()
+    }
+}
 
 /// A [`tokio::sync::Mutex`] with a rank.
 #[derive(Debug)]
@@ -182,7 +192,7 @@ impl<T> RwLock<T> {
 mod check {
     //! The flows of a debug build.
 
-    use super::Rank;
+    use super::{Rank, Violations};
     use parking_lot::Mutex;
     use std::cell::RefCell;
     use std::fmt;
@@ -239,7 +249,7 @@ mod check {
         outer: Option<Arc<Self>>,
         held: Mutex<Vec<(u64, Rank, Place)>>,
         /// Gets the violations instead of the process's end.
-        observer: Option<Arc<Mutex<Vec<Violation>>>>,
+        observer: Option<Violations>,
     }
 
     /// This flow, and those around it.
@@ -286,7 +296,7 @@ mod check {
 
     fn report(violation: Violation) {
         if let Some(observer) = around().find_map(|node| node.observer.clone()) {
-            observer.lock().push(violation);
+            observer.0.lock().push(violation);
             return;
         }
         // A panic would end in a background task, or be caught: a test could still pass.
@@ -335,12 +345,9 @@ mod check {
     }
 
     /// Test-only: makes `future` a flow whose violations, and those of the flows within, are added to `found`.
-    pub fn observed<F: Future>(
-        found: &Arc<Mutex<Vec<Violation>>>,
-        future: F,
-    ) -> impl Future<Output = F::Output> + use<F> {
+    pub fn observed<F: Future>(found: &Violations, future: F) -> impl Future<Output = F::Output> + use<F> {
         let outer = CURRENT.with_borrow(Clone::clone);
-        polled(Node { outer, observer: Some(Arc::clone(found)), ..Node::default() }, future)
+        polled(Node { outer, observer: Some(found.clone()), ..Node::default() }, future)
     }
 }
 
@@ -348,8 +355,12 @@ mod check {
 mod check {
     //! Nothing is checked in a release build.
 
-    use super::Rank;
+    use super::{Rank, Violations};
     use std::future::Future;
+
+    /// Never found in release builds.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Violation {}
 
     /// Where a lock is taken: unknown in release builds.
     #[derive(Clone, Copy, Debug)]
@@ -389,6 +400,12 @@ mod check {
     pub fn flow<F: Future>(future: F) -> F {
         future
     }
+
+    /// The future itself.
+    #[inline]
+    pub fn observed<F: Future>(_found: &Violations, future: F) -> F {
+        future
+    }
 }
 
 #[cfg(all(test, debug_assertions, not(loom)))]
@@ -397,10 +414,8 @@ mod tests {
     use std::future::pending;
     use std::time::Duration;
 
-    type Found = Arc<parking_lot::Mutex<Vec<Violation>>>;
-
-    fn ranks(found: &Found) -> Vec<(Rank, Rank)> {
-        found.lock().iter().map(|one| (one.held.0, one.wanted.0)).collect()
+    fn ranks(found: &Violations) -> Vec<(Rank, Rank)> {
+        found.all().iter().map(|one| (one.held.0, one.wanted.0)).collect()
     }
 
     fn two() -> (Mutex<()>, RwLock<()>) {
@@ -410,7 +425,7 @@ mod tests {
     #[tokio::test]
     async fn the_declared_order_passes_and_the_opposite_one_is_found_though_nothing_hangs() {
         let (manifest, gate) = two();
-        let found = Found::default();
+        let found = Violations::default();
         observed(&found, async {
             let one = manifest.lock().await;
             drop(gate.read().await);
@@ -426,14 +441,14 @@ mod tests {
         })
         .await;
         assert_eq!(ranks(&found), [(Rank::Gate, Rank::Manifest)]);
-        let said = found.lock()[0].to_string();
+        let said = found.all()[0].to_string();
         assert_eq!(said.matches("locks.rs:").count(), 2, "both places: {said}");
     }
 
     #[tokio::test]
     async fn a_wait_for_a_latch_is_found_under_the_manifest_and_allowed_under_an_exchange() {
         let (manifest, _) = two();
-        let (exchange, found) = (Mutex::new(Rank::SsdChange, ()), Found::default());
+        let (exchange, found) = (Mutex::new(Rank::SsdChange, ()), Violations::default());
         observed(&found, async {
             let _exchange = exchange.lock().await;
             waits_for(Rank::Latch);
@@ -447,7 +462,7 @@ mod tests {
     #[tokio::test]
     async fn futures_that_one_task_polls_in_turn_do_not_hold_each_others_locks() {
         let (manifest, gate) = two();
-        let found = Found::default();
+        let found = Violations::default();
         observed(&found, async {
             let one = flow(async {
                 let _shared = gate.read().await;
@@ -467,7 +482,7 @@ mod tests {
     #[tokio::test]
     async fn a_flow_within_another_holds_what_that_one_holds_even_in_another_task() {
         let (manifest, gate) = two();
-        let (manifest, found) = (Arc::new(manifest), Found::default());
+        let (manifest, found) = (Arc::new(manifest), Violations::default());
         let runtime = tokio::runtime::Handle::current();
         observed(&found, async {
             let _shared = gate.read().await;
@@ -488,14 +503,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lock_counts_until_it_is_dropped_wherever_it_moved() {
         let (manifest, gate) = two();
-        let (manifest, found) = (Arc::new(manifest), Found::default());
+        let (manifest, found) = (Arc::new(manifest), Violations::default());
         observed(&found, async {
             let moved = Arc::clone(&manifest).lock_owned().await;
             waits_for(Rank::Latch);
-            let _ = tokio::time::timeout(Duration::from_secs(1), flow(async move {
-                let _moved = moved;
-                pending::<()>().await;
-            }))
+            let _ = tokio::time::timeout(
+                Duration::from_secs(1),
+                flow(async move {
+                    let _moved = moved;
+                    pending::<()>().await;
+                }),
+            )
             .await;
             waits_for(Rank::Latch);
             let waiting = flow(async { gate.write().await });
