@@ -8,9 +8,13 @@ use crate::world::{Allowed, Disks, Found, Setup, Side, World, listed, look};
 use pagetier::{Error, PageId, PageStore, SsdLoss};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::time::Duration;
 
 /// A version that only this check writes.
 const LATER: u32 = 50;
+
+/// In virtual time; what a dropped call has begun has ended after it.
+const SETTLED: Duration = Duration::from_secs(20);
 
 /// What the operations did, as far as the pages are concerned.
 struct Judged<'a> {
@@ -138,6 +142,8 @@ fn is_expected(kind: &str, judged: &Judged<'_>) -> bool {
 
 pub(crate) async fn judge(world: World, case: Case, met: &Met) -> Result<(), String> {
     let cut = world.disks.after_power_cut(case.seed + 1);
+    // What was dropped may go on in tasks of its own.
+    tokio::time::sleep(SETTLED).await;
     let mut lost: Vec<SsdLoss> = met.ends.iter().flatten().flatten().filter_map(|d| d.lost.clone()).collect();
     lost.extend(world.store.ssd().loss());
     let mut judged = Judged { world: &world, case, met, lost };
