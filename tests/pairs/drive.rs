@@ -1,5 +1,6 @@
 //! Runs two operations at once, and may drop one of them at one of its awaits.
 
+use crate::judge::{check_backup, judge};
 use crate::operations::{Ended, Operation, Running};
 use crate::world::{Disks, Setup, Side, World};
 use pagetier_devio::locks::{Violations, observed};
@@ -151,12 +152,18 @@ pub(crate) fn run(base: &Disks, case: Case) -> Result<Met, String> {
         .map_err(|error| error.to_string())?;
     let disks = base.fork(case.seed);
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        runtime.block_on(async {
+        let (met, world, backup) = runtime.block_on(async {
             let world = World::open(disks, setup).await;
             let met = meet(&world, case).await?;
-            crate::judge::judge(world, case, &met).await?;
-            Ok(met)
-        })
+            let backup = judge(&world, case, &met).await?;
+            Ok::<_, String>((met, world, backup))
+        })?;
+        // A restoration writes files, for which a paused clock would not wait.
+        if let Some(allowed) = backup.filter(|_| case.dropped.is_none()) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.map_err(|error| error.to_string())?.block_on(check_backup(&world, &allowed))?;
+        }
+        Ok(met)
     }));
     // A task that is stuck in a blocking call would hang the test instead of failing it.
     runtime.shutdown_background();

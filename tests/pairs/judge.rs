@@ -5,7 +5,7 @@ use crate::drive::{Case, LONG, Met};
 use crate::fixture::fill;
 use crate::operations::{Done, Effect};
 use crate::world::{Allowed, Disks, Found, Setup, Side, World, listed, look};
-use pagetier::{Error, PageId, PageStore, SsdLoss};
+use pagetier::{Error, PageId, PageStore, SsdLoss, SsdMode};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -47,6 +47,31 @@ impl Judged<'_> {
     /// Whether the pages that were lost are not known.
     fn loses_unknown(&self) -> bool {
         self.named("abandon the SSD") && self.named("acknowledge a loss")
+    }
+
+    /// No operation changes the mode of the SSD for another.
+    fn check_mode(&self) -> Result<(), String> {
+        let unknown = ["switch the SSD off", "abandon the SSD", "shutdown"];
+        if self.world.setup != Setup::InUse || unknown.iter().any(|name| self.named(name)) {
+            return Ok(());
+        }
+        let set = |side: &Side| match self.case.operations[*side as usize].name {
+            "set the SSD's mode" => Some(SsdMode::WriteBack),
+            "set the SSD read-only" => Some(SsdMode::ReadOnly),
+            _ => None,
+        };
+        let sets: Vec<Side> = Side::BOTH.into_iter().filter(|side| set(side).is_some()).collect();
+        let expected = match sets[..] {
+            [] => SsdMode::WriteBack,
+            [one] if self.certain(one) => set(&one).unwrap_or_default(),
+            _ => return Ok(()),
+        };
+        let mode = self.world.store.ssd().mode();
+        if mode == expected {
+            Ok(())
+        } else {
+            Err(format!("afterwards, the mode is {mode:?}, not {expected:?}"))
+        }
     }
 
     fn effects(&self, page: PageId) -> Vec<(Side, Effect)> {
@@ -94,6 +119,13 @@ impl Judged<'_> {
         self.with_losses(page, allowed)
     }
 
+    /// What `page` may read as in a restored backup: as before the call, or newer.
+    fn restored(&self, page: PageId) -> Allowed {
+        let mut allowed = self.live(page);
+        allowed.versions.insert(self.world.before(page).0);
+        allowed
+    }
+
     fn with_losses(&self, page: PageId, mut allowed: Allowed) -> Allowed {
         if self.loses_unknown() || listed(&self.lost, page) {
             allowed.lost();
@@ -104,6 +136,16 @@ impl Judged<'_> {
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, String> {
     tokio::time::timeout(LONG, future).await.map_err(|_| format!("afterwards, {what} hangs"))
+}
+
+/// Restores the backup of `world`, and checks every page.
+pub(crate) async fn check_backup(world: &World, allowed: &BTreeMap<PageId, Allowed>) -> Result<(), String> {
+    let restored = world.folder.path().join("restored");
+    let builder = || PageStore::builder().directory(&restored).ssd_bytes(4 << 20).pool_bytes(8 << 20);
+    let backup = world.folder.path().join("backup");
+    builder().restore(backup, None, |_| {}).await.map_err(|error| format!("no restore: {error:?}"))?;
+    let store = builder().open().await.map_err(|error| format!("the restored store: {error:?}"))?;
+    check(&store, world, "in the restored backup", |page| allowed[&page].clone()).await.map(drop)
 }
 
 /// Every page, each as `allowed` says.
@@ -140,13 +182,18 @@ fn is_expected(kind: &str, judged: &Judged<'_>) -> bool {
     }
 }
 
-pub(crate) async fn judge(world: World, case: Case, met: &Met) -> Result<(), String> {
+/// Returns what a restored backup may have, if one was completed.
+pub(crate) async fn judge(
+    world: &World,
+    case: Case,
+    met: &Met,
+) -> Result<Option<BTreeMap<PageId, Allowed>>, String> {
     let cut = world.disks.after_power_cut(case.seed + 1);
     // What was dropped may go on in tasks of its own.
     tokio::time::sleep(SETTLED).await;
     let mut lost: Vec<SsdLoss> = met.ends.iter().flatten().flatten().filter_map(|d| d.lost.clone()).collect();
     lost.extend(world.store.ssd().loss());
-    let mut judged = Judged { world: &world, case, met, lost };
+    let mut judged = Judged { world, case, met, lost };
     for (side, end) in Side::BOTH.iter().zip(&met.ends) {
         if let Some(Err(refused)) = end
             && !is_expected(&refused.kind, &judged)
@@ -159,10 +206,11 @@ pub(crate) async fn judge(world: World, case: Case, met: &Met) -> Result<(), Str
     if !may_lose && judged.lost.iter().any(|loss| loss.pages() > 0) {
         return Err(format!("pages were lost: {:?}", judged.lost));
     }
+    judged.check_mode()?;
     let closed = after_both(&judged).await?;
     let store = reopened(&cut, "a power cut").await?;
     judged.lost.extend(store.ssd().loss());
-    check(&store, &world, "after a power cut", |page| judged.after_crash(page)).await?;
+    check(&store, world, "after a power cut", |page| judged.after_crash(page)).await?;
     drop(store);
     if let Some(closed) = closed {
         let store = reopened(&world.disks, "the close").await?;
@@ -170,10 +218,12 @@ pub(crate) async fn judge(world: World, case: Case, met: &Met) -> Result<(), Str
             Some(Found::Version(version)) => Allowed { versions: [*version].into(), absent: false },
             _ => Allowed { absent: true, ..Allowed::default() },
         };
-        check(&store, &world, "after a close", same).await?;
+        check(&store, world, "after a close", same).await?;
         store.validate().map_err(|wrong| format!("after a close: {wrong}"))?;
     }
-    Ok(())
+    let backed_up = |side: &Side| case.operations[*side as usize].name == "backup" && judged.certain(*side);
+    let restored = || world.pages().map(|page| (page, judged.restored(page))).collect();
+    Ok(Side::BOTH.iter().any(backed_up).then(restored))
 }
 
 /// The store goes on: it is read, written, synced and closed. Returns what the closed store must hold, unless

@@ -81,17 +81,22 @@ impl Runner {
             return;
         }
         let Some(polls) = self.case(plain) else { return };
+        // The second begins at each await of the first.
+        let gaps = polls[0].max(1);
         let drops = Side::BOTH.iter().flat_map(|side| (0..polls[*side as usize]).map(|n| (*side, n)));
         let drops: Vec<(Side, u32)> = drops.collect();
         let Some(rng) = rng else {
-            for dropped in drops {
-                self.case(Case { dropped: Some(dropped), gap: dropped.1 % 3, ..plain });
+            for gap in 0..gaps {
+                self.case(Case { gap, seed: seed + u64::from(gap), ..plain });
+            }
+            for (nth, dropped) in drops.into_iter().enumerate() {
+                self.case(Case { dropped: Some(dropped), gap: nth as u32 * 7 % gaps, ..plain });
             }
             return;
         };
         while Instant::now() < until && !drops.is_empty() {
-            let (dropped, gap) = (drops[rng.random_range(0..drops.len())], rng.random_range(0..4));
-            let dropped = rng.random_bool(0.8).then_some(dropped);
+            let (dropped, gap) = (drops[rng.random_range(0..drops.len())], rng.random_range(0..gaps));
+            let dropped = rng.random_bool(0.7).then_some(dropped);
             self.case(Case { dropped, gap, seed: rng.random_range(0..1 << 20), ..plain });
         }
     }

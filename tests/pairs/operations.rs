@@ -320,6 +320,15 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
         ..PLAIN
     },
     Operation {
+        name: "set the SSD read-only",
+        methods: &["Ssd::set_mode"],
+        run: run!(|w, s| {
+            w.store.ssd().set_mode(SsdMode::ReadOnly).await?;
+            done()
+        }),
+        ..PLAIN
+    },
+    Operation {
         name: "switch the SSD off",
         methods: &["Ssd::set_mode"],
         run: run!(|w, s| {

@@ -203,7 +203,8 @@ impl World {
 
     /// The pages to check after an operation.
     pub(crate) fn pages(&self) -> impl Iterator<Item = PageId> + use<> {
-        let spaces = [(self.main, PAGES), (self.full, FULL), (self.doomed, DOOMED)];
+        // A few of the space that no operation changes here.
+        let spaces = [(self.main, PAGES), (self.full, 6), (self.doomed, DOOMED)];
         spaces.into_iter().flat_map(|(space, pages)| (0..pages).map(move |no| PageId::new(space, no)))
     }
 
@@ -211,8 +212,6 @@ impl World {
     pub(crate) fn before(&self, page: PageId) -> (u32, u32) {
         match page.no {
             no if page.space != self.main || no >= TWICE => (1, 1),
-            // A sync preceded the failure.
-            no if no < DIRTY && self.setup == Setup::Off => (4, 3),
             no if no < DIRTY => (4, 3),
             no if no < SYNCED => (3, 3),
             _ => (2, 2),

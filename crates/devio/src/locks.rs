@@ -152,6 +152,16 @@ impl<T> Mutex<T> {
         take(self.rank, Place::here(), self.inner.lock())
     }
 
+    /// As [`tokio::sync::Mutex::try_lock`]. It never waits, so it may come in any order.
+    ///
+    /// # Errors
+    /// It is held.
+    #[track_caller]
+    pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, sync::TryLockError> {
+        let guard = self.inner.try_lock()?;
+        Ok(Locked { guard, _held: check::holds(self.rank, Place::here()) })
+    }
+
     /// As [`tokio::sync::Mutex::lock_owned`].
     #[track_caller]
     pub fn lock_owned(&self) -> impl Future<Output = OwnedMutexGuard<T>> + use<T> {
