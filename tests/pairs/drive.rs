@@ -150,10 +150,11 @@ pub(crate) fn run(base: &Disks, case: Case) -> Result<Met, String> {
         .start_paused(true)
         .build()
         .map_err(|error| error.to_string())?;
+    let backed_up = case.operations.iter().any(|operation| operation.name == "backup");
     let disks = base.fork(case.seed);
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let (met, world, backup) = runtime.block_on(async {
-            let world = World::open(disks, setup).await;
+            let world = World::open(disks, setup, backed_up).await;
             let met = meet(&world, case).await?;
             let backup = judge(&world, case, &met).await?;
             Ok::<_, String>((met, world, backup))

@@ -91,7 +91,7 @@ impl Judged<'_> {
             && self.certain(side)
         {
             match effect {
-                Effect::Write => allowed.versions = [side.version()].into(),
+                Effect::Write | Effect::Again => allowed.versions = [side.version()].into(),
                 Effect::Free => allowed = Allowed { absent: true, ..Allowed::default() },
                 Effect::Discard => allowed.lost(),
             }
@@ -100,6 +100,10 @@ impl Judged<'_> {
                 match effect {
                     Effect::Write => drop(allowed.versions.insert(side.version())),
                     Effect::Free => allowed.absent = true,
+                    Effect::Again => {
+                        allowed.versions.insert(side.version());
+                        allowed.absent = true;
+                    }
                     Effect::Discard => allowed.lost(),
                 }
             }
@@ -116,6 +120,8 @@ impl Judged<'_> {
         if !free && !(untouched && self.synced()) {
             allowed.versions.extend(floor..=newest);
         }
+        // It may have been freed, and the new page not synced.
+        allowed.absent |= self.effects(page).iter().any(|(_, effect)| *effect == Effect::Again);
         self.with_losses(page, allowed)
     }
 
@@ -123,6 +129,7 @@ impl Judged<'_> {
     fn restored(&self, page: PageId) -> Allowed {
         let mut allowed = self.live(page);
         allowed.versions.insert(self.world.before(page).0);
+        allowed.absent |= self.effects(page).iter().any(|(_, effect)| *effect == Effect::Again);
         allowed
     }
 
@@ -142,8 +149,10 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Strin
 pub(crate) async fn check_backup(world: &World, allowed: &BTreeMap<PageId, Allowed>) -> Result<(), String> {
     let restored = world.folder.path().join("restored");
     let builder = || PageStore::builder().directory(&restored).ssd_bytes(4 << 20).pool_bytes(8 << 20);
-    let backup = world.folder.path().join("backup");
-    builder().restore(backup, None, |_| {}).await.map_err(|error| format!("no restore: {error:?}"))?;
+    builder()
+        .restore(world.backup_folder(), None, |_| {})
+        .await
+        .map_err(|error| format!("no restore: {error:?}"))?;
     let store = builder().open().await.map_err(|error| format!("the restored store: {error:?}"))?;
     check(&store, world, "in the restored backup", |page| allowed[&page].clone()).await.map(drop)
 }

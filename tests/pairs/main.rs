@@ -3,7 +3,8 @@
 //! after a crash; and each may be dropped at each of its awaits.
 //!
 //! By default a part of the cases runs. `PAGETIER_PAIRS=SECONDS` runs longer, and `PAGETIER_PAIRS=all` runs each
-//! pair with each drop; `PAGETIER_PAIRS_ONLY=NAME` restricts both to the pairs with that operation. With
+//! pair with each drop; `PAGETIER_PAIRS_ONLY=NAME` restricts both to the pairs with that operation,
+//! and `NAME;NAME` to one pair. With
 //! `PAGETIER_PAIRS_TABLE=FILE`, the table of the document is written there.
 
 #[path = "../fixture/mod.rs"]
@@ -32,8 +33,12 @@ const VIOLATIONS_MAX: usize = 400;
 /// Every pair, in both orders.
 fn pairs() -> Vec<[&'static Operation; 2]> {
     let only = std::env::var("PAGETIER_PAIRS_ONLY").ok();
-    let wanted = |pair: &[&Operation; 2]| {
-        only.as_ref().is_none_or(|only| pair.iter().any(|operation| operation.name == only))
+    let wanted = |pair: &[&Operation; 2]| match &only {
+        None => true,
+        Some(only) => match only.split_once(';') {
+            Some(both) => [(pair[0].name, pair[1].name), (pair[1].name, pair[0].name)].contains(&both),
+            None => pair.iter().any(|operation| operation.name == only),
+        },
     };
     operations::all()
         .flat_map(|first| operations::all().map(move |second| [first, second]))

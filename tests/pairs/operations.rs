@@ -16,6 +16,8 @@ pub(crate) enum Effect {
     Write,
     /// Makes the page cease to exist.
     Free,
+    /// Makes it cease to exist, then writes this side's version to a page of its number.
+    Again,
     /// Drops the newest version.
     Discard,
 }
@@ -191,6 +193,19 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
             exists(w.store.free(w.page(3)).await)?;
             let pages = [4, 5, 6, 7, 70, 71].map(|no| w.page(no));
             w.store.free_pages(&pages).await?;
+            done()
+        }),
+        ..PLAIN
+    },
+    Operation {
+        name: "free, then create again",
+        methods: &["PageStore::free", "PageStore::create"],
+        effects: |w| [of(w, 3..8, Effect::Again), of(w, 60..62, Effect::Again)].concat(),
+        run: run!(|w, s| {
+            for no in [60, 61, 3, 4, 5, 6, 7] {
+                exists(w.store.free(w.page(no)).await)?;
+                fill(&mut w.store.create(w.page(no)).await?, no, s.version());
+            }
             done()
         }),
         ..PLAIN
@@ -449,9 +464,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
         methods: &["PageStore::backup"],
         syncs: true,
         run: run!(|w, s| {
-            for _ in 0..2 {
-                w.store.backup(w.folder.path().join("backup"), BackupOptions::new()).await?;
-            }
+            w.store.backup(w.backup_folder(), BackupOptions::new()).await?;
             done()
         }),
         ..PLAIN

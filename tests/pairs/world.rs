@@ -2,11 +2,13 @@
 
 use crate::fixture::{PAGE, fill, version_of};
 use pagetier::{
-    Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, PoolError, SpaceId, SsdLoss,
-    SsdMode, TierError,
+    BackupOptions, Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, PoolError,
+    SpaceId, SsdLoss, SsdMode, TierError,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -16,7 +18,7 @@ use tempfile::TempDir;
 pub(crate) const PAGES: u32 = 128;
 const TWICE: u32 = 64;
 /// Of these, version 3 was synced by this run.
-const SYNCED: u32 = 16;
+const SYNCED: [Range<u32>; 2] = [0..16, 56..64];
 /// Of these, version 4 was written by this run, and not synced.
 pub(crate) const DIRTY: u32 = 8;
 /// Pages of a space whose extents are used up: the next one makes the HDD grow.
@@ -173,10 +175,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) async fn open(disks: Disks, setup: Setup) -> Self {
+    /// With `backed_up`, a backup of the previous life's pages is there, which the next one continues.
+    pub(crate) async fn open(disks: Disks, setup: Setup, backed_up: bool) -> Self {
         let store = disks.open().await.unwrap();
         let [main, full, doomed] = ["main", "full", "doomed"].map(|name| store.spaces().find(name).unwrap());
-        for no in 0..SYNCED {
+        // A memory disk where there is one: backups are synced.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        if backed_up {
+            store.backup(folder.path().join("backup"), BackupOptions::new()).await.unwrap();
+        }
+        for no in SYNCED.into_iter().flatten() {
             put(&store, PageId::new(main, no), 3).await.unwrap();
         }
         store.sync().await.unwrap();
@@ -192,9 +200,11 @@ impl World {
                 disks.ssd.clear_faults();
             }
         }
-        // A memory disk where there is one: backups are synced.
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         Self { store: Arc::new(store), disks, main, full, doomed, setup, folder }
+    }
+
+    pub(crate) fn backup_folder(&self) -> PathBuf {
+        self.folder.path().join("backup")
     }
 
     pub(crate) fn page(&self, no: u32) -> PageId {
@@ -213,7 +223,7 @@ impl World {
         match page.no {
             no if page.space != self.main || no >= TWICE => (1, 1),
             no if no < DIRTY => (4, 3),
-            no if no < SYNCED => (3, 3),
+            no if SYNCED.iter().any(|synced| synced.contains(&no)) => (3, 3),
             _ => (2, 2),
         }
     }
