@@ -17,7 +17,7 @@ mod operations;
 mod table;
 mod world;
 
-use drive::{Case, run};
+use drive::{Case, Met, Moment, run};
 use operations::Operation;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -55,13 +55,13 @@ struct Runner {
 }
 
 impl Runner {
-    /// Returns the polls of both operations.
-    fn case(&mut self, case: Case) -> Option<[u32; 2]> {
+    /// Returns how it ended, unless it violated something.
+    fn case(&mut self, case: Case) -> Option<Met> {
         self.cases += 1;
         match run(&self.base, case) {
             Ok(met) => {
                 self.table.note(case, &met);
-                Some(met.polls)
+                Some(met)
             }
             Err(wrong) => {
                 let said = format!("{case}: {wrong}");
@@ -73,7 +73,7 @@ impl Runner {
         }
     }
 
-    /// The pair without a drop, then with drops until `until`, chosen by `rng` or, without it, all of them.
+    /// The pair without a drop; then with each drop, or until `until` with drops that `rng` chooses.
     fn pair(
         &mut self,
         operations: [&'static Operation; 2],
@@ -81,30 +81,57 @@ impl Runner {
         until: Instant,
         rng: Option<&mut SmallRng>,
     ) {
-        let plain = Case { operations, gap: 1, dropped: None, seed };
+        let plain = Case { operations, gap: Moment::Polls(1), dropped: None, seed };
         if plain.setup().is_none() {
             return;
         }
-        let Some(polls) = self.case(plain) else { return };
-        // The second begins at each await of the first.
-        let gaps = polls[0].max(1);
-        let drops = Side::BOTH.iter().flat_map(|side| (0..polls[*side as usize]).map(|n| (*side, n)));
-        let drops: Vec<(Side, u32)> = drops.collect();
-        let Some(rng) = rng else {
-            for gap in 0..gaps {
-                self.case(Case { gap, seed: seed + u64::from(gap), ..plain });
+        let Some(met) = self.case(plain) else { return };
+        match rng {
+            Some(rng) => {
+                while Instant::now() < until {
+                    let case = drawn(plain, &met, rng);
+                    self.case(case);
+                }
             }
-            for (nth, dropped) in drops.into_iter().enumerate() {
-                self.case(Case { dropped: Some(dropped), gap: nth as u32 * 7 % gaps, ..plain });
-            }
-            return;
-        };
-        while Instant::now() < until && !drops.is_empty() {
-            let (dropped, gap) = (drops[rng.random_range(0..drops.len())], rng.random_range(0..gaps));
-            let dropped = rng.random_bool(0.7).then_some(dropped);
-            self.case(Case { dropped, gap, seed: rng.random_range(0..1 << 20), ..plain });
+            None => each(plain, &met).for_each(|case| drop(self.case(case))),
         }
     }
+}
+
+/// The second begins at each await of the first, and at as many times of what the first does in tasks of its
+/// own; each is dropped likewise.
+fn each(plain: Case, met: &Met) -> impl Iterator<Item = Case> + use<> {
+    let (polls, took) = (met.polls, met.took);
+    let moments = move |side: Side, least: u32| {
+        let (polls, took) = (polls[side as usize], took[side as usize]);
+        let times = polls.clamp(6, 12);
+        let times = (1..times).map(move |nth| Moment::Time(took * nth / times));
+        (least..polls).map(Moment::Polls).chain(times)
+    };
+    let gaps: Vec<Moment> = moments(Side::First, 0).collect();
+    let begun = gaps.clone().into_iter().map(|gap| (gap, None));
+    let dropped = Side::BOTH.into_iter().flat_map(move |side| {
+        let drops: Vec<Moment> = moments(side, 0).collect();
+        let gaps = gaps.clone();
+        drops.into_iter().enumerate().map(move |(nth, drop)| (gaps[nth * 7 % gaps.len()], Some((side, drop))))
+    });
+    let cases = begun.chain(dropped).enumerate();
+    cases.map(move |(nth, (gap, dropped))| Case { gap, dropped, seed: plain.seed + nth as u64, ..plain })
+}
+
+/// A case of this pair by chance.
+fn drawn(plain: Case, met: &Met, rng: &mut SmallRng) -> Case {
+    let mut moment = |side: Side| {
+        let (polls, took) = (met.polls[side as usize], met.took[side as usize]);
+        match rng.random_bool(0.5) {
+            true => Moment::Polls(rng.random_range(0..polls.max(1))),
+            false => Moment::Time(took.mul_f64(rng.random())),
+        }
+    };
+    let gap = moment(Side::First);
+    let drops = Side::BOTH.map(|side| (side, moment(side)));
+    let dropped = rng.random_bool(0.6).then(|| drops[rng.random_range(0..2)]);
+    Case { gap, dropped, seed: rng.random_range(0..1 << 20), ..plain }
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Table {
             if let Some(Err(refused)) = &met.ends[own] {
                 row.refused.entry(refused.kind.clone()).or_default().insert(partner);
             }
-            row.drops += u64::from(case.dropped.is_some_and(|(dropped, _)| dropped == side));
+            row.drops += u64::from(met.ends[own].is_none());
         }
     }
 }
