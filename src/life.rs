@@ -123,6 +123,11 @@ impl Shared {
                 }
                 let Some(shared) = shared.upgrade() else { return };
                 let _change = shared.ssd_change.lock().await;
+                // The failure may have come with the shutdown, which held the lock: what has left its
+                // directory makes no ring there.
+                if shared.ending.enter().is_err() {
+                    return;
+                }
                 // The user may have intervened in the meantime.
                 if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
                     continue;

@@ -117,7 +117,8 @@ impl Judged<'_> {
         let mut allowed = self.live(page);
         let free = allowed.versions.is_empty();
         let untouched = self.effects(page).is_empty();
-        if !free && !(untouched && self.synced()) {
+        let durable = untouched && self.synced();
+        if !free && !durable {
             allowed.versions.extend(floor..=newest);
         }
         // It may have been freed, and the new page not synced.

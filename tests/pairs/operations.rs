@@ -394,7 +394,9 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
         name: "replace the SSD",
         methods: &["PageStore::replace_ssd"],
         run: run!(|w, s| {
-            let new = NewSsd::device(w.disks.next_ssd(s)).bytes(w.disks.ssd_bytes());
+            // The second one is smaller.
+            let bytes = w.disks.ssd_bytes() / if s == Side::First { 1 } else { 2 };
+            let new = NewSsd::device(w.disks.next_ssd(s)).bytes(bytes);
             w.store.replace_ssd(new).await?;
             done()
         }),

@@ -9,6 +9,9 @@ use std::fmt;
 /// The lines around it in the document.
 const MARKS: [&str; 2] = ["<!-- pairs: begin -->", "<!-- pairs: end -->"];
 
+/// More partners than these are counted, not named.
+const NAMED_MAX: usize = 5;
+
 /// What happened to an operation beside all others.
 #[derive(Default)]
 struct Row {
@@ -47,8 +50,10 @@ impl fmt::Display for Table {
                 .refused
                 .iter()
                 .map(|(kind, partners)| {
-                    let partners: Vec<&str> = partners.iter().copied().collect();
-                    format!("{kind}: {}", partners.join(", "))
+                    let named: Vec<&str> = partners.iter().copied().collect();
+                    let many = named.len() > NAMED_MAX;
+                    let beside = if many { format!("{} of them", named.len()) } else { named.join(", ") };
+                    format!("{kind}: {beside}")
                 })
                 .collect();
             let refused = if refused.is_empty() { "never".to_owned() } else { refused.join("; ") };
