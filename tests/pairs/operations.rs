@@ -395,7 +395,7 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
         methods: &["PageStore::replace_ssd"],
         run: run!(|w, s| {
             // The second one is smaller.
-            let bytes = w.disks.ssd_bytes() / if s == Side::First { 1 } else { 2 };
+            let bytes = w.disks.ssd_bytes() * if s == Side::First { 4 } else { 3 } / 4;
             let new = NewSsd::device(w.disks.next_ssd(s)).bytes(bytes);
             w.store.replace_ssd(new).await?;
             done()
