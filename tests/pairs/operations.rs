@@ -3,8 +3,8 @@
 use crate::fixture::fill;
 use crate::world::{DIRTY, DOOMED, PAGES, Setup, Side, World, put};
 use pagetier::{
-    BackupError, BackupOptions, Costs, Drain, Error, Loss, Lsn, NewSsd, OpenError, PageId, PoolError,
-    PoolPolicy, ScrubOptions, SpaceHints, SsdLoss, SsdMode, SsdPolicy, TierError, WhatIfOptions,
+    BackupError, BackupOptions, Costs, Drain, Error, Loss, Lsn, OpenError, PageId, PoolError, PoolPolicy,
+    ScrubOptions, SpaceHints, SsdLoss, SsdMode, SsdPolicy, TierError, WhatIfOptions,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -394,10 +394,7 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
         name: "replace the SSD",
         methods: &["PageStore::replace_ssd"],
         run: run!(|w, s| {
-            // The second one is smaller.
-            let bytes = w.disks.ssd_bytes() * if s == Side::First { 4 } else { 3 } / 4;
-            let new = NewSsd::device(w.disks.next_ssd(s)).bytes(bytes);
-            w.store.replace_ssd(new).await?;
+            w.store.replace_ssd(w.disks.next_ssd(s)).await?;
             done()
         }),
         ..PLAIN

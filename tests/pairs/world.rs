@@ -2,8 +2,8 @@
 
 use crate::fixture::{PAGE, fill, version_of};
 use pagetier::{
-    BackupOptions, Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, PoolError,
-    SpaceId, SsdLoss, SsdMode, TierError,
+    BackupOptions, Builder, Error, Lsn, MemoryManifest, NewSsd, OpenError, PageId, PageSize, PageStore,
+    PoolError, SpaceId, SsdLoss, SsdMode, TierError,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use std::collections::BTreeSet;
@@ -27,6 +27,8 @@ pub(crate) const FULL: u32 = 64;
 pub(crate) const DOOMED: u32 = 12;
 
 const SSD_BYTES: u64 = 112 * PAGE;
+/// Of the SSD that each side puts in its place.
+const NEXT_BYTES: [u64; 2] = [SSD_BYTES, SSD_BYTES / 4 * 3];
 const POOL_BYTES: u64 = 44 * PAGE;
 
 /// The devices of a store, which outlive it.
@@ -77,14 +79,14 @@ impl Disks {
         self.each(seed, SimDevice::after_power_cut)
     }
 
-    fn builder(&self, ssd: &Arc<SimDevice>) -> Builder {
+    fn builder(&self, ssd: &Arc<SimDevice>, bytes: u64) -> Builder {
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
             .hdd_device(Arc::clone(&self.hdd) as SharedDevice)
             .ssd_device(Arc::clone(ssd) as SharedDevice)
             .ring_device(Arc::clone(&self.ring) as SharedDevice)
             .page_size(PageSize::MIN)
-            .ssd_bytes(SSD_BYTES)
+            .ssd_bytes(bytes)
             .ring_pages(8)
             .zone_percent(30.0)
             .exhausted_after(Duration::from_secs(2))
@@ -94,8 +96,10 @@ impl Disks {
     /// Opens the store with the SSD that it uses, whichever that is.
     pub(crate) async fn open(&self) -> Result<PageStore, OpenError> {
         let mut wrong = None;
-        for ssd in [&self.ssd, &self.next[0], &self.next[1]] {
-            match self.builder(ssd).open().await {
+        let [one, other] = NEXT_BYTES;
+        let ssds = [(&self.ssd, SSD_BYTES), (&self.next[0], one), (&self.next[1], other)];
+        for (ssd, bytes) in ssds {
+            match self.builder(ssd, bytes).open().await {
                 Ok(store) => return Ok(store),
                 Err(error) => drop(wrong.get_or_insert(error)),
             }
@@ -123,12 +127,9 @@ impl Disks {
         disks
     }
 
-    pub(crate) fn next_ssd(&self, side: Side) -> SharedDevice {
-        Arc::clone(&self.next[side as usize]) as SharedDevice
-    }
-
-    pub(crate) fn ssd_bytes(&self) -> u64 {
-        SSD_BYTES
+    pub(crate) fn next_ssd(&self, side: Side) -> NewSsd {
+        let device = Arc::clone(&self.next[side as usize]) as SharedDevice;
+        NewSsd::device(device).bytes(NEXT_BYTES[side as usize])
     }
 
     pub(crate) fn pool_bytes(&self) -> u64 {
