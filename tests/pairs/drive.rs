@@ -21,7 +21,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(300);
 pub(crate) enum Moment {
     /// It has been polled so often: each poll ends at another await.
     Polls(u32),
-    /// So long after the case began, in virtual time: what an operation does in a task of its own takes no polls.
+    /// So long after the case began, in virtual time: what an operation does in a task of its own takes no
+    /// polls.
     Time(Duration),
 }
 

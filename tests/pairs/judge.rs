@@ -1,5 +1,5 @@
-//! Checks a store after two operations met on it: every page, whether the store goes on, and what a close and a
-//! crash leave.
+//! Checks a store after two operations met on it: every page, whether the store goes on, and what a close and
+//! a crash leave.
 
 use crate::drive::{Case, LONG, Met};
 use crate::fixture::fill;

@@ -1,11 +1,10 @@
-//! Two operations at once: every pair of operations that may overlap, on simulated devices in virtual time. Both
-//! complete, or one is refused with a typed error; none hangs; no page is lost, in this run, after a close or
-//! after a crash; and each may be dropped at each of its awaits.
+//! Two operations at once: every pair of operations that may overlap, on simulated devices in virtual time.
+//! Both complete, or one is refused with a typed error; none hangs; no page is lost, in this run, after a
+//! close or after a crash; and each may be dropped at each of its awaits.
 //!
-//! By default a part of the cases runs. `PAGETIER_PAIRS=SECONDS` runs longer, and `PAGETIER_PAIRS=all` runs each
-//! pair with each drop; `PAGETIER_PAIRS_ONLY=NAME` restricts both to the pairs with that operation,
-//! and `NAME;NAME` to one pair. With
-//! `PAGETIER_PAIRS_TABLE=FILE`, the table of the document is written there.
+//! By default a part of the cases runs. `PAGETIER_PAIRS=SECONDS` runs longer, and `PAGETIER_PAIRS=all` runs
+//! each pair with each drop; `PAGETIER_PAIRS_ONLY=NAME` restricts both to the pairs with that operation, and
+//! `NAME;NAME` to one pair. With `PAGETIER_PAIRS_TABLE=FILE`, the table of the document is written there.
 
 #[path = "../fixture/mod.rs"]
 mod fixture;
@@ -30,7 +29,8 @@ const SECONDS: u64 = 40;
 /// The violations after which it gives up.
 const VIOLATIONS_MAX: usize = 400;
 
-/// Faults of the pairs with this operation that are known and not mended yet, each with a part of what is said.
+/// Faults of the pairs with this operation that are known and not mended yet, each with a part of what is
+/// said.
 const KNOWN: &[(&str, &str)] = &[
     ("remove a space", "while it holds the manifest's mutex"),
     ("replace the SSD", "afterwards, the mode is"),

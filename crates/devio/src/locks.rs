@@ -1,20 +1,18 @@
-//! Async locks whose order is checked: in debug builds, a task that takes them in another order than [`Rank`]'s
-//! fails at once, even if no other task is near and nothing would hang this time.
+//! Async locks whose order is checked: in debug builds, a task that takes them in another order than
+//! [`Rank`]'s fails at once, even if no other task is near and nothing would hang this time.
 //!
-//! A declared order takes less than a recorded one. A graph of the orders seen needs both halves of a cycle in
-//! one process before it can report; against a declared order the first wrong half is an error, and the order is
-//! the one that `ARCHITECTURE.md` states ("Locking order"; a test compares the two).
+//! A declared order takes less than a recorded one. A graph of the orders seen needs both halves of a cycle
+//! in one process before it can report; against a declared order the first wrong half is an error, and the
+//! order is the one that `ARCHITECTURE.md` states ("Locking order"; a test compares the two).
 //!
-//! **Who holds a lock.** Not the task: one task may poll several futures in turn ([`join`]), each of which holds
-//! locks that the others do not wait for. So locks belong to a *flow*, a future whose parts run one after the
-//! other. [`flow`] makes one. A flow that is made within another holds what that one holds, too, since the outer
-//! flow waits for it. A lock that is taken outside any flow is not checked. The futures of
+//! **Who holds a lock.** Not the task: one task may poll several futures in turn (`join`), each of which
+//! holds locks that the others do not wait for. So locks belong to a *flow*, a future whose parts run one
+//! after the other. [`flow`] makes one. A flow that is made within another holds what that one holds, too,
+//! since the outer flow waits for it. A lock that is taken outside any flow is not checked. The futures of
 //! [`task::spawn`](crate::task::spawn) are flows; a future that is polled beside others of the same flow must
-//! be one of its own.
+//! be one of its own. `tests/pairs` runs every public operation as a flow.
 //!
 //! In release builds the locks are tokio's, and a flow is the future itself.
-//!
-//! [`join`]: https://docs.rs/futures-util/latest/futures_util/future/fn.join.html
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -354,7 +352,8 @@ mod check {
         polled(Node { outer, ..Node::default() }, future)
     }
 
-    /// Test-only: makes `future` a flow whose violations, and those of the flows within, are added to `found`.
+    /// Test-only: makes `future` a flow whose violations, and those of the flows within, are added to
+    /// `found`.
     pub fn observed<F: Future>(found: &Violations, future: F) -> impl Future<Output = F::Output> + use<F> {
         let outer = CURRENT.with_borrow(Clone::clone);
         polled(Node { outer, observer: Some(found.clone()), ..Node::default() }, future)
