@@ -5,6 +5,7 @@
 //! while the allocation still waits, and two callers would own the page. The free therefore waits until the
 //! page has arrived, and then for its guard.
 
+use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -35,6 +36,8 @@ impl Arriving {
             if !self.pages.lock().contains_key(&page) {
                 return;
             }
+            // The caller that it arrives for may hold guards.
+            locks::waits_for(Rank::Latch);
             arrived.await;
         }
     }

@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use pagetier_devio::Owner;
+use pagetier_devio::locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use parking_lot::Mutex;
 use std::future::Future;
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
+use tokio::sync::watch;
 
 /// The result of a shutdown; `None` while it runs.
 pub(crate) type Outcome = Option<Result<(), Error>>;
@@ -22,7 +23,7 @@ pub(crate) struct Ending {
 impl Default for Ending {
     fn default() -> Self {
         let (begun, owner) = (watch::Sender::new(false), Owner::here());
-        Self { operations: RwLock::default(), begun, outcome: Mutex::default(), owner }
+        Self { operations: RwLock::new(Rank::Operations, ()), begun, outcome: Mutex::default(), owner }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::spaces::Spaces;
 use crate::store::PageStore;
 use crate::volume::{Volume, pages_of};
 use pagetier_bufpool::Tier;
-use pagetier_devio::task;
+use pagetier_devio::{locks, task};
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -219,7 +219,8 @@ impl Shared {
         freed: &mut PageRuns,
     ) -> Result<(), Error> {
         if self.builder.rules().drops_before_record() {
-            self.drop_copies(space, &pages).await?;
+            // Broken in this way too: it waits for guards under the manifest's mutex.
+            locks::apart(self.drop_copies(space, &pages)).await?;
         }
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {

@@ -105,6 +105,11 @@ impl Shared {
                 }
                 let Some(shared) = shared.upgrade() else { return };
                 let _change = shared.ssd_change.lock().await;
+                // The failure may have come with the shutdown, which held the lock: what has left its
+                // directory makes no ring there.
+                if shared.ending.enter().is_err() {
+                    return;
+                }
                 // The user may have intervened in the meantime.
                 if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
                     continue;
@@ -138,7 +143,7 @@ impl Shared {
         self.ending.here()?;
         let shared = Arc::clone(self);
         // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
-        let change = self.ending.unless_ended(Arc::clone(&self.ssd_change).lock_owned()).await;
+        let change = self.ending.unless_ended(self.ssd_change.lock_owned()).await;
         let change = change.ok_or(Error::Closed)?;
         drop(self.ending.enter()?);
         let done = task::outcome(&self.runtime, async move {

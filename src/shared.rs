@@ -10,12 +10,12 @@ use crate::space_hints::AllHints;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
+use pagetier_devio::locks::{Mutex, Rank};
 use pagetier_page::{Lsn, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::SsdTier;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::Mutex;
 
 /// The parts of the store. Only the store holds it for long: tasks hold it weakly while they wait.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) hdd: SharedDevice,
-    pub(crate) meta: Arc<Mutex<Meta>>,
+    pub(crate) meta: Mutex<Meta>,
     /// See [`Meta::doubtful`].
     pub(crate) doubtful: Arc<AtomicBool>,
     pub(crate) builder: Builder,
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
     pub(crate) hints: AllHints,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
-    pub(crate) ssd_change: Arc<Mutex<()>>,
+    pub(crate) ssd_change: Mutex<()>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
     /// Whether the low-room alarm is raised.
@@ -80,12 +80,12 @@ impl Shared {
             volume,
             hdd,
             doubtful: Arc::clone(&meta.doubtful),
-            meta: Arc::new(Mutex::new(meta)),
+            meta: Mutex::new(Rank::Manifest, meta),
             builder,
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
             hints: AllHints::default(),
-            ssd_change: Arc::default(),
+            ssd_change: Mutex::new(Rank::SsdChange, ()),
             ending: Ending::default(),
             gate,
             room_alarm: AtomicBool::default(),

@@ -22,6 +22,7 @@ mod hostile;
 mod hot;
 mod identity;
 mod leaving;
+mod locks;
 mod log_gate;
 mod loss;
 mod map_rot;

@@ -1,11 +1,11 @@
 //! A store is shut down while other handles share it; and what a dropped store leaves.
 
-use crate::fixture::{Fixture, PAGES, fill, read, write};
+use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, fill, read, write};
 use pagetier::{
-    Drain, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, ScrubOptions, SpaceId,
-    SsdMode,
+    Drain, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageSize, PageStore, ScrubOptions,
+    SpaceId, SsdMode,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -328,4 +328,22 @@ async fn a_space_is_restored_under_its_number_and_no_number_is_used_twice() {
     let again = fixture.open().await;
     assert_eq!(again.spaces().find("last"), Some(last));
     assert_eq!(read(&again, last, 3).await.unwrap(), 1);
+}
+
+/// The store would go on with a ring in its directory, which another store may have by then.
+#[tokio::test]
+async fn a_store_whose_ssd_fails_at_its_shutdown_makes_no_ring_afterwards() {
+    let (directory, fixture) =
+        (tempfile::tempdir().unwrap(), Fixture::with_latency(Duration::ZERO, Duration::ZERO));
+    let ssd = Arc::clone(&fixture.ssd) as SharedDevice;
+    let builder = PageStore::builder().directory(directory.path()).ssd_device(ssd).page_size(PageSize::MIN);
+    let builder = builder.ssd_bytes(SSD_PAGES * PAGE).pool_bytes(60 * PAGE).ssd_mode(SsdMode::WriteThrough);
+    let store = builder.open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    fill(&mut store.allocate(space).await.unwrap(), 0, 1);
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush));
+    assert!(store.shutdown().await.is_err());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!directory.path().join("ring").exists());
+    drop(store);
 }

@@ -11,6 +11,7 @@ use crate::params::PoolError;
 use crate::stalls::On;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
+use pagetier_devio::locks::apart;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Header, Lsn, PageId};
 use pagetier_policy::{CleanReason, FrameId, FramePolicy, FrameState, Home};
@@ -80,7 +81,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
         let staged = if writes.len() < inner.params().clean_batches { inner.next_batch() } else { None };
         if let Some(batch) = staged {
             let task = Arc::clone(&inner);
-            writes.spawn_on(async move { task.write_batch(batch).await.is_ok() }, &inner.runtime);
+            writes.spawn_on(apart(async move { task.write_batch(batch).await.is_ok() }), &inner.runtime);
             continue;
         }
         // Hold no strong reference while idle: only handles and writes keep the pool alive.

@@ -5,6 +5,7 @@ use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
 use crate::stalls::On;
 use crate::tier::{Displaced, Tier};
+use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::{FrameId, FramePolicy};
 use std::sync::atomic::Ordering;
@@ -37,6 +38,8 @@ impl<T: Tier> Inner<T> {
 
     #[cold]
     async fn wait_for_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
+        // Guards may pin every frame.
+        locks::waits_for(Rank::Latch);
         bump(&self.counters.waited_for_frame);
         let since = Instant::now();
         let mut asked = None::<Instant>;

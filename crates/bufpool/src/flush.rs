@@ -7,6 +7,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::{Attempt, Mode};
+use pagetier_devio::locks::flow;
 use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{CleanReason, FrameId};
@@ -75,7 +76,7 @@ impl<T: Tier> Pool<T> {
             }
             if !batch.is_empty() {
                 let inner = Arc::clone(&self.inner);
-                let write: Boxed<'_, _> = Box::pin(async move { inner.write_batch(batch).await });
+                let write: Boxed<'_, _> = Box::pin(flow(async move { inner.write_batch(batch).await }));
                 tasks.0.spawn_on(write, &self.inner.runtime);
             }
             while tasks.0.len() >= self.inner.params().clean_batches {

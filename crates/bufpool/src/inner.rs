@@ -10,6 +10,7 @@ use crate::stalls::Stalls;
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
 use pagetier_devio::IoBuf;
+use pagetier_devio::locks::{self, Rank};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use pagetier_policy::pool::HintedPool;
 use pagetier_policy::{FrameId, FramePolicy};
@@ -30,7 +31,7 @@ pub struct Inner<T: Tier> {
     pub(crate) opened: PoolParams,
     pub(crate) sized: parking_lot::RwLock<PoolParams>,
     /// Held while the pool's size changes.
-    pub(crate) resizing: tokio::sync::Mutex<()>,
+    pub(crate) resizing: locks::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
     pub(crate) policy: Mutex<HintedPool>,
@@ -118,7 +119,7 @@ impl<T: Tier> Inner<T> {
         Ok(Self {
             opened: params,
             sized: parking_lot::RwLock::new(params),
-            resizing: tokio::sync::Mutex::new(()),
+            resizing: locks::Mutex::new(Rank::Resizing, ()),
             staging_made: AtomicUsize::new(params.staging.max(1)),
             stalls: Arc::new(Stalls::new(Arc::clone(&frames.waiters))),
             frames: Arc::new(frames),

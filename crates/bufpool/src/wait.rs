@@ -4,6 +4,7 @@ use crate::frames::Frames;
 use crate::params::PoolError;
 use crate::waiters::{Refused, Ticket};
 use crate::word::Mode;
+use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
 use std::future::Future;
@@ -36,6 +37,7 @@ impl Future for Wait<'_> {
         let turn = if let Some(ticket) = ticket {
             frames.waiters.poll(ticket, cx.waker())
         } else {
+            locks::waits_for(Rank::Latch);
             let word = &frames.at(frame).word;
             self.ticket = frames.waiters.enqueue((frame, page, mode), word, cx.waker());
             if self.ticket.is_some() { Poll::Pending } else { Poll::Ready(Ok(())) }

@@ -26,6 +26,7 @@ mod file;
 mod histogram;
 mod image;
 mod limits;
+pub mod locks;
 mod memory;
 mod meter;
 mod metered;

@@ -1,6 +1,7 @@
 //! Tasks whose futures are boxed: tokio's part of a task is over a hundred functions for each type of future,
 //! and boxed futures are of one type. They are compiled once, not for each task of the store.
 
+use crate::locks::{apart, flow};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +19,7 @@ pub fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static
 }
 
 fn spawn_boxed(runtime: &Handle, future: Boxed<'static, ()>) -> JoinHandle<()> {
-    runtime.spawn(future)
+    runtime.spawn(apart(future))
 }
 
 /// Runs `future` in a task of its own, which continues when the caller is dropped, and waits for its outcome:
@@ -29,6 +30,8 @@ pub async fn outcome<T: Send + 'static>(
 ) -> Option<T> {
     let kept = Arc::new(Mutex::new(None));
     let outcome = Arc::clone(&kept);
+    // The caller waits for it, so it holds what the caller holds.
+    let future = flow(future);
     let task = spawn(runtime, async move {
         let done = future.await;
         *kept.lock() = Some(done);

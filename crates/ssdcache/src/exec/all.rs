@@ -4,6 +4,7 @@
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use pagetier_devio::locks::flow;
 use parking_lot::Mutex;
 use std::future::Future;
 
@@ -15,7 +16,7 @@ pub(super) async fn all<T: Send>(
     let outcomes: Vec<Mutex<Option<T>>> = futures.iter().map(|_| Mutex::new(None)).collect();
     let running = futures.into_iter().zip(&outcomes).map(|(future, outcome)| -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let done = future.await;
+            let done = flow(future).await;
             *outcome.lock() = Some(done);
         })
     });

@@ -4,6 +4,7 @@
 use crate::exec::Core;
 use crate::protocol::slots::{Leaving, MapWork, WriteBack};
 use futures_util::future::join;
+use pagetier_devio::locks::flow;
 use pagetier_devio::{DeviceError, IoClass};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         victims_done.store(true, Ordering::Release);
         core.wake.slots.notify_one();
     };
-    join(keep_slots_writable(&core, &victims_done), victims).await;
+    join(flow(keep_slots_writable(&core, &victims_done)), flow(victims)).await;
 }
 
 async fn keep_slots_writable(core: &Core, victims_done: &AtomicBool) {

@@ -40,6 +40,7 @@ use budget::Budget;
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
+use pagetier_devio::locks;
 use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
@@ -153,11 +154,11 @@ pub(crate) struct Core {
     /// The first error after which writes can no longer be made safely.
     pub(crate) refusing: Refusing,
     /// Writers hold it shared. Taken before the locks that follow; see [`crate::exec::quiet`].
-    pub(crate) gate: tokio::sync::RwLock<()>,
+    pub(crate) gate: locks::RwLock<()>,
     /// Held while a batch of pages is written home from slots.
-    pub(crate) home_duty: tokio::sync::Mutex<()>,
+    pub(crate) home_duty: locks::Mutex<()>,
     /// Held by the maintenance task for a checkpoint or a flush.
-    pub(crate) map_duty: tokio::sync::Mutex<()>,
+    pub(crate) map_duty: locks::Mutex<()>,
     pub(crate) events: broadcast::Sender<SsdEvent>,
     /// Returns the oldest LSN that redo needs for pages dirty in memory; unknown while unset.
     pub(crate) redo_from: OnceLock<RedoFrom>,

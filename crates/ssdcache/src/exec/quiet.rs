@@ -9,11 +9,11 @@ use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
+use pagetier_devio::locks::{MutexGuard, RwLockWriteGuard};
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::SlotPolicy;
 use std::sync::Arc;
-use tokio::sync::{MutexGuard, RwLockWriteGuard};
 
 /// The device that replaces the one in use: a newly formatted SSD, or a file for the ring alone.
 pub struct NewCacheDevice {

@@ -10,6 +10,7 @@ use crate::protocol::slots::{Plan, Ticket};
 use futures_util::future::join;
 use futures_util::stream::StreamExt;
 use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
+use pagetier_devio::locks::flow;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId};
 use pagetier_policy::{Cause, Home};
@@ -66,14 +67,14 @@ impl Core {
             }
             let none = Displacements::default();
             let (written, ()) = join(
-                self.write_slots(sorted.slots, class, done),
-                self.write_dirty_home(sorted.home, &none, class, done),
+                flow(self.write_slots(sorted.slots, class, done)),
+                flow(self.write_dirty_home(sorted.home, &none, class, done)),
             )
             .await;
             let SlotsWritten { failed, appended, displaced } = written;
             join(
-                self.write_dirty_home(failed, &displaced, class, done),
-                self.write_appended_home(appended, &displaced, class, done),
+                flow(self.write_dirty_home(failed, &displaced, class, done)),
+                flow(self.write_appended_home(appended, &displaced, class, done)),
             )
             .await;
         }

@@ -34,6 +34,7 @@ use crate::protocol::slots::{SlotParams, Slots};
 use crate::rules::{GuardedProtocol, Rules};
 use evidence::Reader;
 use newest::Newest;
+use pagetier_devio::locks::{self, Rank};
 use pagetier_devio::spans::Work;
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{StampSource, StoreSeed};
@@ -273,9 +274,9 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         wake: Wake::default(),
         opened: Instant::now(),
         refusing: Refusing::default(),
-        gate: tokio::sync::RwLock::new(()),
-        home_duty: tokio::sync::Mutex::new(()),
-        map_duty: tokio::sync::Mutex::new(()),
+        gate: locks::RwLock::new(Rank::Gate, ()),
+        home_duty: locks::Mutex::new(Rank::HomeDuty, ()),
+        map_duty: locks::Mutex::new(Rank::MapDuty, ()),
         events: broadcast::channel(EVENTS_KEPT).0,
         redo_from: OnceLock::new(),
         spare: Mutex::new(Vec::new()),
