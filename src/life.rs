@@ -327,19 +327,26 @@ impl Shared {
             (id_bytes(store), id_bytes(ssd), meta.manifest.epoch)
         };
         let (exact, before) = (AtomicBool::new(true), Mutex::default());
-        let readmitting = Readmitting { shared: self, ids, exact, before, saved: Mutex::default() };
+        let readmitting = Readmitting {
+            shared: self,
+            ids,
+            exact,
+            before,
+            saved: Mutex::default(),
+            given_up: Mutex::default(),
+        };
         let mut report = self.tier.readmit(&readmitting).await.map_err(|error| match error {
             ReadmitError::Stopped => Error::Closed,
             error => Error::Readmit(error),
         })?;
-        let Readmitting { exact, before, saved, .. } = readmitting;
-        let (before, saved) = (before.into_inner(), saved.into_inner());
+        let Readmitting { exact, before, saved, given_up, .. } = readmitting;
+        let (before, saved, given_up) = (before.into_inner(), saved.into_inner(), given_up.into_inner());
         report.reverted.retain(|page| !saved.contains(page));
         let only = self.tier.only_copies();
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
         let mut in_memory = self.rewrite(&lost).await;
-        in_memory.extend(saved.into_iter().filter(|page| report.lost.contains(page)));
-        let listed = OnlyCopies::of(&lost, exact.into_inner(), RUNS_MAX);
+        in_memory.extend(saved.into_iter().filter(|page| given_up.iter().any(|(of, _)| of == page)));
+        let listed = OnlyCopies::of(&given_up, exact.into_inner(), RUNS_MAX);
         self.save_lost(before, &listed, in_memory.into_iter().collect()).await?;
         Ok(report)
     }
@@ -367,6 +374,8 @@ struct Readmitting<'a> {
     before: Mutex<Option<OnlyCopies>>,
     /// The pages with bad copies that are in memory.
     saved: Mutex<FxHashSet<PageId>>,
+    /// The pages that are listed as lost, in order.
+    given_up: Mutex<Vec<(PageId, Lsn)>>,
 }
 
 impl Readmitter for Readmitting<'_> {
@@ -387,14 +396,11 @@ impl Readmitter for Readmitting<'_> {
         let shared = self.shared;
         let exact = shared.are_only_copies(&lost);
         self.exact.store(exact, Ordering::Relaxed);
+        self.given_up.lock().clone_from(&lost);
         let mut meta = shared.meta.lock().await;
         // As it is now: the user may have acknowledged a loss while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
-        let recorded = shared.change_loss(&mut meta, |manifest| match lost.as_slice() {
-            // Pages that fell back to an earlier version: a chain of backups may be ahead of them (I34).
-            [] => manifest.losses += 1,
-            lost => shared.list_loss(manifest, lost, exact),
-        });
+        let recorded = shared.change_loss(&mut meta, |manifest| shared.list_loss(manifest, &lost, exact));
         recorded.await.map_err(|error| Causes(&error).to_string())
     }
 }

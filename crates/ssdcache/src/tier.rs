@@ -264,7 +264,6 @@ impl SsdTier {
 
     /// Restricts the SSD to `mode` until the result is dropped. The configured mode does not change, and may
     /// be changed meanwhile: of all that apply, the strictest is in force.
-    #[must_use]
     pub fn at_most(&self, mode: SsdMode) -> ModeLimit {
         self.core.state.lock().limits.push(mode);
         self.core.changed.notify_waiters();

@@ -38,8 +38,8 @@ pub struct ReadmitReport {
     pub rewritten: u64,
     /// Pages whose newest version was written after the last successful flush of the SSD, and is damaged or
     /// gone: they read as an older version again, though never as one older than the last `sync` that
-    /// succeeded. Those in memory are not listed: the store writes them again from there. An engine with a
-    /// log redoes these pages as after a crash, or closes the store and opens it again.
+    /// succeeded before. Those in memory are not listed: the store writes them again from there. An engine
+    /// with a log redoes these pages as after a crash. They are part of the loss that the store reports.
     pub reverted: Vec<PageId>,
     /// Pages whose newest version was durable on the SSD alone and is damaged or gone. Reading them fails
     /// until they are rewritten, which the store does for those that it has in memory.
@@ -96,7 +96,7 @@ pub trait Readmitter: Send + Sync {
     /// which redo would bring it back.
     fn rewrite(&self, pages: Vec<(PageId, Lsn)>) -> impl Future<Output = ()> + Send;
 
-    /// Makes the list of lost pages durable.
+    /// Makes the list of lost and reverted pages durable.
     fn record(&self, lost: Vec<(PageId, Lsn)>) -> impl Future<Output = Result<(), String>> + Send;
 }
 
@@ -136,11 +136,13 @@ impl Core {
         let mut only = self.state.lock().slots.only_copies();
         only.retain(|(page, _)| bad.contains(page));
         by.rewrite(only).await;
-        let report = self.end_verification(&begun, verified).await?;
-        if !(report.lost.is_empty() && report.reverted.is_empty()) {
-            let mut lost = self.state.lock().slots.only_copies();
-            lost.retain(|(page, _)| report.lost.contains(page));
-            by.record(lost).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
+        let (report, mut given_up) = self.end_verification(&begun, verified).await?;
+        // A later `sync` cannot make durable what is gone, so pages that fell back are losses, too.
+        let only = self.state.lock().slots.only_copies();
+        given_up.extend(only.into_iter().filter(|(page, _)| report.lost.contains(page)));
+        given_up.sort_unstable();
+        if !given_up.is_empty() {
+            by.record(given_up).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         self.flush_ssd().await?;
         let duty = self.map_duty.lock().await;
@@ -257,12 +259,12 @@ impl Core {
         }
     }
 
-    /// Step 3: judges the bad copies by what their pages have now.
+    /// Step 3: judges the bad copies by what their pages have now. Returns the pages that fell back, too.
     async fn end_verification(
         &self,
         begun: &Begun,
         verified: Verified,
-    ) -> Result<ReadmitReport, ReadmitError> {
+    ) -> Result<(ReadmitReport, Vec<(PageId, Lsn)>), ReadmitError> {
         let _quiet = self.quiesce().await;
         self.may_readmit(begun)?;
         let Verified { proved, rewritten, bad } = verified;
@@ -277,18 +279,20 @@ impl Core {
             bad.iter().map(|(slot, of)| (*slot, of.0, of.1)).collect();
         all.sort_unstable();
         let is_bad = |slot, stamp| bad.get(&slot).is_some_and(|(_, of)| *of == stamp);
+        let mut reverted = Vec::new();
         let mut state = self.state.lock();
         for one in all {
             let page = one.1;
             match self.rules.fall_back(&mut state.slots, one, completed, &is_bad, now) {
                 Fallen::Changed => {}
                 Fallen::Dropped => report.dropped += 1,
-                Fallen::Back => {
+                Fallen::Back(lsn) => {
                     if state.slots.home(page) == Home::Hdd {
                         // The home of a number in its second life may still show the first.
                         self.homes.discarded(page);
                     }
                     report.reverted.push(page);
+                    reverted.push((page, lsn));
                 }
                 Fallen::Lost => report.lost.push(page),
             }
@@ -298,7 +302,7 @@ impl Core {
         for page in report.reverted.iter().chain(&report.lost) {
             self.event(SsdEvent::Lost { page: *page });
         }
-        Ok(report)
+        Ok((report, reverted))
     }
 
     /// Checks, in a quiet moment, that nothing has failed since the re-admission began.

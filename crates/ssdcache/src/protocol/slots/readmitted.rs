@@ -8,7 +8,7 @@ use super::Slots;
 use super::slot::{SlotState, Standing, Stored};
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
 
 /// A retired slot that waits for its successor's flush.
@@ -39,8 +39,9 @@ pub(crate) enum Fallen {
     Changed,
     /// The HDD has the same version: the copy was dropped.
     Dropped,
-    /// The page has its previous version, which is in another slot or on the HDD.
-    Back,
+    /// The page has its previous version, which is in another slot or on the HDD. Redo from this position
+    /// would bring the damaged one back.
+    Back(Lsn),
     /// It was durable, so no older version may take its place: reading the page is an error.
     Lost,
 }
@@ -114,14 +115,14 @@ impl Slots {
             if !bad(one.slot, stored.version.stamp) {
                 self.retired.remove(at);
                 self.revive(one, stored, now);
-                return Fallen::Back;
+                return Fallen::Back(found.version.lsn);
             }
             newer = (stored.version.stamp, one.durable_at);
         }
         self.unmap(page);
         self.release(slot);
         self.policy.removed(page, false, now);
-        Fallen::Back
+        Fallen::Back(found.version.lsn)
     }
 
     /// Makes the retired version in `one` its page's copy again.
@@ -224,7 +225,7 @@ mod tests {
                 0 => assert_eq!((fallen, slots.holds(PAGE, Stamp::from_bits(3))), (Fallen::Lost, true)),
                 _ => assert_eq!(
                     (fallen, slots.holds(PAGE, Stamp::from_bits(sound as u64))),
-                    (Fallen::Back, true)
+                    (Fallen::Back(Lsn(0)), true)
                 ),
             }
             slots.validate().expect("sound slots");
@@ -245,14 +246,14 @@ mod tests {
     fn a_page_without_a_predecessor_in_its_life_falls_back_to_the_hdd() {
         let mut slots = slots();
         let only = write(&mut slots, 1, SsdFlush(2));
-        assert_eq!(fall(&mut slots, only, 1, &[only]), Fallen::Back);
+        assert_eq!(fall(&mut slots, only, 1, &[only]), Fallen::Back(Lsn(0)));
         assert_eq!(slots.home(PAGE), Home::Hdd);
         // Its first life has a durable version that waits for a flush.
         write(&mut slots, 2, GOOD);
         write(&mut slots, 3, SsdFlush(2));
         slots.discard(PAGE);
         let second = write(&mut slots, 4, SsdFlush(2));
-        assert_eq!(fall(&mut slots, second, 4, &[second]), Fallen::Back);
+        assert_eq!(fall(&mut slots, second, 4, &[second]), Fallen::Back(Lsn(0)));
         assert_eq!(slots.home(PAGE), Home::Hdd, "its first life came back");
         slots.validate().expect("sound slots");
     }
