@@ -371,6 +371,12 @@ mod check {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Violation {}
 
+    impl std::fmt::Display for Violation {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match *self {}
+        }
+    }
+
     /// Where a lock is taken: unknown in release builds.
     #[derive(Clone, Copy, Debug)]
     pub struct Place;
