@@ -382,6 +382,7 @@ mod check {
     pub struct Place;
 
     impl Place {
+        /// The caller's.
         #[inline]
         #[must_use]
         pub fn here() -> Self {
