@@ -1,9 +1,6 @@
 //! The order of the async locks: stated in `ARCHITECTURE.md`, checked in debug builds.
 
-use crate::fixture::{Fixture, grown};
-use pagetier::PageId;
-use pagetier_devio::locks::{Mutex, Rank, Violations, observed};
-use std::time::Duration;
+use pagetier_devio::locks::Rank;
 
 #[test]
 fn the_order_is_the_one_that_the_document_states() {
@@ -22,29 +19,36 @@ fn the_order_is_the_one_that_the_document_states() {
 }
 
 #[cfg(debug_assertions)]
-#[tokio::test(start_paused = true)]
-async fn a_wait_for_a_guard_is_found_under_the_manifests_mutex_and_allowed_without_it() {
-    let store = Fixture::new().open().await;
-    let space = grown(&store).await;
-    let page = PageId::new(space, 7);
-    let (manifest, found) = (Mutex::new(Rank::Manifest, ()), Violations::default());
-    let discard = async |locked: bool| {
-        let guard = store.get(page).await.unwrap();
-        let waits = observed(&found, async {
-            let _held = if locked { Some(manifest.lock().await) } else { None };
-            store.discard(page).await
-        });
-        let ends = async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            drop(guard);
+mod checked {
+    use crate::fixture::{Fixture, grown};
+    use pagetier::PageId;
+    use pagetier_devio::locks::{Mutex, Rank, Violations, observed};
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_a_guard_is_found_under_the_manifests_mutex_and_allowed_without_it() {
+        let store = Fixture::new().open().await;
+        let space = grown(&store).await;
+        let page = PageId::new(space, 7);
+        let (manifest, found) = (Mutex::new(Rank::Manifest, ()), Violations::default());
+        let discard = async |locked: bool| {
+            let guard = store.get(page).await.unwrap();
+            let waits = observed(&found, async {
+                let _held = if locked { Some(manifest.lock().await) } else { None };
+                store.discard(page).await
+            });
+            let ends = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                drop(guard);
+            };
+            let (discarded, ()) = tokio::join!(waits, ends);
+            discarded.unwrap();
+            store.overwrite(page).await.unwrap();
         };
-        let (discarded, ()) = tokio::join!(waits, ends);
-        discarded.unwrap();
-        store.overwrite(page).await.unwrap();
-    };
-    discard(false).await;
-    assert_eq!(found.all(), []);
-    discard(true).await;
-    let ranks: Vec<_> = found.all().iter().map(|one| (one.held.0, one.wanted.0)).collect();
-    assert_eq!(ranks, [(Rank::Manifest, Rank::Latch)]);
+        discard(false).await;
+        assert_eq!(found.all(), []);
+        discard(true).await;
+        let ranks: Vec<_> = found.all().iter().map(|one| (one.held.0, one.wanted.0)).collect();
+        assert_eq!(ranks, [(Rank::Manifest, Rank::Latch)]);
+    }
 }

@@ -371,11 +371,18 @@ mod check {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Violation {}
 
+    impl std::fmt::Display for Violation {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match *self {}
+        }
+    }
+
     /// Where a lock is taken: unknown in release builds.
     #[derive(Clone, Copy, Debug)]
     pub struct Place;
 
     impl Place {
+        /// The caller's.
         #[inline]
         #[must_use]
         pub fn here() -> Self {
