@@ -11,9 +11,11 @@ use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::superblock::HddSuperblock;
 use crate::volume::SpaceInfo;
+use pagetier_devio::task;
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::Marks;
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The spaces of a store. See [`PageStore::spaces`].
@@ -118,31 +120,43 @@ impl Spaces<'_> {
     /// guards to be dropped: the caller must hold none. Tasks that hold some may call the store meanwhile;
     /// the space does not exist for them any more. Durable when it returns.
     ///
-    /// After a cancellation the space is either gone or unchanged. If it is gone, a second call or the next
-    /// opening frees its room on the HDD.
+    /// A call that is cancelled before the manifest lists the removal leaves the space unchanged, though a
+    /// crash may remove it until the next `sync`. Later, the removal goes on to its end.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. If
     /// [`Spaces::list`] still has the space, it is unchanged, though a crash may remove it; otherwise
     /// it is gone, as after a cancellation.
     pub async fn remove(self, space: SpaceId) -> Result<(), Error> {
-        let shared = &self.0.shared;
-        let _operation = shared.ending.enter()?;
-        // Two calls may meet: both wait for the pages, and the second finds the space gone.
-        shared.begin_drop(space).await?;
-        let held = shared.builder.rules().waits_locked(|| shared.meta.try_lock().ok());
-        // The manifest's mutex is free meanwhile. A task that holds a guard of these pages may need it before
-        // it drops the guard: to allocate in another space, to sync, to shut the store down (I37).
-        shared.pool.discard_where(|page| page.space == space).await?;
-        // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
-        // crash.
-        shared.tier.forget_space(space).await?;
-        drop(held);
-        shared.end_drop(space).await
+        let shared = Arc::clone(&self.0.shared);
+        let runtime = shared.runtime.clone();
+        {
+            let _operation = shared.ending.enter()?;
+            // Two calls may meet: both wait for the pages, and the second finds the space gone.
+            shared.begin_drop(space).await?;
+        }
+        // In a task of its own: its pages in memory are found without a look at the space, so a caller that
+        // gave up here would leave pages that can be written, and whose changes no `sync` makes durable.
+        let removed = task::outcome(&runtime, async move { shared.finish_drop(space).await });
+        removed.await.unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 }
 
 impl Shared {
+    /// Removes the pages of a space that is marked as to be dropped, then frees its extents.
+    async fn finish_drop(&self, space: SpaceId) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        let held = self.builder.rules().waits_locked(|| self.meta.try_lock().ok());
+        // The manifest's mutex is free meanwhile. A task that holds a guard of these pages may need it before
+        // it drops the guard: to allocate in another space, to sync, to shut the store down (I37).
+        self.pool.discard_where(|page| page.space == space).await?;
+        // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
+        // crash.
+        self.tier.forget_space(space).await?;
+        drop(held);
+        self.end_drop(space).await
+    }
+
     /// Marks the space as to be dropped, durably. No page of it is found, created or written afterwards.
     async fn begin_drop(&self, space: SpaceId) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
