@@ -140,7 +140,7 @@ async fn a_backup_that_reads_a_page_being_written_loses_a_version() {
 async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     // Every page has a slot at once.
-    let builder = fixture.builder().ssd_bytes(500 * PAGE);
+    let builder = fixture.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
     let store = Arc::new(breaking(builder, rule).open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
