@@ -59,6 +59,8 @@ pub struct Counts {
     pub ssd_hits: u64,
     /// Reads from the HDD.
     pub hdd_reads: u64,
+    /// Those of them by a scan that follow a read of the page before: read-ahead joins them into one request.
+    pub hdd_run_reads: u64,
     /// Writes to the HDD.
     pub hdd_writes: u64,
     /// Reads from the SSD, including those that precede a copy to the HDD.
@@ -90,6 +92,7 @@ impl Counts {
             pool_misses: self.pool_misses - before.pool_misses,
             ssd_hits: self.ssd_hits - before.ssd_hits,
             hdd_reads: self.hdd_reads - before.hdd_reads,
+            hdd_run_reads: self.hdd_run_reads - before.hdd_run_reads,
             hdd_writes: self.hdd_writes - before.hdd_writes,
             ssd_reads: self.ssd_reads - before.ssd_reads,
             ssd_writes: self.ssd_writes - before.ssd_writes,
@@ -108,10 +111,17 @@ impl Counts {
         self.cluster_switches as f64 / self.request_switches.max(1) as f64
     }
 
-    /// The HDD's busy time, in milliseconds.
+    /// The HDD's busy time, in milliseconds. Every read costs a random one, also a scan's.
     #[must_use]
     pub fn hdd_ms(&self, costs: &Costs) -> f64 {
         self.hdd_reads as f64 * costs.hdd_read_ms + self.hdd_writes as f64 * costs.hdd_write_ms
+    }
+
+    /// The HDD's busy time if a read that continues a scan's run costs `run_read_ms`: no seek, only the
+    /// transfer.
+    #[must_use]
+    pub fn hdd_ms_by_run(&self, costs: &Costs, run_read_ms: f64) -> f64 {
+        self.hdd_ms(costs) - self.hdd_run_reads as f64 * (costs.hdd_read_ms - run_read_ms)
     }
 
     /// The SSD's busy time, in milliseconds.

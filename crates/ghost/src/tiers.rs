@@ -77,6 +77,8 @@ pub struct Tiers {
     dirty: usize,
     dirty_since: VecDeque<(u32, u64)>,
     to_clean: Vec<FrameId>,
+    /// The page read from the HDD last.
+    read_last: Option<PageId>,
     written_last: LastCluster,
     requested_last: LastCluster,
     counts: Counts,
@@ -115,6 +117,7 @@ impl Tiers {
             dirty: 0,
             dirty_since: VecDeque::new(),
             to_clean: Vec::new(),
+            read_last: None,
             written_last: LastCluster::default(),
             requested_last: LastCluster::default(),
             counts: Counts::default(),
@@ -200,7 +203,12 @@ impl Tiers {
                     self.counts.ssd_hits += 1;
                     self.counts.ssd_reads += 1;
                 }
-                Home::Hdd => self.counts.hdd_reads += 1,
+                Home::Hdd => {
+                    self.counts.hdd_reads += 1;
+                    let before = self.read_last.replace(page);
+                    let follows = before == page.no.checked_sub(1).map(|no| PageId::new(page.space, no));
+                    self.counts.hdd_run_reads += u64::from(sequential && follows && page.no > 0);
+                }
             }
             self.ssd.read(page, Some(home), access, self.now());
             if home == Home::Hdd && self.ssd.admits_on_read() && self.admit_copy(frame, Cause::Read) {

@@ -36,6 +36,10 @@ pub(crate) const KINDS: [(&str, Generator); 17] = [
 const TABLE: SpaceId = SpaceId(1);
 const SECOND: SpaceId = SpaceId(2);
 const THIRD: SpaceId = SpaceId(3);
+const FOURTH: SpaceId = SpaceId(4);
+
+/// The share of references by scans in the workloads that are scanned beside.
+const SCANNED: f64 = 0.25;
 
 /// Which references write.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +74,31 @@ impl Stream {
             Writes::SomePages(share)
         };
         let pages = rng.random_range(8_000..16_000);
+        // A third of the workloads are scanned beside.
+        let scanned = (kind + set).is_multiple_of(3);
+        let length = if scanned { length - (length as f64 * SCANNED) as usize } else { length };
         let out = Vec::with_capacity(length + 64);
         let mut stream = Self { rng, writes, set, pages, length, out };
         KINDS[kind].1(&mut stream);
         stream.out.truncate(length);
-        stream.out
+        if scanned { stream.scanned() } else { stream.out }
+    }
+
+    /// The stream with scans woven in, of parts of the main table and of a table that is only scanned.
+    fn scanned(mut self) -> Vec<Reference> {
+        let mean = [100.0, 400.0, 2_000.0][self.set];
+        let share = SCANNED / (1.0 - SCANNED) / mean;
+        let mut out = Vec::with_capacity(self.length * 2);
+        for reference in std::mem::take(&mut self.out) {
+            out.push(reference);
+            if self.chance(share) {
+                let space = if self.chance(0.5) { TABLE } else { FOURTH };
+                let (start, length) = (self.below(self.pages), self.exponential(mean) as u32 + 1);
+                let read = |no| Reference { sequential: true, ..Reference::read(PageId::new(space, no)) };
+                out.extend((start..start + length).map(|no| read(no % self.pages)));
+            }
+        }
+        out
     }
 
     fn more(&self) -> bool {

@@ -21,10 +21,15 @@ pub struct Judged {
     pub over_2_percent: usize,
     /// The number of cases with a regret above 10 %.
     pub over_10_percent: usize,
+    /// The bytes written to the SSD per 1,000 references, in MiB: the mean over the cases.
+    pub ssd_mib: f64,
     /// The regret of every case in per cent, ascending: the cost relative to that of the best fixed setting,
     /// minus 1.
     pub regrets: Vec<f64>,
 }
+
+/// A page of 16 KiB, in MiB.
+const PAGE_MIB: f64 = 1.0 / 64.0;
 
 /// Judges every pair in `rows` against the cheapest of `fixed` in each case. Skips cases without a cost.
 #[must_use]
@@ -36,20 +41,22 @@ pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     }
     let mut order: Vec<&str> = Vec::new();
     let mut by_pair: FxHashMap<&str, Vec<(f64, String)>> = FxHashMap::default();
+    let mut writes: FxHashMap<&str, f64> = FxHashMap::default();
     for row in rows {
         let Some(least) = best.get(&row.case()) else { continue };
         if !by_pair.contains_key(row.pair.as_str()) {
             order.push(&row.pair);
         }
         by_pair.entry(&row.pair).or_default().push((row.cost_ms / least, row.case()));
+        *writes.entry(&row.pair).or_default() += row.ssd_writes;
     }
-    let judged = |pair: &str| Some(of_pair(pair, by_pair.remove(pair)?));
+    let judged = |pair: &str| Some(of_pair(pair, by_pair.remove(pair)?, writes.remove(pair)?));
     let mut judged: Vec<Judged> = order.into_iter().filter_map(judged).collect();
     judged.sort_by(|a, b| a.mean_percent.total_cmp(&b.mean_percent));
     judged
 }
 
-fn of_pair(pair: &str, mut ratios: Vec<(f64, String)>) -> Judged {
+fn of_pair(pair: &str, mut ratios: Vec<(f64, String)>, ssd_writes: f64) -> Judged {
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let percent = |ratio: f64| 100.0 * (ratio - 1.0);
     let over = |limit: f64| ratios.iter().filter(|(ratio, _)| percent(*ratio) > limit).count();
@@ -63,6 +70,7 @@ fn of_pair(pair: &str, mut ratios: Vec<(f64, String)>) -> Judged {
         worst_case: case,
         over_2_percent: over(2.0),
         over_10_percent: over(10.0),
+        ssd_mib: ssd_writes / ratios.len().max(1) as f64 * PAGE_MIB,
         regrets: ratios.iter().map(|(ratio, _)| percent(*ratio)).collect(),
     }
 }

@@ -1,29 +1,37 @@
-//! The suite that judges default policies: many workloads, each at three sizes of the tiers, under the
-//! policies in question and under fixed settings.
+//! The suite that judges default policies: many workloads at several sizes of the tiers, under the policies
+//! in question, under fixed settings, and under peers from the literature.
 //!
 //! A pair of policies is judged by its *regret*: the cost of its I/O relative to that of the best fixed
-//! setting for the same references, chosen in hindsight. Generated workloads and their parameters depend on a
-//! seed, so settings tuned on one seed can be tested on another.
+//! setting for the same references, chosen in hindsight; and by what it writes to the SSD. Each replay is
+//! costed in parts ([`Part`]): the whole run, the run after the warm-up, and the run of a young store.
+//! Generated workloads and their parameters depend on a seed, so settings tuned on one seed can be tested on
+//! another.
 
+mod adapt;
 mod chart;
+mod contender;
 mod generators;
 mod judge;
 mod regret;
+mod replay;
 mod stack;
+mod workload;
 
+pub use adapt::{Adapted, adapted};
 pub use chart::chart;
+pub use contender::{Contender, Contenders};
 pub use judge::{Judged, judge};
 
-use crate::{Trace, TraceError};
-use pagetier_ghost::{Reference, TierParams, Tiers};
-use pagetier_policy::{Costs, FramePolicyParams, PageId, SlotPolicyParams};
-use pagetier_tpcc::args::PolicyPair;
-use regret::{RegretPool, RegretSsd};
+use crate::TraceError;
+use pagetier_ghost::Reference;
+use pagetier_policy::PageId;
+use replay::Replay;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use workload::Workload;
 
 /// The fixed settings, each the best one for some workload: those of the papers, and combinations of this
 /// project's parts.
@@ -37,105 +45,138 @@ pub const FIXED: [&str; 13] = [
     "gd2l+cac:ageing=5",
     "gd2l+cac:ageing=5,write-at-hand,rewrite,sketch",
     "gd2l:frequency,write-back+lru2",
-    "gd2l:frequency,write-back+cac:ageing,write-at-hand,rewrite,sketch",
+    PREVIOUS,
     "gd2l:frequency,write-back+cac:ageing=40,write-at-hand,rewrite,sketch",
     "gd2l:frequency,write-back+cac:ageing=10,write-at-hand,rewrite,sketch",
     "gd2l:frequency,write-back+cac:ageing=5,write-at-hand,rewrite,sketch",
 ];
 
+/// The fixed pair that the adaptive default replaced: a default must not lose to it.
+pub const PREVIOUS: &str = "gd2l:frequency,write-back+cac:ageing,write-at-hand,rewrite,sketch";
+
 /// The papers' settings: a default should never cost much more than any of them.
 pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 
-/// The name of the experts weighted by regret, in rows and tables; see [`Suite::regret`].
-pub const REGRET: &str = "regret+regret";
-
 /// The sizes of pool and SSD, in per cent of the pages of a workload.
 const SIZES: [(u32, u32); 3] = [(2, 10), (4, 25), (8, 50)];
-
-/// The number of parameter sets of a generator.
-const SETS: usize = 3;
-
-/// The share of the references that are replayed before costs count.
-const WARMUP: f64 = 0.4;
 
 /// The workloads and policies to replay.
 #[derive(Clone, Debug)]
 pub struct Suite {
     /// The seed of the generators and of their parameters.
     pub seed: u64,
-    /// The number of references of a workload, including the warm-up.
+    /// The number of references of a generated workload; a trace has at most twice as many.
     pub references: usize,
-    /// Whether to replay one size of the tiers instead of three.
-    pub quick: bool,
+    /// Whether to replay all sizes of the tiers instead of one.
+    pub full: bool,
     /// Selects the workloads whose names contain this.
     pub only: Option<String>,
     /// The folder of the page traces (`*.ptr`), each of which is a workload.
     pub traces: Option<PathBuf>,
-    /// The pairs of policies to replay.
-    pub pairs: Vec<PolicyPair>,
-    /// Whether to also replay the second family of adaptive policies: experts weighted by regret (LeCaR),
-    /// which a store cannot select.
-    pub regret: bool,
+    /// The policies to replay.
+    pub pairs: Vec<Contender>,
+    /// The cost of an HDD read that continues a scan's run, in milliseconds; by default that of a random
+    /// read.
+    pub run_read_ms: Option<f64>,
     /// Rows of the same seed and number of references, which are reused instead of replayed.
     pub known: Vec<Row>,
 }
 
-/// The result of one replay.
+/// The origin of a workload's references.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// A trace, or two traces joined.
+    Real,
+    /// Generated.
+    Synthetic,
+}
+
+/// The part of a replay that a row costs. A device operation is a read or write of a page on either device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// All references, from empty tiers on.
+    Whole,
+    /// The references after the first two fifths.
+    Steady,
+    /// From empty tiers until 4 device operations per slot after the SSD is full.
+    First4,
+    /// The same, until 10.
+    First10,
+    /// The second of two workloads that were joined.
+    Joined,
+}
+
+impl Part {
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole run",
+            Self::Steady => "after warm-up",
+            Self::First4 => "first 4",
+            Self::First10 => "first 10",
+            Self::Joined => "joined",
+        }
+    }
+}
+
+/// The result of one replay, or of a part of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The workload, and its parameter set.
     pub workload: String,
+    /// Its origin.
+    pub class: Class,
+    /// The part of the replay.
+    pub part: Part,
     /// The size of the pool, in pages.
     pub pool_pages: u32,
     /// The size of the SSD, in pages.
     pub ssd_pages: u32,
     /// The policies.
     pub pair: String,
-    /// The cost of I/O after the warm-up, in milliseconds per 1,000 references.
+    /// The cost of I/O in milliseconds per 1,000 references.
     pub cost_ms: f64,
+    /// The pages written to the SSD per 1,000 references.
+    pub ssd_writes: f64,
+    /// The pages read from either device per 1,000 references: the pool's misses.
+    pub misses: f64,
+    /// Of a joined workload: the cost of each device operation per slot after the change, in milliseconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows_ms: Vec<f64>,
 }
 
 impl Row {
-    /// The workload and the sizes, as named in tables.
+    /// The workload, the sizes and the part, as named in tables.
     #[must_use]
     pub fn case(&self) -> String {
-        format!("{} {}:{}", self.workload, self.pool_pages, self.ssd_pages)
+        format!("{} {}:{}, {}", self.workload, self.pool_pages, self.ssd_pages, self.part.name())
     }
 
-    /// Whether `other` has the same workload and sizes.
+    /// Whether `other` has the same workload, sizes and part.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages
+            && self.part == other.part
             && self.workload == other.workload
     }
 }
 
-/// The origin of a workload's references.
-#[derive(Clone, Debug)]
-enum Origin {
-    Generated { kind: usize, set: usize },
-    Trace(PathBuf),
-}
-
-#[derive(Clone, Debug)]
-struct Workload {
-    name: String,
-    origin: Origin,
-}
-
 impl Suite {
-    /// The whole suite with this seed, without traces.
+    /// The suite with this seed, without traces.
     #[must_use]
-    pub fn new(seed: u64, pairs: Vec<PolicyPair>) -> Self {
+    pub fn new(seed: u64, pairs: Vec<Contender>) -> Self {
         Self {
             seed,
-            references: 400_000,
-            quick: false,
+            references: 130_000,
+            full: false,
             only: None,
             traces: None,
             pairs,
-            regret: false,
+            run_read_ms: None,
             known: Vec::new(),
         }
     }
@@ -186,82 +227,63 @@ impl Suite {
     }
 
     fn workloads(&self) -> std::io::Result<Vec<Workload>> {
-        let generated = generators::KINDS.iter().enumerate().flat_map(|(kind, (name, _))| {
-            (0..SETS).map(move |set| Workload {
-                name: format!("{name}/{}", set + 1),
-                origin: Origin::Generated { kind, set },
-            })
-        });
-        let mut traces = Vec::new();
-        if let Some(folder) = &self.traces {
-            for entry in std::fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.extension().is_some_and(|extension| extension == "ptr") {
-                    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                    traces.push(Workload { name, origin: Origin::Trace(path) });
-                }
-            }
-            traces.sort_by(|a, b| a.name.cmp(&b.name));
-        }
-        let wanted = |workload: &Workload| self.only.as_ref().is_none_or(|only| workload.name.contains(only));
-        Ok(generated.chain(traces).filter(wanted).collect())
+        let mut workloads = workload::all(self.traces.as_deref())?;
+        workloads.retain(|workload| self.only.as_ref().is_none_or(|only| workload.name.contains(only)));
+        Ok(workloads)
     }
 
     /// Replays every size and pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
-        let references = self.references(workload)?;
+        let (references, joined_at) = workload.references(self.seed, self.references)?;
         let pages = references.iter().map(|r| r.page).collect::<FxHashSet<PageId>>().len() as u32;
-        let sizes = if self.quick { &SIZES[1..2] } else { &SIZES[..] };
-        let rows = sizes.iter().flat_map(|&(pool, ssd)| {
+        let sizes = if self.full { &SIZES[..] } else { &SIZES[1..2] };
+        let mut rows = Vec::new();
+        for &(pool, ssd) in sizes {
             let (pool_pages, ssd_pages) = ((pages * pool / 100).max(8), (pages * ssd / 100).max(8));
-            let references = &references;
-            self.pairs.iter().map(Some).chain(self.regret.then_some(None)).map(move |policies| {
-                let workload = workload.name.clone();
-                let pair = policies.map_or_else(|| REGRET.to_owned(), ToString::to_string);
-                let row = Row { workload, pool_pages, ssd_pages, pair, cost_ms: 0.0 };
-                let known = self.known.iter().find(|known| known.pair == row.pair && known.is_beside(&row));
-                let replay = || cost_ms(references, pool_pages, ssd_pages, policies);
-                Row { cost_ms: known.map_or_else(replay, |known| known.cost_ms), ..row }
-            })
-        });
-        Ok(rows.collect())
+            rows.extend(self.replay_size(workload, &references, joined_at, (pool_pages, ssd_pages)));
+        }
+        Ok(rows)
     }
 
-    fn references(&self, workload: &Workload) -> Result<Vec<Reference>, SuiteError> {
-        match &workload.origin {
-            Origin::Generated { kind, set } => {
-                Ok(generators::Stream::generate(*kind, *set, self.seed, self.references))
-            }
-            Origin::Trace(path) => {
-                let trace = Trace::read(path).map_err(|error| SuiteError::Trace(path.clone(), error))?;
-                let all = trace.references();
-                Ok(all[..all.len().min(2 * self.references)].to_vec())
+    fn replay_size(
+        &self,
+        workload: &Workload,
+        references: &[Reference],
+        joined_at: Option<usize>,
+        (pool_pages, ssd_pages): (u32, u32),
+    ) -> Vec<Row> {
+        let empty = |pair: &Contender| Row {
+            workload: workload.name.clone(),
+            class: workload.class(),
+            part: Part::Whole,
+            pool_pages,
+            ssd_pages,
+            pair: pair.to_string(),
+            cost_ms: 0.0,
+            ssd_writes: 0.0,
+            misses: 0.0,
+            windows_ms: Vec::new(),
+        };
+        let mut replay = None;
+        let mut rows = Vec::new();
+        for pair in &self.pairs {
+            let row = empty(pair);
+            let same = |known: &&Row| {
+                known.pair == row.pair && known.is_beside(&Row { part: known.part, ..row.clone() })
+            };
+            let known: Vec<Row> = self.known.iter().filter(same).cloned().collect();
+            if known.is_empty() {
+                // The parts end at the same references under every pair.
+                let replay = replay.get_or_insert_with(|| {
+                    Replay::new(references, joined_at, pool_pages, ssd_pages, self.run_read_ms)
+                });
+                rows.extend(replay.rows(pair, &row));
+            } else {
+                rows.extend(known);
             }
         }
+        rows
     }
-}
-
-/// The cost of the references after a warm-up, in milliseconds per 1,000, under these policies or, without
-/// any, under the experts weighted by regret.
-fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, policies: Option<&PolicyPair>) -> f64 {
-    let costs = Costs::PAPER;
-    let frames =
-        FramePolicyParams { slots: ssd_pages as usize, ..FramePolicyParams::new(pool_pages as usize, costs) };
-    let slots = SlotPolicyParams::new(costs, ssd_pages as usize, pool_pages as usize);
-    let params = TierParams::new(pool_pages, ssd_pages);
-    let mut tiers = match policies {
-        Some(pair) => Tiers::new(params, pair.pool.build(&frames), pair.ssd.build(&slots)),
-        None => {
-            let pool = RegretPool::new(&frames, costs, pool_pages as usize);
-            Tiers::new(params, Box::new(pool), Box::new(RegretSsd::new(&slots)))
-        }
-    };
-    let (warmup, counted) = references.split_at((references.len() as f64 * WARMUP) as usize);
-    warmup.iter().for_each(|&reference| tiers.apply(reference));
-    let before = *tiers.counts();
-    counted.iter().for_each(|&reference| tiers.apply(reference));
-    let counts = tiers.counts().since(&before);
-    (counts.hdd_ms(&costs) + counts.ssd_ms(&costs)) * 1000.0 / counted.len().max(1) as f64
 }
 
 /// Why a suite failed.

@@ -2,9 +2,13 @@
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
+use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
-use pagetier_sim::suite::{CLASSICS, FIXED, Judged, REGRET, Row, Suite, chart, default_traces, judge};
-use pagetier_tpcc::args::{PolicyPair, PolicyPairs};
+use pagetier_sim::suite::{
+    CLASSICS, Class, Contender, Contenders, FIXED, Judged, PREVIOUS, Part, Row, Suite, adapted, chart,
+    default_traces, judge,
+};
+use pagetier_tpcc::args;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt::Write;
@@ -13,39 +17,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Judges policies by their cost beyond the best fixed setting of each workload
 ///
-/// Replays generated workloads and real traces, each at three sizes of pool and SSD (2:10, 4:25 and 8:50 per
-/// cent of its pages), under the policies in question and under every fixed setting. Costs are device time;
-/// the first two fifths of the references are warm-up.
+/// Replays generated workloads, real traces, and pairs of them joined, under the policies in question and
+/// under every fixed setting. Costs are device time, of the whole run, after the first two fifths, and of the
+/// first 4 and 10 device operations per slot after the SSD is full. Every HDD read costs a random one, also a
+/// scan's, unless --run-read-ms says otherwise.
 #[derive(Parser, Debug)]
 #[command(name = "replay --suite")]
 pub(crate) struct SuiteArgs {
     /// Run the suite
     #[arg(long)]
     suite: bool,
-    /// The pairs of policies to judge, such as auto+auto,gd2l+auto
+    /// The pairs of policies to judge, such as auto+auto,gd2l+auto; regret+regret are experts weighted by
+    /// regret (LeCaR), which a store cannot select
     #[arg(long, value_name = "PAIRS", default_value = "auto+auto")]
-    compare: PolicyPairs,
-    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which a store
-    /// cannot select
+    compare: Contenders,
+    /// Also judge the default pinned to each of its SSD settings
     #[arg(long)]
-    regret: bool,
-    /// Replay a third of the references, at one size
+    pins: bool,
+    /// Replay 400000 references at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of the pages)
+    /// instead of 130000 at the second
     #[arg(long)]
-    quick: bool,
+    full: bool,
     /// Replay only workloads whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// The seed of the generators and their parameters
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Number of references of a workload; of a trace, at most twice as many [default: 400000, with --quick
-    /// 130000]
+    /// Number of references of a generated workload; of a trace, at most twice as many [default: see --full]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
     references: Option<usize>,
     /// The folder of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if it
     /// exists]
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
+    /// The cost of an HDD read that continues a scan's run, such as 0.1 for the transfer alone [default: that
+    /// of a random read]
+    #[arg(long, value_name = "MS", value_parser = args::not_negative)]
+    run_read_ms: Option<f64>,
     /// Number of workloads to replay at a time [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
@@ -64,11 +73,19 @@ pub(crate) struct SuiteArgs {
     verbose: bool,
 }
 
-#[derive(Serialize)]
-struct Report {
+/// The conditions under which rows are comparable.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+struct Conditions {
     seed: u64,
     references: usize,
-    quick: bool,
+    full: bool,
+    run_read_ms: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    conditions: Conditions,
     fixed: Vec<String>,
     judged: Vec<Judged>,
     rows: Vec<Row>,
@@ -77,31 +94,29 @@ struct Report {
 /// The costs of the fixed settings, kept between runs: they change only if those policies do.
 #[derive(Serialize, Deserialize, Debug)]
 struct Baseline {
-    seed: u64,
-    references: usize,
-    quick: bool,
+    #[serde(flatten)]
+    conditions: Conditions,
     rows: Vec<Row>,
 }
 
-impl SuiteArgs {
-    /// The names of the pairs in question.
-    fn asked(&self) -> Vec<String> {
-        let pairs = self.compare.0.iter().map(ToString::to_string);
-        pairs.chain(self.regret.then(|| REGRET.to_owned())).collect()
+impl Conditions {
+    fn of(suite: &Suite) -> Self {
+        let Suite { seed, references, full, run_read_ms, .. } = *suite;
+        Self { seed, references, full, run_read_ms }
     }
 }
 
 impl Baseline {
     /// Reads the baseline for `suite` from `path`; empty if there is no such file.
     fn read(path: &Path, suite: &Suite) -> Result<Self, Box<dyn Error>> {
-        let Suite { seed, references, quick, .. } = *suite;
+        let conditions = Conditions::of(suite);
         if !path.exists() {
-            return Ok(Self { seed, references, quick, rows: Vec::new() });
+            return Ok(Self { conditions, rows: Vec::new() });
         }
         let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
-        if (kept.seed, kept.references, kept.quick) != (seed, references, quick) {
-            let differs = "the file was written with another --seed, --references or --quick";
+        if kept.conditions != conditions {
+            let differs = "the file was written with another --seed, --references, --full or --run-read-ms";
             return Err(format!("--baseline {}: {differs}", path.display()).into());
         }
         Ok(kept)
@@ -124,19 +139,32 @@ impl Baseline {
     }
 }
 
+fn parsed(names: &[&str]) -> Result<Vec<Contender>, String> {
+    names.iter().map(|name| name.parse()).collect()
+}
+
+fn pins() -> Vec<String> {
+    SsdSetting::all().map(|setting| format!("auto+auto:pin={}", setting.name())).collect()
+}
+
 pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
-    let fixed: Vec<PolicyPair> = FIXED.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
-    let mut suite = Suite::new(args.seed, args.compare.0.clone());
-    (suite.quick, suite.regret) = (args.quick, args.regret);
-    suite.references = args.references.unwrap_or(if args.quick { 130_000 } else { suite.references });
+    let mut asked = args.compare.0.clone();
+    let others = if args.pins { pins() } else { Vec::new() };
+    for name in others {
+        asked.push(name.parse()?);
+    }
+    let fixed = parsed(&FIXED)?;
+    let mut suite = Suite::new(args.seed, asked.clone());
+    suite.full = args.full;
+    suite.references = args.references.unwrap_or(if args.full { 400_000 } else { suite.references });
     suite.only.clone_from(&args.only);
+    suite.run_read_ms = args.run_read_ms;
     suite.traces = args.traces.clone().or_else(default_traces);
-    suite.pairs.extend(fixed.iter().filter(|pair| !args.compare.0.contains(pair)));
+    suite.pairs.extend(fixed.iter().filter(|pair| !asked.contains(pair)));
     let fixed: Vec<String> = fixed.iter().map(ToString::to_string).collect();
     let rows = replay(&mut suite, &fixed, args)?;
     let judged = judge(&rows, &fixed);
-    let report =
-        Report { seed: suite.seed, references: suite.references, quick: suite.quick, fixed, judged, rows };
+    let report = Report { conditions: Conditions::of(&suite), fixed, judged, rows };
     let tables = tables(&report, args);
     if let Some(folder) = &args.report {
         std::fs::create_dir_all(folder)?;
@@ -178,9 +206,14 @@ fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<R
     failed.map_or(Ok(rows), Err)
 }
 
+/// The names of the pairs in question.
+fn asked(args: &SuiteArgs) -> Vec<String> {
+    args.compare.0.iter().map(ToString::to_string).collect()
+}
+
 /// The pairs to draw: those in question, the best fixed setting, and the papers'.
 fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
-    let asked = args.asked();
+    let asked = asked(args);
     let best = report.judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| one.pair.clone());
     let shown = |one: &&Judged| {
         asked.contains(&one.pair) || CLASSICS.contains(&one.pair.as_str()) || Some(&one.pair) == best.as_ref()
@@ -188,43 +221,86 @@ fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
     report.judged.iter().filter(shown).cloned().collect()
 }
 
+/// The tables, in groups of parts.
+const GROUPS: [(&str, &[Part]); 4] = [
+    ("whole run", &[Part::Whole]),
+    ("after warm-up", &[Part::Steady]),
+    ("young: first 4 and 10 operations per slot", &[Part::First4, Part::First10]),
+    ("joined: after the change", &[Part::Joined]),
+];
+
 fn tables(report: &Report, args: &SuiteArgs) -> String {
-    let cases = report.judged.first().map_or(0, |one| one.cases);
+    let Conditions { seed, references, .. } = report.conditions;
     let mut out = format!(
-        "{cases} cases, seed {}, {} references each: I/O beyond that of the best fixed setting of each case\n\n\
-         | policies | mean | worst | cases over 2 % | over 10 % | worst case |\n| --- | --- | --- | --- | \
-         --- | --- |\n",
-        report.seed, report.references
+        "Seed {seed}, {references} references each: I/O beyond that of the best fixed setting of each case, \
+         in per cent, and bytes written to the SSD per 1,000 references\n"
     );
-    for one in &report.judged {
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "| {} | {:.1} % | {:.0} % | {} | {} | {} |",
-            one.pair,
-            one.mean_percent,
-            one.worst_percent,
-            one.over_2_percent,
-            one.over_10_percent,
-            one.worst_case
-        );
+    for (class, name) in [(Class::Real, "real"), (Class::Synthetic, "synthetic")] {
+        for (group, parts) in GROUPS {
+            let wanted = |row: &&Row| row.class == class && parts.contains(&row.part);
+            let rows: Vec<Row> = report.rows.iter().filter(wanted).cloned().collect();
+            by_pair(&mut out, &format!("{name}, {group}"), &judge(&rows, &report.fixed), args);
+        }
     }
-    for pair in args.asked() {
-        let _ = writeln!(out, "\n| {pair} beyond | worst | cases over 3 % |\n| --- | --- | --- |");
-        for classic in CLASSICS {
-            let beside = [classic.to_owned()];
-            if let Some(one) = judge(&report.rows, &beside).into_iter().find(|one| one.pair == pair) {
-                let over = one.regrets.iter().filter(|regret| **regret > 3.0).count();
-                let _ =
-                    writeln!(out, "| {classic} | {:.1} % ({}) | {over} |", one.worst_percent, one.worst_case);
-            }
+    for pair in asked(args) {
+        if let Some(one) = adapted(&report.rows, &pair, &report.fixed) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "\n{pair} is within 5% of the best {:.1} operations per slot after a change, and for good \
+                 after {:.1} (medians of {})",
+                one.first, one.for_good, one.cases
+            );
+        }
+        if args.pins {
+            worse_than_pins(&mut out, report, &pair);
         }
         by_workload(&mut out, report, &pair, args.verbose);
     }
     out
 }
 
-/// Appends the cases in which `pair` exceeds the best fixed setting by more than 2 %, or, with `all`, every
+fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
+    let Some(cases) = judged.first().map(|one| one.cases) else { return };
+    let _ = writeln!(
+        out,
+        "\n| {title}: {cases} cases | mean | worst | over 2 | over 10 | MiB to the SSD | worst case |\n\
+         | --- | --- | --- | --- | --- | --- | --- |"
+    );
+    let asked = asked(args);
+    let best = judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| &one.pair);
+    for one in judged {
+        let pair = &one.pair;
+        let shown = asked.contains(pair) || pair == PREVIOUS || best == Some(pair) || pair.contains(":pin=");
+        if shown || args.verbose {
+            let Judged { mean_percent, worst_percent, over_2_percent, over_10_percent, ssd_mib, .. } = one;
+            let _ = writeln!(
+                out,
+                "| {pair} | {mean_percent:.2} | {worst_percent:.1} | {over_2_percent} | {over_10_percent} | \
+                 {ssd_mib:.2} | {} |",
+                one.worst_case
+            );
+        }
+    }
+}
+
+/// Appends the cases in which `pair` costs over 2% more than each of the default's settings, pinned.
+fn worse_than_pins(out: &mut String, report: &Report, pair: &str) {
+    let pins = pins();
+    let mut cases = 0;
+    for row in report.rows.iter().filter(|row| row.pair == pair) {
+        let pinned = report.rows.iter().filter(|other| pins.contains(&other.pair) && other.is_beside(row));
+        let highest = pinned.map(|other| other.cost_ms).fold(0.0, f64::max);
+        if highest > 0.0 && row.cost_ms > 1.02 * highest {
+            cases += 1;
+            let percent = 100.0 * (row.cost_ms / highest - 1.0);
+            let _ = writeln!(out, "\n{}: {percent:.1}% over the most expensive setting", row.case());
+        }
+    }
+    let _ = writeln!(out, "\n{cases} cases in which {pair} costs 2% more than every setting, pinned");
+}
+
+/// Appends the cases in which `pair` exceeds the best fixed setting by more than 2%, or, with `all`, every
 /// case.
 fn by_workload(out: &mut String, report: &Report, pair: &str, all: bool) {
     let _ = writeln!(out, "\n| case | {pair} | beyond the best | the best |\n| --- | --- | --- | --- |");
@@ -235,7 +311,7 @@ fn by_workload(out: &mut String, report: &Report, pair: &str, all: bool) {
         let regret = 100.0 * (row.cost_ms / best.cost_ms - 1.0);
         if all || regret > 2.0 {
             let _ =
-                writeln!(out, "| {} | {:.0} ms | {regret:+.1} % | {} |", row.case(), row.cost_ms, best.pair);
+                writeln!(out, "| {} | {:.0} ms | {regret:+.1}% | {} |", row.case(), row.cost_ms, best.pair);
         }
     }
 }

@@ -1,0 +1,104 @@
+//! The pairs that the suite compares: policies of the store, and policies for comparison alone.
+
+use super::regret::{RegretPool, RegretSsd};
+use pagetier_ghost::{TierParams, Tiers};
+use pagetier_policy::{
+    FramePolicy, FramePolicyParams, PoolPolicy, SlotPolicy, SlotPolicyParams, SsdPolicy,
+};
+use std::fmt;
+use std::str::FromStr;
+
+/// A pool policy with an SSD policy; either may be one that a store cannot select.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contender {
+    pool: PoolSide,
+    ssd: SsdSide,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PoolSide {
+    Policy(PoolPolicy),
+    Regret,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SsdSide {
+    Policy(SsdPolicy),
+    Regret,
+}
+
+/// The name of the experts weighted by regret (LeCaR), on either side.
+const REGRET: &str = "regret";
+
+impl Contender {
+    /// Empty tiers under this pair.
+    #[must_use]
+    pub fn build(&self, params: TierParams) -> Tiers {
+        let (pool_pages, ssd_pages) = (params.pool_pages as usize, params.ssd_pages as usize);
+        let frames = FramePolicyParams { slots: ssd_pages, ..FramePolicyParams::new(pool_pages, params.costs) };
+        let slots = SlotPolicyParams::new(params.costs, ssd_pages, pool_pages);
+        let pool: Box<dyn FramePolicy> = match self.pool {
+            PoolSide::Policy(policy) => policy.build(&frames),
+            PoolSide::Regret => Box::new(RegretPool::new(&frames, params.costs, pool_pages)),
+        };
+        let ssd: Box<dyn SlotPolicy> = match self.ssd {
+            SsdSide::Policy(policy) => policy.build(&slots),
+            SsdSide::Regret => Box::new(RegretSsd::new(&slots)),
+        };
+        Tiers::new(params, pool, ssd)
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pool {
+            PoolSide::Policy(policy) => write!(f, "{policy}+")?,
+            PoolSide::Regret => write!(f, "{REGRET}+")?,
+        }
+        match self.ssd {
+            SsdSide::Policy(policy) => write!(f, "{policy}"),
+            SsdSide::Regret => f.write_str(REGRET),
+        }
+    }
+}
+
+impl FromStr for Contender {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((pool, ssd)) = text.split_once('+') else {
+            return Err(format!("{text:?} is not a pair of policies, POOL+SSD, such as gd2l+cac"));
+        };
+        let pool = match pool {
+            REGRET => PoolSide::Regret,
+            name => PoolSide::Policy(name.parse().map_err(|why| format!("{why}"))?),
+        };
+        let ssd = match ssd {
+            REGRET => SsdSide::Regret,
+            name => SsdSide::Policy(name.parse().map_err(|why| format!("{why}"))?),
+        };
+        Ok(Self { pool, ssd })
+    }
+}
+
+/// Pairs separated by commas. A part with a `+` starts a pair, unless it starts with an option of the pool's
+/// policy; any other part is an option of the policy before it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Contenders(pub Vec<Contender>);
+
+impl FromStr for Contenders {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut pairs: Vec<String> = Vec::new();
+        for part in list.split(',') {
+            let option = PoolPolicy::PARTS.contains(&part.split('+').next().unwrap_or_default());
+            let begins = part.contains('+') || part.starts_with("gd2l:");
+            match pairs.last_mut().filter(|_| option || !begins) {
+                Some(pair) => *pair = format!("{pair},{part}"),
+                None => pairs.push(part.to_owned()),
+            }
+        }
+        pairs.iter().map(|pair| pair.parse()).collect::<Result<_, _>>().map(Self)
+    }
+}
