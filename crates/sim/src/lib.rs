@@ -12,6 +12,7 @@ mod bound;
 pub mod campaign;
 pub mod fuzz;
 pub mod options;
+mod peers;
 pub mod suite;
 mod trace;
 mod zipf;

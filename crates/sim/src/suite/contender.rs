@@ -1,6 +1,7 @@
 //! The pairs that the suite compares: policies of the store, and policies for comparison alone.
 
 use super::regret::{RegretPool, RegretSsd};
+use crate::peers::{Admission, Peer, PeerPool, PeerSsd};
 use pagetier_ghost::{TierParams, Tiers};
 use pagetier_policy::{
     FramePolicy, FramePolicyParams, PoolPolicy, SlotPolicy, SlotPolicyParams, SsdPolicy,
@@ -18,17 +19,22 @@ pub struct Contender {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PoolSide {
     Policy(PoolPolicy),
+    Peer(Peer),
     Regret,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SsdSide {
     Policy(SsdPolicy),
+    Peer(Peer, Admission),
     Regret,
 }
 
 /// The name of the experts weighted by regret (LeCaR), on either side.
 const REGRET: &str = "regret";
+
+/// Precedes a peer's name: `peer-arc` as a pool policy, `peer-arc:second` as an SSD policy.
+const PEER: &str = "peer-";
 
 impl Contender {
     /// Empty tiers under this pair.
@@ -39,24 +45,42 @@ impl Contender {
         let slots = SlotPolicyParams::new(params.costs, ssd_pages, pool_pages);
         let pool: Box<dyn FramePolicy> = match self.pool {
             PoolSide::Policy(policy) => policy.build(&frames),
+            PoolSide::Peer(peer) => Box::new(PeerPool::new(peer, pool_pages)),
             PoolSide::Regret => Box::new(RegretPool::new(&frames, params.costs, pool_pages)),
         };
         let ssd: Box<dyn SlotPolicy> = match self.ssd {
             SsdSide::Policy(policy) => policy.build(&slots),
+            SsdSide::Peer(peer, admission) => Box::new(PeerSsd::new(peer, admission, ssd_pages)),
             SsdSide::Regret => Box::new(RegretSsd::new(&slots)),
         };
         Tiers::new(params, pool, ssd)
     }
 }
 
+/// Every peer as a pool policy without an SSD, beside the default's and the fixed pair's.
+#[must_use]
+pub fn pool_peers() -> Vec<String> {
+    let ours = ["auto", "lru", "gd2l:frequency,write-back"].map(|pool| format!("{pool}+none"));
+    ours.into_iter().chain(Peer::ALL.iter().map(|peer| format!("{PEER}{}+none", peer.name()))).collect()
+}
+
+/// Every peer with every admission as an SSD policy below the default's pool.
+#[must_use]
+pub fn ssd_peers() -> Vec<String> {
+    let with = |peer: Peer| Admission::ALL.map(|admission| format!("auto+{PEER}{}:{}", peer.name(), admission.name()));
+    Peer::ALL.into_iter().flat_map(with).collect()
+}
+
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pool {
             PoolSide::Policy(policy) => write!(f, "{policy}+")?,
+            PoolSide::Peer(peer) => write!(f, "{PEER}{}+", peer.name())?,
             PoolSide::Regret => write!(f, "{REGRET}+")?,
         }
         match self.ssd {
             SsdSide::Policy(policy) => write!(f, "{policy}"),
+            SsdSide::Peer(peer, admission) => write!(f, "{PEER}{}:{}", peer.name(), admission.name()),
             SsdSide::Regret => f.write_str(REGRET),
         }
     }
@@ -69,15 +93,34 @@ impl FromStr for Contender {
         let Some((pool, ssd)) = text.split_once('+') else {
             return Err(format!("{text:?} is not a pair of policies, POOL+SSD, such as gd2l+cac"));
         };
-        let pool = match pool {
-            REGRET => PoolSide::Regret,
-            name => PoolSide::Policy(name.parse().map_err(|why| format!("{why}"))?),
-        };
-        let ssd = match ssd {
-            REGRET => SsdSide::Regret,
-            name => SsdSide::Policy(name.parse().map_err(|why| format!("{why}"))?),
-        };
-        Ok(Self { pool, ssd })
+        Ok(Self { pool: pool.parse()?, ssd: ssd.parse()? })
+    }
+}
+
+impl FromStr for PoolSide {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let peer = text.strip_prefix(PEER).and_then(Peer::named).map(Self::Peer);
+        match peer {
+            Some(peer) => Ok(peer),
+            None if text == REGRET => Ok(Self::Regret),
+            None => text.parse().map(Self::Policy).map_err(|why| format!("{why}")),
+        }
+    }
+}
+
+impl FromStr for SsdSide {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let peer = text.strip_prefix(PEER).and_then(|peer| peer.split_once(':'));
+        let peer = peer.and_then(|(peer, admission)| Some((Peer::named(peer)?, Admission::named(admission)?)));
+        match peer {
+            Some((peer, admission)) => Ok(Self::Peer(peer, admission)),
+            None if text == REGRET => Ok(Self::Regret),
+            None => text.parse().map(Self::Policy).map_err(|why| format!("{why}")),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ mod workload;
 
 pub use adapt::{Adapted, adapted};
 pub use chart::chart;
-pub use contender::{Contender, Contenders};
+pub use contender::{Contender, Contenders, pool_peers, ssd_peers};
 pub use judge::{Judged, judge};
 
 use crate::TraceError;

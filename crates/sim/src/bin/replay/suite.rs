@@ -6,7 +6,7 @@ use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{
     CLASSICS, Class, Contender, Contenders, FIXED, Judged, PREVIOUS, Part, Row, Suite, adapted, chart,
-    default_traces, judge,
+    default_traces, judge, pool_peers, ssd_peers,
 };
 use pagetier_tpcc::args;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,11 @@ pub(crate) struct SuiteArgs {
     /// Also judge the default pinned to each of its SSD settings
     #[arg(long)]
     pins: bool,
+    /// Also judge eviction policies of the literature: as SSD policies below the default's pool, or as pool
+    /// policies without an SSD, instead of the fixed settings. A pair names them peer-NAME or, on the SSD,
+    /// peer-NAME:ADMISSION
+    #[arg(long, value_name = "TIER")]
+    peers: Option<Tier>,
     /// Replay 400000 references at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of the pages)
     /// instead of 130000 at the second
     #[arg(long)]
@@ -71,6 +76,12 @@ pub(crate) struct SuiteArgs {
     /// Also print the costs of every case
     #[arg(long, short)]
     verbose: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Debug)]
+enum Tier {
+    Pool,
+    Ssd,
 }
 
 /// The conditions under which rows are comparable.
@@ -139,8 +150,8 @@ impl Baseline {
     }
 }
 
-fn parsed(names: &[&str]) -> Result<Vec<Contender>, String> {
-    names.iter().map(|name| name.parse()).collect()
+fn parsed(names: &[impl AsRef<str>]) -> Result<Vec<Contender>, String> {
+    names.iter().map(|name| name.as_ref().parse()).collect()
 }
 
 fn pins() -> Vec<String> {
@@ -149,11 +160,17 @@ fn pins() -> Vec<String> {
 
 pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     let mut asked = args.compare.0.clone();
-    let others = if args.pins { pins() } else { Vec::new() };
+    let mut others = if args.pins { pins() } else { Vec::new() };
+    if args.peers == Some(Tier::Ssd) {
+        others.extend(ssd_peers());
+    }
     for name in others {
         asked.push(name.parse()?);
     }
-    let fixed = parsed(&FIXED)?;
+    let mut fixed = parsed(&FIXED)?;
+    if args.peers == Some(Tier::Pool) {
+        (asked, fixed) = (Vec::new(), parsed(&pool_peers())?);
+    }
     let mut suite = Suite::new(args.seed, asked.clone());
     suite.full = args.full;
     suite.references = args.references.unwrap_or(if args.full { 400_000 } else { suite.references });
@@ -230,6 +247,9 @@ const GROUPS: [(&str, &[Part]); 4] = [
 ];
 
 fn tables(report: &Report, args: &SuiteArgs) -> String {
+    if args.peers == Some(Tier::Pool) {
+        return pool_tables(report, args);
+    }
     let Conditions { seed, references, .. } = report.conditions;
     let mut out = format!(
         "Seed {seed}, {references} references each: I/O beyond that of the best fixed setting of each case, \
@@ -260,6 +280,19 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
     out
 }
 
+/// The pool alone: device cost, and misses, beyond the best of the pool policies in each case.
+fn pool_tables(report: &Report, args: &SuiteArgs) -> String {
+    let whole = || report.rows.iter().filter(|row| row.part == Part::Whole).cloned();
+    let misses = |row: Row| Row { cost_ms: row.misses, ..row };
+    let best: Vec<String> = report.fixed.iter().filter(|pair| !pair.starts_with("auto+")).cloned().collect();
+    let mut out = String::new();
+    let (costs, misses): (Vec<Row>, Vec<Row>) = (whole().collect(), whole().map(misses).collect());
+    for (title, rows) in [("device cost", costs), ("misses", misses)] {
+        by_pair(&mut out, &format!("pool alone, {title}"), &judge(&rows, &best), args);
+    }
+    out
+}
+
 fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
     let Some(cases) = judged.first().map(|one| one.cases) else { return };
     let _ = writeln!(
@@ -271,7 +304,7 @@ fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
     let best = judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| &one.pair);
     for one in judged {
         let pair = &one.pair;
-        let shown = asked.contains(pair) || pair == PREVIOUS || best == Some(pair) || pair.contains(":pin=");
+        let shown = asked.contains(pair) || pair == PREVIOUS || best == Some(pair) || pair.contains(":pin=") || args.peers.is_some();
         if shown || args.verbose {
             let Judged { mean_percent, worst_percent, over_2_percent, over_10_percent, ssd_mib, .. } = one;
             let _ = writeln!(

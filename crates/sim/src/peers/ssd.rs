@@ -1,0 +1,125 @@
+//! A peer as an SSD policy.
+
+use super::lists::Lists;
+use super::order::Uses;
+use super::{Admission, Order, Peer};
+use pagetier_policy::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, Verdict};
+use rustc_hash::FxHashMap;
+
+/// A peer's order over the SSD's pages, behind an admission.
+#[derive(Debug)]
+pub(crate) struct PeerSsd {
+    order: Box<dyn Order>,
+    admission: Admission,
+    slots: FxHashMap<PageId, SlotId>,
+    /// Pages offered lately.
+    offered: Lists<1>,
+    uses: Uses,
+    slots_max: usize,
+}
+
+impl PeerSsd {
+    pub(crate) fn new(peer: Peer, admission: Admission, slots: usize) -> Self {
+        Self {
+            order: peer.order(slots),
+            admission,
+            slots: FxHashMap::default(),
+            offered: Lists::new(),
+            uses: Uses::new(slots),
+            slots_max: slots,
+        }
+    }
+
+    /// Records that the page was offered; returns whether it was before.
+    fn offered_before(&mut self, page: PageId) -> bool {
+        let before = self.offered.list_of(page).is_some();
+        self.offered.put(page, 0);
+        self.offered.trim(0, self.slots_max);
+        before
+    }
+}
+
+impl SlotPolicy for PeerSsd {
+    fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
+        self.uses.add(page);
+        if from == Some(Home::Ssd) {
+            self.order.used(page);
+        }
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+    ) -> Verdict {
+        let before = self.offered_before(page);
+        if free_slots > 0 {
+            return Verdict::AdmitFree;
+        }
+        let admitted = match self.admission {
+            Admission::All | Admission::TinyLfu => true,
+            Admission::Second => before,
+            Admission::SecondClean => before || cause == Cause::Cleaned,
+        };
+        if !admitted {
+            return Verdict::Reject;
+        }
+        let slots = &self.slots;
+        let Some(victim) = self.order.victim(&mut |page| usable(slots[&page])) else { return Verdict::Reject };
+        if self.admission == Admission::TinyLfu && self.uses.of(page) <= self.uses.of(victim) {
+            return Verdict::Reject;
+        }
+        Verdict::AdmitOver(self.slots[&victim])
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
+        self.uses.add(page);
+        if home == Home::Ssd && self.slots.contains_key(&page) {
+            self.order.used(page);
+        }
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
+        if self.slots.insert(page, slot).is_none() {
+            self.order.entered(page);
+        }
+    }
+
+    fn removed(&mut self, page: PageId, evicted: bool, _now: Millis) {
+        if self.slots.remove(&page).is_some() {
+            self.order.left(page, evicted);
+        }
+    }
+
+    fn start_zone(
+        &mut self,
+        _k: usize,
+        _eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        _out: &mut Vec<SlotId>,
+    ) {
+        // Every slot is a candidate at any time.
+    }
+
+    fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        let (slots, most) = (&self.slots, out.len() + n);
+        self.order.each(&mut |page| {
+            out.push(slots[&page]);
+            out.len() >= most
+        });
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        match (self.order.len(), self.slots.len()) {
+            (ordered, held) if ordered == held => Ok(()),
+            (ordered, held) => Err(format!("{ordered} pages in order, {held} in slots")),
+        }
+    }
+}
