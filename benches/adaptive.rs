@@ -31,7 +31,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 
-const PAIRS: [(&str, &str); 2] = [("auto:pin=weighted", "auto:pin=plain"), ("auto", "auto")];
+const PAIRS: [(&str, &str); 2] = [("gd2l:frequency,write-back", "auto:pin=plain"), ("auto", "auto")];
 const PAGE_BYTES: u64 = 16_384;
 const RESIDENT: u32 = 8_192;
 

@@ -12,7 +12,7 @@ const FRAMES: u32 = 24;
 /// Every policy with its options, and with windows of several sizes.
 fn pool_choices() -> Vec<PoolPolicy> {
     let windowed = ["cflru-1", "cflru-100", "ref-10", "ref-100", "cfdc-25", "cfdc-75", "cfdc-100"];
-    let weighted = ["gd2l:frequency", "gd2l:write-back", "auto:pin=gd2l", "auto:pin=lru"];
+    let weighted = ["gd2l:frequency", "gd2l:write-back"];
     let named = windowed.iter().chain(&weighted).map(|name| name.parse().expect(name));
     PoolPolicy::ALL.iter().copied().chain(named).collect()
 }

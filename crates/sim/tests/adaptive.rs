@@ -36,7 +36,7 @@ fn the_default_is_within_its_bounds_on_a_small_suite() {
 
 #[test]
 fn the_same_seed_costs_the_same_whatever_runs_beside_it() {
-    let pairs = [DEFAULT, "auto:pin=lru+auto:pin=plain"];
+    let pairs = [DEFAULT, "lru+auto:pin=plain"];
     let once = rows(5, "drift", 30_000, &pairs, 1);
     assert_eq!(once.len(), 6);
     assert_eq!(once, rows(5, "drift", 30_000, &pairs, 3));
@@ -116,7 +116,7 @@ fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
     // From here on, the cost is close to that of the best setting used from the start.
     let next = || window(20 * SSD).skip(10 * SSD as usize);
     let pinned = |setting: SsdSetting| {
-        let mut pinned = tiers(&format!("auto:pin=weighted+auto:pin={}", setting.name()));
+        let mut pinned = tiers(&format!("auto+auto:pin={}", setting.name()));
         cost_ms(&mut pinned, circle(40 * SSD).chain(window(10 * SSD)));
         cost_ms(&mut pinned, next())
     };
@@ -128,10 +128,9 @@ fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
 
 #[test]
 fn a_pinned_default_stays_where_it_is() {
-    let mut pinned = tiers("auto:pin=lru+auto:pin=half-life-1");
+    let mut pinned = tiers("lru+auto:pin=half-life-1");
     cost_ms(&mut pinned, circle(40 * SSD));
-    let (pool, ssd) = (pinned.pool_policy().choice().unwrap(), pinned.ssd_policy().choice().unwrap());
-    assert_eq!((pool.setting, pool.changes), ("lru", 0));
+    let ssd = pinned.ssd_policy().choice().unwrap();
     assert_eq!((ssd.setting, ssd.changes), ("half-life-1", 0));
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     AdaptivePool, CLUSTER_PAGES, Casa, CcfLru, Cfdc, Cflru, FramePolicy, Gd2l, Gd2lOptions, Gd2lWeighted,
-    Lru, LruWsr, MidpointLru, Ranking, Ref, Sawc, WindowPercent,
+    Lru, LruWsr, MidpointLru, Ref, Sawc, WindowPercent,
 };
 use crate::choice::{by_name, split, write_options};
 use crate::{Costs, UnknownPolicy};
@@ -17,8 +17,6 @@ pub enum PoolPolicy {
     /// `auto`: the recommended policy. It adapts to the workload: see [`AdaptivePool`].
     #[default]
     Auto,
-    /// `auto:pin=NAME`: the same policy, fixed to one of its rankings.
-    Pinned(Ranking),
     /// `gd2l`: GreedyDual restricted to two costs (Liu & Salem 2013); options `frequency` and `write-back`.
     Gd2l(Gd2lOptions),
     /// `lru`.
@@ -93,10 +91,9 @@ impl PoolPolicy {
     /// Builds the policy, for an empty pool.
     #[must_use]
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
-        let FramePolicyParams { frames, slots, costs, cluster_pages } = *params;
+        let FramePolicyParams { frames, costs, cluster_pages, .. } = *params;
         match self {
-            Self::Auto => Box::new(AdaptivePool::new(frames, slots, costs, None)),
-            Self::Pinned(ranking) => Box::new(AdaptivePool::new(frames, slots, costs, Some(ranking))),
+            Self::Auto => Box::new(AdaptivePool::new(frames, costs)),
             Self::Gd2l(Gd2lOptions::PAPER) => Box::new(Gd2l::new(frames, costs)),
             Self::Gd2l(options) => Box::new(Gd2lWeighted::new(frames, costs, options)),
             Self::Lru => Box::new(Lru::new(frames)),
@@ -119,9 +116,8 @@ impl PoolPolicy {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
         format!(
             "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
-             cent of the pool, as in cfdc-75; auto pinned to one ranking, as in auto:pin=lru: {}",
-            names.join(", "),
-            Ranking::ALL.map(Ranking::name).join(", ")
+             cent of the pool, as in cfdc-75",
+            names.join(", ")
         )
     }
 
@@ -137,10 +133,6 @@ impl PoolPolicy {
 
     /// Returns this policy with the option `name` enabled, if it has that option.
     fn with_option(self, name: &str) -> Option<Self> {
-        if self == Self::Auto {
-            let pinned = name.strip_prefix("pin=")?;
-            return Ranking::ALL.into_iter().find(|ranking| ranking.name() == pinned).map(Self::Pinned);
-        }
         let Self::Gd2l(options) = self else { return None };
         match name {
             FREQUENCY => Some(Self::Gd2l(Gd2lOptions { frequency: true, ..options })),
@@ -173,7 +165,6 @@ impl fmt::Display for PoolPolicy {
         };
         match self {
             Self::Auto => f.pad("auto"),
-            Self::Pinned(ranking) => f.pad(&format!("auto:pin={}", ranking.name())),
             Self::Gd2l(options) => {
                 let parts = [(options.frequency, FREQUENCY), (options.write_back, WRITE_BACK)];
                 write_options(
@@ -223,9 +214,7 @@ mod tests {
             assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
             assert!(PoolPolicy::known().contains(&name), "{name}");
         }
-        for text in
-            ["gd2l:frequency", "gd2l:frequency,write-back", "auto:pin=lru", "cfdc-75", "cflru-1", "ref-100"]
-        {
+        for text in ["gd2l:frequency", "gd2l:frequency,write-back", "cfdc-75", "cflru-1", "ref-100"] {
             assert_eq!(read(text).map(|policy| policy.to_string()).as_deref(), Some(text));
         }
         assert_eq!(read("cfdc-50"), read("cfdc"));
@@ -248,6 +237,7 @@ mod tests {
             "lru:frequency",
             "gd2l:frequency,",
             "auto:frequency",
+            "auto:pin=lru",
         ];
         for text in bad {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();

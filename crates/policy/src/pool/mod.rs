@@ -19,7 +19,7 @@ mod ref_window;
 mod sawc;
 mod window;
 
-pub use adaptive::{AdaptivePool, Ranking};
+pub use adaptive::AdaptivePool;
 pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;

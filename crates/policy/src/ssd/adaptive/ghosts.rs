@@ -6,9 +6,7 @@
 //! policy that uses their results: a ghost is a few bits in each sampled record, and a list of eviction
 //! candidates.
 //!
-//! While the SSD fills, it admits every page, and ghosts of its size would have nothing to compare. So they
-//! simulate a smaller SSD until then: of half as many slots as hold a page. When the SSD is full, the ghosts
-//! take over its size and its contents.
+//! The ghosts fill while the SSD does, and cost the same until one of them is full.
 //!
 //! A ghost's new zone takes time in the records that ghosts hold, and the number of a ghost's slots is
 //! bounded, so the time per eviction does not grow with the SSD.
@@ -17,7 +15,6 @@ use super::held::{GHOSTS_MAX, Held};
 use super::listed::Listed;
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
-use crate::collections::dirty_slots::DirtySlots;
 use crate::collections::page_index::mixed;
 use crate::ssd::tracked::{Record, RecordId, Tracked};
 use crate::{Cause, Costs, PageId};
@@ -43,9 +40,6 @@ const SLOTS_ALWAYS: usize = 128;
 /// A ghost's eviction zone has its slots divided by this.
 const ZONE: usize = 10;
 
-/// The slots of a ghost while the SSD fills, per sampled page on the SSD.
-const FILLING: f64 = 0.5;
-
 /// The minimum number of accesses in a stretch.
 const STRETCH_MIN: usize = 8;
 
@@ -69,14 +63,8 @@ struct Ghost {
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     ghosts: Vec<Ghost>,
-    /// The slots of a ghost of the SSD's size.
+    /// The slots of a ghost.
     slots: usize,
-    /// The slots of a ghost at present.
-    capacity: usize,
-    /// Whether the SSD has not been full yet.
-    filling: bool,
-    /// The share of the pages that are sampled.
-    rate: f64,
     /// The sample: pages whose hash is not above this.
     below: u64,
     costs: Costs,
@@ -84,7 +72,7 @@ pub(crate) struct Ghosts {
     accesses: usize,
     /// Whether a ghost has been full: until then all settings cost the same.
     full: bool,
-    /// The records of the sampled pages that a ghost holds or, while it fills, the SSD.
+    /// The records of the pages that a ghost holds.
     listed: Listed,
     scratch: Vec<(u32, f64)>,
 }
@@ -98,9 +86,6 @@ impl Ghosts {
         Self {
             ghosts: (0..SETTINGS.len()).map(ghost).collect(),
             slots: sampled,
-            capacity: 1,
-            filling: true,
-            rate,
             below: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
             costs,
             accesses: 0,
@@ -120,20 +105,6 @@ impl Ghosts {
         mixed(page).wrapping_mul(0xD6E8_FEB8_6659_FD93) <= self.below
     }
 
-    /// Whether the SSD has not been full yet.
-    pub(crate) const fn are_filling(&self) -> bool {
-        self.filling
-    }
-
-    /// Records that a page got a slot, while the SSD fills.
-    pub(crate) fn grew(&mut self, pages: &mut Tracked<Seen>, id: RecordId) {
-        let slots = FILLING * self.rate * pages.on_ssd() as f64;
-        self.capacity = self.capacity.max(slots as usize).min(self.slots);
-        if self.take(pages.get(id).page) {
-            self.list(pages, id);
-        }
-    }
-
     fn list(&mut self, pages: &mut Tracked<Seen>, id: RecordId) {
         self.listed.add(pages, id);
         if self.listed.is_crowded() {
@@ -141,36 +112,9 @@ impl Ghosts {
         }
     }
 
-    /// Calls `visit` for every record that a ghost holds and, while the SSD fills, for those of the sampled
-    /// pages on it.
+    /// Calls `visit` for every record that a ghost holds.
     fn visit(&mut self, pages: &mut Tracked<Seen>, visit: impl FnMut(RecordId, &mut Record<Seen>)) {
-        let filling = self.filling;
-        let wanted =
-            |record: &Record<Seen>| record.kept.ghosts.by_any() || filling && record.slot().is_some();
-        self.listed.visit(pages, wanted, visit);
-    }
-
-    /// Gives every ghost the contents of the SSD, which is full for the first time, and its size: `slots`.
-    #[cold]
-    pub(crate) fn fill(&mut self, pages: &mut Tracked<Seen>, dirty: &DirtySlots, slots: usize) {
-        let mut used = 0;
-        self.visit(pages, |_, record| {
-            let slot = record.slot();
-            let newer = slot.is_some_and(|slot| dirty.contains(slot));
-            used += usize::from(slot.is_some());
-            let held = &mut record.kept.ghosts;
-            (0..SETTINGS.len()).for_each(|ghost| held.set(ghost, slot.is_some(), newer));
-            held.set_again_in_ghost(slot.is_some() && held.again_on_ssd());
-        });
-        self.filling = false;
-        self.full = true;
-        // The SSD's size in terms of the pages that were sampled, which may be a little more or less than
-        // their share.
-        self.capacity = (used * slots / pages.on_ssd().max(1)).max(1);
-        for ghost in &mut self.ghosts {
-            ghost.used = used;
-            ghost.zone.clear();
-        }
+        self.listed.visit(pages, |record| record.kept.ghosts.by_any(), visit);
     }
 
     pub(crate) fn set_costs(&mut self, costs: Costs) {
@@ -219,7 +163,7 @@ impl Ghosts {
     fn consider(&mut self, at: usize, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
         let setting = &SETTINGS[self.ghosts[at].setting];
         let newer = cause == Cause::Cleaned;
-        if self.ghosts[at].used >= self.capacity {
+        if self.ghosts[at].used >= self.slots {
             self.full = true;
             let key = scale.key_of_candidate(setting, &pages.get(id).kept, cause);
             let Some(victim) = self.victim(at, pages, key, scale) else {
@@ -292,7 +236,7 @@ impl Ghosts {
                 all.push((id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, no))));
             }
         });
-        let keep = (self.capacity / ZONE).max(1).min(all.len());
+        let keep = (self.slots / ZONE).max(1).min(all.len());
         if keep > 0 {
             let by_key = |a: &(u32, f64), b: &(u32, f64)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
             all.select_nth_unstable_by(keep - 1, by_key);
@@ -315,7 +259,7 @@ impl Ghosts {
     /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Discards
     /// stretches before a ghost is full: they do not distinguish the settings.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
-        if self.accesses < (self.capacity / 2).max(STRETCH_MIN) {
+        if self.accesses < (self.slots / 2).max(STRETCH_MIN) {
             return None;
         }
         self.accesses = 0;
@@ -350,7 +294,7 @@ impl Ghosts {
     pub(crate) fn validate(&self, pages: &Tracked<Seen>) -> Result<(), String> {
         for ghost in &self.ghosts {
             let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting)).count();
-            if held != ghost.used || held > self.capacity {
+            if held != ghost.used || held > self.slots {
                 return Err(format!("ghost {}: {held} pages, {} counted", ghost.setting, ghost.used));
             }
         }
@@ -431,10 +375,10 @@ mod tests {
             }
             let ghosts = &policy.ghosts;
             // Every ghost may hold other pages, and while the SSD fills it holds as many as two ghosts.
-            let most = (SETTINGS.len() + 2) * (ghosts.capacity + 1);
-            assert!(ghosts.listed.len() <= 2 * most + 64, "{}: {}", ghosts.capacity, ghosts.listed.len());
+            let most = (SETTINGS.len() + 2) * (ghosts.slots + 1);
+            assert!(ghosts.listed.len() <= 2 * most + 64, "{}: {}", ghosts.slots, ghosts.listed.len());
         }
-        assert!(!policy.ghosts.are_filling() && policy.ghosts.capacity > 500);
+        assert!(!policy.ghosts.are_filling() && policy.ghosts.slots > 500);
         policy.validate().unwrap();
     }
 

@@ -3,8 +3,8 @@
 //!
 //! - *Worth*: an access that the pool could not serve is worth the HDD's cost of it minus the SSD's. Each
 //!   page has one decaying sum of these per half-life (`score`), as LRFU has for one (Lee et al. 2001).
-//! - *Settings* (`setting`): the half-life that ranks, and the weights of the write at hand, of rewrites and
-//!   of the sketch; or a ranking by recency, in two segments (Karedla, Love & Wherry 1994).
+//! - *Settings* (`setting`): the half-life that ranks, and the weight of writes; or a ranking by recency, in
+//!   two segments (Karedla, Love & Wherry 1994).
 //! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the
 //!   policy's records (`tracked`), because the pool's misses and writes depend little on which pages the SSD
 //!   holds. The exception that matters most is left out of their costs (`retention`).
@@ -26,20 +26,16 @@ use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::dirty_slots::DirtySlots;
-use crate::collections::sketch::Sketch;
 use crate::{
     Access, Cause, Choice, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use ghosts::Ghosts;
 use retention::Retention;
-use score::{HALF_LIVES, RATES, Seen, TICKS_PER_SLOT};
-use setting::{FIRST, Facts, SETTINGS, Scale, Setting, longer};
+use score::{Seen, TICKS_PER_SLOT};
+use setting::{FIRST, Facts, SETTINGS, Scale};
 
 /// The maximum number of outqueue records examined per page that enters it.
 const ROUNDS_MAX: usize = 4;
-
-/// Accesses per slot after which an SSD without free slots is full, however few of its slots hold a page.
-const PATIENCE: u64 = 4;
 
 /// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
 /// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `segmented-lru`.
@@ -49,9 +45,6 @@ const PATIENCE: u64 = 4;
 pub struct SsdSetting(u8);
 
 impl SsdSetting {
-    /// The setting in force until the ghosts have been compared.
-    pub(crate) const FIRST: Self = Self(FIRST as u8);
-
     /// Every setting.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SETTINGS.len() as u8).map(Self)
@@ -81,13 +74,6 @@ impl SsdSetting {
         Self::all().find(|setting| setting.name() == name)
     }
 
-    /// The half-life of a page's accesses, in accesses per slot; infinite if they never decay.
-    /// `segmented-lru`, which has none, counts as the shortest.
-    pub(crate) fn half_life(self) -> f64 {
-        let Setting { rate, segmented, .. } = SETTINGS[self.index()];
-        if segmented { HALF_LIVES[RATES - 1] } else { HALF_LIVES[rate] }
-    }
-
     const fn index(self) -> usize {
         self.0 as usize
     }
@@ -99,12 +85,9 @@ pub struct Adaptive {
     pages: Tracked<Seen>,
     zone: Zone,
     dirty: DirtySlots,
-    sketch: Sketch,
     ghosts: Ghosts,
     costs: Costs,
     slots: u64,
-    /// The number of accesses between halvings of the sketch.
-    sketch_halved_after: u64,
     /// Physical accesses so far.
     accesses: u64,
     chooser: Chooser<{ SETTINGS.len() }>,
@@ -122,13 +105,11 @@ impl Adaptive {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
             zone: Zone::steady(slots),
             dirty: DirtySlots::default(),
-            sketch: Sketch::new(params.sketch_bytes_per_slot.saturating_mul(slots)),
             ghosts,
             costs,
             slots: slots.max(1) as u64,
-            sketch_halved_after: u64::from(params.sketch_halved_after_per_slot.max(1)) * slots.max(1) as u64,
             accesses: 0,
-            chooser: Chooser::noting(pin.map_or(FIRST, SsdSetting::index)),
+            chooser: Chooser::new(pin.map_or(FIRST, SsdSetting::index)),
             pinned: pin.is_some(),
             retention: Retention::default(),
         }
@@ -156,15 +137,11 @@ impl Adaptive {
         }
     }
 
-    fn count(&mut self, id: RecordId, write: bool) {
+    /// Counts an access that costs the HDD `saved_ms` more than the SSD.
+    fn count(&mut self, id: RecordId, saved_ms: f64, write: bool) {
         self.accesses += 1;
-        if self.accesses.is_multiple_of(self.sketch_halved_after) {
-            self.sketch.halve();
-        }
-        let Scale { costs, tick } = self.scale();
-        let seen = &mut self.pages.get_mut(id).kept;
-        let saved = if write { costs.hdd_write_ms - costs.ssd_write_ms } else { costs.read_saving_ms() };
-        seen.add(tick, saved, write);
+        let tick = self.scale().tick;
+        self.pages.get_mut(id).kept.add(tick, saved_ms, write);
         self.reposition(id);
     }
 
@@ -180,19 +157,9 @@ impl Adaptive {
         !self.pinned && self.ghosts.take(page)
     }
 
-    /// Whether the SSD, which has no free slot, is full: most slots hold a page, and the others are not just
-    /// waiting for a checkpoint.
-    fn is_full(&self) -> bool {
-        let on_ssd = self.pages.on_ssd() as u64;
-        4 * on_ssd >= 3 * self.slots || (on_ssd > 0 && self.accesses >= PATIENCE * self.slots)
-    }
-
     /// Compares the settings if a stretch of the ghosts has ended.
     fn choose(&mut self) {
         let Some(costs) = self.ghosts.stretch() else { return };
-        if self.ghosts.are_filling() {
-            return self.chooser.note(&costs);
-        }
         let Self { ghosts, pages, .. } = self;
         if self.chooser.compare(costs, &mut |setting| ghosts.change_ms(pages, setting)).is_some() {
             // The zone is sorted by the previous setting.
@@ -211,8 +178,7 @@ impl Adaptive {
                 continue;
             }
             self.ghosts.forget(held);
-            let record = self.pages.forget(id);
-            self.sketch.raise(record.page, record.kept.reads(&self.costs));
+            self.pages.forget(id);
         }
     }
 
@@ -232,13 +198,8 @@ impl Adaptive {
 impl SlotPolicy for Adaptive {
     fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
         let id = self.pages.find(page).unwrap_or_else(|| {
-            let id = self.pages.track(page, Seen::default());
-            if from.is_some() {
-                let tick = self.scale().tick;
-                let reads = self.sketch.estimate(page);
-                self.pages.get_mut(id).kept.restore(tick, reads);
-            }
-            id
+            let tick = self.scale().tick;
+            self.pages.track(page, Seen::new(tick))
         });
         self.pages.set_buffered(id, true);
         if from == Some(Home::Ssd) {
@@ -251,9 +212,10 @@ impl SlotPolicy for Adaptive {
                 let retained = from == Some(Home::Ssd) && self.retention.covers(seen.idle(tick));
                 self.ghosts.read(seen, retained);
             }
-            if access == Access::Random {
-                self.count(id, false);
-            }
+            // Read-ahead joins a scan's reads, so the HDD hardly spends more on them than the SSD. But each is
+            // an access: without its time, the page would seem idle, and ghosts without it would pay nothing.
+            let saved_ms = if access == Access::Random { self.costs.read_saving_ms() } else { 0.0 };
+            self.count(id, saved_ms, false);
             self.choose();
         }
     }
@@ -268,11 +230,6 @@ impl SlotPolicy for Adaptive {
     ) -> Verdict {
         if free_slots > 0 {
             return Verdict::AdmitFree;
-        }
-        if self.ghosts.are_filling() && !self.pinned && self.is_full() {
-            self.ghosts.fill(&mut self.pages, &self.dirty, self.slots as usize);
-            // The ghosts were of a smaller SSD, which favours shorter half-lives.
-            self.chooser.start(longer);
         }
         let Some(id) = self.pages.find(page) else { return Verdict::Reject };
         let key =
@@ -293,7 +250,7 @@ impl SlotPolicy for Adaptive {
             let scale = self.scale();
             self.ghosts.offer(&mut self.pages, id, Cause::Cleaned, &scale);
         }
-        self.count(id, true);
+        self.count(id, self.costs.hdd_write_ms - self.costs.ssd_write_ms, true);
         self.choose();
     }
 
@@ -310,9 +267,6 @@ impl SlotPolicy for Adaptive {
         self.zone.remove(slot);
         self.dirty.set(slot, false);
         self.pages.set_slot(id, Some(slot));
-        if self.ghosts.are_filling() && !self.pinned {
-            self.ghosts.grew(&mut self.pages, id);
-        }
         self.trim();
     }
 
@@ -379,7 +333,7 @@ impl SlotPolicy for Adaptive {
     fn benefit(&self, page: PageId) -> Option<f64> {
         let tick = self.scale().tick;
         self.pages.get_by_page(page).map(|record| {
-            Scale { costs: self.costs, tick }.worth(&SETTINGS[self.chooser.chosen], &record.kept)
+            record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick)
         })
     }
 
@@ -407,7 +361,6 @@ impl SlotPolicy for Adaptive {
         self.pages.memory_bytes()
             + self.zone.memory_bytes()
             + self.dirty.memory_bytes()
-            + self.sketch.memory_bytes()
             + self.ghosts.memory_bytes()
     }
 

@@ -1,7 +1,6 @@
 //! What a page's accesses were worth: one decaying sum per half-life.
 
 use super::held::Held;
-use crate::Costs;
 use crate::ssd::tracked::{Kept, PLACE_BITS, Record};
 
 /// Ticks of the clock per access per slot.
@@ -22,8 +21,6 @@ pub(crate) struct Seen {
     pub(crate) ghosts: Held,
     /// Writes since tracking began, up to 255.
     writes: u8,
-    /// Reads restored from the sketch.
-    restored: u8,
     /// The page's place, and [`WRITTEN_LAST`].
     place: u8,
     /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
@@ -46,6 +43,11 @@ impl Kept for Seen {
 }
 
 impl Seen {
+    /// Of a page that is first seen at `tick`.
+    pub(crate) fn new(tick: u32) -> Self {
+        Self { stamp: tick, ..Self::default() }
+    }
+
     /// Adds an access at `tick` that costs the HDD `saved_ms` more than the SSD.
     pub(crate) fn add(&mut self, tick: u32, saved_ms: f64, write: bool) {
         let ticks = f64::from(tick.saturating_sub(self.stamp));
@@ -81,22 +83,6 @@ impl Seen {
     /// The approximate share of the page's writes that were followed by another one.
     pub(crate) fn rewritten(&self) -> f64 {
         1.0 - 1.0 / f64::from(self.writes).max(1.0)
-    }
-
-    /// Restores reads from the HDD that the sketch remembered.
-    pub(crate) fn restore(&mut self, tick: u32, reads: u8) {
-        self.stamp = tick;
-        self.restored = reads;
-    }
-
-    /// Reads restored from the sketch.
-    pub(crate) fn restored(&self) -> f64 {
-        f64::from(self.restored)
-    }
-
-    /// The approximate number of reads in the sum that never decays.
-    pub(crate) fn reads(&self, costs: &Costs) -> u32 {
-        (f64::from(self.sums[0]) / costs.read_saving_ms()) as u32 + u32::from(self.restored)
     }
 }
 

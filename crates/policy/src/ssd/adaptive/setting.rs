@@ -9,37 +9,33 @@ pub(crate) struct Setting {
     pub(crate) name: &'static str,
     /// The index of the half-life that ranks.
     pub(crate) rate: usize,
-    /// The weight of the write at hand.
-    pub(crate) at_hand: f64,
-    /// The weight of a write-back that a rewrite will probably save.
-    pub(crate) rewrite: f64,
-    /// Whether reads restored from the sketch count.
-    pub(crate) sketch: bool,
+    /// The weight of the write at hand, and of a write-back that a rewrite will probably save.
+    pub(crate) writes: f64,
     /// Ranks by recency instead, with pages read in their slot above all others, and admits every page.
     pub(crate) segmented: bool,
 }
 
-/// All settings. The write at hand weighs less with a short half-life, because it is added to sums over fewer
-/// accesses.
+/// The weight of a write now against accesses, which are sums over a long time. Without it, dirty pages that
+/// the SSD rejects are written to the HDD again and again; more lets them displace pages that are read.
+const WRITES: f64 = 2.0;
+
+const fn half_life(name: &'static str, rate: usize) -> Setting {
+    Setting { name, rate, writes: WRITES, segmented: false }
+}
+
+/// All settings.
 pub(crate) const SETTINGS: [Setting; 7] = [
-    Setting { name: "forever", rate: 0, at_hand: 3.0, rewrite: 2.0, sketch: true, segmented: false },
-    Setting { name: "half-life-16", rate: 1, at_hand: 3.0, rewrite: 2.0, sketch: false, segmented: false },
-    Setting { name: "half-life-4", rate: 2, at_hand: 2.0, rewrite: 2.0, sketch: false, segmented: false },
-    Setting { name: "half-life-1", rate: 3, at_hand: 1.0, rewrite: 1.0, sketch: false, segmented: false },
-    Setting { name: "plain", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false, segmented: false },
-    Setting { name: "half-life-0.25", rate: 4, at_hand: 1.0, rewrite: 1.0, sketch: false, segmented: false },
-    Setting { name: "segmented-lru", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false, segmented: true },
+    half_life("forever", 0),
+    half_life("half-life-16", 1),
+    half_life("half-life-4", 2),
+    half_life("half-life-1", 3),
+    Setting { name: "plain", rate: 0, writes: 0.0, segmented: false },
+    half_life("half-life-0.25", 4),
+    Setting { name: "segmented-lru", rate: 0, writes: 0.0, segmented: true },
 ];
 
-/// The setting in force until the ghosts have been compared.
-pub(crate) const FIRST: usize = 4;
-
-/// The setting with the next longer half-life; the same one if there is none (`forever`, `plain`), or if it
-/// ranks by recency.
-pub(crate) fn longer(setting: usize) -> usize {
-    let rate = SETTINGS[setting].rate;
-    SETTINGS.iter().position(|other| other.rate + 1 == rate).unwrap_or(setting)
-}
+/// The setting in force until the ghosts have been compared: `forever`, the cheapest one on young stores.
+pub(crate) const FIRST: usize = 0;
 
 /// The state of a page's slot, on the SSD or in a ghost.
 #[derive(Clone, Copy, Debug)]
@@ -81,14 +77,13 @@ impl Scale {
             return if facts.again { last } else { last - ONCE };
         }
         let copy = if facts.newer {
-            setting.rewrite * seen.rewritten() * (self.costs.ssd_read_ms + self.costs.hdd_write_ms)
+            setting.writes * seen.rewritten() * (self.costs.ssd_read_ms + self.costs.hdd_write_ms)
         } else {
             0.0
         };
         // The copy decays like the accesses: a key changes only when the page is accessed.
-        let restored = if setting.sketch { seen.restored() * self.costs.read_saving_ms() } else { 0.0 };
         let (sum, stamp) = seen.at_stamp(setting.rate);
-        key(setting, sum + restored + copy, stamp)
+        key(setting, sum + copy, stamp)
     }
 
     /// The key of a page considered for admission.
@@ -100,37 +95,39 @@ impl Scale {
             Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
             Cause::Evicted | Cause::Read => -self.costs.ssd_write_ms,
         };
-        key(setting, self.worth(setting, seen) + setting.at_hand * at_once, self.tick)
-    }
-
-    /// The page's current worth, in milliseconds.
-    pub(crate) fn worth(&self, setting: &Setting, seen: &Seen) -> f64 {
-        let restored = if setting.sketch { seen.restored() * self.costs.read_saving_ms() } else { 0.0 };
-        seen.sum(setting.rate, self.tick) + restored
+        key(setting, seen.sum(setting.rate, self.tick) + setting.writes * at_once, self.tick)
     }
 }
 
 fn key(setting: &Setting, worth_ms: f64, tick: u32) -> f64 {
+    // Worth nothing is worth nothing at any time: pages that were only scanned must not evict each other.
+    if worth_ms <= 0.0 {
+        return f64::NEG_INFINITY;
+    }
     let half_life = HALF_LIVES[setting.rate];
-    worth_ms.max(f64::MIN_POSITIVE).log2() + f64::from(tick) / (half_life * f64::from(TICKS_PER_SLOT))
+    worth_ms.log2() + f64::from(tick) / (half_life * f64::from(TICKS_PER_SLOT))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SCALE: Scale = Scale { costs: Costs::PAPER, tick: 640 };
+
     #[test]
-    fn the_next_longer_half_life_is_the_neighbour_and_other_rankings_have_none() {
-        let names = |at: usize| (SETTINGS[at].name, SETTINGS[longer(at)].name);
-        let expected = [
-            ("forever", "forever"),
-            ("half-life-16", "forever"),
-            ("half-life-4", "half-life-16"),
-            ("half-life-1", "half-life-4"),
-            ("plain", "plain"),
-            ("half-life-0.25", "half-life-1"),
-            ("segmented-lru", "segmented-lru"),
-        ];
-        assert_eq!(std::array::from_fn(names), expected);
+    fn a_page_that_was_only_scanned_evicts_no_other_under_any_half_life() {
+        let (mut old, mut new) = (Seen::default(), Seen::default());
+        old.add(1, 0.0, false);
+        new.add(640, 0.0, false);
+        for setting in SETTINGS.iter().filter(|setting| !setting.segmented) {
+            let held = SCALE.key_of_held(setting, &old, Facts { newer: false, again: false });
+            let candidate = SCALE.key_of_candidate(setting, &new, Cause::Evicted);
+            assert!(candidate <= held, "{}: {candidate} {held}", setting.name);
+            // One random read makes the difference.
+            new.add(640, Costs::PAPER.read_saving_ms(), false);
+            assert!(SCALE.key_of_candidate(setting, &new, Cause::Evicted) > held, "{}", setting.name);
+            new = Seen::default();
+            new.add(640, 0.0, false);
+        }
     }
 }

@@ -1,0 +1,189 @@
+//! The default pool policy: GreedyDual by a page's uses, and by the cost of reading it again and of writing
+//! it if dirty (`gd2l:frequency,write-back`), with one term that adapts.
+//!
+//! A page on the HDD costs more to read and write than one on the SSD. This extra cost counts in full while
+//! the HDD is the busier device, and otherwise in proportion: as the HDD's recent time to the SSD's. Where
+//! the pages in use fit the SSD, the pages that are not there are those that it rejects, because they are
+//! hardly used. At full cost one of them would outlast 65 uses of a page on the SSD, while the SSD is the
+//! device that everything waits for. A lower share sends more requests to the HDD, which raises the share
+//! again, so it settles where the pool takes time from the busier device.
+
+use super::{FramePolicy, Gd2lOptions, Gd2lWeighted};
+use crate::{Access, CleanReason, Costs, FrameId, Home, PageId};
+
+/// The share is computed anew after this many reads and writes per frame; older ones then count half. Fewer,
+/// and it follows the SSD's own bursts of writes; more, and a change of workload is followed late.
+const ROUND: usize = 4;
+
+/// The default pool policy; see the module's text.
+#[derive(Debug)]
+pub struct AdaptivePool {
+    ranked: Gd2lWeighted,
+    costs: Costs,
+    frames: usize,
+    /// Recent device time in milliseconds: of the SSD, and of the HDD.
+    spent_ms: [f64; 2],
+    /// Reads and writes since the share was computed.
+    since: usize,
+    /// The share of the HDD's extra cost that counts, from 0 to 1.
+    share: f64,
+}
+
+impl AdaptivePool {
+    /// For a pool of `frames` frames.
+    #[must_use]
+    pub fn new(frames: usize, costs: Costs) -> Self {
+        let ranked = Gd2lWeighted::new(frames, costs, Gd2lOptions::BOTH);
+        Self { ranked, costs, frames, spent_ms: [0.0; 2], since: 0, share: 1.0 }
+    }
+
+    /// The share of the HDD's extra cost over the SSD's that counts, from 0 to 1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Records a read or write that took `ms` on the device of `home`.
+    fn spend(&mut self, home: Home, ms: f64) {
+        self.spent_ms[usize::from(home == Home::Hdd)] += ms;
+        self.since += 1;
+        if self.since >= ROUND * self.frames {
+            self.since = 0;
+            let [ssd, hdd] = self.spent_ms;
+            self.share = if hdd < ssd { hdd / ssd } else { 1.0 };
+            self.spent_ms = [ssd / 2.0, hdd / 2.0];
+            self.reprice();
+        }
+    }
+
+    /// Lets the costs count for a page from its next use on.
+    fn reprice(&mut self) {
+        let Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms } = self.costs;
+        let part = |hdd: f64, ssd: f64| ssd + self.share * (hdd - ssd);
+        self.ranked.set_costs(Costs {
+            hdd_read_ms: part(hdd_read_ms, ssd_read_ms),
+            hdd_write_ms: part(hdd_write_ms, ssd_write_ms),
+            ..self.costs
+        });
+    }
+}
+
+impl FramePolicy for AdaptivePool {
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        self.spend(home, self.costs.of(home).0);
+        self.ranked.insert(frame, page, home, access);
+    }
+
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        self.ranked.hit(frame, write);
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.ranked.first_to_go(accept)
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.ranked.victim(evictable)
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        self.ranked.remove(frame, evicted);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        self.ranked.dirtied(frame);
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        self.spend(home, self.costs.of(home).1);
+        self.ranked.cleaned(frame, home, reason);
+    }
+
+    fn ssd_evicted(&mut self, frame: FrameId) {
+        self.ranked.ssd_evicted(frame);
+    }
+
+    fn ssd_invalidated(&mut self, frame: FrameId) {
+        self.ranked.ssd_invalidated(frame);
+    }
+
+    fn worth_ms(&self, frame: FrameId) -> Option<f64> {
+        self.ranked.worth_ms(frame)
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        self.reprice();
+    }
+
+    fn set_frames(&mut self, frames: usize) {
+        self.frames = frames;
+    }
+
+    fn len(&self) -> usize {
+        self.ranked.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.ranked.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SpaceId;
+
+    /// A pool of four frames after reads of this many pages from each device.
+    fn after(ssd_reads: u32, hdd_reads: u32) -> AdaptivePool {
+        let mut pool = AdaptivePool::new(4, Costs::PAPER);
+        for no in 0..ssd_reads + hdd_reads {
+            let home = if no < ssd_reads { Home::Ssd } else { Home::Hdd };
+            if pool.len() == 4 {
+                let victim = pool.victim(&mut |_| true).unwrap();
+                pool.remove(victim, true);
+                pool.insert(victim, PageId::new(SpaceId(1), no), home, Access::Random);
+            } else {
+                pool.insert(FrameId(no), PageId::new(SpaceId(1), no), home, Access::Random);
+            }
+        }
+        pool.validate().unwrap();
+        pool
+    }
+
+    #[test]
+    fn the_hdds_extra_cost_counts_by_its_time_beside_the_ssds() {
+        // Sixteen reads are a round. One of 7.2 ms beside fifteen of 0.11 ms: the HDD is the busier device.
+        assert_eq!(after(15, 1).share(), 1.0);
+        assert_eq!(after(0, 16).share(), 1.0);
+        assert_eq!(after(16, 0).share(), 0.0);
+        // 144 reads from the SSD are nine rounds, and those before count half each time: 16 * 0.11 ms, halved
+        // again and again, sum to less than twice that.
+        let share = after(159, 1).share();
+        assert!(share == 1.0, "{share}");
+    }
+
+    #[test]
+    fn a_page_on_the_hdd_outlasts_many_uses_of_one_on_the_ssd_only_at_full_cost() {
+        for (share, first) in [(1.0, 1), (0.2, 0)] {
+            let mut pool = AdaptivePool::new(2, Costs::PAPER);
+            pool.share = share;
+            pool.reprice();
+            pool.insert(FrameId(0), PageId::new(SpaceId(1), 0), Home::Hdd, Access::Random);
+            pool.insert(FrameId(1), PageId::new(SpaceId(1), 1), Home::Ssd, Access::Random);
+            pool.dirtied(FrameId(1));
+            (0..9).for_each(|_| pool.hit(FrameId(1), true));
+            // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times (0.11 + 0.27) ms.
+            assert_eq!(pool.victim(&mut |_| true), Some(FrameId(first)), "{share}");
+        }
+    }
+
+    #[test]
+    fn new_costs_keep_the_share() {
+        let mut pool = AdaptivePool::new(1, Costs::PAPER);
+        pool.share = 0.5;
+        pool.set_costs(Costs { hdd_read_ms: 9.0, ssd_read_ms: 1.0, ..Costs::PAPER });
+        pool.insert(FrameId(0), PageId::new(SpaceId(1), 0), Home::Hdd, Access::Random);
+        assert_eq!(pool.worth_ms(FrameId(0)), Some(5.0));
+    }
+}
