@@ -114,7 +114,9 @@ fn each_change_of_a_setting_is_logged_and_counted() {
             stats
         })
     });
-    for (tier, choice) in [("pool's", stats.pool_choice), ("SSD's", stats.ssd_choice)] {
+    // The pool's default has no settings.
+    assert_eq!(stats.pool_choice, None);
+    for (tier, choice) in [("SSD's", stats.ssd_choice)] {
         let (logged, choice) = (log.of(tier), choice.unwrap());
         assert_eq!(logged.len() as u64, choice.changes, "{tier}: {logged:?}");
         for pair in logged.windows(2) {

@@ -34,14 +34,8 @@ const RECORDS: usize = 2;
 /// enough, and a new zone takes less than a millisecond.
 const SLOTS_MAX: usize = 16_384;
 
-/// The number of slots of a ghost that every pool can afford.
-const SLOTS_ALWAYS: usize = 128;
-
 /// A ghost's eviction zone has its slots divided by this.
 const ZONE: usize = 10;
-
-/// The minimum number of accesses in a stretch.
-const STRETCH_MIN: usize = 8;
 
 /// The cost of a change, in reads from the HDD per page that the new setting would hold and the SSD does not.
 const REFILLED: f64 = 0.2;
@@ -259,7 +253,7 @@ impl Ghosts {
     /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Discards
     /// stretches before a ghost is full: they do not distinguish the settings.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
-        if self.accesses < (self.slots / 2).max(STRETCH_MIN) {
+        if self.accesses < self.slots.div_ceil(2) {
             return None;
         }
         self.accesses = 0;
@@ -315,7 +309,7 @@ impl Ghosts {
 /// The number of slots of a ghost.
 fn sampled_slots(slots: usize, frames: usize) -> usize {
     // The ghosts take some 150 bytes per slot: at 16 KiB a page, a hundredth of the pool's memory.
-    let affordable = frames.saturating_add(frames / 2).max(SLOTS_ALWAYS);
+    let affordable = frames.saturating_add(frames / 2).max(1);
     (slots / SHARE).clamp(SLOTS_MIN, SLOTS_MAX).min(affordable).min(slots)
 }
 
@@ -374,11 +368,11 @@ mod tests {
                 pass(&mut policy, PageId::new(SpaceId(1), no), &mut in_slot, SLOTS);
             }
             let ghosts = &policy.ghosts;
-            // Every ghost may hold other pages, and while the SSD fills it holds as many as two ghosts.
-            let most = (SETTINGS.len() + 2) * (ghosts.slots + 1);
+            // Every ghost may hold other pages.
+            let most = SETTINGS.len() * (ghosts.slots + 1);
             assert!(ghosts.listed.len() <= 2 * most + 64, "{}: {}", ghosts.slots, ghosts.listed.len());
         }
-        assert!(!policy.ghosts.are_filling() && policy.ghosts.slots > 500);
+        assert!(policy.ghosts.slots > 500);
         policy.validate().unwrap();
     }
 

@@ -17,9 +17,6 @@ pub(crate) struct Listed {
     found: usize,
 }
 
-/// The list may exceed what the last visit found by this number, and by a factor of two.
-const SLACK: usize = 64;
-
 impl Listed {
     pub(crate) const fn new() -> Self {
         Self { numbers: Vec::new(), round: 1, found: 0 }
@@ -37,7 +34,7 @@ impl Listed {
     /// Whether so many records have been added since the last visit that another one is due, to remove those
     /// that were forgotten or are not wanted.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.numbers.len() > 2 * self.found + SLACK
+        self.numbers.len() > 2 * self.found
     }
 
     /// Calls `visit` for each listed record that is `wanted`, once, and removes the others from the list.

@@ -72,6 +72,10 @@ struct RunArgs {
     /// CPU time per reference, in microseconds, up to a second; it advances the clock behind CAC's rates
     #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = cpu_us)]
     cpu_us: f64,
+    /// The cost of an HDD read that continues a scan's run, such as 0.1 for the transfer alone [default: that
+    /// of a random read, also for a scan's pages]
+    #[arg(long, value_name = "MS", value_parser = args::not_negative)]
+    run_read_ms: Option<f64>,
     /// Also report what the best static placements would have cost, with pages chosen by the accesses of the
     /// same run, and each run's ratio to them
     #[arg(long)]

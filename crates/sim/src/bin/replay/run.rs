@@ -80,7 +80,8 @@ impl Run<'_> {
             return Err(nothing_counted(before.requests));
         }
         let orders = Some(source.new_orders() - orders_before).filter(|&n| n > 0);
-        let (hdd_ms, ssd_ms) = (counts.hdd_ms(costs), counts.ssd_ms(costs));
+        let run_read_ms = self.args.run.run_read_ms.unwrap_or(costs.hdd_read_ms);
+        let (hdd_ms, ssd_ms) = (counts.hdd_ms_by_run(costs, run_read_ms), counts.ssd_ms(costs));
         let per_order = |ms: f64| orders.map(|n| ms / n as f64);
         let mut alpha: Vec<Alpha> = tiers.ssd_policy().groups().into_iter().map(Alpha::from).collect();
         if self.args.source.which.tpcc.is_some() {
