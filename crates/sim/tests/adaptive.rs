@@ -109,7 +109,7 @@ fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
     cost_ms(&mut default, window(10 * SSD));
     let in_window = setting(&default);
     assert!(
-        ["half-life-4", "half-life-1", "half-life-0.25", "segmented-lru"].contains(&in_window),
+        ["half-life-4", "half-life-1", "half-life-0.25", "second-sight"].contains(&in_window),
         "{in_window}"
     );
     default.validate().unwrap();

@@ -4,7 +4,7 @@
 //! - *Worth*: an access that the pool could not serve is worth the HDD's cost of it minus the SSD's. Each
 //!   page has one decaying sum of these per half-life (`score`), as LRFU has for one (Lee et al. 2001).
 //! - *Settings* (`setting`): the half-life that ranks, and the weight of writes; or a ranking by recency, in
-//!   two segments (Karedla, Love & Wherry 1994).
+//!   two segments (Karedla, Love & Wherry 1994), with admission at second sight.
 //! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the
 //!   policy's records (`tracked`), because the pool's misses and writes depend little on which pages the SSD
 //!   holds. The exception that matters most is left out of their costs (`retention`).
@@ -38,7 +38,7 @@ use setting::{FIRST, Facts, SETTINGS, Scale};
 const ROUNDS_MAX: usize = 4;
 
 /// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
-/// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `segmented-lru`.
+/// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `second-sight`.
 ///
 /// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -11,13 +11,17 @@ pub(crate) struct Setting {
     pub(crate) rate: usize,
     /// The weight of the write at hand, and of a write-back that a rewrite will probably save.
     pub(crate) writes: f64,
-    /// Ranks by recency instead, with pages read in their slot above all others, and admits every page.
+    /// Ranks by recency instead, with pages read in their slot above all others, and admits every dirty page
+    /// and, at second sight, every clean one.
     pub(crate) segmented: bool,
 }
 
 /// The weight of a write now against accesses, which are sums over a long time. Without it, dirty pages that
 /// the SSD rejects are written to the HDD again and again; more lets them displace pages that are read.
 const WRITES: f64 = 2.0;
+
+/// A clean page worth this many reads was seen twice: between one and two, because sums are rounded.
+const SEEN_TWICE: f64 = 1.5;
 
 const fn half_life(name: &'static str, rate: usize) -> Setting {
     Setting { name, rate, writes: WRITES, segmented: false }
@@ -31,7 +35,7 @@ pub(crate) const SETTINGS: [Setting; 7] = [
     half_life("half-life-1", 3),
     Setting { name: "plain", rate: 0, writes: 0.0, segmented: false },
     half_life("half-life-0.25", 4),
-    Setting { name: "segmented-lru", rate: 0, writes: 0.0, segmented: true },
+    Setting { name: "second-sight", rate: 0, writes: 0.0, segmented: true },
 ];
 
 /// The setting in force until the ghosts have been compared: `forever`, the cheapest one on young stores.
@@ -89,7 +93,9 @@ impl Scale {
     /// The key of a page considered for admission.
     pub(crate) fn key_of_candidate(&self, setting: &Setting, seen: &Seen, cause: Cause) -> f64 {
         if setting.segmented {
-            return f64::INFINITY;
+            // Most pages of a scan, or of a table that only grows, are seen once.
+            let seen_once = seen.at_stamp(0).0 < SEEN_TWICE * self.costs.read_saving_ms();
+            return if seen_once && cause != Cause::Cleaned { f64::NEG_INFINITY } else { f64::INFINITY };
         }
         let at_once = match cause {
             Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
@@ -113,6 +119,21 @@ mod tests {
     use super::*;
 
     const SCALE: Scale = Scale { costs: Costs::PAPER, tick: 640 };
+
+    #[test]
+    fn a_clean_page_is_admitted_at_second_sight_and_a_dirty_one_at_once() {
+        let setting = SETTINGS.iter().find(|setting| setting.segmented).unwrap();
+        let mut seen = Seen::default();
+        let mut admitted = |cause| {
+            let key = |seen: &Seen| SCALE.key_of_candidate(setting, seen, cause) > 0.0;
+            let first = key(&seen);
+            seen.add(10, Costs::PAPER.read_saving_ms(), false);
+            (first, key(&seen))
+        };
+        assert_eq!(admitted(Cause::Evicted), (false, false));
+        assert_eq!(admitted(Cause::Evicted), (false, true));
+        assert_eq!(SCALE.key_of_candidate(setting, &Seen::default(), Cause::Cleaned), f64::INFINITY);
+    }
 
     #[test]
     fn a_page_that_was_only_scanned_evicts_no_other_under_any_half_life() {
