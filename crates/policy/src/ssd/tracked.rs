@@ -157,11 +157,6 @@ impl<T: Kept> Tracked<T> {
         self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
 
-    /// The number of pages on the SSD.
-    pub(crate) const fn on_ssd(&self) -> usize {
-        self.on_ssd
-    }
-
     /// Records whether the page is in the pool.
     pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) {
         self.get_mut(id).set(BUFFERED, buffered);

@@ -68,7 +68,9 @@ impl SlotPolicy for PeerSsd {
             return Verdict::Reject;
         }
         let slots = &self.slots;
-        let Some(victim) = self.order.victim(&mut |page| usable(slots[&page])) else { return Verdict::Reject };
+        let Some(victim) = self.order.victim(&mut |page| usable(slots[&page])) else {
+            return Verdict::Reject;
+        };
         if self.admission == Admission::TinyLfu && self.uses.of(page) <= self.uses.of(victim) {
             return Verdict::Reject;
         }

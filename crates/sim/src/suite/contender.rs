@@ -3,9 +3,7 @@
 use super::regret::{RegretPool, RegretSsd};
 use crate::peers::{Admission, Peer, PeerPool, PeerSsd};
 use pagetier_ghost::{TierParams, Tiers};
-use pagetier_policy::{
-    FramePolicy, FramePolicyParams, PoolPolicy, SlotPolicy, SlotPolicyParams, SsdPolicy,
-};
+use pagetier_policy::{FramePolicy, FramePolicyParams, PoolPolicy, SlotPolicy, SlotPolicyParams, SsdPolicy};
 use std::fmt;
 use std::str::FromStr;
 
@@ -41,7 +39,8 @@ impl Contender {
     #[must_use]
     pub fn build(&self, params: TierParams) -> Tiers {
         let (pool_pages, ssd_pages) = (params.pool_pages as usize, params.ssd_pages as usize);
-        let frames = FramePolicyParams { slots: ssd_pages, ..FramePolicyParams::new(pool_pages, params.costs) };
+        let frames =
+            FramePolicyParams { slots: ssd_pages, ..FramePolicyParams::new(pool_pages, params.costs) };
         let slots = SlotPolicyParams::new(params.costs, ssd_pages, pool_pages);
         let pool: Box<dyn FramePolicy> = match self.pool {
             PoolSide::Policy(policy) => policy.build(&frames),
@@ -67,7 +66,9 @@ pub fn pool_peers() -> Vec<String> {
 /// Every peer with every admission as an SSD policy below the default's pool.
 #[must_use]
 pub fn ssd_peers() -> Vec<String> {
-    let with = |peer: Peer| Admission::ALL.map(|admission| format!("auto+{PEER}{}:{}", peer.name(), admission.name()));
+    let with = |peer: Peer| {
+        Admission::ALL.map(|admission| format!("auto+{PEER}{}:{}", peer.name(), admission.name()))
+    };
     Peer::ALL.into_iter().flat_map(with).collect()
 }
 
@@ -115,7 +116,8 @@ impl FromStr for SsdSide {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let peer = text.strip_prefix(PEER).and_then(|peer| peer.split_once(':'));
-        let peer = peer.and_then(|(peer, admission)| Some((Peer::named(peer)?, Admission::named(admission)?)));
+        let peer =
+            peer.and_then(|(peer, admission)| Some((Peer::named(peer)?, Admission::named(admission)?)));
         match peer {
             Some((peer, admission)) => Ok(Self::Peer(peer, admission)),
             None if text == REGRET => Ok(Self::Regret),

@@ -332,9 +332,7 @@ impl SlotPolicy for Adaptive {
 
     fn benefit(&self, page: PageId) -> Option<f64> {
         let tick = self.scale().tick;
-        self.pages.get_by_page(page).map(|record| {
-            record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick)
-        })
+        self.pages.get_by_page(page).map(|record| record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick))
     }
 
     fn choice_changes(&self) -> u64 {

@@ -304,7 +304,11 @@ fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
     let best = judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| &one.pair);
     for one in judged {
         let pair = &one.pair;
-        let shown = asked.contains(pair) || pair == PREVIOUS || best == Some(pair) || pair.contains(":pin=") || args.peers.is_some();
+        let shown = asked.contains(pair)
+            || pair == PREVIOUS
+            || best == Some(pair)
+            || pair.contains(":pin=")
+            || args.peers.is_some();
         if shown || args.verbose {
             let Judged { mean_percent, worst_percent, over_2_percent, over_10_percent, ssd_mib, .. } = one;
             let _ = writeln!(
