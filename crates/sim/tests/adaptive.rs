@@ -4,7 +4,7 @@
 use pagetier_policy::{
     Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy, SsdSetting,
 };
-use pagetier_sim::suite::{CLASSICS, REGRET, Row, Suite, judge};
+use pagetier_sim::suite::{CLASSICS, Contender, Part, Row, Suite, adapted, judge};
 use pagetier_sim::{Reference, TierParams, Tiers};
 use pagetier_tpcc::args::PolicyPair;
 use rand::rngs::SmallRng;
@@ -13,11 +13,21 @@ use std::sync::atomic::AtomicBool;
 
 const DEFAULT: &str = "auto+auto";
 
-fn rows(seed: u64, only: &str, references: usize, pairs: &[&str], jobs: usize) -> Vec<Row> {
-    let pairs: Vec<PolicyPair> = pairs.iter().map(|pair| pair.parse().unwrap()).collect();
+/// The experts weighted by regret, which a store cannot select.
+const REGRET: &str = "regret+regret";
+
+fn every_part(seed: u64, only: &str, references: usize, pairs: &[&str], jobs: usize) -> Vec<Row> {
+    let pairs: Vec<Contender> = pairs.iter().map(|pair| pair.parse().unwrap()).collect();
     let mut suite = Suite::new(seed, pairs);
-    (suite.quick, suite.references, suite.only) = (true, references, Some(only.to_owned()));
+    (suite.references, suite.only) = (references, Some(only.to_owned()));
     suite.run(jobs, &AtomicBool::new(false), |_| {}).unwrap()
+}
+
+/// After the warm-up.
+fn rows(seed: u64, only: &str, references: usize, pairs: &[&str], jobs: usize) -> Vec<Row> {
+    let mut rows = every_part(seed, only, references, pairs, jobs);
+    rows.retain(|row| row.part == Part::Steady);
+    rows
 }
 
 /// The costs of simulated I/O are deterministic, so bounds can be asserted.
@@ -45,9 +55,14 @@ fn the_same_seed_costs_the_same_whatever_runs_beside_it() {
 
 #[test]
 fn what_is_known_is_not_replayed_and_the_second_family_stands_beside() {
-    let mut suite = Suite::new(5, vec![DEFAULT.parse().unwrap(), "gd2l+cac".parse().unwrap()]);
-    (suite.quick, suite.references, suite.only, suite.regret) = (true, 20_000, Some("drift/1".into()), true);
-    let run = |suite: &Suite| suite.run(1, &AtomicBool::new(false), |_| {}).unwrap();
+    let pairs = [DEFAULT, "gd2l+cac", REGRET].map(|pair| pair.parse().unwrap());
+    let mut suite = Suite::new(5, pairs.to_vec());
+    (suite.references, suite.only) = (20_000, Some("drift/1".into()));
+    let run = |suite: &Suite| {
+        let mut rows = suite.run(1, &AtomicBool::new(false), |_| {}).unwrap();
+        rows.retain(|row| row.part == Part::Whole);
+        rows
+    };
     let rows = run(&suite);
     let pairs: Vec<&str> = rows.iter().map(|row| row.pair.as_str()).collect();
     assert_eq!(pairs, [DEFAULT, "gd2l+cac", REGRET]);
@@ -57,6 +72,67 @@ fn what_is_known_is_not_replayed_and_the_second_family_stands_beside() {
     ];
     let again = run(&suite);
     assert_eq!((&again[0], again[1].cost_ms, &again[2]), (&rows[0], 1.0, &rows[2]));
+}
+
+#[test]
+fn a_run_is_costed_in_parts_that_are_the_same_for_every_pair() {
+    let all = every_part(5, "drift/2", 60_000, &[DEFAULT, "gd2l+cac"], 2);
+    let parts = |pair: &str, workload: &str| -> Vec<Part> {
+        let wanted = |row: &&Row| row.pair == pair && row.workload == workload;
+        all.iter().filter(wanted).map(|row| row.part).collect()
+    };
+    for pair in [DEFAULT, "gd2l+cac"] {
+        assert_eq!(parts(pair, "drift/2"), [Part::Whole, Part::Steady, Part::First4, Part::First10]);
+        assert_eq!(parts(pair, "drift/2 > loop-hot/3"), [Part::Joined]);
+    }
+    let joined = all.iter().find(|row| row.part == Part::Joined).unwrap();
+    assert!(joined.windows_ms.len() > 3 && joined.windows_ms.iter().all(|ms| *ms >= 0.0), "{joined:?}");
+    // Beside itself, a pair is near at once.
+    let adapted = adapted(&all, "gd2l+cac", &["gd2l+cac".to_owned()]).unwrap();
+    assert_eq!((adapted.first, adapted.for_good), (0.0, 0.0));
+}
+
+/// Every peer runs in both tiers, and its tables agree with the tiers' at every step.
+#[test]
+fn peers_track_what_the_tiers_hold() {
+    let peers = ["lru", "s3-fifo", "arc", "lirs", "sieve", "2q", "w-tinylfu"];
+    for (at, peer) in peers.into_iter().enumerate() {
+        let admission = ["all", "second", "secondclean", "tinylfu"][at % 4];
+        let pair: Contender = format!("peer-{peer}+peer-{peer}:{admission}").parse().unwrap();
+        assert_eq!(pair.to_string(), format!("peer-{peer}+peer-{peer}:{admission}"));
+        let mut tiers = pair.build(TierParams::new(20, 60));
+        let mut rng = SmallRng::seed_from_u64(at as u64);
+        for _ in 0..3_000 {
+            let no = rng.random_range(0..rng.random_range(20..200));
+            let reference = if rng.random_bool(0.3) { Reference::write } else { Reference::read };
+            tiers.apply(reference(page(no)));
+            tiers.validate().unwrap();
+        }
+        assert!(tiers.counts().ssd_hits > 0, "{pair}");
+    }
+    assert!("peer-x+none".parse::<Contender>().is_err() && "lru+peer-arc:x".parse::<Contender>().is_err());
+}
+
+/// A table that is larger than the SSD is scanned again and again beside a hot set. Pages that were only
+/// scanned must not evict each other from the SSD without end.
+#[test]
+fn scans_do_not_write_the_ssd_without_end() {
+    let scanned = |pair: &str| {
+        let mut tiers = tiers(pair);
+        let mut rng = SmallRng::seed_from_u64(9);
+        for at in 0..60 * SSD {
+            let hot = page(rng.random_range(0..SSD / 2));
+            tiers.apply(Reference::read(hot));
+            let scan = Reference::read(page(100_000 + at % (3 * SSD)));
+            tiers.apply(Reference { sequential: true, ..scan });
+        }
+        tiers.validate().unwrap();
+        tiers.counts().ssd_writes
+    };
+    for setting in SsdSetting::all().filter(|setting| setting.name() != "second-sight") {
+        let writes = scanned(&format!("lru+auto:pin={}", setting.name()));
+        assert!(writes < u64::from(6 * SSD), "{}: {writes}", setting.name());
+    }
 }
 
 const POOL: u32 = 100;
