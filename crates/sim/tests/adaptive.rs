@@ -76,7 +76,7 @@ fn what_is_known_is_not_replayed_and_the_second_family_stands_beside() {
 
 #[test]
 fn a_run_is_costed_in_parts_that_are_the_same_for_every_pair() {
-    let all = every_part(5, "drift/2", 60_000, &[DEFAULT, "gd2l+cac"], 2);
+    let all = every_part(5, "drift/2", 130_000, &[DEFAULT, "gd2l+cac"], 2);
     let parts = |pair: &str, workload: &str| -> Vec<Part> {
         let wanted = |row: &&Row| row.pair == pair && row.workload == workload;
         all.iter().filter(wanted).map(|row| row.part).collect()

@@ -276,7 +276,7 @@ fn the_suite_keeps_the_costs_of_fixed_settings() {
 fn a_scan_costs_random_reads_or_by_run() {
     let page = |no| PageId::new(SpaceId(3), no);
     let scan = |no| Reference { sequential: true, ..Reference::read(page(no)) };
-    // A run of three, a page elsewhere, one that follows it on demand, and a second run.
+    // A run of three, a page elsewhere, one that follows it on demand, and a scan that goes on from there.
     let references = [scan(5), scan(6), scan(7), Reference::read(page(1)), Reference::read(page(2)), scan(3)];
     let path = trace("runs.ptr", &references.map(encode).concat());
     let args = ["--trace", &path, "--pool-pages", "8", "--ssd-pages", "8", "--costs", "1,100,2,50"];
