@@ -125,19 +125,6 @@ impl<const N: usize> HQueues<N> {
         self.queues.take_out(frame.0);
     }
 
-    /// Takes all frames out, and returns them with their H, in the order of eviction.
-    pub(crate) fn drain(&mut self) -> Vec<(FrameId, f64)> {
-        let all: Vec<(FrameId, f64)> =
-            self.eviction_order().map(|frame| (frame, self.queues.value(frame.0))).collect();
-        all.iter().for_each(|(frame, _)| self.queues.take_out(frame.0));
-        self.chosen = None;
-        all
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.queues.memory_bytes()
-    }
-
     /// Recounts every queue, and checks its order.
     pub(crate) fn validate(&self) -> Result<(), String> {
         self.queues.validate()?;
