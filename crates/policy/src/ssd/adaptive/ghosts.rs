@@ -321,16 +321,6 @@ mod tests {
 
     const NOW: Millis = Millis(0);
 
-    #[test]
-    fn the_start_is_one_half_life_longer_than_the_ghosts_favour() {
-        let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, 10, 10), None);
-        let costs = SETTINGS.map(|one| if one.name == "half-life-1" { 9e4 } else { 1e5 });
-        (0..20).for_each(|_| policy.chooser.note(&costs));
-        let mut in_slot = Vec::new();
-        (0..11).for_each(|no| pass(&mut policy, PageId::new(SpaceId(1), no), &mut in_slot, 10));
-        assert_eq!(policy.choice().unwrap().setting, "half-life-4");
-    }
-
     /// Reads a page from the HDD and lets it leave the pool, for the SSD if the policy wants it there.
     fn pass(policy: &mut Adaptive, page: PageId, in_slot: &mut Vec<PageId>, slots: usize) {
         let from = if in_slot.contains(&page) { Home::Ssd } else { Home::Hdd };
