@@ -103,7 +103,8 @@ fn peers_track_what_the_tiers_hold() {
         let mut tiers = pair.build(TierParams::new(20, 60));
         let mut rng = SmallRng::seed_from_u64(at as u64);
         for _ in 0..3_000 {
-            let no = rng.random_range(0..rng.random_range(20..200));
+            let most = rng.random_range(20..200);
+            let no = rng.random_range(0..most);
             let reference = if rng.random_bool(0.3) { Reference::write } else { Reference::read };
             tiers.apply(reference(page(no)));
             tiers.validate().unwrap();
