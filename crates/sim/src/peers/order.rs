@@ -108,7 +108,8 @@ impl Order for Sieve {
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        let round = || self.queue.since(0, self.hand).chain(self.queue.since(0, 0)).map(|(_, page)| page);
+        let before = || self.queue.since(0, 0).take_while(|(at, _)| *at < self.hand);
+        let round = || self.queue.since(0, self.hand).chain(before()).map(|(_, page)| page);
         let taken = round().find(|&page| !self.visited.contains(&page) && accept(page));
         taken.or_else(|| round().find(|&page| self.visited.contains(&page) && accept(page)))
     }
