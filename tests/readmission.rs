@@ -31,7 +31,8 @@ fn fixture(model: FlushFailure) -> Fixture {
 
 /// A builder with so many free slots that versions can be rewritten without a flush.
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    builder(fixture, broken).ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+    let builder = builder(fixture, broken).pool_bytes(84 * fixture::PAGE);
+    builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
 }
 
 /// Some pages that have copies on the SSD.
