@@ -41,7 +41,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
-        let folder = self.plan.is_upkept().then(Folder::new).transpose()?;
+        let folder = self.plan.makes_files().then(Folder::new).transpose()?;
         let stranger = self.stranger(&mut rng)?;
         // The crashes before the next life, each in the past of the following one: a linear history.
         let mut line: Vec<Moment> = Vec::new();
@@ -124,12 +124,14 @@ impl Run<'_> {
         } else {
             faults
         };
+        let troubled = plan.is_whole() && plan.has("trouble") && apart.random_bool(0.3);
         let one = Life {
             faults,
             reopenings,
             records_fail,
             intruded: apart.random_bool(plan.share("openers", 0.1)),
-            upkeep: folder,
+            folder,
+            troubled,
             closes: plan.has("close") && rng.random_bool(self.plan.closing()),
             ..Life::new(
                 plan,
@@ -161,6 +163,10 @@ impl Run<'_> {
             *self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
             let crash = Crash { plan: &plan, moment, outcome };
             self.recover(crash, 0, rng)?;
+            if moment.model.ssd_touched {
+                // The examinations expect the SSD that the plan has.
+                continue;
+            }
             if rng.random_bool(self.plan.share("rot", 0.04)) {
                 rot::examine(crash, rng, self.totals)?;
             }
@@ -192,7 +198,7 @@ impl Run<'_> {
         newer: Option<&Moment>,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
-        let newer = newer.filter(|newer| newer.states.has(State::AfterClose));
+        let newer = newer.filter(|newer| newer.states.has(State::AfterClose) && !newer.model.ssd_touched);
         let (Some(newer), false) = (newer, line.is_empty()) else { return Ok(()) };
         let times = if self.plan.hazard == Hazard::Past { 12 } else { 3 };
         for _ in 0..times {
