@@ -428,8 +428,12 @@ impl<'a> Life<'a> {
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
+        let left = kept.as_ref().map(|store| store.left());
         drop(kept);
         probe.released();
+        if let Some(left) = left {
+            tokio::time::timeout(LONG, left).await.map_err(|_| "the store does not leave".to_owned())?;
+        }
         // Operations in flight end; no others begin.
         tokio::time::sleep(SLOW).await;
         Ok(moments)

@@ -24,6 +24,7 @@
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |
 //! | `rot` | bit rot between lives |
+//! | `read_only` | read-only openings and inspections of crashed stores |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
 //! | `past` | devices of another store, older copies of the store's own, truncated devices |
 //! | `moment` | a moment of a store, and what a crash there leaves |
@@ -57,6 +58,7 @@ mod plan;
 mod planned;
 mod polls;
 mod probe;
+mod read_only;
 mod records;
 mod rot;
 mod saves;
@@ -78,6 +80,6 @@ pub use hazard::Hazard;
 pub use plan::{Plan, ssd_policy};
 pub use seed::run_seed;
 pub use shrink::shrink;
-pub use table::drawn;
+pub use table::{Drawn, drawn};
 pub use totals::Totals;
 pub use violation::Violation;

@@ -51,6 +51,11 @@ pub(super) struct SharedDisks {
 }
 
 impl Disks {
+    /// The devices: HDD, SSD, ring.
+    pub(super) fn each(self) -> [SimDevice; 3] {
+        [self.hdd, self.ssd, self.ring]
+    }
+
     pub(super) fn shared(self) -> SharedDisks {
         let Self { hdd, ssd, ring, .. } = self;
         SharedDisks { hdd: Arc::new(hdd), ssd: Arc::new(ssd), ring: Arc::new(ring) }

@@ -4,7 +4,7 @@
 use super::hazard::Hazard;
 use super::moment::{Disks, SharedDisks};
 use clap::ValueEnum;
-use pagetier::{Builder, MemoryManifest, Mutation, PageSize, PageStore};
+use pagetier::{Builder, Costs, MemoryManifest, Mutation, PageSize, PageStore, SsdMode};
 use pagetier_devio::FlushFailure;
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use rand::rngs::SmallRng;
@@ -548,9 +548,39 @@ impl Plan {
         self.without |= bit.map_or(0, |bit| 1 << bit);
     }
 
+    /// Options that each opening may choose anew, as the seed draws them.
+    fn chosen(&self, builder: Builder) -> Builder {
+        let rng = &mut SmallRng::seed_from_u64(self.seed ^ 0x4be8_93d1_0c7f_2a65);
+        let some = |rng: &mut SmallRng| rng.random_bool(0.25);
+        let mut builder = builder
+            .read_ahead(rng.random_bool(0.7))
+            .cluster_pages([1, 8, 64][rng.random_range(0..3)])
+            .group_width_per_min([0.1, 1.0, 60.0][rng.random_range(0..3)])
+            .low_room([0, 256 << 20][rng.random_range(0..2)])
+            .exhausted_after(Duration::from_secs([2, 10][rng.random_range(0..2)]))
+            .on_recovery_progress(|_| ());
+        if some(rng) {
+            builder = builder.redo_span_max([40, 400][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.online_costs([8, 1000][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.costs(Costs { hdd_write_ms: 1.0, ..Costs::default() });
+        }
+        if some(rng) {
+            builder = builder.ssd_write_budget([0, 100 << 20][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.ssd_mode([SsdMode::WriteThrough, SsdMode::ReadOnly][rng.random_range(0..2)]);
+        }
+        builder
+    }
+
     /// The store's options, without its devices.
     pub(super) fn builder(&self) -> Builder {
-        PageStore::builder()
+        let builder = if self.is_whole() { self.chosen(PageStore::builder()) } else { PageStore::builder() };
+        builder
             .page_size(PageSize::MIN)
             .ssd_bytes(self.ssd_bytes())
             .ssd_policy(named(self.ssd_policy, self.hostile[0]))

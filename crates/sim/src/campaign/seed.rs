@@ -11,7 +11,7 @@ use super::probe::Rate;
 use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, examine};
-use super::{loss, past, rot, ssd_life, upkeep};
+use super::{loss, past, read_only, rot, ssd_life, upkeep};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -163,6 +163,9 @@ impl Run<'_> {
             *self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
             let crash = Crash { plan: &plan, moment, outcome };
             self.recover(crash, 0, rng)?;
+            if plan.is_whole() && rng.clone().random_bool(0.01) {
+                read_only::examine(crash, self.totals)?;
+            }
             if moment.model.ssd_touched {
                 // The examinations expect the SSD that the plan has.
                 continue;

@@ -150,14 +150,21 @@ pub(super) const TABLE: &[Operation] = &[
         .usual()
         .of("backup"),
     op("costs", (Operate, 1), &["Policies::set_costs", "Policies::costs"], |w| Box::pin(w.set_costs())),
-    op("scrub", (Operate, 1), &["PageStore::scrub"], |w| Box::pin(w.scrub())),
+    op(
+        "scrub",
+        (Operate, 1),
+        &["PageStore::scrub", "Scrub::progress", "Scrub::abort", "Scrub::finished"],
+        |w| Box::pin(w.scrub()),
+    ),
     op(
         "simulate other sizes",
         (Operate, 1),
         &["PageStore::what_if", "Estimates::start", "Estimates::report", "Estimates::stop"],
         |w| Box::pin(w.what_if()),
     ),
-    op("trace", (Operate, 1), &["Trace::start", "Trace::progress", "Trace::stop"], |w| Box::pin(w.trace())),
+    op("trace", (Operate, 1), &["PageStore::trace", "Trace::start", "Trace::progress", "Trace::stop"], |w| {
+        Box::pin(w.trace())
+    }),
     op(
         "hot pages",
         (Operate, 1),
@@ -181,6 +188,9 @@ pub(super) const TABLE: &[Operation] = &[
 
 /// What "views" calls.
 const VIEWS: &[&str] = &[
+    "PageStore::spaces",
+    "PageStore::ssd",
+    "PageStore::policies",
     "PageStore::stats",
     "Stats::summary",
     "PageStore::why",
@@ -200,10 +210,43 @@ const VIEWS: &[&str] = &[
     "Policies::counts",
 ];
 
-/// What the examinations of crashed and closed stores call.
+/// What openings, and the examinations of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
+    "Builder::accept_ssd_loss",
+    "Builder::cluster_pages",
+    "Builder::costs",
+    "Builder::create",
+    "Builder::directory",
+    "Builder::exhausted_after",
+    "Builder::force",
+    "Builder::group_width_per_min",
+    "Builder::hdd_device",
+    "Builder::in_memory",
+    "Builder::inspect",
+    "Builder::log_gate",
+    "Builder::low_room",
+    "Builder::mutation",
+    "Builder::on_recovery_progress",
+    "Builder::online_costs",
     "Builder::open",
+    "Builder::open_read_only",
+    "Builder::outqueue",
+    "Builder::pool_bytes",
+    "Builder::pool_policy",
+    "Builder::read_ahead",
+    "Builder::redo_span_max",
+    "Builder::restore",
+    "Builder::ring_device",
+    "Builder::ring_pages",
+    "Builder::ssd_bytes",
+    "Builder::ssd_device",
+    "Builder::ssd_mode",
+    "Builder::ssd_policy",
+    "Builder::ssd_write_budget",
+    "Builder::zone_percent",
+    "PageStore::builder",
     "PageStore::close",
+    "PageStore::left",
     "PageStore::shutdown",
     "PageStore::replace_ssd",
     "PageStore::validate",
