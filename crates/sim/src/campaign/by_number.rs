@@ -167,18 +167,12 @@ impl Worker {
             if full || self.model.lock().doing.by_number > 0 {
                 break;
             }
-            self.model.lock().doing.allocate += 1;
-            let allocated = store.allocate(page.space).await;
-            self.model.lock().doing.allocate -= 1;
-            match allocated {
-                Ok(guard) => {
-                    self.is_new(&guard)?;
-                    self.publish(guard);
-                }
-                Err(error) => {
-                    self.judge("allocate", None, &error)?;
-                    break;
-                }
+            // Any space may have to grow meanwhile, or be created.
+            if self.rng.random_ratio(1, 12) {
+                self.create_space().await?;
+            }
+            if !self.allocated().await? {
+                break;
             }
         }
         drop(parent);

@@ -144,7 +144,7 @@ impl<'a> Life<'a> {
             }
             if session == 0 && !self.faults.is_empty() {
                 self.after_faults(probe, &store).await?;
-                if self.passes() {
+                if self.passes(probe) {
                     // The store must work as if nothing had failed.
                     self.work(probe, &store, AFTER_FAULTS).await?;
                 }
@@ -288,8 +288,10 @@ impl<'a> Life<'a> {
     }
 
     /// Whether the store must recover from every fault of the life by itself.
-    fn passes(&self) -> bool {
-        !self.troubled && !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
+    fn passes(&self, probe: &Probe) -> bool {
+        // An exchange of the SSD that a fault prevents leaves the store refusing.
+        let exchanged = probe.model.lock().ssd_touched;
+        !self.troubled && !exchanged && !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
     }
 
     /// Checks that, once nothing fails, the pages that stayed dirty are written, or the store has reported
@@ -301,7 +303,7 @@ impl<'a> Life<'a> {
             Ok(()) => probe.model.lock().keep(promise),
             Err(error) => {
                 let ssd = store.stats().ssd;
-                if self.passes() || (ssd.refusing.is_none() && ssd.ssd_error.is_none()) {
+                if self.passes(probe) || (ssd.refusing.is_none() && ssd.ssd_error.is_none()) {
                     return Err(format!("the faults are over, but sync fails: {error}"));
                 }
             }

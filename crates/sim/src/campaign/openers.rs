@@ -28,7 +28,11 @@ enum Way {
 pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRng) -> Result<(), String> {
     for _ in 0..rng.random_range(1..=4) {
         tokio::time::sleep(Duration::from_micros(rng.random_range(1..200 * plan.ssd_us))).await;
-        let way = [Way::Same, Way::Force, Way::SsdAlone][rng.random_range(0..3)];
+        let mut way = [Way::Same, Way::Force, Way::SsdAlone][rng.random_range(0..3)];
+        if way == Way::SsdAlone && probe.model.lock().ssd_touched {
+            // The store may have given the SSD up.
+            way = Way::Same;
+        }
         let mut disks = probe.forbidden();
         let mut manifest = Arc::clone(&probe.manifest);
         if way != Way::Same {

@@ -233,7 +233,10 @@ impl Worker {
             }
             // While pages are lost, some cannot be read.
             Some(Err(_)) if self.errors_allowed || self.store.ssd().loss().is_some() => Ok(()),
-            Some(Err(error)) => Err(format!("backup: {error}")),
+            Some(Err(error)) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                Err(format!("backup: {error}: {}", cause.unwrap_or_default()))
+            }
             None => Ok(()),
         }
     }

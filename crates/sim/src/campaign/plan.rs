@@ -359,6 +359,9 @@ impl Plan {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x31c5_0b6e_77a1_942d);
         (self.lives, self.tasks) = (rng.random_range(2..=4), rng.random_range(1..=5));
         (self.ops, self.images) = ([60, 100, 160][rng.random_range(0..3)], 25);
+        if rng.random_ratio(1, 6) {
+            self.ring = 0;
+        }
     }
 
     /// Draws the hostility of the environment and extreme geometries, with a generator of its own as for the
@@ -566,7 +569,7 @@ impl Plan {
             builder = builder.online_costs([8, 1000][rng.random_range(0..2)]);
         }
         if some(rng) {
-            builder = builder.costs(Costs { hdd_write_ms: 1.0, ..Costs::default() });
+            builder = builder.costs(Costs { hdd_write_ms: 1.0, ..Costs::PAPER });
         }
         if some(rng) {
             builder = builder.ssd_write_budget([0, 100 << 20][rng.random_range(0..2)]);

@@ -9,7 +9,7 @@ use super::polls::up_to;
 use super::saves::Saves;
 use super::work::{Outcome, Worker};
 use super::world::look;
-use pagetier::{Drain, Error, PageStore, SsdLoss, SsdMode};
+use pagetier::{Drain, Error, Home, PageStore, SpaceHints, SsdLoss, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -177,16 +177,36 @@ impl Worker {
         }
     }
 
-    /// Some reads of one slot are wrong, though the medium is right.
+    /// Some reads of slots are wrong, though the medium is right; sometimes while a page whose copy is on the
+    /// SSD goes home.
     pub(super) async fn wrong_reads(&mut self) -> Outcome {
         let layout = self.plan.layout();
         if layout.slots == 0 {
             return Ok(());
         }
-        let slot = layout.slot_at(self.rng.random_range(0..layout.slots));
-        let flips = Fault::new(FaultEffect::BitFlip).on(IoOp::Read).within(slot..slot + 1);
-        self.probe.ssd.inject(flips.times(self.rng.random_range(1..=4)));
-        Ok(())
+        let flips = Fault::new(FaultEffect::BitFlip).on(IoOp::Read);
+        let times = self.rng.random_range(1..=4);
+        if self.rng.random_bool(0.3) {
+            let slot = layout.slot_at(self.rng.random_range(0..layout.slots));
+            self.probe.ssd.inject(flips.within(slot..slot + 1).times(times));
+            return Ok(());
+        }
+        let some: Vec<_> = (0..8).filter_map(|_| self.pick()).collect();
+        let Some(page) = some.into_iter().find(|page| self.store.home(*page) == Home::Ssd) else {
+            return Ok(());
+        };
+        match self.rng.random_range(0..3) {
+            0 => self.mode(SsdMode::WriteThrough).await?,
+            1 => {
+                let never = SpaceHints::new().never_to_ssd(true);
+                let set = self.store.spaces().set_hints(page.space, never);
+                set.or_else(|error| self.judge("set_hints", None, &error))?;
+            }
+            _ => {}
+        }
+        self.write_page(page, false).await?;
+        self.probe.ssd.inject(flips.within(layout.slot_at(0)..layout.end()).times(times));
+        self.sync().await
     }
 
     /// A flush of the SSD fails, now or soon; later the SSD is readmitted.

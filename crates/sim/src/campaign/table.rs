@@ -83,8 +83,10 @@ pub(super) const TABLE: &[Operation] = &[
     op("overwrite", (Write, 3), &["PageStore::overwrite"], |w| Box::pin(w.overwrite())),
     op("create far beyond the end", (Write, 1), &["PageStore::create"], |w| Box::pin(w.create_far()))
         .of("far"),
-    op("insert many under a guard", (Write, 2), &["PageStore::allocate"], |w| Box::pin(w.insert_many()))
-        .of("insert"),
+    op("insert many under a guard", (Write, 2), &["PageStore::allocate", "Spaces::create"], |w| {
+        Box::pin(w.insert_many())
+    })
+    .of("insert"),
     op("sync", (Sync, 20), &["PageStore::sync"], |w| Box::pin(w.sync())).usual(),
     op("flush", (Sync, 1), &["PageStore::flush"], |w| Box::pin(w.flush())),
     op(
