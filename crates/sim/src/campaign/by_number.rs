@@ -3,7 +3,7 @@
 
 use super::work::{Outcome, Worker};
 use pagetier::{Error, Loss, Lsn, PageId, SpaceHints, SpaceId};
-use pagetier_devio::Device;
+use pagetier_devio::{Device, DeviceErrorKind};
 use rand::Rng;
 use std::sync::Arc;
 
@@ -117,7 +117,8 @@ impl Worker {
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
             return Ok(());
         };
-        let no = [4_000_000_000, u32::MAX - 1, u32::MAX, 1 << 30][self.rng.random_range(0..4)];
+        // Beyond any gap that is allowed, beyond the HDD, or beyond all numbers.
+        let no = [1 << 30, 4_000_000_000, u32::MAX - 1, u32::MAX, 40_000][self.rng.random_range(0..5)];
         {
             let mut model = self.model.lock();
             if model.doing.allocate > 0 || model.doing.by_number > 0 || model.doing.far {
@@ -148,7 +149,9 @@ impl Worker {
             Err(error) if alone && self.probe.hdd.size() > size => {
                 Err(format!("the creation of page {no} failed, but the HDD has grown: {error}"))
             }
-            Err(_) => Ok(()),
+            Err(Error::PageGap { .. } | Error::SpaceFull { .. } | Error::NoSuchSpace { .. }) => Ok(()),
+            Err(Error::Device(error)) if error.kind == DeviceErrorKind::NoSpace => Ok(()),
+            Err(error) => self.judge("create", None, &error),
         }
     }
 

@@ -361,6 +361,15 @@ impl Model {
         covered.filter(|p| !spares || spared(p)).map(|p| p.lost(version, spares)).is_some()
     }
 
+    /// Records that the page reads as it did at the last good flush of the SSD again: as a version that a
+    /// `sync` covered, or a newer one.
+    pub(super) fn reverted(&mut self, page: PageId) {
+        if let Some(p) = self.page(page).filter(|p| !p.is_free()) {
+            p.uncertain = true;
+            p.discards += 1;
+        }
+    }
+
     /// Records that the embedder has dealt with the loss of `page`, which reads as `version`.
     pub(super) fn dealt_with(&mut self, page: PageId, version: Option<u32>) {
         let spares = self.loss_spares_synced && self.strict;

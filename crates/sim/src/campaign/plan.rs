@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// The largest HDD: far more than any scenario fills.
-const HDD_BYTES_MAX: u64 = 256 << 20;
+const HDD_BYTES_MAX: u64 = 96 << 20;
 
 /// One seed's scenario. [`Plan::from_seed`] draws it; [`Plan::set`] changes the fields that a shrunk replay
 /// overrides.
@@ -561,6 +561,7 @@ impl Plan {
             .group_width_per_min([0.1, 1.0, 60.0][rng.random_range(0..3)])
             .low_room([0, 256 << 20][rng.random_range(0..2)])
             .exhausted_after(Duration::from_secs([2, 10][rng.random_range(0..2)]))
+            .page_gap_max([70, 65_536][rng.random_range(0..2)])
             .on_recovery_progress(|_| ());
         if some(rng) {
             builder = builder.redo_span_max([40, 400][rng.random_range(0..2)]);

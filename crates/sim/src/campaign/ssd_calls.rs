@@ -7,9 +7,9 @@ use super::model::Model;
 use super::planned::Planned;
 use super::polls::up_to;
 use super::saves::Saves;
-use super::work::{Outcome, Worker};
+use super::work::{Outcome, Reads, Worker};
 use super::world::look;
-use pagetier::{Drain, Error, Home, PageStore, SpaceHints, SsdLoss, SsdMode};
+use pagetier::{Drain, Error, Home, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -25,17 +25,32 @@ pub(super) enum Act {
     Drain,
 }
 
+/// What a call reports.
+#[derive(Default)]
+pub(super) struct Outcomes {
+    pub(super) loss: Option<SsdLoss>,
+    /// Pages that read as they did at the last good flush again.
+    reverted: Vec<PageId>,
+}
+
 impl Act {
-    /// Performs the call; returns the loss that it reports, if any.
-    pub(super) async fn carry_out(self, store: &PageStore) -> Result<Option<SsdLoss>, Error> {
+    /// Performs the call.
+    pub(super) async fn carry_out(self, store: &PageStore) -> Result<Outcomes, Error> {
+        let nothing = Outcomes::default();
         match self {
-            Self::Abandon => store.ssd().abandon().await.map(Some),
-            Self::Readmit => store.ssd().readmit().await.map(|_| None),
-            Self::Off => store.ssd().set_mode(SsdMode::Off).await.map(|()| None),
-            Self::On(mode) => store.ssd().set_mode(mode).await.map(|()| None),
+            Self::Abandon => {
+                let loss = store.ssd().abandon().await?;
+                Ok(Outcomes { loss: Some(loss), ..nothing })
+            }
+            Self::Readmit => {
+                let report = store.ssd().readmit().await?;
+                Ok(Outcomes { reverted: report.reverted, ..nothing })
+            }
+            Self::Off => store.ssd().set_mode(SsdMode::Off).await.map(|()| nothing),
+            Self::On(mode) => store.ssd().set_mode(mode).await.map(|()| nothing),
             Self::Drain => {
                 let _ = store.ssd().drain(Drain::new()).await;
-                Ok(None)
+                Ok(nothing)
             }
         }
     }
@@ -65,6 +80,11 @@ impl SsdCalls {
 }
 
 impl Model {
+    /// Records what a call reports.
+    pub(super) fn ssd_call_reports(&mut self, outcomes: &Outcomes) {
+        outcomes.reverted.iter().for_each(|page| self.reverted(*page));
+    }
+
     /// Records that a call begins that may change whether the SSD is in use, and lose pages.
     fn ssd_call_begins(&mut self, act: Act) -> u32 {
         self.ssd_calls.running += 1;
@@ -110,7 +130,9 @@ impl Worker {
         if !self.plan.has("abandon-in-backup") && act != Act::Drain && self.model.lock().doing.backup > 0 {
             return Ok(());
         }
-        let dropped = self.plan.has("drop-future") && self.rng.random_bool(0.2);
+        // The report of a readmission names the pages that are older again: only its caller learns that.
+        let reverts = act == Act::Readmit && self.reads == Reads::NothingOlderThanSynced;
+        let dropped = self.plan.has("drop-future") && !reverts && self.rng.random_bool(0.2);
         let polls = if dropped { self.rng.random_range(1..8) } else { u32::MAX };
         self.probe.mark(match act {
             Act::Abandon => State::SsdGivenUp,
@@ -122,6 +144,9 @@ impl Worker {
         let done = up_to(polls, act.carry_out(&store)).await;
         if done.is_none() {
             self.probe.mark(State::SsdCallDropped);
+        }
+        if let Some(Ok(outcomes)) = &done {
+            self.model.lock().ssd_call_reports(outcomes);
         }
         let lost = store.ssd().loss().is_some();
         self.model.lock().ssd_call_ends(call, act, done.is_none(), lost);

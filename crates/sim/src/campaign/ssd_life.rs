@@ -438,7 +438,9 @@ impl World {
         let Reported { in_doubt, may_be_gone, .. } = self.reported;
         let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
         self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
-        if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
+        let done = done.unwrap_or_default();
+        self.model().ssd_call_reports(&done);
+        if let (Some(loss), true, 0, false) = (&done.loss, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
         if store.stats().ssd.refusing.is_none() && !self.corrupted {

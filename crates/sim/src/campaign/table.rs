@@ -233,6 +233,7 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::open",
     "Builder::open_read_only",
     "Builder::outqueue",
+    "Builder::page_gap_max",
     "Builder::pool_bytes",
     "Builder::pool_policy",
     "Builder::read_ahead",
