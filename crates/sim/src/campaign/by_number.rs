@@ -140,7 +140,8 @@ impl Worker {
         }
         match made {
             Ok(()) => Err(format!("page {no} was created")),
-            Err(_) if self.store.spaces().pages(SpaceId(space)).ok() > pages => {
+            // Beside other tasks the space may have grown for their pages.
+            Err(_) if alone && self.store.spaces().pages(SpaceId(space)).ok() > pages => {
                 Err(format!("the creation of page {no} failed, but the space has grown"))
             }
             Err(error) if alone && self.store.stats().room.unallocated_bytes < room => {
@@ -150,7 +151,7 @@ impl Worker {
                 Err(format!("the creation of page {no} failed, but the HDD has grown: {error}"))
             }
             Err(Error::PageGap { .. } | Error::SpaceFull { .. } | Error::NoSuchSpace { .. }) => Ok(()),
-            Err(Error::Device(error)) if error.kind == DeviceErrorKind::NoSpace => Ok(()),
+            Err(Error::Device(error)) if matches!(error.kind, DeviceErrorKind::NoSpace) => Ok(()),
             Err(error) => self.judge("create", None, &error),
         }
     }

@@ -66,6 +66,8 @@ pub(super) struct Life<'a> {
     pub(super) folder: Option<&'a Folder>,
     /// Whether its tasks make devices fail.
     pub(super) troubled: bool,
+    /// Whether the SSD, or the ring of a store without one, is lost before it begins.
+    pub(super) bereft: bool,
 }
 
 impl<'a> Life<'a> {
@@ -85,6 +87,7 @@ impl<'a> Life<'a> {
             intruded: false,
             folder: None,
             troubled: false,
+            bereft: false,
         }
     }
 
@@ -99,13 +102,17 @@ impl<'a> Life<'a> {
             }
             Start::Blank => blank_devices(self.plan, self.seed),
         };
+        let disks = if self.bereft { disks.bereft(self.seed) } else { disks };
         let disks = self.plan.with_latencies(disks);
-        let (manifest, model) = match self.start {
+        let (manifest, mut model) = match self.start {
             Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
             Start::Stranger(..) | Start::Blank => {
                 (MemoryManifest::default(), Model::starting_at(self.first_version))
             }
         };
+        if self.bereft {
+            model.bereft();
+        }
         let probe = Probe::new(self.plan, disks, manifest, model, self.seed);
         let ended = in_virtual_time(self.inside(&probe, totals));
         totals.drawn.add(&probe.take_drawn());
@@ -117,13 +124,21 @@ impl<'a> Life<'a> {
         let rng = &mut rng;
         match self.start {
             Start::Crash(moment, outcome) => {
-                probe.set(self.rate, Phase::Recovering, moment.depth + 1);
+                if !self.bereft {
+                    // A crash before a loss is recorded requires that it is accepted again.
+                    probe.set(self.rate, Phase::Recovering, moment.depth + 1);
+                }
                 probe.follow(outcome);
             }
             Start::Stranger(..) => probe.overwrite_by_force(),
             Start::Blank => {}
         }
+        if self.bereft {
+            probe.mark(State::SsdLossAccepted);
+            probe.accept_loss(true);
+        }
         let mut store = self.opened(probe, rng, totals).await?;
+        probe.accept_loss(false);
         match self.start {
             Start::Crash(moment, outcome) => {
                 let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };

@@ -98,7 +98,9 @@ impl PageModel {
     /// Records that the report of a loss lists it: it reads as `version`, or not at all. `spared`: not older
     /// than its floor.
     fn lost(&mut self, version: Option<u32>, spared: bool) {
-        if !self.is_free() {
+        // A dropped call may have made a free page exist, and the loss shows its home.
+        let loose = self.existence == Existence::Loose && version.is_some_and(|version| version > 0);
+        if !self.is_free() || loose {
             self.existence = Existence::There;
         }
         self.bare();
@@ -361,6 +363,11 @@ impl Model {
         covered.filter(|p| !spares || spared(p)).map(|p| p.lost(version, spares)).is_some()
     }
 
+    /// Records that everything but the HDD is lost before the next opening.
+    pub(super) fn bereft(&mut self) {
+        (self.lost_to, self.loss_spares_synced, self.ssd_touched) = (u32::MAX, false, true);
+    }
+
     /// Records that the page reads as it did at the last good flush of the SSD again: as a version that a
     /// `sync` covered, or a newer one.
     pub(super) fn reverted(&mut self, page: PageId) {
@@ -390,6 +397,11 @@ impl Model {
     pub(super) fn live_names(&self) -> Vec<(u32, String)> {
         let live = self.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live);
         live.map(|(id, s)| (*id, s.name.clone())).collect()
+    }
+
+    /// Whether a page's only copy was lost, so that it cannot be read.
+    pub(super) fn any_gone(&self) -> bool {
+        self.spaces.values().flat_map(|s| s.pages.values()).any(|p| p.gone)
     }
 
     /// Whether a space is being dropped.

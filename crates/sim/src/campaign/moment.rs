@@ -51,6 +51,13 @@ pub(super) struct SharedDisks {
 }
 
 impl Disks {
+    /// The devices once those other than the HDD were lost and replaced by blank ones.
+    pub(super) fn bereft(self, seed: u64) -> Self {
+        let Self { hdd, power, .. } = self;
+        let [ssd, ring] = ["ssd", "ring"].map(|name| SimDevice::new(name, 0, seed, &power));
+        Self { hdd, ssd, ring, power }
+    }
+
     /// The devices: HDD, SSD, ring.
     pub(super) fn each(self) -> [SimDevice; 3] {
         [self.hdd, self.ssd, self.ring]

@@ -233,6 +233,7 @@ impl Worker {
             }
             // While pages are lost, some cannot be read.
             Some(Err(_)) if self.errors_allowed || self.store.ssd().loss().is_some() => Ok(()),
+            Some(Err(_)) if self.model.lock().any_gone() => Ok(()),
             Some(Err(error)) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 Err(format!("backup: {error}: {}", cause.unwrap_or_default()))

@@ -97,6 +97,8 @@ struct Inside {
     violation: Option<String>,
     /// Whether the next openings overwrite what another store left.
     force: bool,
+    /// Whether the next openings accept the loss of the SSD.
+    accepts_loss: bool,
     drawn: Drawn,
 }
 
@@ -145,6 +147,7 @@ impl Probe {
             failing_saves: None,
             violation: None,
             force: false,
+            accepts_loss: false,
             drawn: Drawn::default(),
         };
         let log = (plan.gate_us > 0).then(|| Log::new(plan.gate_us.into(), model.log_durable, seed));
@@ -182,7 +185,10 @@ impl Probe {
     /// The options for an opening that may not get the store; [`Probe::hold`] records the one that does.
     pub(super) fn leased(self: &Arc<Self>, plan: &Plan, lease: &Arc<Lease>) -> Builder {
         let builder = plan.builder_on(self.devices(lease), &self.manifest);
-        let builder = builder.force(self.inside.lock().force);
+        let builder = {
+            let inside = self.inside.lock();
+            builder.force(inside.force).accept_ssd_loss(inside.accepts_loss)
+        };
         match &self.log {
             Some(log) => builder.log_gate(Arc::clone(log) as Arc<dyn LogGate>),
             None => builder,
@@ -238,6 +244,11 @@ impl Probe {
     /// Returns the counts of the operations drawn so far.
     pub(super) fn take_drawn(&self) -> Drawn {
         std::mem::take(&mut self.inside.lock().drawn)
+    }
+
+    /// Makes later openings accept the loss of the SSD, or not.
+    pub(super) fn accept_loss(&self, yes: bool) {
+        self.inside.lock().accepts_loss = yes;
     }
 
     /// Clears the plan of faults.

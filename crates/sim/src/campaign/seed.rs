@@ -125,8 +125,11 @@ impl Run<'_> {
             faults
         };
         let troubled = plan.is_whole() && plan.has("trouble") && apart.random_bool(0.3);
+        let lost = matches!(start, Start::Crash(..)) && plan.is_whole() && plan.has("ssd");
+        let bereft = lost && apart.random_bool(0.12);
         let one = Life {
             faults,
+            bereft,
             reopenings,
             records_fail,
             intruded: apart.random_bool(plan.share("openers", 0.1)),

@@ -70,6 +70,8 @@ pub(super) struct SsdCalls {
     /// The last call when one was dropped.
     background: Option<u32>,
     acknowledging: bool,
+    /// A call failed: what it would have recorded may show after a crash.
+    in_doubt: bool,
 }
 
 impl SsdCalls {
@@ -111,6 +113,7 @@ impl Model {
 
     /// Records that no call adds to the loss any more; `lost`: one is reported.
     pub(super) fn settle_loss(&mut self, lost: bool) {
+        let lost = lost || self.ssd_calls.in_doubt;
         self.lost_to = if lost { self.lost_to.min(self.last_version) } else { 0 };
         self.loss_spares_synced |= !lost;
     }
@@ -145,8 +148,10 @@ impl Worker {
         if done.is_none() {
             self.probe.mark(State::SsdCallDropped);
         }
-        if let Some(Ok(outcomes)) = &done {
-            self.model.lock().ssd_call_reports(outcomes);
+        match &done {
+            Some(Ok(outcomes)) => self.model.lock().ssd_call_reports(outcomes),
+            Some(Err(_)) => self.model.lock().ssd_calls.in_doubt = true,
+            None => {}
         }
         let lost = store.ssd().loss().is_some();
         self.model.lock().ssd_call_ends(call, act, done.is_none(), lost);
@@ -159,7 +164,7 @@ impl Worker {
         {
             let mut model = self.model.lock();
             let calls = &mut model.ssd_calls;
-            if calls.are_running() || calls.acknowledging {
+            if calls.are_running() || calls.acknowledging || calls.in_doubt {
                 return Ok(());
             }
             calls.acknowledging = true;
@@ -279,6 +284,12 @@ impl Worker {
         let mut fault = Fault::new(effect).times(times);
         // A failed flush is another operation.
         fault.op = op.filter(|op| *op != IoOp::Flush || matches!(effect, FaultEffect::Slow(_)));
+        if self.rng.random_ratio(1, 6) {
+            // A hole is not punched, or only seems to be.
+            let effect = [FaultEffect::Eio, FaultEffect::Lost, slow][self.rng.random_range(0..3)];
+            let fault = Fault::new(effect).on(IoOp::Discard).times(1);
+            Planned::device(false, "hole not punched", fault).inject_now(&self.probe);
+        }
         Planned::device(ssd, "at work", fault).inject_now(&self.probe);
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::ssd_calls::Act;
 use super::totals::Totals;
 use super::work::{Terms, Worker};
 use super::world::{Checked, check_spaces, in_virtual_time, is_busy, look, read};
-use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode};
+use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode, SsdState};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -376,6 +376,8 @@ impl World {
             self.compare(store)?;
         }
         let alone = !self.background;
+        // An SSD that has not failed is not verified.
+        let verified = store.ssd().state() != SsdState::Active;
         // These run one at a time: once such a call has ended, so have all earlier ones.
         let waits = match act {
             Act::Abandon | Act::Readmit => true,
@@ -425,7 +427,7 @@ impl World {
             return Ok(());
         };
         self.background &= !waits;
-        if act == Act::Readmit && done.is_ok() && !self.background {
+        if act == Act::Readmit && done.is_ok() && verified && !self.background {
             self.corrupted = false;
         }
         if self.background {
@@ -497,7 +499,6 @@ impl World {
                     ..Reported::default()
                 };
                 self.states.add(State::LossAcknowledged);
-                self.model().settle_loss(false);
                 Ok(())
             }
             _ if now != reported => {

@@ -382,7 +382,7 @@ impl Mix {
             set(Dropped, some([0, 100, 300, 1000]));
             set(Space, some([0, 0, 60, 400]));
             set(Free, if frees { some([0, 300, 1000, 2500]) } else { 0 });
-            set(Ssd, if plan.slots > 0 && plan.has("ssd") { some([0, 20, 80, 250]) } else { 0 });
+            set(Ssd, if plan.has("ssd") { some([0, 20, 80, 250]) } else { 0 });
             set(Operate, if plan.has("operate") { some([0, 40, 100, 400]) } else { 0 });
             set(Trouble, if troubled { some([0, 30, 100, 300]) } else { 0 });
             set(Records, some([0, 0, 0, 100]));

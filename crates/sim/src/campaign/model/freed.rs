@@ -124,19 +124,22 @@ impl PageModel {
         let known = |version: &u32| all.iter().any(|versions| versions.contains(version));
         let uncertain = |p: &Self| p.uncertain || p.gone;
         // Discarded or lost meanwhile, or uncertain at the beginning or end: any version may show.
-        let bared = listed
-            || uncertain(self)
-            || before.is_some_and(|p| uncertain(p) || p.published == 0 || p.bares != self.bares);
+        let bared =
+            listed || uncertain(self) || before.is_some_and(|p| uncertain(p) || p.bares != self.bares);
         // Freed meanwhile, or at the beginning or end: it may be absent, but is not in an older version.
         let there = before.filter(|p| !p.is_free() && p.existence != Existence::Leaving);
         let freed = there.is_none_or(|p| p.discards != self.discards)
             || self.is_free()
             || self.existence == Existence::Leaving;
         match (copied, before) {
-            (None | Some(0), _) => bared || freed,
+            (None | Some(0), _) => bared || freed || before.is_none_or(|p| p.published == 0),
             // An earlier life has ended.
-            (Some(version), Some(before)) if before.is_absent() => version > last && known(&version),
-            (Some(version), Some(before)) if !bared => version >= before.published && known(&version),
+            (Some(version), Some(before)) if !bared && before.is_absent() => {
+                version > last && known(&version)
+            }
+            (Some(version), Some(before)) if !bared && before.published > 0 => {
+                version >= before.published && known(&version)
+            }
             (Some(version), _) => known(&version),
         }
     }
