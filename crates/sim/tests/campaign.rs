@@ -126,7 +126,10 @@ fn failing_operations_lose_nothing() {
 fn a_seed_repeats_itself() {
     let run = || {
         let mut totals = Totals::default();
-        expect_none(run_seed(&small(3), &GO, &mut totals));
+        // What writes files does so in threads, whose steps may fall into another order.
+        let mut plan = small(3);
+        plan.set("without=operate").unwrap();
+        expect_none(run_seed(&plan, &GO, &mut totals));
         let states: Vec<u64> = totals.coverage.rows().map(|(_, count)| count).collect();
         (totals.crashes, totals.pages_checked, states)
     };

@@ -169,7 +169,7 @@ impl Worker {
         let store = Arc::clone(&self.store);
         let _ = (store.stats().summary(), store.stats().to_string(), store.frames(), store.recovery());
         let _ = (store.ssd().state(), store.ssd().mode(), store.ssd().events().try_next());
-        let _ = (store.policies().ssd(), store.policies().groups(), store.pool_policy());
+        let _ = (store.policies().ssd(), store.policies().groups(), store.pool_policy(), store.hot_set(5));
         let (min, _) = (store.min_recovery_lsn(), store.ssd().oldest_lsn());
         if min.is_some_and(|min| min.0 > u64::from(self.model.lock().last_version)) {
             return Err(format!("the oldest change in memory has LSN {min:?}, which was not issued yet"));
