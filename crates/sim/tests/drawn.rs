@@ -1,6 +1,6 @@
-//! The campaign draws the whole public interface: every method of the store and of its parts, and every option,
-//! stands in its table of operations or in the list below, with a reason. A new one fails this test until it
-//! is drawn.
+//! The campaign draws the whole public interface: every method of the store and of its parts, and every
+//! option, stands in its table of operations or in the list below, with a reason. A new one fails this test
+//! until it is drawn.
 
 use pagetier_sim::campaign::drawn;
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Further ways to reach pages: by number, through owned guards, only in memory, far beyond a space's end, and
-//! under other guards.
+//! Further ways to reach pages: by number, through owned guards, only in memory, far beyond a space's end,
+//! and under other guards.
 
 use super::work::{Outcome, Worker};
 use pagetier::{Error, Loss, Lsn, PageId, SpaceHints, SpaceId};
