@@ -1,6 +1,6 @@
 //! The operator's calls on a store in use: resizes the pool, switches policies, sets costs and a write
-//! budget, takes backups, scrubs, records, simulates other sizes. A restored backup must hold every page in a version
-//! no older than the backup's beginning, and no page that was free throughout the backup.
+//! budget, takes backups, scrubs, records, simulates other sizes. A restored backup must hold every page in a
+//! version no older than the backup's beginning, and no page that was free throughout the backup.
 
 use super::coverage::State;
 use super::model::{Doing, Model};
