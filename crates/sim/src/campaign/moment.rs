@@ -4,8 +4,9 @@ use super::coverage::{State, States};
 use super::model::Model;
 use super::plan::Plan;
 use pagetier::MemoryManifest;
-use pagetier_devio::{SimDevice, SimMoment, SimPower};
+use pagetier_devio::{SharedDevice, SimDevice, SimMoment, SimPower};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The range of both copies of a superblock, on either device.
 pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
@@ -21,6 +22,7 @@ const REFUSALS_MAX: u64 = 50_000;
 pub(super) struct Moment {
     pub(super) hdd: SimMoment,
     pub(super) ssd: SimMoment,
+    pub(super) ring: SimMoment,
     pub(super) manifest: MemoryManifest,
     pub(super) model: Model,
     pub(super) states: States,
@@ -30,6 +32,41 @@ pub(super) struct Moment {
     pub(super) depth: u32,
     /// The last of them left the power on: volatile writes of an earlier life may still exist.
     pub(super) killed: bool,
+}
+
+/// The devices of a store. The ring is on `ssd` as long as that is in use, or if the store never had an SSD.
+pub(super) struct Disks {
+    pub(super) hdd: SimDevice,
+    pub(super) ssd: SimDevice,
+    pub(super) ring: SimDevice,
+    pub(super) power: SimPower,
+}
+
+/// The same, as an opening receives them.
+#[derive(Clone)]
+pub(super) struct SharedDisks {
+    pub(super) hdd: SharedDevice,
+    pub(super) ssd: SharedDevice,
+    pub(super) ring: SharedDevice,
+}
+
+impl Disks {
+    /// The devices once those other than the HDD were lost and replaced by blank ones.
+    pub(super) fn bereft(self, seed: u64) -> Self {
+        let Self { hdd, power, .. } = self;
+        let [ssd, ring] = ["ssd", "ring"].map(|name| SimDevice::new(name, 0, seed, &power));
+        Self { hdd, ssd, ring, power }
+    }
+
+    /// The devices: HDD, SSD, ring.
+    pub(super) fn each(self) -> [SimDevice; 3] {
+        [self.hdd, self.ssd, self.ring]
+    }
+
+    pub(super) fn shared(self) -> SharedDisks {
+        let Self { hdd, ssd, ring, .. } = self;
+        SharedDisks { hdd: Arc::new(hdd), ssd: Arc::new(ssd), ring: Arc::new(ring) }
+    }
 }
 
 /// A power supply that stops a caller which retries forever.
@@ -68,7 +105,7 @@ pub(super) struct Crash<'a> {
 
 impl Crash<'_> {
     /// The devices after the crash.
-    pub(super) fn devices(&self) -> (SimDevice, SimDevice, SimPower) {
+    pub(super) fn devices(&self) -> Disks {
         self.moment.crashed(self.outcome)
     }
 
@@ -88,21 +125,26 @@ impl Crash<'_> {
 
 impl Moment {
     /// The devices after a crash at this moment.
-    pub(super) fn crashed(&self, outcome: Outcome) -> (SimDevice, SimDevice, SimPower) {
+    pub(super) fn crashed(&self, outcome: Outcome) -> Disks {
         let power = bounded_power();
-        let (hdd, ssd) = match outcome {
-            Outcome::Cut(seed) => {
-                (self.hdd.after_power_cut(seed, &power), self.ssd.after_power_cut(seed ^ 0x55, &power))
-            }
-            Outcome::Killed(seed) => {
-                (self.hdd.after_kill(seed, &power), self.ssd.after_kill(seed ^ 0x55, &power))
-            }
+        let (hdd, ssd, ring) = match outcome {
+            Outcome::Cut(seed) => (
+                self.hdd.after_power_cut(seed, &power),
+                self.ssd.after_power_cut(seed ^ 0x55, &power),
+                self.ring.after_power_cut(seed ^ 0xaa, &power),
+            ),
+            Outcome::Killed(seed) => (
+                self.hdd.after_kill(seed, &power),
+                self.ssd.after_kill(seed ^ 0x55, &power),
+                self.ring.after_kill(seed ^ 0xaa, &power),
+            ),
             Outcome::Landed(bits) => {
                 let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
                 let first = self.ssd.unflushed();
-                (self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power), ssd)
+                let hdd = self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power);
+                (hdd, ssd, self.ring.fork(3, &power))
             }
         };
-        (hdd, ssd, power)
+        Disks { hdd, ssd, ring, power }
     }
 }
