@@ -209,6 +209,7 @@ impl Shared {
     /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
+        self.list_unlisted(&mut meta).await?;
         let epoch = meta.manifest.epoch;
         let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
         self.tier.mark(marks).await?;
