@@ -158,9 +158,9 @@ impl Shared {
         self.end_drop(space).await
     }
 
-    /// Removes the pages of a space that is marked as to be dropped from memory and the SSD. The manifest's mutex
-    /// is free meanwhile: a task that holds a guard of these pages may need it before it drops the guard, to
-    /// allocate in another space, to sync, to shut the store down (I37).
+    /// Removes the pages of a space that is marked as to be dropped from memory and the SSD. The manifest's
+    /// mutex is free meanwhile: a task that holds a guard of these pages may need it before it drops the
+    /// guard, to allocate in another space, to sync, to shut the store down (I37).
     async fn left_by_pages(&self, space: SpaceId) -> Result<(), Error> {
         // A page whose number was taken before would enter memory behind the search.
         self.volume.arriving.ended_in(space).await;
