@@ -169,9 +169,12 @@ impl Shared {
         let doublewrite = self.tier.has_ring();
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
-        let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
-        let ring = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-        self.exchange(ring, None, lost, &mut meta).await
+        let exchange = async {
+            let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
+            let ring = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ring, None, lost, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await
     }
 
     /// Exchanges the cache device in use for a new, blank SSD.
@@ -184,9 +187,12 @@ impl Shared {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
-        let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
-        let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-        self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
+        let exchange = async {
+            let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
+            let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ssd, Some(id), None, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await.map(drop)
     }
 
     /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
