@@ -1,9 +1,10 @@
 //! Failing devices: faults in the random lives, and the failure of the n-th operation of each device, for
 //! every n.
 
+use super::disks::{Disks, SharedDisks};
 use super::hazard::Hazard;
 use super::life::{Life, Start};
-use super::moment::{Crash, Disks, Moment, Outcome, SharedDisks};
+use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
 use super::planned::Planned;
 use super::probe::Rate;

@@ -2,10 +2,12 @@
 //! dropped and opened again, and ends.
 
 use super::coverage::State;
+use super::desk::Backups;
+use super::disks::Disks;
 use super::model::{Model, Promise};
-use super::moment::{Crash, Disks, Moment, Outcome, bounded_power};
+use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::openers;
-use super::operator::{self, Backups, Folder};
+use super::operator::{self, Folder};
 use super::plan::{PAGE_BYTES, Plan};
 use super::planned::{self, Planned, When};
 use super::polls::up_to;

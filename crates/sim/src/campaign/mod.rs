@@ -10,7 +10,8 @@
 //! | `plan` | geometry and work of a seed |
 //! | `content`, `model` | the pages' contents, and the versions that the contract allows |
 //! | `table` | every operation, and how often a life draws each |
-//! | `work`, `life` | the tasks that use a store, and their ways to read and write |
+//! | `work`, `drive`, `life` | the tasks that use a store, and their ways to read and write |
+//! | `running`, `calls`, `desk`, `disks` | operations and calls in progress, a session's files, a store's devices |
 //! | `by_number` | pages by number, owned guards, what is in memory, inserts under a guard |
 //! | `ssd_calls` | the SSD given up, readmitted, switched, drained among other work; devices that fail |
 //! | `hazard`, `directed` | hazards that random work seldom meets, and the work directed at them |
@@ -37,9 +38,13 @@
 //! | `shrink` | reduction to a smaller failing scenario |
 
 mod by_number;
+mod calls;
 pub(crate) mod content;
 mod coverage;
+mod desk;
 mod directed;
+mod disks;
+mod drive;
 mod dropped;
 mod exhaustive;
 mod faults;
@@ -61,6 +66,7 @@ mod probe;
 mod read_only;
 mod records;
 mod rot;
+mod running;
 mod saves;
 mod seed;
 mod shrink;
@@ -78,8 +84,9 @@ pub use exhaustive::Base;
 pub use faults::FaultBase;
 pub use hazard::Hazard;
 pub use plan::{Plan, ssd_policy};
+pub use running::Drawn;
 pub use seed::run_seed;
 pub use shrink::shrink;
-pub use table::{Drawn, drawn};
+pub use table::drawn;
 pub use totals::Totals;
 pub use violation::Violation;

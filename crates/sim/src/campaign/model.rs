@@ -8,9 +8,9 @@
 
 mod freed;
 
+use super::calls::SsdCalls;
 use super::content::fill;
-use super::ssd_calls::SsdCalls;
-use super::table::Running;
+use super::running::Running;
 pub(super) use freed::Existence;
 use pagetier::{Lsn, OwnedPageMut, PageId, PageMut, SpaceId};
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! A moment of a store, and what a crash there leaves of its devices.
 
 use super::coverage::{State, States};
+use super::disks::Disks;
 use super::model::Model;
 use super::plan::Plan;
 use pagetier::MemoryManifest;
-use pagetier_devio::{SharedDevice, SimDevice, SimMoment, SimPower};
+use pagetier_devio::{SimMoment, SimPower};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The range of both copies of a superblock, on either device.
 pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
@@ -32,41 +32,6 @@ pub(super) struct Moment {
     pub(super) depth: u32,
     /// The last of them left the power on: volatile writes of an earlier life may still exist.
     pub(super) killed: bool,
-}
-
-/// The devices of a store. The ring is on `ssd` as long as that is in use, or if the store never had an SSD.
-pub(super) struct Disks {
-    pub(super) hdd: SimDevice,
-    pub(super) ssd: SimDevice,
-    pub(super) ring: SimDevice,
-    pub(super) power: SimPower,
-}
-
-/// The same, as an opening receives them.
-#[derive(Clone)]
-pub(super) struct SharedDisks {
-    pub(super) hdd: SharedDevice,
-    pub(super) ssd: SharedDevice,
-    pub(super) ring: SharedDevice,
-}
-
-impl Disks {
-    /// The devices once those other than the HDD were lost and replaced by blank ones.
-    pub(super) fn bereft(self, seed: u64) -> Self {
-        let Self { hdd, power, .. } = self;
-        let [ssd, ring] = ["ssd", "ring"].map(|name| SimDevice::new(name, 0, seed, &power));
-        Self { hdd, ssd, ring, power }
-    }
-
-    /// The devices: HDD, SSD, ring.
-    pub(super) fn each(self) -> [SimDevice; 3] {
-        [self.hdd, self.ssd, self.ring]
-    }
-
-    pub(super) fn shared(self) -> SharedDisks {
-        let Self { hdd, ssd, ring, .. } = self;
-        SharedDisks { hdd: Arc::new(hdd), ssd: Arc::new(ssd), ring: Arc::new(ring) }
-    }
 }
 
 /// A power supply that stops a caller which retries forever.

@@ -3,6 +3,7 @@
 //! version no older than the backup's beginning, and no page that was free throughout the backup.
 
 use super::coverage::State;
+use super::desk::{Backups, Desk, Taken};
 use super::model::{Doing, Model};
 use super::moment::bounded_power;
 use super::plan::Plan;
@@ -14,7 +15,6 @@ use pagetier::{
     BackupOptions, Costs, Error, PageId, PageStore, ScrubOptions, SpaceId, SsdLoss, WhatIfOptions,
 };
 use pagetier_devio::{SharedDevice, SimDevice};
-use parking_lot::Mutex;
 use rand::Rng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,28 +54,6 @@ impl Folder {
     fn next_restored(&self) -> PathBuf {
         self.dir.path().join(format!("restored-{}", self.restored.fetch_add(1, Ordering::Relaxed)))
     }
-}
-
-/// A backup, and the model at its beginning and at its end.
-#[derive(Debug)]
-pub(super) struct Taken {
-    number: u32,
-    full: bool,
-    before: Model,
-    after: Model,
-    /// The losses reported at its beginning and at its end.
-    losses: [Option<SsdLoss>; 2],
-}
-
-/// The backups of a session.
-pub(super) type Backups = Arc<Mutex<Vec<Taken>>>;
-
-/// Where the files of a session go.
-#[derive(Clone, Debug)]
-pub(super) struct Desk {
-    pub(super) dir: PathBuf,
-    /// Where to list the backups; `None`: none are taken.
-    pub(super) backups: Option<Backups>,
 }
 
 impl Worker {

@@ -1,7 +1,8 @@
 //! Devices with a past: older copies of the store's own, or truncated, blank, random, or another program's.
 //! The store must refuse them, and a new store must not overwrite foreign data.
 
-use super::moment::{Disks, Moment, SharedDisks, bounded_power};
+use super::disks::{Disks, SharedDisks};
+use super::moment::{Moment, bounded_power};
 use super::plan::Plan;
 use super::rot::refusal;
 use super::totals::Totals;

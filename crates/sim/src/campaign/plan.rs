@@ -1,8 +1,8 @@
 //! The scenario of a seed: the store's geometry and the work on it, drawn from the seed. A replay can
 //! override each part.
 
+use super::disks::{Disks, SharedDisks};
 use super::hazard::Hazard;
-use super::moment::{Disks, SharedDisks};
 use clap::ValueEnum;
 use pagetier::{Builder, Costs, MemoryManifest, Mutation, PageSize, PageStore, SsdMode};
 use pagetier_devio::FlushFailure;

@@ -5,13 +5,14 @@
 //! the manifest, and the versions that the contract allows. Nothing here changes the store's behaviour.
 
 use super::coverage::{State, States};
+use super::disks::{Disks, SharedDisks};
 use super::gate::Log;
 use super::model::Model;
-use super::moment::{Disks, Moment, Outcome, SUPERBLOCKS, SharedDisks};
+use super::moment::{Moment, Outcome, SUPERBLOCKS};
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
+use super::running::{Drawn, Running};
 use super::saves::Saves;
-use super::table::{Drawn, Running};
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,

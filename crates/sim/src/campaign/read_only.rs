@@ -14,7 +14,7 @@ pub(super) fn examine(crash: Crash<'_>, totals: &mut Totals) -> Result<(), Strin
     let Some(recorded) = manifest.to_bytes() else { return Ok(()) };
     let [hdd, ssd, ring] = crash.devices().each().map(Arc::new);
     let before = [&hdd, &ssd, &ring].map(|device| device.snapshot());
-    let disks = super::moment::SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
+    let disks = super::disks::SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
     let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
     let mut checked = in_virtual_time(async {
         let inspected = plan.builder_on(disks.clone(), &manifest).inspect().await;

@@ -2,8 +2,9 @@
 //! continues, retries, is closed, killed, opened again.
 
 use super::coverage::State;
+use super::disks::{Disks, SharedDisks};
 use super::life::{Life, Start};
-use super::moment::{Crash, Disks, Moment, Outcome, SharedDisks};
+use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
 use super::planned::{Planned, When, superblock};
 use super::probe::Rate;

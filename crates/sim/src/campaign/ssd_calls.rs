@@ -61,26 +61,6 @@ impl Act {
     }
 }
 
-/// The calls that may add to a loss, and those that were dropped and may still run.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SsdCalls {
-    running: u32,
-    /// The number of the last call.
-    last: u32,
-    /// The last call when one was dropped.
-    background: Option<u32>,
-    acknowledging: bool,
-    /// A call failed: what it would have recorded may show after a crash.
-    in_doubt: bool,
-}
-
-impl SsdCalls {
-    /// Whether a call is running, perhaps without its caller.
-    pub(super) const fn are_running(&self) -> bool {
-        self.running > 0 || self.background.is_some()
-    }
-}
-
 impl Model {
     /// Records what a call reports.
     pub(super) fn ssd_call_reports(&mut self, outcomes: &Outcomes) {

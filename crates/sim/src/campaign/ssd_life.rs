@@ -5,9 +5,10 @@
 
 use super::content::version_in;
 use super::coverage::{State, States};
+use super::disks::Disks;
 use super::hazard::Hazard;
 use super::model::{Model, PageModel};
-use super::moment::{Crash, Disks, bounded_power};
+use super::moment::{Crash, bounded_power};
 use super::plan::Plan;
 use super::planned::Planned;
 use super::polls::up_to;

@@ -3,12 +3,12 @@
 
 use super::hazard::Hazard;
 use super::plan::Plan;
+use super::running::{Drawn, OPERATIONS_MAX};
 use super::ssd_calls::Act;
 use super::work::{Outcome, Worker};
 use pagetier::SsdMode;
 use rand::Rng;
 use rand::rngs::SmallRng;
-use serde::Serialize;
 use std::pin::Pin;
 
 /// A part of the table. A mix weights groups; within a group each operation has its own share.
@@ -260,77 +260,15 @@ pub fn drawn() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|operation| operation.calls).chain(EXAMINATIONS).copied()
 }
 
-/// The number of the operations that the report can count.
-pub(super) const OPERATIONS_MAX: usize = 80;
-
 const _: () = assert!(TABLE.len() <= OPERATIONS_MAX);
 
-/// The operations in progress, by number.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Running([u8; OPERATIONS_MAX]);
-
-impl Default for Running {
-    fn default() -> Self {
-        Self([0; OPERATIONS_MAX])
-    }
-}
-
-impl Running {
-    pub(super) fn begin(&mut self, at: usize) {
-        self.0[at] = self.0[at].saturating_add(1);
-    }
-
-    pub(super) fn end(&mut self, at: usize) {
-        self.0[at] = self.0[at].saturating_sub(1);
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, _)| at)
-    }
-}
-
-/// How often each operation was drawn, in how many crashes it was in progress, and how often it began while
-/// another was.
-#[derive(Clone, Debug, Serialize)]
-pub struct Drawn {
-    drawn: Vec<u64>,
-    crashed: Vec<u64>,
-    pairs: Vec<u64>,
-}
-
-impl Default for Drawn {
-    fn default() -> Self {
-        let n = TABLE.len();
-        Self { drawn: vec![0; n], crashed: vec![0; n], pairs: vec![0; n * n] }
-    }
-}
-
 impl Drawn {
-    pub(super) fn begins(&mut self, at: usize, others: &Running) {
-        self.drawn[at] += 1;
-        others.all().for_each(|other| self.pairs[other * TABLE.len() + at] += 1);
-    }
-
-    pub(super) fn crash(&mut self, running: &Running) {
-        running.all().for_each(|at| self.crashed[at] += 1);
-    }
-
-    pub(super) fn add(&mut self, other: &Self) {
-        let parts = [
-            (&mut self.drawn, &other.drawn),
-            (&mut self.crashed, &other.crashed),
-            (&mut self.pairs, &other.pairs),
-        ];
-        for (counts, more) in parts {
-            counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
-        }
-    }
-
     /// Each operation's name, how often it was drawn, the crashes during it, and the number of operations
     /// that overlapped with it.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, u64, usize)> {
         let n = TABLE.len();
-        let met = move |a: usize, b: usize| self.pairs[a * n + b] + self.pairs[b * n + a] > 0;
+        let of = |a: usize, b: usize| self.pairs[a * OPERATIONS_MAX + b];
+        let met = move |a: usize, b: usize| of(a, b) + of(b, a) > 0;
         (0..n).map(move |at| {
             let others = (0..n).filter(|other| met(at, *other)).count();
             (TABLE[at].name, self.drawn[at], self.crashed[at], others)
@@ -342,7 +280,8 @@ impl Drawn {
     pub fn overlaps(&self) -> (usize, usize) {
         let n = TABLE.len();
         let pairs = || (0..n).flat_map(move |a| (a..n).map(move |b| (a, b)));
-        let met = |(a, b): &(usize, usize)| self.pairs[a * n + b] + self.pairs[b * n + a] > 0;
+        let of = |a: usize, b: usize| self.pairs[a * OPERATIONS_MAX + b];
+        let met = |(a, b): &(usize, usize)| of(*a, *b) + of(*b, *a) > 0;
         (pairs().filter(met).count(), pairs().count())
     }
 }

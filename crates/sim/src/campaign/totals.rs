@@ -1,7 +1,7 @@
 //! The counters of a campaign.
 
 use super::coverage::Coverage;
-use super::table::Drawn;
+use super::running::Drawn;
 use super::world::Checked;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -3,10 +3,11 @@
 //! load, where a crash at any moment must leave the SSD that the manifest names.
 
 use super::coverage::State;
+use super::disks::Disks;
 use super::hazard::Hazard;
 use super::life::{Life, Start};
 use super::model::Model;
-use super::moment::{Crash, Disks, Moment, Outcome, bounded_power};
+use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::operator::Folder;
 use super::plan::Plan;
 use super::polls::up_to;

@@ -1,11 +1,10 @@
 //! The operations of a life's tasks on the store, and their checks.
 
 use super::content::version_in;
+use super::desk::Desk;
 use super::model::{Model, Promise};
-use super::operator::Desk;
 use super::plan::Plan;
 use super::probe::Probe;
-use super::table::{Mix, TABLE};
 use super::world::is_torn_discard;
 use pagetier::{Error, Lsn, PageId, PageMut, PageStore, SpaceId};
 use parking_lot::Mutex;
@@ -42,7 +41,8 @@ pub(super) struct Worker {
     pub(super) reads: Reads,
     /// Frees pages, too.
     pub(super) frees: bool,
-    pub(super) mix: Mix,
+    /// Makes devices fail.
+    pub(super) troubled: bool,
     pub(super) pattern: AccessPattern,
     /// Where backups and other files go, if it makes any.
     pub(super) desk: Option<Desk>,
@@ -95,73 +95,16 @@ impl Drop for Use {
 
 pub(super) type Outcome = Result<(), String>;
 
-/// An operation in progress, for the report.
-struct Begun<'a> {
-    model: &'a Mutex<Model>,
-    at: usize,
-}
-
-impl Drop for Begun<'_> {
-    fn drop(&mut self) {
-        self.model.lock().doing.running.end(self.at);
-    }
-}
-
 impl Worker {
     pub(super) fn new(
         (store, probe, plan): (&Arc<PageStore>, &Arc<Probe>, &Arc<Plan>),
-        mut rng: SmallRng,
+        rng: SmallRng,
         Terms { errors_allowed, reads, frees, troubled, desk }: Terms,
     ) -> Self {
-        let mix = Mix::of(plan, frees, troubled, &mut rng);
         let (store, plan) = (Arc::clone(store), Arc::clone(plan));
         let (probe, model) = (Arc::clone(probe), Arc::clone(&probe.model));
         let pattern = AccessPattern::Uniform;
-        Self { store, probe, model, plan, rng, errors_allowed, reads, frees, mix, pattern, desk }
-    }
-
-    /// Does `ops` operations.
-    pub(super) async fn run(mut self, ops: u32) -> Outcome {
-        if self.plan.hazard.has_work() {
-            return self.directed(ops).await;
-        }
-        self.pattern = self.any_pattern();
-        for _ in 0..ops {
-            if self.rng.random_ratio(1, 120) {
-                self.pattern = self.any_pattern();
-            }
-            if let AccessPattern::Wandering { at, .. } = &mut self.pattern
-                && self.rng.random_ratio(1, 25)
-            {
-                *at = self.rng.random_range(0..=self.plan.pages);
-            }
-            let drawn = self.mix.draw(&mut self.rng);
-            self.perform(drawn).await?;
-        }
-        Ok(())
-    }
-
-    fn any_pattern(&mut self) -> AccessPattern {
-        match self.rng.random_range(0..4) {
-            0 => AccessPattern::Uniform,
-            1 => AccessPattern::Skewed,
-            _ => AccessPattern::Wandering {
-                at: self.rng.random_range(0..=self.plan.pages),
-                width: self.rng.random_range(3..=40),
-            },
-        }
-    }
-
-    /// Performs the operation of this number. It must end within bounded virtual time.
-    async fn perform(&mut self, at: usize) -> Outcome {
-        let (operation, model) = (&TABLE[at], Arc::clone(&self.model));
-        self.probe.drawn(at, &model.lock().doing.running);
-        model.lock().doing.running.begin(at);
-        let begun = Begun { model: &model, at };
-        let done = tokio::time::timeout(LONG, (operation.run)(self)).await;
-        drop(begun);
-        done.unwrap_or_else(|_| Err("hangs".to_owned()))
-            .map_err(|wrong| format!("{}: {wrong}", operation.name))
+        Self { store, probe, model, plan, rng, errors_allowed, reads, frees, troubled, pattern, desk }
     }
 
     pub(super) fn pick(&mut self) -> Option<PageId> {

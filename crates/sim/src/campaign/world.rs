@@ -5,7 +5,7 @@ use super::coverage::{State, States};
 use super::model::{Model, SpaceState};
 use super::moment::{Crash, Moment, Outcome};
 use super::probe::{Phase, Probe, Rate};
-use super::table::Running;
+use super::running::Running;
 use pagetier::{Error, OpenError, PageId, PageStore};
 use parking_lot::Mutex;
 use std::sync::Arc;
