@@ -6,7 +6,7 @@
 //! page has arrived, and then for its guard.
 
 use pagetier_devio::locks::{self, Rank};
-use pagetier_page::PageId;
+use pagetier_page::{PageId, SpaceId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
@@ -29,14 +29,24 @@ impl Arriving {
     /// Waits until no caller has `page` marked as arriving. Its number must not be available for allocation
     /// meanwhile. Cancel-safe.
     pub(crate) async fn ended(&self, page: PageId) {
+        self.none(|pages| pages.contains_key(&page)).await;
+    }
+
+    /// Waits until no caller has a page of `space` marked as arriving; none may take another one meanwhile.
+    /// Cancel-safe.
+    pub(crate) async fn ended_in(&self, space: SpaceId) {
+        self.none(|pages| pages.keys().any(|page| page.space == space)).await;
+    }
+
+    async fn none(&self, arrives: impl Fn(&FxHashMap<PageId, u32>) -> bool) {
         loop {
             let arrived = self.arrived.notified();
             tokio::pin!(arrived);
             arrived.as_mut().enable();
-            if !self.pages.lock().contains_key(&page) {
+            if !arrives(&self.pages.lock()) {
                 return;
             }
-            // The caller that it arrives for may hold guards.
+            // A caller that a page arrives for may hold guards.
             locks::waits_for(Rank::Latch);
             arrived.await;
         }

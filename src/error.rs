@@ -75,7 +75,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Two devices are one: the same path, two paths to one file, or two names of one block device.
-    #[error("{device}: the options name it twice, as `{option}` and as `{other}`; each needs its own", device = .device.display())]
+    #[error("{device}: the options name it twice, as {option} and as {other}; each needs its own", device = .device.display())]
     SameDevice {
         /// The device.
         device: PathBuf,

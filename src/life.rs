@@ -169,9 +169,12 @@ impl Shared {
         let doublewrite = self.tier.has_ring();
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
-        let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
-        let ring = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-        self.exchange(ring, None, lost, &mut meta).await
+        let exchange = async {
+            let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
+            let ring = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ring, None, lost, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await
     }
 
     /// Exchanges the cache device in use for a new, blank SSD.
@@ -184,9 +187,12 @@ impl Shared {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
-        let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
-        let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-        self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
+        let exchange = async {
+            let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
+            let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ssd, Some(id), None, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await.map(drop)
     }
 
     /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
@@ -198,6 +204,7 @@ impl Shared {
         lost: Option<&mut Abandoned>,
         meta: &mut Meta,
     ) -> Result<Exchanged, Error> {
+        self.list_unlisted(meta).await?;
         let accept_loss = lost.is_some();
         let commit = |only: Vec<(PageId, Lsn)>| {
             let exact = self.are_only_copies(&only);
@@ -216,7 +223,7 @@ impl Shared {
             self.builder.rules().exchanges(async move {
                 let list = |manifest: &mut Manifest| {
                     manifest.ssd = id;
-                    self.list_loss(manifest, &only, exact);
+                    self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
                 };
                 self.change_loss(meta, list).await
             })
@@ -249,12 +256,21 @@ impl Shared {
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
-    fn list_loss(&self, manifest: &mut Manifest, lost: &[(PageId, Lsn)], exact: bool) {
-        let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
-        let listed = listed.redone_from(manifest.ssd_redo_from);
+    fn list_loss(&self, manifest: &mut Manifest, lost: OnlyCopies) {
+        let listed = lost.redone_from(manifest.ssd_redo_from);
         if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
             manifest.lose(listed);
         }
+    }
+
+    /// Lists a loss that a re-admission found but could not list. Its pages have fallen back, so neither the
+    /// next re-admission nor an exchange finds it again: it is listed before they, or a close, make anything
+    /// durable without it.
+    pub(crate) async fn list_unlisted(&self, meta: &mut Meta) -> Result<(), Error> {
+        let Some(unlisted) = self.unlisted.lock().clone() else { return Ok(()) };
+        self.change_loss(meta, |manifest| self.list_loss(manifest, unlisted)).await?;
+        *self.unlisted.lock() = None;
+        Ok(())
     }
 
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
@@ -322,7 +338,8 @@ impl Shared {
         // The manifest's mutex is not held while the copies are read: no other exchange can run meanwhile,
         // and growth and new spaces need not wait.
         let ids = {
-            let meta = self.meta.lock().await;
+            let mut meta = self.meta.lock().await;
+            self.list_unlisted(&mut meta).await?;
             let (store, ssd) = (&meta.manifest.store, meta.manifest.ssd.as_deref().unwrap_or_default());
             (id_bytes(store), id_bytes(ssd), meta.manifest.epoch)
         };
@@ -400,7 +417,7 @@ impl Readmitter for Readmitting<'_> {
         let mut meta = shared.meta.lock().await;
         // As it is now: the user may have acknowledged a loss while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
-        let recorded = shared.change_loss(&mut meta, |manifest| shared.list_loss(manifest, &lost, exact));
-        recorded.await.map_err(|error| Causes(&error).to_string())
+        *shared.unlisted.lock() = Some(OnlyCopies::of(&lost, exact, RUNS_MAX));
+        shared.list_unlisted(&mut meta).await.map_err(|error| Causes(&error).to_string())
     }
 }

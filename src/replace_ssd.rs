@@ -98,10 +98,13 @@ impl Shared {
         }
         let frames = self.pool.params().frames;
         let NewSsd { place, bytes } = new;
-        let made =
-            self.builder.make_ssd_at(&place, bytes, &meta, self.page_size(), self.costs(), frames).await;
-        let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-        self.exchange(ssd, Some(id), None, &mut meta).await?;
+        let exchange = async {
+            let (size, costs) = (self.page_size(), self.costs());
+            let made = self.builder.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;
+            let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ssd, Some(id), None, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await?;
         self.builder.ssd_is_at(place, bytes);
         Ok(())
     }

@@ -24,7 +24,7 @@ struct Queue {
 #[derive(Clone, Default)]
 pub(crate) struct Saver {
     queue: Arc<Mutex<Queue>>,
-    /// Test-only: how long each save takes at least.
+    /// Test-only: how long each save takes at least. A paused clock waits for such saves.
     #[cfg(feature = "mutations")]
     delay: Option<std::time::Duration>,
 }
@@ -50,9 +50,13 @@ impl Saver {
         save: S,
     ) -> impl Future<Output = Option<T>> + Send + use<T, S> {
         let (done, result) = oneshot::channel();
+        #[cfg(feature = "mutations")]
+        let holds_clock = self.delay.and_then(|_| hold_clock());
         let mut queue = self.queue.lock();
         queue.jobs.push_back(Box::new(move || {
             let _ = done.send(save());
+            #[cfg(feature = "mutations")]
+            drop(holds_clock);
         }));
         let starts = !std::mem::replace(&mut queue.running, true);
         drop(queue);
@@ -86,6 +90,16 @@ impl Saver {
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
+}
+
+/// Keeps a paused clock from advancing until the result is dropped: it stands still while a blocking task
+/// runs. Otherwise hours would pass in virtual time before a save in real time ends.
+#[cfg(feature = "mutations")]
+fn hold_clock() -> Option<std::sync::mpsc::Sender<()>> {
+    let runtime = tokio::runtime::Handle::try_current().ok()?;
+    let (held, dropped) = std::sync::mpsc::channel();
+    drop(runtime.spawn_blocking(move || dropped.recv()));
+    Some(held)
 }
 
 #[cfg(test)]

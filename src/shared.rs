@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
+use crate::runs::OnlyCopies;
 use crate::space_hints::AllHints;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     costs: parking_lot::Mutex<Costs>,
     /// The loss that the manifest lists.
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
+    /// A loss that took place, and that the manifest does not list: see [`Shared::list_unlisted`].
+    pub(crate) unlisted: parking_lot::Mutex<Option<OnlyCopies>>,
     pub(crate) hints: AllHints,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
     pub(crate) ssd_change: Mutex<()>,
@@ -77,6 +80,7 @@ impl Shared {
             pool,
             tier,
             loss: parking_lot::Mutex::new(meta.manifest.loss.as_ref().map(|loss| loss.report(&volume))),
+            unlisted: parking_lot::Mutex::default(),
             volume,
             hdd,
             doubtful: Arc::clone(&meta.doubtful),

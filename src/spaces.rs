@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::superblock::HddSuperblock;
 use crate::volume::SpaceInfo;
-use pagetier_devio::task;
+use pagetier_devio::{locks, task};
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::Marks;
 use std::io::ErrorKind;
@@ -147,14 +147,27 @@ impl Shared {
     async fn finish_drop(&self, space: SpaceId) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
         let held = self.builder.rules().waits_locked(|| self.meta.try_lock().ok());
-        // The manifest's mutex is free meanwhile. A task that holds a guard of these pages may need it before
-        // it drops the guard: to allocate in another space, to sync, to shut the store down (I37).
+        let left = self.left_by_pages(space);
+        // Where the rule is broken, so is the order of locks, which would end the process.
+        if held.is_some() {
+            locks::apart(left).await?
+        } else {
+            left.await?
+        }
+        drop(held);
+        self.end_drop(space).await
+    }
+
+    /// Removes the pages of a space that is marked as to be dropped from memory and the SSD. The manifest's
+    /// mutex is free meanwhile: a task that holds a guard of these pages may need it before it drops the
+    /// guard, to allocate in another space, to sync, to shut the store down (I37).
+    async fn left_by_pages(&self, space: SpaceId) -> Result<(), Error> {
+        // A page whose number was taken before would enter memory behind the search.
+        self.volume.arriving.ended_in(space).await;
         self.pool.discard_where(|page| page.space == space).await?;
         // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
         // crash.
-        self.tier.forget_space(space).await?;
-        drop(held);
-        self.end_drop(space).await
+        Ok(self.tier.forget_space(space).await?)
     }
 
     /// Marks the space as to be dropped, durably. No page of it is found, created or written afterwards.
@@ -209,6 +222,7 @@ impl Shared {
     /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
+        self.list_unlisted(&mut meta).await?;
         let epoch = meta.manifest.epoch;
         let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
         self.tier.mark(marks).await?;

@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
 use pagetier::{
-    Advice, BackupError, BackupOptions, Builder, Error, Lsn, MemoryDevice, PageId, PageStore, RestoreReport,
-    SharedDevice, SpaceId,
+    Advice, BackupError, BackupOptions, Builder, Error, Lsn, MemoryDevice, OpenError, PageId, PageStore,
+    RestoreReport, SharedDevice, SpaceId,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::path::{Path, PathBuf};

@@ -160,7 +160,7 @@ async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let mut all = Vec::new();
     for seed in 0..4 {
         let after = fixture.after_power_cut(seed * 3);
-        let builder = after.builder().ssd_bytes(500 * PAGE);
+        let builder = after.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
         let later = breaking(builder, rule).open().await.unwrap();
         let chain = tempfile::tempdir().unwrap();
         for file in ["000001.backup", "000002.backup"] {

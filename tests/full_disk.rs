@@ -316,7 +316,8 @@ async fn sparse(disk: &SmallDisk) -> (PageStore, SpaceId) {
 /// On a disk that is nearly full, a growth takes what it needs and leaves the rest to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_on_a_nearly_full_disk_leaves_the_rest() {
-    for kind in KINDS {
+    // btrfs counts free room by chunks of data and metadata, so its figures say nothing about single files.
+    for kind in KINDS.into_iter().filter(|kind| *kind != "btrfs") {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let disk = match SmallDisk::mount(folder.path(), kind) {
             Ok(disk) => disk,

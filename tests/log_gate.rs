@@ -267,7 +267,8 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
         ] {
             if let Err(error) = result {
                 assert_eq!(panic_in(&error).as_deref(), Some(message), "{error}");
-                assert!(error.to_string().contains(message), "{error}");
+                let told = pagetier::Causes(&error).to_string();
+                assert!(told.contains(message), "{told}");
             }
         }
         assert!(store.sync().await.is_err());

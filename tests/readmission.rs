@@ -31,7 +31,8 @@ fn fixture(model: FlushFailure) -> Fixture {
 
 /// A builder with so many free slots that versions can be rewritten without a flush.
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    builder(fixture, broken).ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+    let builder = builder(fixture, broken).pool_bytes(84 * fixture::PAGE);
+    builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
 }
 
 /// Some pages that have copies on the SSD.
@@ -127,6 +128,47 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
     for (model, rounds, policy) in reverted.into_iter().chain(others) {
         let lost = lost_after_a_failed_flush(None, model, rounds, policy).await;
         assert_eq!(lost, 0, "{model:?}, {rounds} rounds, {policy}");
+    }
+}
+
+/// Pages fall back, and the manifest cannot list them. What comes next finds nothing wrong with the SSD.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_could_not_be_listed_is_listed_by_what_comes_next() {
+    for (gives_up, replaced) in [(false, false), (false, true), (true, false)] {
+        let fixture = fixture(FlushFailure::Reverted);
+        let store = roomy(&fixture, None).open().await.unwrap();
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let later = on_the_ssd(&store, space);
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        let mut written = Vec::new();
+        for no in &later {
+            written.extend(write(&store, space, *no, 3).await.ok().map(|()| *no));
+        }
+        evict(&store, space, &later).await;
+        assert!(store.sync().await.is_err(), "no flush failed");
+        fixture.manifest.fail_saves(0, 1, replaced);
+        assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))), "the list was saved");
+        assert!(store.sync().await.is_err(), "it promises what is gone");
+        if gives_up {
+            store.ssd().abandon().await.unwrap();
+        } else {
+            store.ssd().readmit().await.unwrap();
+        }
+        store.sync().await.unwrap();
+        let loss = store.ssd().loss().expect("no page fell back");
+        let mut older = 0;
+        for no in written {
+            if !matches!(read(&store, space, no).await, Ok(3)) {
+                assert!(loss.contains(PageId::new(space, no)), "page {no} fell back untold");
+                older += 1;
+            }
+        }
+        assert!(older > 0, "nothing was lost");
+        drop(store);
+        let store = roomy(&fixture.after_power_cut(1), None).open().await.unwrap();
+        assert_eq!(store.ssd().loss(), Some(loss));
     }
 }
 

@@ -170,6 +170,41 @@ async fn a_shutdown_ends_though_a_removal_and_a_guards_task_are_under_way() {
     assert_eq!(read(&store, other, 3).await.unwrap(), 1);
 }
 
+/// While a removal waits for a guard, tasks ask for pages that have copies on the SSD, and for a frame for a
+/// new page.
+#[tokio::test(start_paused = true)]
+async fn no_page_of_a_removed_space_stays_in_memory() {
+    let fixture = Fixture::new();
+    let (store, space, other) = two_spaces(fixture.builder()).await;
+    let all = |space| (0..PAGES).map(move |no| PageId::new(space, no));
+    // The other space's pages take the frames.
+    let mut held = vec![store.get(PageId::new(space, 5)).await.unwrap()];
+    let mut new = Box::pin(store.allocate(space));
+    let soon = Duration::from_secs(1);
+    while let Ok(page) = tokio::time::timeout(soon, store.allocate(other)).await {
+        held.push(page.unwrap().downgrade());
+    }
+    assert!(polled(1, &mut new).await.is_none(), "there is a frame");
+    let removing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.spaces().remove(space).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let last = held.len() / 2;
+    drop(held.drain(last..));
+    let created = new.await;
+    for page in all(space) {
+        drop(store.get(page).await);
+    }
+    drop((created, held));
+    removing.await.unwrap().unwrap();
+    for page in all(space).chain([PageId::new(space, PAGES)]) {
+        let found = store.get(page).await;
+        assert!(matches!(found, Err(Error::NoSuchPage { .. })), "{page} is there");
+        assert!(store.try_get(page).is_none(), "{page} is in memory");
+    }
+}
+
 /// A shutdown waits for an exclusive guard, and its task changes the SSD's mode.
 #[tokio::test(start_paused = true)]
 async fn a_call_for_the_ssd_beside_a_shutdown_is_refused_and_does_not_wait() {

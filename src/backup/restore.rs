@@ -76,7 +76,9 @@ impl Builder {
             Begun::Site(site) => site,
         };
         self.starts_over = true;
-        let store = self.directory(site.directory()).page_size(size).create(true).open().await?;
+        // The pages existed, wherever they are: the gap guards against wrong numbers of an embedder.
+        let builder = self.directory(site.directory()).page_size(size).page_gap_max(u32::MAX);
+        let store = builder.create(true).open().await?;
         store.take_spaces(&tail).await?;
         let pages = store.take_pages(&chain, progress).await?;
         let epoch = store.shared.meta.lock().await.manifest.epoch;

@@ -254,15 +254,16 @@ impl PageStore {
         let (looked_at, pages, absent) =
             self.copy_since(Stamp::from_bits(head.since), &gone, draft, options).await?;
         rules.sync_copied(self.sync()).await?;
-        let (next_space, losses) = {
+        let (next_space, losses, spaces) = {
             let meta = self.shared.meta.lock().await;
-            (meta.manifest.next_space, meta.manifest.losses)
+            // Under the lock: a space that is created now must be below the next one, too.
+            (meta.manifest.next_space, meta.manifest.losses, self.spaces().list())
         };
         if rules.lost_since(head.losses, losses) {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
             return Ok(None);
         }
-        let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
+        let spaces = spaces.into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
         let free = [gone.free, absent, self.shared.volume.free_pages()].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
         Ok(Some(Made { id: head.id, base, looked_at, pages }))

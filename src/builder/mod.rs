@@ -367,6 +367,16 @@ impl Builder {
         used.extend(at.identity().map(|found| (option, found)));
     }
 
+    /// Performs an exchange of the cache device, whose options then use what it has opened. If it fails, they
+    /// use what they did.
+    pub(crate) async fn exchanging<T, E>(
+        &self,
+        exchange: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let before = self.used.lock().clone();
+        exchange.await.inspect_err(|_| *self.used.lock() = before)
+    }
+
     /// Whether the device that `option` uses is at `path`.
     pub(crate) fn is_used(&self, path: &Path, option: &str) -> bool {
         let found = At::named(path.to_owned(), None).identity();

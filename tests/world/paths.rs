@@ -302,8 +302,12 @@ async fn one_device_for_both_tiers_is_refused_by_name() {
         assert!(matches!(refused, Err(OpenError::SameDevice { .. })), "{refused:?}");
     }
     let store = open(&at("s")).await;
-    let refused = store.replace_ssd(NewSsd::path(at("s/hdd.vol")).bytes(4 << 20)).await;
-    assert!(matches!(refused, Err(Error::Attach(_))), "{refused:?}");
+    // The SSD in use stays so when another one was refused.
+    fs::write(at("data"), [7; 8192]).unwrap();
+    for other in ["s/hdd.vol", "s/ssd.cache", "data", "s/ssd.cache"] {
+        let refused = store.replace_ssd(NewSsd::path(at(other)).bytes(4 << 20)).await;
+        assert!(matches!(refused, Err(Error::Attach(_))), "{other}: {refused:?}");
+    }
     store.close().await.unwrap();
     open(&at("s")).await.close().await.unwrap();
 }

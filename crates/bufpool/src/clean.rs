@@ -61,7 +61,8 @@ impl<T: Tier> Write<T> {
 
 impl<T: Tier> Drop for Write<T> {
     fn drop(&mut self) {
-        if !self.ended {
+        // In a forked process, the policy's lock may be held for ever.
+        if !self.ended && self.pool.frames.owner.is_here() {
             self.finish(Err(()), IoBuf::zeroed(self.pool.opened.page_size.bytes()));
         }
     }

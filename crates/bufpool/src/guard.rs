@@ -94,10 +94,11 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
         self.frame
     }
 
-    /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next.
+    /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next. Not in a
+    /// forked process, where the policy's lock may be held for ever.
     #[inline]
     fn publish(&mut self) {
-        if EXCLUSIVE && (self.modified || self.dirty) {
+        if EXCLUSIVE && (self.modified || self.dirty) && self.pool.frames.owner.is_here() {
             let lsn = if self.modified { self.lsn() } else { Lsn::BLANK };
             (self.modified, self.dirty) = (false, false);
             self.pool.became_dirty(self.frame, self.id(), lsn);
@@ -181,8 +182,12 @@ impl<P: Held> DerefMut for Guard<P, true> {
 
 impl<P: Held, const EXCLUSIVE: bool> Drop for Guard<P, EXCLUSIVE> {
     fn drop(&mut self) {
-        // In a forked process, the locks of the way back may be held for ever.
-        if EXCLUSIVE && self.passed_on || !self.pool.frames.owner.is_here() {
+        if EXCLUSIVE && self.passed_on {
+            return;
+        }
+        // The list of holders, which debug builds keep, has a lock: in a forked process it may be held for
+        // ever. The other locks of the way back are not taken there (`publish`, `Frames::release`).
+        if cfg!(debug_assertions) && !self.pool.frames.owner.is_here() {
             return;
         }
         self.publish();

@@ -216,7 +216,8 @@ struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !self.kept {
+        // In a forked process, the bucket's lock may be held for ever.
+        if !self.kept && self.frames.owner.is_here() {
             self.frames.abandon(self.frame, self.page);
         }
     }

@@ -95,7 +95,8 @@ impl Unwritten {
         let bits = &self.frames[word];
         for bit in ones(bits.load(Ordering::Acquire)) {
             let frame = FrameId((word * BITS + bit) as u32);
-            let state = &all[frame.at()];
+            // The pool may have grown since `all` was looked up: what was added since came after the call.
+            let Some(state) = all.get(frame.at()) else { continue };
             if !state.is_unwritten() {
                 bits.fetch_and(!(1 << bit), Ordering::AcqRel);
                 if !state.is_unwritten() {
@@ -139,5 +140,19 @@ mod tests {
         // What a walk found clean costs the next one nothing.
         assert_eq!(set.frames.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>(), 1);
         assert_eq!(set.words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>(), 1);
+    }
+
+    #[test]
+    fn a_walk_passes_over_frames_that_were_added_since_it_was_called() {
+        let all: Vec<Frame> = (0..200).map(|_| Frame::new(0)).collect();
+        let set = Unwritten::new(200).unwrap();
+        set.grow(200).unwrap();
+        for frame in [3, 70, 199] {
+            all[frame as usize].note_lsn(Lsn(1));
+            set.add(FrameId(frame));
+        }
+        // The pool had 70 frames when the walk was called.
+        assert_eq!(found(&set, &all[..70]), [3]);
+        assert_eq!(found(&set, &all), [3, 70, 199]);
     }
 }

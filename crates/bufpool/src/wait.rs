@@ -49,7 +49,8 @@ impl Future for Wait<'_> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        if self.done {
+        // In a forked process, the queue's lock may be held for ever.
+        if self.done || !self.frames.owner.is_here() {
             return;
         }
         let granted = self.ticket.is_some_and(|ticket| self.frames.waiters.cancel(ticket));

@@ -152,7 +152,7 @@ pub enum DeviceErrorKind {
         "no thread can be started for its I/O ({0}); raise the limit of threads (ulimit -u, or TasksMax= in \
          the unit)"
     )]
-    NoThread(#[source] Arc<std::io::Error>),
+    NoThread(Arc<std::io::Error>),
     /// This process may not have a file of that size (RLIMIT_FSIZE).
     #[error(
         "a file of this process may not exceed {max_bytes} bytes; raise the limit of file sizes (ulimit -f, or \

@@ -10,7 +10,7 @@ use crate::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBuf, IoClass,
     IoFuture, IoOp, Kept, Occupancy, Owner, RecentCosts,
 };
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, ftruncate, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, StatVfs, fallocate, fstat, fstatvfs, ftruncate, seek};
 use rustix::io::{Errno, pread};
 use std::fmt::Debug;
 use std::future::ready;
@@ -246,15 +246,14 @@ impl RawFile {
         if self.block_device || bytes >= size {
             return Ok(());
         }
+        let spot = Spot { op: IoOp::Grow, offset: bytes, len: size - bytes };
+        self.admit(spot)?;
         match ftruncate(&self.fd, bytes) {
             Ok(()) => {
                 self.size.store(bytes, Ordering::Release);
                 Ok(())
             }
-            Err(errno) => {
-                let spot = Spot { op: IoOp::Grow, offset: bytes, len: size - bytes };
-                Err(self.meter.fail(spot, kind_of(errno.raw_os_error())))
-            }
+            Err(errno) => Err(self.meter.fail(spot, kind_of(errno.raw_os_error()))),
         }
     }
 
@@ -271,7 +270,10 @@ impl RawFile {
         check_file_bytes(to)?;
         // A reservation that cannot succeed would take all that is left, and for a moment fail every other
         // write to the file system.
-        if fstatvfs(&self.fd).is_ok_and(|room| to - from > room.f_bfree.saturating_mul(room.f_frsize)) {
+        // A file system that does not know its size (some in user space) says 0 of everything.
+        let lacks =
+            |room: StatVfs| room.f_blocks > 0 && to - from > room.f_bfree.saturating_mul(room.f_frsize);
+        if fstatvfs(&self.fd).is_ok_and(lacks) {
             return Err(DeviceErrorKind::NoSpace);
         }
         let was = fstat(&self.fd).map_err(|errno| kind_of(errno.raw_os_error()))?.st_size as u64;

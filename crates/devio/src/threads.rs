@@ -170,13 +170,10 @@ impl Workers {
     }
 }
 
-impl Drop for ThreadPool {
-    fn drop(&mut self) {
-        if !self.0.file.owner.is_here() {
-            // The threads, and what they were doing, exist in the parent process alone.
-            std::mem::forget(Arc::clone(&self.0));
-            return;
-        }
+impl ThreadPool {
+    /// Waits until every operation is finished, and ends the threads. An operation that is added later gets a
+    /// thread of its own, which ends after it.
+    pub(crate) fn close(&self) {
         let threads = {
             let mut jobs = self.0.jobs.lock();
             jobs.closing = true;
@@ -188,6 +185,17 @@ impl Drop for ThreadPool {
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!(device = %self.0.file.meter.name, "an I/O thread panicked");
             }
+        }
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        if self.0.file.owner.is_here() {
+            self.close();
+        } else {
+            // The threads, and what they were doing, exist in the parent process alone.
+            std::mem::forget(Arc::clone(&self.0));
         }
     }
 }

@@ -102,5 +102,7 @@ impl Drop for Uring {
         }
         self.core.close();
         self.reaping.end(&self.core);
+        // A reactor's task may keep the core, and so the threads, until its runtime runs again.
+        self.core.end_threads();
     }
 }

@@ -333,6 +333,11 @@ impl UringCore {
         self.ring.wake();
     }
 
+    /// Waits for what the threads have taken over, and ends them.
+    pub(crate) fn end_threads(&self) {
+        self.threads.get().into_iter().for_each(ThreadPool::close);
+    }
+
     /// As [`UringCore::close`], and refuses further operations: no thread can be started to reap them.
     pub(crate) fn refuse(&self, error: io::Error) {
         self.operations.lock().to = To::None(Arc::new(error));
@@ -419,7 +424,7 @@ impl std::fmt::Debug for Op {
 mod tests {
     use super::*;
     use crate::device::IoBufs;
-    use crate::{Device, IoBuf, IoClass, OpenOptions, open_file};
+    use crate::{Device, IoBuf, IoClass, OpenOptions, Reap, open_file};
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
@@ -438,14 +443,21 @@ mod tests {
         }
     }
 
+    type UringDevice = crate::file::FileDevice<crate::uring::Uring>;
+
     /// A device over a ring of its own; `None` without io_uring.
-    fn uring(depth: u32) -> Option<(tempfile::TempDir, crate::file::FileDevice<crate::uring::Uring>)> {
+    fn uring(depth: u32) -> Option<(tempfile::TempDir, UringDevice)> {
+        reaped_by(Reap::Thread, depth)
+    }
+
+    fn reaped_by(reap: Reap, depth: u32) -> Option<(tempfile::TempDir, UringDevice)> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("device");
         let options = OpenOptions { create: true, queue_depth: depth, threads: 3, ..OpenOptions::default() };
         open_file(&path, &options).unwrap().device.grow(PAGES * PAGE as u64).unwrap();
         let fd = std::fs::File::options().read(true).write(true).open(&path).unwrap().into();
         let file = Arc::new(RawFile::new(fd, "device".into(), 512, false, PAGES * PAGE as u64, None));
+        let options = OpenOptions { reap, ..options };
         let device = crate::file::FileDevice(crate::uring::Uring::new(&file, &options).ok()?);
         Some((folder, device))
     }
@@ -512,6 +524,24 @@ mod tests {
             write_and_read_all(&device);
             assert_eq!(device.backend(), "threads");
             assert_eq!(device.occupancy().in_flight(), 0);
+        }
+    }
+
+    #[test]
+    fn a_dropped_device_has_finished_what_the_threads_took_over() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        for _ in 0..10 {
+            let Some((_folder, device)) = reaped_by(Reap::Reactor, 8) else { return };
+            device.0.refused().set(libc::EPERM, u64::MAX);
+            let writes: Vec<_> =
+                (0..PAGES).map(|no| device.write(no * PAGE as u64, page(7), IoClass::Clean)).collect();
+            // The runtime does not run, so its task keeps its part of the device.
+            drop(device);
+            for mut write in writes {
+                let done = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(matches!(done, Poll::Ready(done) if done.result.is_ok()), "still in flight");
+            }
         }
     }
 }

@@ -137,8 +137,11 @@ fn unreported<T>(act: impl FnOnce() -> T) -> T {
         }
     }));
     let done = act();
+    // Also drops the other handle on the hook, so that the hook itself is put back. Wrapped once more each
+    // time, it would become a chain as long as the number of devices ever opened.
     drop(std::panic::take_hook());
-    std::panic::set_hook(Box::new(move |info| before(info)));
+    let before = Arc::try_unwrap(before).unwrap_or_else(|before| Box::new(move |info| before(info)));
+    std::panic::set_hook(before);
     done
 }
 
@@ -180,6 +183,10 @@ impl Duty {
         let mut refusals = 0;
         // An error means that the runtime is ending.
         while let Ok(mut ready) = announced.readable().await {
+            if !self.core.file.owner.is_here() {
+                // The ring is the parent's, and its memory is not mapped here.
+                return;
+            }
             // Clear before reaping, or a completion in between would not be announced.
             ready.clear_ready();
             let mut reaped_by = self.reaped_by.lock();
@@ -319,5 +326,22 @@ mod tests {
         });
         std::panic::set_hook(before);
         assert_eq!(reported.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_hook_that_is_put_back_is_the_one_that_was_there() {
+        let _hook = HOOK.lock();
+        let before = std::panic::take_hook();
+        // A hook that has captured something has an address of its own.
+        let mark = 7_u8;
+        let ours: Box<dyn Fn(&std::panic::PanicHookInfo<'_>) + Send + Sync> = Box::new(move |_| {
+            std::hint::black_box(mark);
+        });
+        let address = std::ptr::addr_of!(*ours).cast::<()>();
+        std::panic::set_hook(ours);
+        (0..3).for_each(|_| super::unreported(|| ()));
+        let put_back = std::panic::take_hook();
+        std::panic::set_hook(before);
+        assert_eq!(std::ptr::addr_of!(*put_back).cast::<()>(), address);
     }
 }

@@ -104,6 +104,19 @@ async fn a_failed_discard_may_have_happened_in_part() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn a_device_without_power_is_not_cut() {
+    let power = SimPower::new();
+    let device = SimDevice::new("a", 2 * PAGE as u64, 1, &power);
+    write(&device, 1, 1).await.expect("written");
+    device.flush(IoClass::Meta).await.expect("flushed");
+    power.cut_now();
+    device.cut(PAGE as u64).expect_err("no power");
+    let returned = device.after_power_cut(1, &SimPower::new());
+    assert_eq!(returned.size(), 2 * PAGE as u64);
+    assert_eq!(read(&returned, 1).await.expect("read"), vec![1; PAGE]);
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn the_power_is_cut_for_all_at_an_operation() {
     let power = SimPower::new();
     let (hdd, ssd) = (SimDevice::new("hdd", 1 << 20, 1, &power), SimDevice::new("ssd", 1 << 20, 2, &power));

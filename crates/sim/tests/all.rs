@@ -4,6 +4,7 @@
 mod adaptive;
 mod bound;
 mod campaign;
+mod drawn;
 mod replay;
 mod sources;
 mod tiers;

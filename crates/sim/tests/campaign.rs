@@ -78,6 +78,20 @@ fn directed_lives_meet_their_hazards_and_show_nothing_either() {
 }
 
 #[test]
+fn ordinary_lives_draw_the_whole_table() {
+    let mut totals = Totals::default();
+    for seed in (0..40).filter(|seed| seed % 3 != 1) {
+        let mut plan = reduced(Plan::from_seed(seed));
+        (plan.images, plan.outcomes) = (2, 1);
+        expect_none(run_seed(&plan, &GO, &mut totals));
+    }
+    for (name, drawn, _, others) in totals.drawn.rows() {
+        assert!(drawn > 0, "not drawn: {name}");
+        assert!(others > 20 || drawn < 50, "{name} overlapped with {others} operations only");
+    }
+}
+
+#[test]
 fn running_operations_show_nothing_either() {
     let mut totals = Totals::default();
     for seed in 0..4 {
@@ -112,7 +126,10 @@ fn failing_operations_lose_nothing() {
 fn a_seed_repeats_itself() {
     let run = || {
         let mut totals = Totals::default();
-        expect_none(run_seed(&small(3), &GO, &mut totals));
+        // What writes files does so in threads, whose steps may fall into another order.
+        let mut plan = small(3);
+        plan.set("without=operate").unwrap();
+        expect_none(run_seed(&plan, &GO, &mut totals));
         let states: Vec<u64> = totals.coverage.rows().map(|(_, count)| count).collect();
         (totals.crashes, totals.pages_checked, states)
     };

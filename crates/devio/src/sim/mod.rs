@@ -477,6 +477,10 @@ impl Device for SimDevice {
     fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
         let mut state = self.shared.state.lock();
         let size = state.extent.size;
+        if !state.present || self.shared.power.is_cut() {
+            let spot = Spot { op: IoOp::Grow, offset: bytes, len: size.saturating_sub(bytes) };
+            return Err(self.shared.meter.fail(spot, DeviceErrorKind::Gone));
+        }
         if bytes < size {
             let cut = state.cache.begin_discard(bytes, size - bytes);
             state.cache.complete_write(cut);

@@ -6,7 +6,7 @@
 
 use clap::{Parser, ValueEnum};
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
+use pagetier_sim::campaign::{Base, Drawn, FaultBase, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
 use pagetier_sim::options::progress_bar;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -411,6 +411,7 @@ fn print(report: &Report, json: bool) {
     }
     let t = &report.totals;
     if t.crashes > 0 {
+        print_drawn(&t.drawn);
         let coverage = report.coverage.iter().copied();
         section("crashes, by protocol state and by what recovery found:", coverage);
     }
@@ -440,6 +441,16 @@ fn print(report: &Report, json: bool) {
         println!("{failure}");
     }
     println!("{} violations", report.violations.len());
+}
+
+/// Prints how often each operation was drawn, the crashes during it, and how many others overlapped with it.
+fn print_drawn(drawn: &Drawn) {
+    println!("operations: drawn, crashes meanwhile, operations that overlapped with it:");
+    for (name, drawn, crashed, others) in drawn.rows() {
+        println!("{drawn:>10} {crashed:>9} {others:>4}  {name}");
+    }
+    let (met, pairs) = drawn.overlaps();
+    println!("{met} of {pairs} pairs of operations overlapped");
 }
 
 /// Prints the counts below a title, if there are any.

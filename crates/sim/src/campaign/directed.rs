@@ -48,18 +48,31 @@ impl Worker {
         self.fill_space().await?;
         let mut left = i64::from(ops);
         while left > 0 {
-            left -= i64::from(match self.plan.hazard {
-                Hazard::ColdCopies | Hazard::SlowMap | Hazard::SlotFails => self.cool_copies().await?,
-                Hazard::TwoWaysHome => self.two_ways_home().await?,
-                Hazard::FreshVictims => self.fresh_victims().await?,
-                Hazard::JustEvicted => self.just_evicted().await?,
-                Hazard::TornHomes => self.torn_homes().await?,
-                Hazard::DrainedDiscards => self.drained_discards().await?,
-                Hazard::FailedHomes => self.failed_homes().await?,
-                _ => return Ok(()),
-            });
+            left -= i64::from(self.sequence(self.plan.hazard).await?);
         }
         Ok(())
+    }
+
+    /// The work of one hazard, in other lives.
+    pub(super) async fn script(&mut self, hazard: Hazard) -> Outcome {
+        if self.model.lock().live_pages().is_empty() {
+            return Ok(());
+        }
+        self.sequence(hazard).await.map(drop)
+    }
+
+    async fn sequence(&mut self, hazard: Hazard) -> Result<u32, String> {
+        match hazard {
+            Hazard::ColdCopies | Hazard::SlowMap | Hazard::SlotFails => self.cool_copies().await,
+            Hazard::TwoWaysHome => self.two_ways_home().await,
+            Hazard::FreshVictims => self.fresh_victims().await,
+            Hazard::JustEvicted => self.just_evicted().await,
+            Hazard::TornHomes => self.torn_homes().await,
+            Hazard::DrainedDiscards => self.drained_discards().await,
+            Hazard::FailedHomes => self.failed_homes().await,
+            // The others have no work of their own.
+            _ => Ok(u32::MAX),
+        }
     }
 
     /// Fills the space as far as the store allocates pages; after a fault it may refuse to.

@@ -3,7 +3,7 @@
 use super::coverage::State;
 use super::hazard::Hazard;
 use super::polls::up_to;
-use super::work::{AccessPattern, Outcome, Worker};
+use super::work::{Outcome, Worker};
 use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
@@ -12,12 +12,12 @@ use std::task::Poll;
 
 impl Worker {
     /// Starts a random call, and drops it at one of its awaits unless it completes first.
-    pub(super) async fn dropped(&mut self, pattern: AccessPattern) -> Outcome {
+    pub(super) async fn dropped(&mut self) -> Outcome {
         let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
         self.probe.mark(State::DroppedCall);
         let store = Arc::clone(&self.store);
         if self.plan.hazard == Hazard::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
-            return self.dropped_flush(&store, pattern).await;
+            return self.dropped_flush(&store).await;
         }
         match self.rng.random_range(0..16) {
             0..5 => {
@@ -25,7 +25,7 @@ impl Worker {
                 let done = up_to(polls, store.sync()).await;
                 done.map_or(Ok(()), |done| self.durable("sync", promise, done))
             }
-            5 => self.dropped_discard(&store, pattern, polls).await,
+            5 => self.dropped_discard(&store, polls).await,
             6 => self.dropped_drop_space().await,
             7 => {
                 let name = self.model.lock().space_name();
@@ -50,15 +50,15 @@ impl Worker {
                 drop(up_to(polls, scrub.finished()).await);
                 Ok(())
             }
-            _ => self.dropped_access(&store, pattern, polls).await,
+            _ => self.dropped_access(&store, polls).await,
         }
     }
 
     /// Drops a `sync` as soon as it has started a flush, which fails; then calls another one.
-    async fn dropped_flush(&mut self, store: &PageStore, pattern: AccessPattern) -> Outcome {
+    async fn dropped_flush(&mut self, store: &PageStore) -> Outcome {
         self.sync().await?;
         for _ in 0..self.rng.random_range(1..6) {
-            self.write(pattern, false).await?;
+            self.write(false).await?;
         }
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1);
         self.probe.ssd.inject(fault.clone());
@@ -77,8 +77,8 @@ impl Worker {
         self.sync().await
     }
 
-    async fn dropped_access(&mut self, store: &PageStore, pattern: AccessPattern, polls: u32) -> Outcome {
-        let Some(page) = self.pick(pattern) else { return Ok(()) };
+    async fn dropped_access(&mut self, store: &PageStore, polls: u32) -> Outcome {
+        let Some(page) = self.pick() else { return Ok(()) };
         let Some(_held) = self.have(page, false) else { return Ok(()) };
         match self.rng.random_range(0..5) {
             0 => drop(up_to(polls, store.get(page)).await),
@@ -130,8 +130,8 @@ impl Worker {
         }
     }
 
-    async fn dropped_discard(&mut self, store: &PageStore, pattern: AccessPattern, polls: u32) -> Outcome {
-        let Some(page) = self.pick(pattern) else { return Ok(()) };
+    async fn dropped_discard(&mut self, store: &PageStore, polls: u32) -> Outcome {
+        let Some(page) = self.pick() else { return Ok(()) };
         let Some(held) = self.have(page, true) else { return Ok(()) };
         if held.was_free {
             return Ok(());

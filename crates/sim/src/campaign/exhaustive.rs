@@ -183,10 +183,9 @@ impl Workload<'_> {
     }
 
     fn live(&self) -> Result<Vec<Moment>, String> {
-        let (hdd, ssd, power) = self.moment.crashed(Outcome::Cut(3));
-        let (hdd, ssd) = self.plan.with_latencies(hdd, ssd);
+        let disks = self.plan.with_latencies(self.moment.crashed(Outcome::Cut(3)));
         let (manifest, model) = (self.moment.manifest.fork(), self.moment.model.clone());
-        let probe = Probe::new(self.plan, (hdd, ssd, power), manifest, model, 1);
+        let probe = Probe::new(self.plan, disks, manifest, model, 1);
         in_virtual_time(async {
             let store = Arc::new(probe.open(self.plan).await?);
             probe.watch(&store);

@@ -1,6 +1,7 @@
 //! Failing devices: faults in the random lives, and the failure of the n-th operation of each device, for
 //! every n.
 
+use super::disks::{Disks, SharedDisks};
 use super::hazard::Hazard;
 use super::life::{Life, Start};
 use super::moment::{Crash, Moment, Outcome};
@@ -11,7 +12,7 @@ use super::records;
 use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, check, examine, in_virtual_time};
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -163,12 +164,12 @@ impl FaultBase {
 
     /// The store opens, or reports why not and opens once the fault has passed; nothing is lost either way.
     fn opening(&self, kind: Kind, planned: &Planned, totals: &mut Totals) -> Result<(), String> {
-        let (hdd, ssd, _power) = self.moment.crashed(Outcome::Cut(4));
+        let Disks { hdd, ssd, ring, .. } = self.moment.crashed(Outcome::Cut(4));
         let manifest = Arc::new(self.moment.manifest.fork());
         planned.inject_into(&hdd, &ssd, &manifest, totals);
         let model = Mutex::new(self.moment.model.clone());
-        let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
-        let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
+        let (hdd, ssd, ring) = (Arc::new(hdd), Arc::new(ssd), Arc::new(ring));
+        let devices = || SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
         let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts, ..Lenient::default() };
         let checked = in_virtual_time(async {
             let first = self.plan.open(devices(), &manifest).await;

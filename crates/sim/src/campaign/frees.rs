@@ -2,16 +2,12 @@
 
 use super::coverage::State;
 use super::polls::up_to;
-use super::work::{AccessPattern, Outcome, Use, Worker};
+use super::work::{LONG, Outcome, Use, Worker};
 use pagetier::{Error, PageId, SpaceId};
 use rand::Rng;
-use std::time::Duration;
 
 /// Pages of an extent, the unit that a space gives back.
 const EXTENT_PAGES: u32 = 64;
-
-/// Longer than any call takes.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// A call that frees pages.
 #[derive(Clone, Debug)]
@@ -22,40 +18,27 @@ enum Free {
 }
 
 impl Worker {
-    /// Frees pages, shrinks a space, or allocates many pages.
-    pub(super) async fn free_or_fill(&mut self, pattern: AccessPattern) -> Outcome {
-        match self.rng.random_range(0..12) {
-            0..2 => self.free_one(pattern).await,
-            2..4 => self.free_some(pattern).await,
-            4..6 => self.free_run(pattern).await,
-            6 => self.free_extent(pattern).await,
-            7 => self.shrink().await,
-            _ => self.fill().await,
-        }
-    }
-
-    async fn free_one(&mut self, pattern: AccessPattern) -> Outcome {
-        match self.pick(pattern) {
+    pub(super) async fn free_one(&mut self) -> Outcome {
+        match self.pick() {
             Some(page) => self.free(Free::One(page), vec![page]).await,
             None => Ok(()),
         }
     }
 
-    async fn free_some(&mut self, pattern: AccessPattern) -> Outcome {
-        let pages: Vec<PageId> =
-            (0..self.rng.random_range(2..12)).filter_map(|_| self.pick(pattern)).collect();
+    pub(super) async fn free_some(&mut self) -> Outcome {
+        let pages: Vec<PageId> = (0..self.rng.random_range(2..12)).filter_map(|_| self.pick()).collect();
         self.free(Free::Some(Vec::new()), pages).await
     }
 
-    async fn free_run(&mut self, pattern: AccessPattern) -> Outcome {
-        let Some(first) = self.pick(pattern) else { return Ok(()) };
+    pub(super) async fn free_run(&mut self) -> Outcome {
+        let Some(first) = self.pick() else { return Ok(()) };
         let count = [2, 5, 20, 70][self.rng.random_range(0..4)];
         self.free_from(first, count).await
     }
 
     /// Frees an extent's pages, so that the space can give it back.
-    async fn free_extent(&mut self, pattern: AccessPattern) -> Outcome {
-        let Some(page) = self.pick(pattern) else { return Ok(()) };
+    pub(super) async fn free_extent(&mut self) -> Outcome {
+        let Some(page) = self.pick() else { return Ok(()) };
         let first = PageId::new(page.space, page.no / EXTENT_PAGES * EXTENT_PAGES);
         self.free_from(first, EXTENT_PAGES).await?;
         if self.rng.random_bool(0.7) { self.shrink().await } else { Ok(()) }
@@ -68,6 +51,10 @@ impl Worker {
         pages.truncate(freed);
         let Some(last) = pages.last() else { return Ok(()) };
         self.free(Free::Range(first.space, first.no..last.no + 1), pages).await
+    }
+
+    pub(super) async fn free_page(&mut self, page: PageId) -> Outcome {
+        self.free(Free::One(page), vec![page]).await
     }
 
     /// Frees those of `pages` that exist and that no task uses.
@@ -198,7 +185,7 @@ impl Worker {
     }
 
     /// Allocates pages, so that extents fill up.
-    async fn fill(&mut self) -> Outcome {
+    pub(super) async fn fill(&mut self) -> Outcome {
         for _ in 0..[1, 5, 20, 80][self.rng.random_range(0..4)] {
             if self.model.lock().pages() >= self.plan.pages as usize || !self.allocated().await? {
                 break;

@@ -2,19 +2,21 @@
 //! dropped and opened again, and ends.
 
 use super::coverage::State;
+use super::desk::Backups;
+use super::disks::Disks;
 use super::model::{Model, Promise};
 use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::openers;
-use super::operator::{self, Backups, Folder, Operator};
+use super::operator::{self, Folder};
 use super::plan::{PAGE_BYTES, Plan};
 use super::planned::{self, Planned, When};
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
-use super::work::{Reads, Worker};
+use super::work::{LONG, Reads, Terms, Worker};
 use super::world::{Lenient, check, in_virtual_time, is_busy, names_the_record};
 use pagetier::{MemoryManifest, PageStore};
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -62,8 +64,12 @@ pub(super) struct Life<'a> {
     pub(super) closing_fails: Option<Planned>,
     /// Whether others try to open the store while it is open, or at the same time.
     pub(super) intruded: bool,
-    /// Whether it has the running operations; where its backups go.
-    pub(super) upkeep: Option<&'a Folder>,
+    /// Where its backups and other files go, if it makes any.
+    pub(super) folder: Option<&'a Folder>,
+    /// Whether its tasks make devices fail.
+    pub(super) troubled: bool,
+    /// Whether the SSD, or the ring of a store without one, is lost before it begins.
+    pub(super) bereft: bool,
 }
 
 impl<'a> Life<'a> {
@@ -81,25 +87,38 @@ impl<'a> Life<'a> {
             records_fail: false,
             closing_fails: None,
             intruded: false,
-            upkeep: None,
+            folder: None,
+            troubled: false,
+            bereft: false,
         }
     }
 
     /// Runs the life; returns the moments taken, the last one at its end.
     pub(super) fn live(self, totals: &mut Totals) -> Result<Vec<Moment>, String> {
-        let (hdd, ssd, power) = match self.start {
-            Start::Crash(moment, outcome) | Start::Stranger(moment, outcome) => moment.crashed(outcome),
+        let disks = match self.start {
+            Start::Crash(moment, outcome) => moment.crashed(outcome),
+            Start::Stranger(moment, outcome) => {
+                let disks = moment.crashed(outcome);
+                let ring = SimDevice::new("ring", 0, self.seed, &disks.power);
+                Disks { ring, ..disks }
+            }
             Start::Blank => blank_devices(self.plan, self.seed),
         };
-        let (hdd, ssd) = self.plan.with_latencies(hdd, ssd);
-        let (manifest, model) = match self.start {
+        let disks = if self.bereft { disks.bereft(self.seed) } else { disks };
+        let disks = self.plan.with_latencies(disks);
+        let (manifest, mut model) = match self.start {
             Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
             Start::Stranger(..) | Start::Blank => {
                 (MemoryManifest::default(), Model::starting_at(self.first_version))
             }
         };
-        let probe = Probe::new(self.plan, (hdd, ssd, power), manifest, model, self.seed);
-        in_virtual_time(self.inside(&probe, totals))
+        if self.bereft {
+            model.bereft();
+        }
+        let probe = Probe::new(self.plan, disks, manifest, model, self.seed);
+        let ended = in_virtual_time(self.inside(&probe, totals));
+        totals.drawn.add(&probe.take_drawn());
+        ended
     }
 
     async fn inside(&self, probe: &Arc<Probe>, totals: &mut Totals) -> Result<Vec<Moment>, String> {
@@ -107,18 +126,26 @@ impl<'a> Life<'a> {
         let rng = &mut rng;
         match self.start {
             Start::Crash(moment, outcome) => {
-                probe.set(self.rate, Phase::Recovering, moment.depth + 1);
+                if !self.bereft {
+                    // A crash before a loss is recorded requires that it is accepted again.
+                    probe.set(self.rate, Phase::Recovering, moment.depth + 1);
+                }
                 probe.follow(outcome);
             }
             Start::Stranger(..) => probe.overwrite_by_force(),
             Start::Blank => {}
         }
+        if self.bereft {
+            probe.mark(State::SsdLossAccepted);
+            probe.accept_loss(true);
+        }
         let mut store = self.opened(probe, rng, totals).await?;
+        probe.accept_loss(false);
         match self.start {
             Start::Crash(moment, outcome) => {
                 let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
                 let mut checked = check(&store, &probe.model, lenient).await?;
-                checked.states = checked.states.union(Crash { plan: self.plan, moment, outcome }.states());
+                checked.meet(&Crash { plan: self.plan, moment, outcome });
                 totals.crash(&checked);
             }
             _ => self.first_space(probe, &store).await?,
@@ -129,9 +156,12 @@ impl<'a> Life<'a> {
                 self.faults.iter().for_each(|fault| fault.inject(probe, totals));
             }
             self.work(probe, &store, session).await?;
+            if self.troubled {
+                self.after_trouble(probe, &store).await?;
+            }
             if session == 0 && !self.faults.is_empty() {
                 self.after_faults(probe, &store).await?;
-                if self.passes() {
+                if self.passes(probe) {
                     // The store must work as if nothing had failed.
                     self.work(probe, &store, AFTER_FAULTS).await?;
                 }
@@ -229,40 +259,29 @@ impl<'a> Life<'a> {
     async fn work(&self, probe: &Arc<Probe>, store: &Arc<PageStore>, session: u32) -> Result<(), String> {
         let mut tasks = tokio::task::JoinSet::new();
         let faulty = session == 0 && !self.faults.is_empty();
+        let taken = Backups::default();
+        // What a fault may have lost is missing in a backup, too.
+        let backups = self.faults.is_empty().then(|| Arc::clone(&taken));
+        let terms = Terms {
+            errors_allowed: faulty || self.troubled,
+            reads: self.reads(),
+            frees: self.plan.frees(),
+            troubled: self.troubled,
+            desk: self.folder.map(|folder| folder.desk(backups)),
+        };
         for task in 0..u64::from(self.plan.tasks) {
-            let worker = Worker {
-                store: Arc::clone(store),
-                probe: Arc::clone(probe),
-                model: Arc::clone(&probe.model),
-                plan: Arc::clone(self.plan),
-                rng: SmallRng::seed_from_u64(self.seed ^ (task + 1) << 40 ^ u64::from(session) << 56),
-                errors_allowed: faulty,
-                reads: self.reads(),
-                frees: self.upkeep.is_some(),
-            };
+            let rng = SmallRng::seed_from_u64(self.seed ^ (task + 1) << 40 ^ u64::from(session) << 56);
+            let worker = Worker::new((store, probe, self.plan), rng, terms.clone());
             tasks.spawn(worker.run(self.plan.ops / (1 + self.reopenings)));
         }
         if self.intruded {
             let rng = SmallRng::seed_from_u64(self.seed ^ 0x1217 ^ u64::from(session) << 56);
             tasks.spawn(openers::intrude(Arc::clone(probe), Arc::clone(self.plan), rng));
         }
-        let taken = Backups::default();
-        if let Some(folder) = self.upkeep {
-            let operator = Operator {
-                store: Arc::clone(store),
-                probe: Arc::clone(probe),
-                plan: Arc::clone(self.plan),
-                rng: SmallRng::seed_from_u64(self.seed ^ 0x0be4 ^ u64::from(session) << 56),
-                errors_allowed: faulty,
-                // What a fault may have lost is missing in a backup, too.
-                backups: self.faults.is_empty().then(|| (folder.chain(), Arc::clone(&taken))),
-            };
-            tasks.spawn(operator.run());
-        }
         while let Some(done) = tasks.join_next().await {
             done.map_err(|e| format!("a task panicked: {e}"))??;
         }
-        if let Some(folder) = self.upkeep {
+        if let Some(folder) = self.folder {
             operator::compare(self.plan, folder, &taken, probe).await?;
         }
         if probe.power.is_cut() {
@@ -275,9 +294,10 @@ impl<'a> Life<'a> {
     /// What reads may return while the store lives.
     fn reads(&self) -> Reads {
         let reverts = self.plan.flush_failures.contains(&FlushFailure::Reverted);
+        let fails = self.troubled || self.faults.iter().any(Planned::fails_flushes);
         if self.faults.iter().any(Planned::loses_home_writes) {
             Reads::Anything
-        } else if reverts && self.faults.iter().any(Planned::fails_flushes) {
+        } else if reverts && fails {
             Reads::NothingOlderThanSynced
         } else {
             Reads::TheNewest
@@ -285,8 +305,10 @@ impl<'a> Life<'a> {
     }
 
     /// Whether the store must recover from every fault of the life by itself.
-    fn passes(&self) -> bool {
-        !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
+    fn passes(&self, probe: &Probe) -> bool {
+        // An exchange of the SSD that a fault prevents leaves the store refusing.
+        let exchanged = probe.model.lock().ssd_touched;
+        !self.troubled && !exchanged && !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
     }
 
     /// Checks that, once nothing fails, the pages that stayed dirty are written, or the store has reported
@@ -298,12 +320,34 @@ impl<'a> Life<'a> {
             Ok(()) => probe.model.lock().keep(promise),
             Err(error) => {
                 let ssd = store.stats().ssd;
-                if self.passes() || (ssd.refusing.is_none() && ssd.ssd_error.is_none()) {
+                if self.passes(probe) || (ssd.refusing.is_none() && ssd.ssd_error.is_none()) {
                     return Err(format!("the faults are over, but sync fails: {error}"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Checks that, once nothing fails, the SSD can be readmitted or given up, and that a `sync` then
+    /// succeeds, or the store has reported that it refuses.
+    async fn after_trouble(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
+        probe.clear_faults();
+        let promise = probe.model.lock().promise(u32::MAX);
+        match tokio::time::timeout(LONG, store.sync()).await {
+            Err(_) => Err(format!("the trouble is over, but sync hangs: {:?}", store.stats().ssd)),
+            Ok(Ok(())) => {
+                probe.model.lock().keep(promise);
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                let ssd = store.stats().ssd;
+                // Without its ring or SSD the store refuses until it is readmitted, or opened again.
+                if ssd.refusing.is_none() && ssd.ssd_error.is_none() {
+                    return Err(format!("the trouble is over, but sync fails: {error}"));
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Drops the store with operations in flight, and opens it again on the same devices at once.
@@ -365,7 +409,9 @@ impl<'a> Life<'a> {
                 probe.model.lock().keep(promise);
                 probe.mark(State::AfterClose);
             }
-            Err(error) if self.faults.is_empty() && !fails => return Err(format!("close: {error}")),
+            Err(error) if self.faults.is_empty() && !fails && !self.troubled => {
+                return Err(format!("close: {error}"));
+            }
             Err(_) => probe.mark(State::CloseFailed),
         }
         probe.model.lock().doing.closing = false;
@@ -401,8 +447,12 @@ impl<'a> Life<'a> {
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
+        let left = kept.as_ref().map(|store| store.left());
         drop(kept);
         probe.released();
+        if let Some(left) = left {
+            tokio::time::timeout(LONG, left).await.map_err(|_| "the store does not leave".to_owned())?;
+        }
         // Operations in flight end; no others begin.
         tokio::time::sleep(SLOW).await;
         Ok(moments)
@@ -410,7 +460,7 @@ impl<'a> Life<'a> {
 }
 
 /// Unused devices.
-fn blank_devices(plan: &Plan, seed: u64) -> (SimDevice, SimDevice, SimPower) {
+fn blank_devices(plan: &Plan, seed: u64) -> Disks {
     let power = bounded_power();
     let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);
     let mut hdd = device("hdd", seed, plan.flush_failures[0]);
@@ -418,7 +468,9 @@ fn blank_devices(plan: &Plan, seed: u64) -> (SimDevice, SimDevice, SimPower) {
         // Only devices with atomic page writes may go without the ring.
         hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
     }
-    (hdd, device("ssd", seed + 1, plan.flush_failures[1]), power)
+    let [ssd, ring] =
+        [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, seed + at, plan.flush_failures[1]));
+    Disks { hdd, ssd, ring, power }
 }
 
 fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {

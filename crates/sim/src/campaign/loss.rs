@@ -18,8 +18,7 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     if plan.slots == 0 || moment.manifest.to_bytes().is_none() {
         return Ok(());
     }
-    let (hdd, _lost, _power) = crash.devices();
-    let hdd = Arc::new(hdd) as SharedDevice;
+    let hdd = Arc::new(crash.devices().hdd) as SharedDevice;
     let ring = Arc::new(SimDevice::new("ring", 0, 5, &bounded_power())) as SharedDevice;
     let manifest = Arc::new(moment.manifest.fork());
     let builder = || {

@@ -9,18 +9,23 @@
 //! | --- | --- |
 //! | `plan` | geometry and work of a seed |
 //! | `content`, `model` | the pages' contents, and the versions that the contract allows |
-//! | `work`, `life` | the tasks that use a store |
+//! | `table` | every operation, and how often a life draws each |
+//! | `work`, `drive`, `life` | the tasks that use a store, and their ways to read and write |
+//! | `running`, `calls`, `desk`, `disks` | operations and calls in progress, a session's files, a store's devices |
+//! | `by_number` | pages by number, owned guards, what is in memory, inserts under a guard |
+//! | `ssd_calls` | the SSD given up, readmitted, switched, drained among other work; devices that fail |
 //! | `hazard`, `directed` | hazards that random work seldom meets, and the work directed at them |
 //! | `dropped`, `polls` | calls dropped at one of their awaits |
 //! | `planned` | the faults that are injected |
 //! | `records` | failures of the manifest, superblocks and growth |
 //! | `openers` | two openers at once |
-//! | `ssd_life` | the SSD given up, readmitted, switched off; the reports of its loss |
+//! | `ssd_life` | the same alone, with exact checks of the reports of a loss |
 //! | `frees` | pages freed, their numbers reused, spaces shrunk |
-//! | `operator` | resizes, policies, write budgets and backups of a store in use |
+//! | `operator` | resizes, policies, costs, write budgets, scrubs, recordings and backups of a store in use |
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |
 //! | `rot` | bit rot between lives |
+//! | `read_only` | read-only openings and inspections of crashed stores |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
 //! | `past` | devices of another store, older copies of the store's own, truncated devices |
 //! | `moment` | a moment of a store, and what a crash there leaves |
@@ -32,9 +37,14 @@
 //! | `coverage`, `totals`, `violation` | counters, and what is reported |
 //! | `shrink` | reduction to a smaller failing scenario |
 
+mod by_number;
+mod calls;
 pub(crate) mod content;
 mod coverage;
+mod desk;
 mod directed;
+mod disks;
+mod drive;
 mod dropped;
 mod exhaustive;
 mod faults;
@@ -53,12 +63,16 @@ mod plan;
 mod planned;
 mod polls;
 mod probe;
+mod read_only;
 mod records;
 mod rot;
+mod running;
 mod saves;
 mod seed;
 mod shrink;
+mod ssd_calls;
 mod ssd_life;
+mod table;
 mod totals;
 mod upkeep;
 mod violation;
@@ -70,7 +84,9 @@ pub use exhaustive::Base;
 pub use faults::FaultBase;
 pub use hazard::Hazard;
 pub use plan::{Plan, ssd_policy};
+pub use running::Drawn;
 pub use seed::run_seed;
 pub use shrink::shrink;
+pub use table::drawn;
 pub use totals::Totals;
 pub use violation::Violation;

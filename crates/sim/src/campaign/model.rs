@@ -8,9 +8,11 @@
 
 mod freed;
 
+use super::calls::SsdCalls;
 use super::content::fill;
+use super::running::Running;
 pub(super) use freed::Existence;
-use pagetier::{Lsn, PageId, PageMut, SpaceId};
+use pagetier::{Lsn, OwnedPageMut, PageId, PageMut, SpaceId};
 use std::collections::BTreeMap;
 
 /// One page.
@@ -28,6 +30,8 @@ pub(super) struct PageModel {
     worthless: u32,
     /// How often it was discarded.
     discards: u32,
+    /// How often it was discarded or lost, so that any version may show; unlike `discards`, without frees.
+    bares: u32,
     /// It was discarded once: the store may have given up a failed home write of it.
     given_up: bool,
     /// Its only copy was reported lost: until it is rewritten, reading it may fail.
@@ -81,6 +85,7 @@ impl PageModel {
             let Self { floor, worthless, discards, .. } = *self;
             Self { floor, worthless, discards, given_up, ..Self::default() }
         };
+        let kept = Self { bares: self.bares, ..kept };
         *self = Self { versions, published: version, earlier, forgotten, bared, was_freed, ..kept };
     }
 
@@ -90,13 +95,16 @@ impl PageModel {
         self.given_up && self.allows(0)
     }
 
-    /// Records that the report of a loss lists it: it reads as `version`, or not at all.
-    fn lost(&mut self, version: Option<u32>) {
-        if !self.is_free() {
+    /// Records that the report of a loss lists it: it reads as `version`, or not at all. `spared`: not older
+    /// than its floor.
+    fn lost(&mut self, version: Option<u32>, spared: bool) {
+        // A dropped call may have made a free page exist, and the loss shows its home.
+        let loose = self.existence == Existence::Loose && version.is_some_and(|version| version > 0);
+        if !self.is_free() || loose {
             self.existence = Existence::There;
         }
         self.bare();
-        self.floor = 0;
+        self.floor = if spared { self.floor } else { 0 };
         self.worthless = self.versions.last().copied().unwrap_or(0);
         self.discards += 1;
         match version {
@@ -162,6 +170,10 @@ pub(super) struct Doing {
     pub(super) switch: u32,
     pub(super) backup: u32,
     pub(super) closing: bool,
+    /// A page is being created far beyond its space's end.
+    pub(super) far: bool,
+    /// The operations of the table.
+    pub(super) running: Running,
 }
 
 /// The model of the whole store.
@@ -175,6 +187,14 @@ pub(super) struct Model {
     pub(super) log_durable: u64,
     /// Versions up to this one may be missing if the report of a loss lists their page.
     pub(super) lost_to: u32,
+    /// Losses come from readmissions alone: pages may have lost what no `sync` covered.
+    pub(super) loss_spares_synced: bool,
+    pub(super) strict: bool,
+    /// A loss was acknowledged.
+    pub(super) acknowledged: bool,
+    pub(super) ssd_calls: SsdCalls,
+    /// The SSD may have been exchanged for the ring, or formatted.
+    pub(super) ssd_touched: bool,
     /// The newest version number issued.
     pub(super) last_version: u32,
     spaces_made: u32,
@@ -217,6 +237,15 @@ impl Model {
 
     /// Writes a new version of the page through its exclusive guard; returns the version.
     pub(super) fn write(&mut self, guard: &mut PageMut<'_>) -> u32 {
+        let page = guard.id();
+        let version = self.wrote(page);
+        fill(guard, page, version);
+        guard.set_lsn(Lsn(u64::from(version)));
+        version
+    }
+
+    /// The same through a guard that owns its store.
+    pub(super) fn write_owned(&mut self, guard: &mut OwnedPageMut) -> u32 {
         let page = guard.id();
         let version = self.wrote(page);
         fill(guard, page, version);
@@ -325,18 +354,34 @@ impl Model {
     /// store that reported it. Returns false if the report does not cover that, because a newer version was
     /// written since.
     pub(super) fn lost(&mut self, page: PageId, version: Option<u32>, running: bool) -> bool {
-        let lost_to = self.lost_to;
+        let (lost_to, spares) = (self.lost_to, self.loss_spares_synced && self.strict);
         // No loss makes a free page exist.
         let exists = |p: &&mut PageModel| !p.is_absent() || version == Some(0);
         let covered = self.page(page).filter(exists);
         let covered = covered.filter(|p| if running { p.published <= lost_to } else { p.floor <= lost_to });
-        covered.map(|p| p.lost(version)).is_some()
+        let spared = |p: &PageModel| p.floor == 0 || version.is_some_and(|version| version >= p.floor);
+        covered.filter(|p| !spares || spared(p)).map(|p| p.lost(version, spares)).is_some()
+    }
+
+    /// Records that everything but the HDD is lost before the next opening.
+    pub(super) fn bereft(&mut self) {
+        (self.lost_to, self.loss_spares_synced, self.ssd_touched) = (u32::MAX, false, true);
+    }
+
+    /// Records that the page reads as it did at the last good flush of the SSD again: as a version that a
+    /// `sync` covered, or a newer one.
+    pub(super) fn reverted(&mut self, page: PageId) {
+        if let Some(p) = self.page(page).filter(|p| !p.is_free()) {
+            p.uncertain = true;
+            p.discards += 1;
+        }
     }
 
     /// Records that the embedder has dealt with the loss of `page`, which reads as `version`.
     pub(super) fn dealt_with(&mut self, page: PageId, version: Option<u32>) {
+        let spares = self.loss_spares_synced && self.strict;
         if let Some(p) = self.page(page) {
-            p.lost(version);
+            p.lost(version, spares);
         }
     }
 
@@ -348,9 +393,25 @@ impl Model {
         }
     }
 
+    /// The live spaces that certainly exist, with their names.
+    pub(super) fn live_names(&self) -> Vec<(u32, String)> {
+        let live = self.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live);
+        live.map(|(id, s)| (*id, s.name.clone())).collect()
+    }
+
+    /// Whether a page's only copy was lost, so that it cannot be read.
+    pub(super) fn any_gone(&self) -> bool {
+        self.spaces.values().flat_map(|s| s.pages.values()).any(|p| p.gone)
+    }
+
+    /// Whether a space is being dropped.
+    pub(super) fn any_space_leaves(&self) -> bool {
+        self.spaces.values().any(|s| s.state == SpaceState::Dropping)
+    }
+
     /// After a crash no call is in progress.
     pub(super) fn rest(&mut self) {
-        self.doing = Doing::default();
+        (self.doing, self.ssd_calls) = (Doing::default(), SsdCalls::default());
         for p in self.spaces.values_mut().flat_map(|s| s.pages.values_mut()) {
             (p.users, p.reserved) = (0, false);
         }

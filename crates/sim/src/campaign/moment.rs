@@ -1,10 +1,11 @@
 //! A moment of a store, and what a crash there leaves of its devices.
 
 use super::coverage::{State, States};
+use super::disks::Disks;
 use super::model::Model;
 use super::plan::Plan;
 use pagetier::MemoryManifest;
-use pagetier_devio::{SimDevice, SimMoment, SimPower};
+use pagetier_devio::{SimMoment, SimPower};
 use std::ops::Range;
 
 /// The range of both copies of a superblock, on either device.
@@ -21,6 +22,7 @@ const REFUSALS_MAX: u64 = 50_000;
 pub(super) struct Moment {
     pub(super) hdd: SimMoment,
     pub(super) ssd: SimMoment,
+    pub(super) ring: SimMoment,
     pub(super) manifest: MemoryManifest,
     pub(super) model: Model,
     pub(super) states: States,
@@ -68,7 +70,7 @@ pub(super) struct Crash<'a> {
 
 impl Crash<'_> {
     /// The devices after the crash.
-    pub(super) fn devices(&self) -> (SimDevice, SimDevice, SimPower) {
+    pub(super) fn devices(&self) -> Disks {
         self.moment.crashed(self.outcome)
     }
 
@@ -88,21 +90,26 @@ impl Crash<'_> {
 
 impl Moment {
     /// The devices after a crash at this moment.
-    pub(super) fn crashed(&self, outcome: Outcome) -> (SimDevice, SimDevice, SimPower) {
+    pub(super) fn crashed(&self, outcome: Outcome) -> Disks {
         let power = bounded_power();
-        let (hdd, ssd) = match outcome {
-            Outcome::Cut(seed) => {
-                (self.hdd.after_power_cut(seed, &power), self.ssd.after_power_cut(seed ^ 0x55, &power))
-            }
-            Outcome::Killed(seed) => {
-                (self.hdd.after_kill(seed, &power), self.ssd.after_kill(seed ^ 0x55, &power))
-            }
+        let (hdd, ssd, ring) = match outcome {
+            Outcome::Cut(seed) => (
+                self.hdd.after_power_cut(seed, &power),
+                self.ssd.after_power_cut(seed ^ 0x55, &power),
+                self.ring.after_power_cut(seed ^ 0xaa, &power),
+            ),
+            Outcome::Killed(seed) => (
+                self.hdd.after_kill(seed, &power),
+                self.ssd.after_kill(seed ^ 0x55, &power),
+                self.ring.after_kill(seed ^ 0xaa, &power),
+            ),
             Outcome::Landed(bits) => {
                 let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
                 let first = self.ssd.unflushed();
-                (self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power), ssd)
+                let hdd = self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power);
+                (hdd, ssd, self.ring.fork(3, &power))
             }
         };
-        (hdd, ssd, power)
+        Disks { hdd, ssd, ring, power }
     }
 }

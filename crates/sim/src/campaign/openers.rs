@@ -28,18 +28,22 @@ enum Way {
 pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRng) -> Result<(), String> {
     for _ in 0..rng.random_range(1..=4) {
         tokio::time::sleep(Duration::from_micros(rng.random_range(1..200 * plan.ssd_us))).await;
-        let way = [Way::Same, Way::Force, Way::SsdAlone][rng.random_range(0..3)];
-        let (mut hdd, ssd) = probe.forbidden();
+        let mut way = [Way::Same, Way::Force, Way::SsdAlone][rng.random_range(0..3)];
+        if way == Way::SsdAlone && probe.model.lock().ssd_touched {
+            // The store may have given the SSD up.
+            way = Way::Same;
+        }
+        let mut disks = probe.forbidden();
         let mut manifest = Arc::clone(&probe.manifest);
         if way != Way::Same {
             manifest = Arc::default();
         }
         if way == Way::SsdAlone {
-            hdd = Arc::new(SimDevice::new("another hdd", 0, 1, &bounded_power())) as SharedDevice;
+            disks.hdd = Arc::new(SimDevice::new("another hdd", 0, 1, &bounded_power())) as SharedDevice;
         }
         let saves = manifest.saves();
         probe.mark(State::Intruded);
-        let opened = plan.builder_on((hdd, ssd), &manifest).force(way != Way::Same).open().await;
+        let opened = plan.builder_on(disks, &manifest).force(way != Way::Same).open().await;
         match opened {
             Ok(_) => return Err(format!("a second opener ({way:?}) opens the store while it is open")),
             Err(error) if !is_busy(&error) => {

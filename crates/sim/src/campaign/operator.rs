@@ -1,27 +1,29 @@
-//! The operator of a store in use: resizes the pool, switches policies, sets a write budget, shrinks spaces,
-//! takes backups. A restored backup must hold every page in a version no older than the backup's beginning,
-//! and no page that was free throughout the backup.
+//! The operator's calls on a store in use: resizes the pool, switches policies, sets costs and a write
+//! budget, takes backups, scrubs, records, simulates other sizes. A restored backup must hold every page in a
+//! version no older than the backup's beginning, and no page that was free throughout the backup.
 
 use super::coverage::State;
+use super::desk::{Backups, Desk, Taken};
 use super::model::{Doing, Model};
 use super::moment::bounded_power;
 use super::plan::Plan;
 use super::polls::up_to;
 use super::probe::Probe;
+use super::work::{Outcome, Worker};
 use super::world::look;
-use pagetier::{BackupOptions, Error, PageId, PageStore, SpaceId};
+use pagetier::{
+    BackupOptions, Costs, Error, PageId, PageStore, ScrubOptions, SpaceId, SsdLoss, WhatIfOptions,
+};
 use pagetier_devio::{SharedDevice, SimDevice};
-use parking_lot::Mutex;
 use rand::Rng;
-use rand::rngs::SmallRng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longer than any call takes.
-const LONG: Duration = Duration::from_secs(3600);
+/// The maximum number of backups of a session: each is restored at its end.
+const BACKUPS_MAX: usize = 6;
 
 /// A folder for backups and restored stores.
 #[derive(Debug)]
@@ -40,8 +42,13 @@ impl Folder {
     }
 
     /// Where the backups go.
-    pub(super) fn chain(&self) -> PathBuf {
+    fn chain(&self) -> PathBuf {
         self.dir.path().join("chain")
+    }
+
+    /// Where the files of a session go.
+    pub(super) fn desk(&self, backups: Option<Backups>) -> Desk {
+        Desk { dir: self.dir.path().to_owned(), backups }
     }
 
     fn next_restored(&self) -> PathBuf {
@@ -49,110 +56,168 @@ impl Folder {
     }
 }
 
-/// A backup, and the model at its beginning and at its end.
-#[derive(Debug)]
-pub(super) struct Taken {
-    number: u32,
-    full: bool,
-    before: Model,
-    after: Model,
-}
+impl Worker {
+    pub(super) async fn resize(&mut self) -> Outcome {
+        let frames = self.rng.random_range(18..=60);
+        let (store, bytes) = (Arc::clone(&self.store), self.plan.pool_bytes(frames));
+        self.probe.mark(State::Resized);
+        self.until("resize_pool", |_| (), store.resize_pool(bytes)).await
+    }
 
-/// The backups of a session.
-pub(super) type Backups = Arc<Mutex<Vec<Taken>>>;
+    pub(super) async fn switch(&mut self) -> Outcome {
+        let policy = Plan::any_ssd_policy(&mut self.rng);
+        let store = Arc::clone(&self.store);
+        self.model.lock().doing.switch += 1;
+        let ended = |doing: &mut Doing| doing.switch -= 1;
+        self.until("set_ssd", ended, store.policies().set_ssd(policy)).await
+    }
 
-/// The task that operates a store.
-pub(super) struct Operator {
-    pub(super) store: Arc<PageStore>,
-    pub(super) probe: Arc<Probe>,
-    pub(super) plan: Arc<Plan>,
-    pub(super) rng: SmallRng,
-    /// Devices may fail: errors are allowed.
-    pub(super) errors_allowed: bool,
-    /// Where to put backups, and where to list them; `None`: none are taken.
-    pub(super) backups: Option<(PathBuf, Backups)>,
-}
+    pub(super) async fn set_pool_policy(&mut self) -> Outcome {
+        let policy = Plan::any_pool_policy(&mut self.rng);
+        self.store.set_pool_policy(policy).map_err(|error| format!("{policy}: {error}"))
+    }
 
-impl Operator {
-    pub(super) async fn run(mut self) -> Result<(), String> {
-        for _ in 0..self.rng.random_range(1..=5) {
-            let pause = self.rng.random_range(1..=30 * self.plan.hdd_us);
-            tokio::time::sleep(Duration::from_micros(pause)).await;
-            match self.rng.random_range(0..9) {
-                0 | 1 => self.resize().await?,
-                2 | 3 => self.switch().await?,
-                4 => {
-                    let policy = Plan::any_pool_policy(&mut self.rng);
-                    self.store.set_pool_policy(policy).map_err(|error| format!("{policy}: {error}"))?;
-                }
-                5 => self.set_budget(),
-                _ => self.back_up().await?,
+    pub(super) async fn set_budget(&mut self) -> Outcome {
+        let budget = [None, Some(0), Some(100 << 20), Some(1 << 40)][self.rng.random_range(0..4)];
+        self.store.ssd().set_write_budget(budget);
+        self.probe.mark(State::Budgeted);
+        Ok(())
+    }
+
+    pub(super) async fn set_costs(&mut self) -> Outcome {
+        let hdd_read_ms = [0.01, 1.0, 7.2, 100.0, f64::NAN, -1.0][self.rng.random_range(0..6)];
+        let before = self.store.policies().costs();
+        let set = self.store.policies().set_costs(Costs { hdd_read_ms, ..before });
+        match set {
+            Ok(()) if hdd_read_ms > 0.0 => Ok(()),
+            Err(Error::BadCosts { .. }) if !(hdd_read_ms > 0.0) => Ok(()),
+            other => Err(format!("costs of {hdd_read_ms} ms: {other:?}")),
+        }
+    }
+
+    /// Scrubs the store, aborts that, or drops it.
+    pub(super) async fn scrub(&mut self) -> Outcome {
+        let rate = [None, Some(100.0), Some(10_000.0)][self.rng.random_range(0..3)];
+        let (slots, homes) = (self.rng.random_bool(0.8), self.rng.random_bool(0.8));
+        let options = ScrubOptions::default().pages_per_second(rate).slots(slots).homes(homes);
+        let scrub = self.store.scrub(options.heal(self.rng.random_bool(0.8)));
+        if self.rng.random_bool(0.3) {
+            self.pause().await?;
+            scrub.abort();
+        }
+        let polls = if self.rng.random_bool(0.3) { self.rng.random_range(1..40) } else { u32::MAX };
+        let _ = scrub.progress();
+        // A page that was discarded may be damaged, so findings are no violations.
+        drop(up_to(polls, scrub.finished()).await);
+        Ok(())
+    }
+
+    pub(super) async fn what_if(&mut self) -> Outcome {
+        match self.rng.random_range(0..4) {
+            0 | 1 => drop(self.store.what_if().start(&WhatIfOptions::new().share(1.0))),
+            2 => drop(self.store.what_if().report()),
+            _ => drop(self.store.what_if().stop().await),
+        }
+        Ok(())
+    }
+
+    pub(super) async fn trace(&mut self) -> Outcome {
+        let Some(Desk { dir, .. }) = self.desk.clone() else { return Ok(()) };
+        match self.rng.random_range(0..3) {
+            0 | 1 => drop(self.store.trace().start(dir.join("trace.ptr"))),
+            _ if self.store.trace().progress().is_some() => drop(self.store.trace().stop().await),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Saves the list of hot pages, or loads the pages of the last list.
+    pub(super) async fn hot_pages(&mut self) -> Outcome {
+        let Some(Desk { dir, .. }) = self.desk.clone() else { return Ok(()) };
+        let path = dir.join("hot");
+        if self.rng.random_bool(0.5) || !path.exists() {
+            let saved = self.store.export_hot(&path).await;
+            return saved.map(drop).map_err(|error| format!("export_hot: {error}"));
+        }
+        let loaded = self.store.import_hot(&path).await;
+        loaded.map(drop).map_err(|error| format!("import_hot: {error}"))
+    }
+
+    /// Calls what only looks at the store.
+    pub(super) async fn views(&mut self) -> Outcome {
+        let store = Arc::clone(&self.store);
+        let _ = (store.stats().summary(), store.stats().to_string(), store.frames(), store.recovery());
+        let _ = (store.ssd().state(), store.ssd().mode(), store.ssd().events().try_next());
+        let _ = (store.policies().ssd(), store.policies().groups(), store.pool_policy(), store.hot_set(5));
+        let (min, _) = (store.min_recovery_lsn(), store.ssd().oldest_lsn());
+        if min.is_some_and(|min| min.0 > u64::from(self.model.lock().last_version)) {
+            return Err(format!("the oldest change in memory has LSN {min:?}, which was not issued yet"));
+        }
+        if let Some(page) = self.pick() {
+            let _ = (store.home(page), store.policies().counts(page), store.why(page));
+            let _ = (store.spaces().pages(page.space), store.spaces().hints(page.space));
+        }
+        let named = self.model.lock().live_names();
+        for (id, name) in named {
+            if store.spaces().find(&name) != Some(SpaceId(id)) {
+                return Err(format!("space {name} is not found"));
             }
         }
         Ok(())
     }
 
-    async fn resize(&mut self) -> Result<(), String> {
-        let frames = self.rng.random_range(18..=60);
-        let (store, bytes) = (Arc::clone(&self.store), self.plan.pool_bytes(frames));
-        self.probe.mark(State::Resized);
-        self.call("resize_pool", |_| (), store.resize_pool(bytes)).await
-    }
-
-    async fn switch(&mut self) -> Result<(), String> {
-        let policy = Plan::any_ssd_policy(&mut self.rng);
-        let store = Arc::clone(&self.store);
-        self.probe.model.lock().doing.switch += 1;
-        let ended = |doing: &mut Doing| doing.switch -= 1;
-        self.call("set_ssd", ended, store.policies().set_ssd(policy)).await
-    }
-
-    fn set_budget(&mut self) {
-        let budget = [None, Some(0), Some(100 << 20), Some(1 << 40)][self.rng.random_range(0..4)];
-        self.store.ssd().set_write_budget(budget);
-        self.probe.mark(State::Budgeted);
-    }
-
     /// Awaits a call, or drops it at one of its awaits. It may fail only if devices do.
-    async fn call<T>(
+    async fn until<T>(
         &mut self,
         what: &str,
         ended: impl FnOnce(&mut Doing),
         call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<(), String> {
+    ) -> Outcome {
         let dropped = self.plan.has("drop-future") && self.rng.random_bool(0.2);
         let polls = if dropped { self.rng.random_range(1..10) } else { u32::MAX };
-        let done = tokio::time::timeout(LONG, up_to(polls, call)).await;
-        ended(&mut self.probe.model.lock().doing);
-        match done.map_err(|_| format!("{what} hangs"))? {
-            Some(Err(error)) if !self.errors_allowed => Err(format!("{what}: {error}")),
+        let done = up_to(polls, call).await;
+        ended(&mut self.model.lock().doing);
+        match done {
+            Some(Err(error)) => self.judge(what, None, &error),
             _ => Ok(()),
         }
     }
 
-    async fn back_up(&mut self) -> Result<(), String> {
-        let Some((chain, taken)) = self.backups.clone() else { return Ok(()) };
-        let before = self.probe.model.lock().clone();
-        if before.torn_homes() {
+    pub(super) async fn back_up(&mut self) -> Outcome {
+        let Some(Desk { dir, backups: Some(taken) }) = self.desk.clone() else { return Ok(()) };
+        let before = self.model.lock().clone();
+        if before.torn_homes() || taken.lock().len() >= BACKUPS_MAX {
             // A backup cannot copy a discarded page whose home stays torn.
             return Ok(());
         }
-        let full = self.rng.random_bool(0.2);
+        let lost = self.store.ssd().loss();
+        let calls = before.ssd_calls.are_running();
+        if calls && !self.plan.has("abandon-in-backup") {
+            return Ok(());
+        }
+        let full = self.rng.random_bool(0.2) || (before.acknowledged && !self.plan.has("backup-after-loss"));
         let dropped = self.plan.has("drop-future") && self.rng.random_bool(0.15);
         let polls = if dropped { self.rng.random_range(1..60) } else { u32::MAX };
-        self.probe.model.lock().doing.backup += 1;
-        let backup = self.store.backup(&chain, BackupOptions::new().full(full));
-        let done = tokio::time::timeout(LONG, up_to(polls, backup)).await;
-        self.probe.model.lock().doing.backup -= 1;
-        match done.map_err(|_| "backup hangs")? {
+        self.model.lock().doing.backup += 1;
+        let store = Arc::clone(&self.store);
+        let done = up_to(polls, store.backup(dir.join("chain"), BackupOptions::new().full(full))).await;
+        self.model.lock().doing.backup -= 1;
+        match done {
             Some(Ok(made)) => {
                 let (number, full) = (made.number, made.full_because.is_some());
-                let after = self.probe.model.lock().clone();
-                taken.lock().push(Taken { number, full, before, after });
+                let after = self.model.lock().clone();
+                let losses = [lost, self.store.ssd().loss()];
+                taken.lock().push(Taken { number, full, before, after, losses });
                 Ok(())
             }
-            Some(Err(error)) if !self.errors_allowed => Err(format!("backup: {error}")),
-            _ => Ok(()),
+            // While pages are lost, some cannot be read.
+            Some(Err(_)) if self.errors_allowed || self.store.ssd().loss().is_some() => Ok(()),
+            Some(Err(_)) if self.model.lock().any_gone() => Ok(()),
+            Some(Err(error)) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                Err(format!("backup: {error}: {}", cause.unwrap_or_default()))
+            }
+            None => Ok(()),
         }
     }
 }
@@ -165,11 +230,11 @@ pub(super) async fn compare(
     probe: &Probe,
 ) -> Result<(), String> {
     let taken = std::mem::take(&mut *taken.lock());
-    for Taken { number, full, before, after } in taken {
+    for Taken { number, full, before, after, losses } in taken {
         let done = async {
             let to = folder.next_restored();
             let restored = restored(plan, &folder.chain(), &to, number).await?;
-            judge(&restored, before, after).await?;
+            judge(&restored, before, after, &losses, plan.has("reuse-in-backup")).await?;
             drop(restored);
             std::fs::remove_dir_all(&to).map_err(|error| error.to_string())
         };
@@ -187,13 +252,21 @@ async fn restored(plan: &Plan, chain: &Path, to: &Path, number: u32) -> Result<P
     let builder = || {
         // Of another size and policy than the store's, and intact.
         let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(to);
+        // The paused clock waits for its saves.
+        let builder = builder.slow_saves(Duration::ZERO);
         builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
     };
     builder().restore(chain, Some(number), |_| ()).await.map_err(|error| error.to_string())?;
     builder().create(false).open().await.map_err(|error| error.to_string())
 }
 
-async fn judge(restored: &PageStore, mut before: Model, mut after: Model) -> Result<(), String> {
+async fn judge(
+    restored: &PageStore,
+    mut before: Model,
+    mut after: Model,
+    losses: &[Option<SsdLoss>],
+    strict: bool,
+) -> Result<(), String> {
     let last = before.last_version;
     let both: Vec<PageId> = after.live_pages();
     for page in both {
@@ -204,8 +277,14 @@ async fn judge(restored: &PageStore, mut before: Model, mut after: Model) -> Res
             Err(error) => return Err(format!("page {page}: {error}")),
         };
         let then = before.live_page(page).cloned();
+        let listed = losses.iter().flatten().any(|loss| loss.contains(page));
         let Some(p) = after.live_page(page) else { continue };
-        if !p.may_be_copied(then.as_ref(), last, found) {
+        if !p.may_be_copied(
+            then.as_ref(),
+            last,
+            found,
+            listed || (!strict && p.was_freed_since(then.as_ref())),
+        ) {
             let was = then.map_or("absent".to_owned(), |then| then.allowed());
             return Err(format!("page {page} is in version {found:?}, was {was}, is {}", p.allowed()));
         }

@@ -1,6 +1,7 @@
 //! Devices with a past: older copies of the store's own, or truncated, blank, random, or another program's.
 //! The store must refuse them, and a new store must not overwrite foreign data.
 
+use super::disks::{Disks, SharedDisks};
 use super::moment::{Moment, bounded_power};
 use super::plan::Plan;
 use super::rot::refusal;
@@ -8,7 +9,7 @@ use super::totals::Totals;
 use super::world::{Lenient, check, in_virtual_time};
 use clap::ValueEnum;
 use pagetier::MemoryManifest;
-use pagetier_devio::{Device, SharedDevice, SimDevice};
+use pagetier_devio::{Device, SimDevice};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -92,8 +93,9 @@ fn replaced(
     }
     let cut_short = matches!(past, Past::ShortHdd | Past::ShortSsd);
     in_virtual_time(async {
-        let devices = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
-        match plan.builder_on(devices, &Arc::new(manifest)).open().await {
+        let ring = newer.ring.fork(3, &power);
+        let disks = Disks { hdd, ssd, ring, power: power.clone() };
+        match plan.builder_on(disks.shared(), &Arc::new(manifest)).open().await {
             Err(error) => refusal(&error, place).map(|()| "refused"),
             // A truncation may affect only space reserved by growth.
             Ok(store) if cut_short => {
@@ -117,10 +119,10 @@ fn untouched(plan: &Plan, newer: &Moment, past: Past, rng: &mut SmallRng) -> Res
         (hdd, ssd) = if on_hdd { (taken, blank) } else { (blank, taken) };
     }
     let before = [hdd.snapshot(), ssd.snapshot()];
-    let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
+    let (hdd, ssd, ring) = (Arc::new(hdd), Arc::new(ssd), Arc::new(newer.ring.fork(3, &power)));
     in_virtual_time(async {
-        let devices = (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
-        match plan.builder_on(devices, &Arc::<MemoryManifest>::default()).open().await {
+        let disks = SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring };
+        match plan.builder_on(disks, &Arc::<MemoryManifest>::default()).open().await {
             Ok(_) => Err("a new store overwrites foreign data without force".to_owned()),
             Err(error) if [hdd.snapshot(), ssd.snapshot()] != before => {
                 Err(format!("the opening was refused, but changed a device: {error}"))

@@ -1,10 +1,11 @@
 //! The scenario of a seed: the store's geometry and the work on it, drawn from the seed. A replay can
 //! override each part.
 
+use super::disks::{Disks, SharedDisks};
 use super::hazard::Hazard;
 use clap::ValueEnum;
-use pagetier::{Builder, MemoryManifest, Mutation, PageSize, PageStore};
-use pagetier_devio::{FlushFailure, SharedDevice, SimDevice};
+use pagetier::{Builder, Costs, MemoryManifest, Mutation, PageSize, PageStore, SsdMode};
+use pagetier_devio::FlushFailure;
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// The page size of every simulated store, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
+
+/// The largest HDD: far more than any scenario fills.
+const HDD_BYTES_MAX: u64 = 96 << 20;
 
 /// One seed's scenario. [`Plan::from_seed`] draws it; [`Plan::set`] changes the fields that a shrunk replay
 /// overrides.
@@ -60,7 +64,7 @@ pub struct Plan {
     /// The maximum time for the embedder's log to become durable, in microseconds; 0: there is no log.
     pub gate_us: u32,
     /// The disabled kinds of work, as bits of [`Plan::KINDS`].
-    pub without: u32,
+    pub without: u64,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// The disabled rule of the protocol.
@@ -111,7 +115,7 @@ pub fn ssd_policy(name: &str) -> Option<&'static str> {
 
 impl Plan {
     /// The kinds of work that can be disabled, by name.
-    pub const KINDS: [&str; 20] = [
+    pub const KINDS: [&str; 33] = [
         "scan",
         "discard",
         "drop-space",
@@ -132,13 +136,29 @@ impl Plan {
         "openers",
         "ssd-life",
         "upkeep",
+        "whole",
+        "free",
+        "ssd",
+        "operate",
+        "backup",
+        "trouble",
+        "insert",
+        "far",
+        "wrong-reads",
+        "readmit-spares",
+        "reuse-in-backup",
+        "abandon-in-backup",
+        "backup-after-loss",
     ];
+
+    /// Kinds that a seed disables unless `on=` enables them: the store does not yet withstand them.
+    pub const PENDING: [&str; 0] = [];
 
     /// The number of kinds that a seed may disable; the others are hazards.
     const OPTIONAL: usize = 9;
 
     /// A value of [`Plan::without`] that disables every hazard other than power cuts.
-    pub(super) const ORDINARY: u32 = (1 << Self::KINDS.len()) - (1 << Self::OPTIONAL);
+    pub(super) const ORDINARY: u64 = (1 << Self::KINDS.len()) - (1 << Self::OPTIONAL);
 
     /// The scenario of a seed: every third seed is directed at a hazard.
     #[must_use]
@@ -210,7 +230,11 @@ impl Plan {
             images: 40,
             outcomes: 2,
             faults: rng.random_ratio(1, 8),
-            without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::OPTIONAL) },
+            without: if rng.random_bool(0.5) {
+                0
+            } else {
+                rng.random_range(0..1_u32 << Self::OPTIONAL).into()
+            },
             flush_failures: [FlushFailure::NeverDurable; 2],
             gate_us: 0,
             hazard: Hazard::Free,
@@ -218,6 +242,7 @@ impl Plan {
         };
         plan.draw_world();
         plan.shape(hazard, rng);
+        Self::PENDING.iter().for_each(|kind| plan.disable(kind));
         plan
     }
 
@@ -225,6 +250,7 @@ impl Plan {
     fn shape(&mut self, hazard: Hazard, rng: &mut SmallRng) {
         self.hazard = hazard;
         if hazard == Hazard::Free {
+            self.widen();
             return;
         }
         let draw = |rng: &mut SmallRng, from: u32, to: u32| rng.random_range(from..=to);
@@ -320,6 +346,16 @@ impl Plan {
         }
     }
 
+    /// Changes the plan so that its lives draw the whole table: several tasks, in fewer moments.
+    fn widen(&mut self) {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x31c5_0b6e_77a1_942d);
+        (self.lives, self.tasks) = (rng.random_range(2..=4), rng.random_range(1..=5));
+        (self.ops, self.images) = ([60, 100, 160][rng.random_range(0..3)], 25);
+        if rng.random_ratio(1, 6) {
+            self.ring = 0;
+        }
+    }
+
     /// Draws the hostility of the environment and extreme geometries, with a generator of its own as for the
     /// policy.
     fn draw_world(&mut self) {
@@ -401,12 +437,13 @@ impl Plan {
             "hostile" => self.hostile[0] = (value != "no").then(number).transpose()?,
             "hostile_pool" => self.hostile[1] = (value != "no").then(number).transpose()?,
             "without" => self.without = without(value)?,
+            "on" => self.without &= !without(value)?,
             _ => match self.numbers().into_iter().find(|(known, _)| *known == name) {
                 Some((_, field)) => *field = number()?,
                 None => {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
-                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without, on"
                     ));
                 }
             },
@@ -454,9 +491,19 @@ impl Plan {
         all
     }
 
-    /// Whether every life has the running operations.
-    pub(super) fn is_upkept(&self) -> bool {
-        self.hazard == Hazard::Upkeep && self.has("upkeep")
+    /// Whether the lives draw the whole table.
+    pub(super) fn is_whole(&self) -> bool {
+        self.hazard == Hazard::Free && self.has("whole")
+    }
+
+    /// Whether the lives make files: backups and others.
+    pub(super) fn makes_files(&self) -> bool {
+        self.is_whole() || self.hazard == Hazard::Upkeep
+    }
+
+    /// Whether the tasks free pages.
+    pub(super) fn frees(&self) -> bool {
+        self.has("free") && (self.is_whole() || self.hazard == Hazard::Upkeep)
     }
 
     /// Whether this kind of work is enabled.
@@ -496,9 +543,40 @@ impl Plan {
         self.without |= bit.map_or(0, |bit| 1 << bit);
     }
 
+    /// Options that each opening may choose anew, as the seed draws them.
+    fn chosen(&self, builder: Builder) -> Builder {
+        let rng = &mut SmallRng::seed_from_u64(self.seed ^ 0x4be8_93d1_0c7f_2a65);
+        let some = |rng: &mut SmallRng| rng.random_bool(0.25);
+        let mut builder = builder
+            .read_ahead(rng.random_bool(0.7))
+            .cluster_pages([1, 8, 64][rng.random_range(0..3)])
+            .group_width_per_min([0.1, 1.0, 60.0][rng.random_range(0..3)])
+            .low_room([0, 256 << 20][rng.random_range(0..2)])
+            .exhausted_after(Duration::from_secs([2, 10][rng.random_range(0..2)]))
+            .page_gap_max([70, 65_536][rng.random_range(0..2)])
+            .on_recovery_progress(|_| ());
+        if some(rng) {
+            builder = builder.redo_span_max([40, 400][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.online_costs([8, 1000][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.costs(Costs { hdd_write_ms: 1.0, ..Costs::PAPER });
+        }
+        if some(rng) {
+            builder = builder.ssd_write_budget([0, 100 << 20][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.ssd_mode([SsdMode::WriteThrough, SsdMode::ReadOnly][rng.random_range(0..2)]);
+        }
+        builder
+    }
+
     /// The store's options, without its devices.
     pub(super) fn builder(&self) -> Builder {
-        PageStore::builder()
+        let builder = if self.is_whole() { self.chosen(PageStore::builder()) } else { PageStore::builder() };
+        builder
             .page_size(PageSize::MIN)
             .ssd_bytes(self.ssd_bytes())
             .ssd_policy(named(self.ssd_policy, self.hostile[0]))
@@ -513,27 +591,33 @@ impl Plan {
     /// The store's options, including its devices.
     pub(super) fn builder_on(
         &self,
-        (hdd, ssd): (SharedDevice, SharedDevice),
+        SharedDisks { hdd, ssd, ring }: SharedDisks,
         manifest: &Arc<MemoryManifest>,
     ) -> Builder {
         let builder = self.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
-        // Without slots the device holds the ring.
-        if self.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) }
+        if self.ssd_bytes() == 0 {
+            // Without slots the device holds the ring.
+            return builder.ring_device(ssd);
+        }
+        let builder = builder.ssd_device(ssd);
+        if self.is_whole() { builder.ring_device(ring) } else { builder }
     }
 
     /// Opens the store on these devices.
     pub(super) async fn open(
         &self,
-        devices: (SharedDevice, SharedDevice),
+        disks: SharedDisks,
         manifest: &Arc<MemoryManifest>,
     ) -> Result<PageStore, String> {
-        self.builder_on(devices, manifest).open().await.map_err(|e| format!("does not open: {e}"))
+        self.builder_on(disks, manifest).open().await.map_err(|e| format!("does not open: {e}"))
     }
 
-    /// The HDD and the SSD, with the plan's latencies.
-    pub(super) fn with_latencies(&self, hdd: SimDevice, ssd: SimDevice) -> (SimDevice, SimDevice) {
+    /// The devices, with the plan's latencies, and an HDD of bounded size.
+    pub(super) fn with_latencies(&self, Disks { hdd, ssd, ring, power }: Disks) -> Disks {
         let latency = Duration::from_micros;
-        (hdd.with_latency(latency(self.hdd_us)), ssd.with_latency(latency(self.ssd_us)))
+        let hdd = hdd.with_latency(latency(self.hdd_us)).with_size_max(HDD_BYTES_MAX);
+        let ring = ring.with_latency(latency(self.hdd_us));
+        Disks { hdd, ssd: ssd.with_latency(latency(self.ssd_us)), ring, power }
     }
 
     /// The layout of the SSD.
@@ -547,8 +631,8 @@ fn named(policy: &str, hostile: Option<u32>) -> String {
     hostile.map_or_else(|| policy.to_owned(), |seed| format!("hostile:{seed}"))
 }
 
-fn without(value: &str) -> Result<u32, String> {
-    let mut bits = 0;
+fn without(value: &str) -> Result<u64, String> {
+    let mut bits = 0_u64;
     for name in value.split('+').filter(|n| !n.is_empty()) {
         let bit = Plan::KINDS.iter().position(|k| *k == name);
         bits |= 1

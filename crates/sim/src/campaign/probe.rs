@@ -5,11 +5,13 @@
 //! the manifest, and the versions that the contract allows. Nothing here changes the store's behaviour.
 
 use super::coverage::{State, States};
+use super::disks::{Disks, SharedDisks};
 use super::gate::Log;
 use super::model::Model;
 use super::moment::{Moment, Outcome, SUPERBLOCKS};
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
+use super::running::{Drawn, Running};
 use super::saves::Saves;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
@@ -96,12 +98,16 @@ struct Inside {
     violation: Option<String>,
     /// Whether the next openings overwrite what another store left.
     force: bool,
+    /// Whether the next openings accept the loss of the SSD.
+    accepts_loss: bool,
+    drawn: Drawn,
 }
 
-/// Both devices of a store, under observation.
+/// The devices of a store, under observation.
 pub(super) struct Probe {
     pub(super) hdd: Arc<SimDevice>,
     pub(super) ssd: Arc<SimDevice>,
+    pub(super) ring: Arc<SimDevice>,
     pub(super) power: SimPower,
     pub(super) manifest: Arc<MemoryManifest>,
     pub(super) model: Arc<Mutex<Model>>,
@@ -121,7 +127,7 @@ impl std::fmt::Debug for Probe {
 impl Probe {
     pub(super) fn new(
         plan: &Plan,
-        (hdd, ssd, power): (SimDevice, SimDevice, SimPower),
+        Disks { hdd, ssd, ring, power }: Disks,
         manifest: MemoryManifest,
         model: Model,
         seed: u64,
@@ -142,6 +148,8 @@ impl Probe {
             failing_saves: None,
             violation: None,
             force: false,
+            accepts_loss: false,
+            drawn: Drawn::default(),
         };
         let log = (plan.gate_us > 0).then(|| Log::new(plan.gate_us.into(), model.log_durable, seed));
         Arc::new(Self {
@@ -150,6 +158,7 @@ impl Probe {
             watches_drops: plan.has("reopen"),
             hdd: Arc::new(hdd),
             ssd: Arc::new(ssd),
+            ring: Arc::new(ring),
             power,
             manifest: Arc::new(manifest),
             model: Arc::new(Mutex::new(model)),
@@ -158,13 +167,13 @@ impl Probe {
         })
     }
 
-    /// The devices for the store: HDD, SSD. Each opening gets new ones.
-    fn devices(self: &Arc<Self>, lease: &Arc<Lease>) -> (SharedDevice, SharedDevice) {
-        let device = |ssd| {
+    /// The devices for the store. Each opening gets new ones.
+    fn devices(self: &Arc<Self>, lease: &Arc<Lease>) -> SharedDisks {
+        let device = |which| {
             let (probe, lease) = (Arc::clone(self), Arc::clone(lease));
-            Arc::new(Watched { probe, ssd, lease }) as SharedDevice
+            Arc::new(Watched { probe, which, lease }) as SharedDevice
         };
-        (device(false), device(true))
+        SharedDisks { hdd: device(Which::Hdd), ssd: device(Which::Ssd), ring: device(Which::Ring) }
     }
 
     /// The store's options, with the devices and the log.
@@ -177,7 +186,10 @@ impl Probe {
     /// The options for an opening that may not get the store; [`Probe::hold`] records the one that does.
     pub(super) fn leased(self: &Arc<Self>, plan: &Plan, lease: &Arc<Lease>) -> Builder {
         let builder = plan.builder_on(self.devices(lease), &self.manifest);
-        let builder = builder.force(self.inside.lock().force);
+        let builder = {
+            let inside = self.inside.lock();
+            builder.force(inside.force).accept_ssd_loss(inside.accepts_loss)
+        };
         match &self.log {
             Some(log) => builder.log_gate(Arc::clone(log) as Arc<dyn LogGate>),
             None => builder,
@@ -190,7 +202,7 @@ impl Probe {
     }
 
     /// Devices for an opener that must not get as far as using them.
-    pub(super) fn forbidden(self: &Arc<Self>) -> (SharedDevice, SharedDevice) {
+    pub(super) fn forbidden(self: &Arc<Self>) -> SharedDisks {
         self.devices(&Arc::new(Lease { forbidden: true, ..Lease::default() }))
     }
 
@@ -225,10 +237,26 @@ impl Probe {
         self.mark(State::Stranger);
     }
 
+    /// Counts an operation that begins while others run.
+    pub(super) fn drawn(&self, at: usize, others: &Running) {
+        self.inside.lock().drawn.begins(at, others);
+    }
+
+    /// Returns the counts of the operations drawn so far.
+    pub(super) fn take_drawn(&self) -> Drawn {
+        std::mem::take(&mut self.inside.lock().drawn)
+    }
+
+    /// Makes later openings accept the loss of the SSD, or not.
+    pub(super) fn accept_loss(&self, yes: bool) {
+        self.inside.lock().accepts_loss = yes;
+    }
+
     /// Clears the plan of faults.
     pub(super) fn clear_faults(&self) {
         self.hdd.clear_faults();
         self.ssd.clear_faults();
+        self.ring.clear_faults();
         self.manifest.fail_saves(0, 0, false);
         self.note_saves(&mut self.inside.lock());
         self.inside.lock().failing_saves = None;
@@ -306,11 +334,11 @@ impl Probe {
 
     fn moment(&self, inside: &mut Inside) -> Moment {
         self.note_saves(inside);
-        let (hdd, ssd) = (self.hdd.moment(), self.ssd.moment());
+        let (hdd, ssd, ring) = (self.hdd.moment(), self.ssd.moment(), self.ring.moment());
         let mut model = self.model.lock().clone();
         if let Some(log) = &self.log {
             model.log_durable = log.durable();
-            for (name, device) in [("hdd", &hdd), ("ssd", &ssd)] {
+            for (name, device) in [("hdd", &hdd), ("ssd", &ssd), ("ring", &ring)] {
                 if let Err(what) = peek::behind_log(device, &self.manifest, log.durable()) {
                     let _ = inside.violation.get_or_insert(format!("{name}: {what}"));
                 }
@@ -318,7 +346,8 @@ impl Probe {
         }
         let states = self.states(inside, &hdd, &ssd, &model).union(inside.marks);
         let (boundary, depth, killed) = (inside.boundaries, inside.depth, inside.killed);
-        Moment { hdd, ssd, manifest: self.manifest.fork(), model, states, boundary, depth, killed }
+        let manifest = self.manifest.fork();
+        Moment { hdd, ssd, ring, manifest, model, states, boundary, depth, killed }
     }
 
     fn states(&self, inside: &Inside, hdd: &SimMoment, ssd: &SimMoment, model: &Model) -> States {
@@ -345,8 +374,11 @@ impl Probe {
         states.union(peek::states(hdd, ssd, &self.layout, model))
     }
 
-    fn part(&self, ssd: bool, write: bool, offset: u64, class: IoClass) -> Part {
-        let (state, weight) = match (ssd, write, class) {
+    fn part(&self, which: Which, write: bool, offset: u64, class: IoClass) -> Part {
+        if which == Which::Ring {
+            return Part { state: None, weight: 1.0 };
+        }
+        let (state, weight) = match (which == Which::Ssd, write, class) {
             (false, true, IoClass::WriteBack | IoClass::UrgentWriteBack) => (State::WriteBackHome, 3.0),
             (false, true, IoClass::Recovery) => (State::RecoveryRepair, 20.0),
             (false, true, IoClass::Clean | IoClass::UrgentClean) => (State::HomeWrite, 1.0),
@@ -473,8 +505,8 @@ fn geometry(plan: &Plan) -> States {
 pub(super) struct Lease {
     /// Whether its store was dropped.
     released: AtomicBool,
-    /// Whether HDD and SSD have seen its first operation.
-    begun: [AtomicBool; 2],
+    /// Whether each device has seen its first operation.
+    begun: [AtomicBool; 3],
     /// The opener must start no operation: another one holds the store.
     forbidden: bool,
 }
@@ -486,17 +518,29 @@ impl Lease {
     }
 }
 
+/// A device of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    Hdd,
+    Ssd,
+    Ring,
+}
+
 /// A device of the observed store.
 #[derive(Debug)]
 struct Watched {
     probe: Arc<Probe>,
-    ssd: bool,
+    which: Which,
     lease: Arc<Lease>,
 }
 
 impl Watched {
     fn inner(&self) -> &Arc<SimDevice> {
-        if self.ssd { &self.probe.ssd } else { &self.probe.hdd }
+        match self.which {
+            Which::Hdd => &self.probe.hdd,
+            Which::Ssd => &self.probe.ssd,
+            Which::Ring => &self.probe.ring,
+        }
     }
 
     /// Checks the rules of openings: a dropped store starts no operation; no store starts one before its
@@ -510,7 +554,7 @@ impl Watched {
         if self.lease.released.load(Ordering::Relaxed) && self.probe.watches_drops {
             self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
         }
-        let first = !self.lease.begun[usize::from(self.ssd)].swap(true, Ordering::Relaxed);
+        let first = !self.lease.begun[self.which as usize].swap(true, Ordering::Relaxed);
         if first && self.probe.watches_drops && self.inner().occupancy().in_flight() > 0 {
             self.probe.violate(format!(
                 "{name}: {what} at {offset} of an opening begins while operations of the previous store are in flight"
@@ -544,13 +588,13 @@ impl Watched {
 impl Device for Watched {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
         self.check("read", offset, &bufs);
-        let part = self.probe.part(self.ssd, false, offset, class);
+        let part = self.probe.part(self.which, false, offset, class);
         self.watch(part, false, || self.inner().read(offset, bufs, class))
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
         self.check("write", offset, &bufs);
-        let part = self.probe.part(self.ssd, true, offset, class);
+        let part = self.probe.part(self.which, true, offset, class);
         let written = self.watch(part, true, || self.inner().write(offset, bufs, class));
         if !SUPERBLOCKS.contains(&offset) {
             return written;
@@ -567,12 +611,12 @@ impl Device for Watched {
 
     fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
         self.check("flush", 0, &IoBufs::new());
-        let state = Some(if self.ssd { State::SsdFlush } else { State::HddFlush });
+        let state = Some(if self.which == Which::Hdd { State::HddFlush } else { State::SsdFlush });
         let part = Part { state, weight: 3.0 };
         let flying = self.probe.begin(part, true);
         let fut = self.inner().flush(class);
         self.probe.boundary(part);
-        let (probe, ssd) = (Arc::clone(&self.probe), self.ssd);
+        let (probe, ssd) = (Arc::clone(&self.probe), self.which != Which::Hdd);
         Box::pin(async move {
             let done = fut.await;
             if done.is_err() {

@@ -2,6 +2,7 @@
 //! continues, retries, is closed, killed, opened again.
 
 use super::coverage::State;
+use super::disks::{Disks, SharedDisks};
 use super::life::{Life, Start};
 use super::moment::{Crash, Moment, Outcome};
 use super::plan::Plan;
@@ -11,7 +12,7 @@ use super::saves::Saves;
 use super::totals::Totals;
 use super::work::{Outcome as Done, Worker};
 use super::world::{Lenient, check, examine, in_virtual_time, names_the_record};
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
 use parking_lot::Mutex;
 use rand::Rng;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ impl Worker {
             _ => {
                 let full = self.model.lock().pages() >= self.plan.pages as usize;
                 for _ in 0..if full { 0 } else { self.rng.random_range(8..70) } {
-                    self.allocate().await?;
+                    self.allocated().await?;
                 }
                 Ok(())
             }
@@ -114,11 +115,11 @@ impl Case {
     /// opens and nothing is lost.
     fn opening(&self, crash: Crash<'_>, seed: u64, totals: &mut Totals) -> Result<(), String> {
         let Crash { plan, moment, .. } = crash;
-        let (hdd, ssd, _power) = crash.devices();
+        let Disks { hdd, ssd, ring, .. } = crash.devices();
         let manifest = Arc::new(moment.manifest.fork());
         self.planned.inject_into(&hdd, &ssd, &manifest, totals);
-        let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
-        let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
+        let (hdd, ssd, ring) = (Arc::new(hdd), Arc::new(ssd), Arc::new(ring));
+        let devices = || SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
         let mut after = Vec::new();
         let checked = in_virtual_time(async {
             for _ in 0..2 {
@@ -127,7 +128,7 @@ impl Case {
                     Err(error) if names_the_record(&error) => {}
                     Err(error) => return Err(format!("the error does not say what failed: {error}")),
                 }
-                after.push((hdd.moment(), ssd.moment(), manifest.fork()));
+                after.push((hdd.moment(), ssd.moment(), ring.moment(), manifest.fork()));
             }
             hdd.clear_faults();
             ssd.clear_faults();
@@ -136,9 +137,9 @@ impl Case {
             check(&store, &Mutex::new(moment.model.clone()), Lenient::default()).await
         })?;
         totals.crash(&checked);
-        for (hdd, ssd, manifest) in after {
+        for (hdd, ssd, ring, manifest) in after {
             let states = moment.states;
-            let then = Moment { hdd, ssd, manifest, model: moment.model.clone(), states, ..*moment };
+            let then = Moment { hdd, ssd, ring, manifest, model: moment.model.clone(), states, ..*moment };
             for outcome in [Outcome::Cut(seed + 1), Outcome::Killed(seed + 1)] {
                 let crash = Crash { plan, moment: &then, outcome };
                 let mut checked = examine(crash, Lenient::default(), Rate::Never)?.checked;

@@ -9,7 +9,7 @@ use super::totals::Totals;
 use super::world::{Lenient, check, in_virtual_time};
 use clap::ValueEnum;
 use pagetier::{MemoryManifest, OpenError};
-use pagetier_devio::{Device, SharedDevice, SimDevice};
+use pagetier_devio::{Device, SimDevice};
 use pagetier_ssdcache::Layout;
 use parking_lot::Mutex;
 use rand::Rng;
@@ -68,7 +68,8 @@ impl Structure {
 /// Corrupts a structure of a crashed store, and recovers the store.
 pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
     let Crash { plan, moment, outcome } = crash;
-    let (hdd, ssd, _power) = crash.devices();
+    let disks = crash.devices();
+    let (hdd, ssd) = (&disks.hdd, &disks.ssd);
     let layout = plan.layout();
     let structure = if plan.hazard == Hazard::RottenHomes && rng.random_bool(0.7) {
         Structure::RingedHome
@@ -92,19 +93,18 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
         if range.is_empty() {
             return Ok(());
         }
-        let device = if structure.device() == "hdd" { &hdd } else { &ssd };
+        let device = if structure.device() == "hdd" { hdd } else { ssd };
         spoil(device, range, extent, rng);
     }
     let what = format!("{extent} of {structure:?}");
     let ended = in_virtual_time(async {
-        let (hdd, ssd) = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
-        let store = match plan.builder_on((hdd, ssd), &Arc::new(manifest)).open().await {
+        let store = match plan.builder_on(disks.shared(), &Arc::new(manifest)).open().await {
             Ok(store) => store,
             Err(error) => return refusal(&error, structure.device()).map(|()| None),
         };
         let lenient = Lenient { corrupt: true, volatile: outcome.keeps_power(), ..Lenient::default() };
         let mut checked = check(&store, &Mutex::new(moment.model.clone()), lenient).await?;
-        checked.states = checked.states.union(crash.states());
+        checked.meet(&crash);
         Ok(Some(checked))
     });
     match ended.map_err(|wrong| format!("after rot, {what}: {wrong}"))? {

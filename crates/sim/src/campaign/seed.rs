@@ -11,7 +11,7 @@ use super::probe::Rate;
 use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, examine};
-use super::{loss, past, rot, ssd_life, upkeep};
+use super::{loss, past, read_only, rot, ssd_life, upkeep};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
-        let folder = self.plan.is_upkept().then(Folder::new).transpose()?;
+        let folder = self.plan.makes_files().then(Folder::new).transpose()?;
         let stranger = self.stranger(&mut rng)?;
         // The crashes before the next life, each in the past of the following one: a linear history.
         let mut line: Vec<Moment> = Vec::new();
@@ -124,12 +124,17 @@ impl Run<'_> {
         } else {
             faults
         };
+        let troubled = plan.is_whole() && plan.has("trouble") && apart.random_bool(0.3);
+        let lost = matches!(start, Start::Crash(..)) && plan.is_whole() && plan.has("ssd");
+        let bereft = lost && apart.random_bool(0.12);
         let one = Life {
             faults,
+            bereft,
             reopenings,
             records_fail,
             intruded: apart.random_bool(plan.share("openers", 0.1)),
-            upkeep: folder,
+            folder,
+            troubled,
             closes: plan.has("close") && rng.random_bool(self.plan.closing()),
             ..Life::new(
                 plan,
@@ -161,6 +166,13 @@ impl Run<'_> {
             *self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
             let crash = Crash { plan: &plan, moment, outcome };
             self.recover(crash, 0, rng)?;
+            if plan.is_whole() && rng.clone().random_bool(0.01) {
+                read_only::examine(crash, self.totals)?;
+            }
+            if moment.model.ssd_touched {
+                // The examinations expect the SSD that the plan has.
+                continue;
+            }
             if rng.random_bool(self.plan.share("rot", 0.04)) {
                 rot::examine(crash, rng, self.totals)?;
             }
@@ -192,7 +204,7 @@ impl Run<'_> {
         newer: Option<&Moment>,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
-        let newer = newer.filter(|newer| newer.states.has(State::AfterClose));
+        let newer = newer.filter(|newer| newer.states.has(State::AfterClose) && !newer.model.ssd_touched);
         let (Some(newer), false) = (newer, line.is_empty()) else { return Ok(()) };
         let times = if self.plan.hazard == Hazard::Past { 12 } else { 3 };
         for _ in 0..times {

@@ -5,6 +5,7 @@
 
 use super::content::version_in;
 use super::coverage::{State, States};
+use super::disks::Disks;
 use super::hazard::Hazard;
 use super::model::{Model, PageModel};
 use super::moment::{Crash, bounded_power};
@@ -13,11 +14,12 @@ use super::planned::Planned;
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::saves::Saves;
+use super::ssd_calls::Act;
 use super::totals::Totals;
-use super::work::{Reads, Worker};
+use super::work::{Terms, Worker};
 use super::world::{Checked, check_spaces, in_virtual_time, is_busy, look, read};
-use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode};
-use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode, SsdState};
+use pagetier_devio::{SharedDevice, SimDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -25,16 +27,6 @@ use std::time::Duration;
 
 /// Longer than any call takes.
 const LONG: Duration = Duration::from_secs(3600);
-
-/// A call of the SSD's life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Act {
-    Abandon,
-    Readmit,
-    Off,
-    On(SsdMode),
-    Drain,
-}
 
 /// How an opening treats a lost SSD whose loss the embedder accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +55,6 @@ struct Reported {
 struct World {
     plan: Arc<Plan>,
     probe: Arc<Probe>,
-    ring: Arc<SimDevice>,
     rng: SmallRng,
     reported: Reported,
     accepts: Option<Accepts>,
@@ -94,18 +85,17 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
 impl World {
     fn new(crash: Crash<'_>, seed: u64) -> Self {
         let Crash { moment, outcome, .. } = crash;
-        let plan = Plan { hazard: Hazard::Free, tasks: 1, ..crash.plan.clone() };
-        let (hdd, ssd, power) = crash.devices();
-        let (hdd, ssd) = plan.with_latencies(hdd, ssd);
-        let ring = SimDevice::new("ring", 0, seed, &power).with_latency(Duration::from_micros(plan.hdd_us));
-        let (manifest, model) = (moment.manifest.fork(), moment.model.clone());
-        let probe = Probe::new(&plan, (hdd, ssd, power), manifest, model, seed);
+        let plan = Plan { hazard: Hazard::SsdLife, tasks: 1, ..crash.plan.clone() };
+        let disks = plan.with_latencies(crash.devices());
+        let (manifest, mut model) = (moment.manifest.fork(), moment.model.clone());
+        model.strict = plan.has("readmit-spares");
+        model.loss_spares_synced = true;
+        let probe = Probe::new(&plan, disks, manifest, model, seed);
         let mut states = States::default();
         states.add_if(outcome.keeps_power(), State::Killed);
         Self {
             plan: Arc::new(plan),
             probe,
-            ring: Arc::new(ring),
             rng: SmallRng::seed_from_u64(seed),
             reported: Reported::default(),
             accepts: None,
@@ -130,7 +120,7 @@ impl World {
     /// Allows the loss of everything written so far, if it is reported.
     fn all_may_be_lost(&self) {
         let mut model = self.model();
-        model.lost_to = model.last_version;
+        (model.lost_to, model.loss_spares_synced) = (model.last_version, false);
     }
 
     async fn lives(&mut self, totals: &mut Totals) -> Result<(), String> {
@@ -168,7 +158,8 @@ impl World {
     }
 
     fn builder(&self) -> Builder {
-        let builder = self.probe.builder(&self.plan).ring_device(Arc::clone(&self.ring) as SharedDevice);
+        let builder =
+            self.probe.builder(&self.plan).ring_device(Arc::clone(&self.probe.ring) as SharedDevice);
         match self.accepts {
             None => builder,
             Some(Accepts::Without) => builder.accept_ssd_loss(true).ssd_bytes(0),
@@ -205,7 +196,7 @@ impl World {
         self.compare(&store)?;
         self.reported = Reported { loss: store.ssd().loss(), ..Reported::default() };
         if self.reported.loss.is_none() {
-            self.model().lost_to = 0;
+            self.model().settle_loss(false);
         }
         checked.states = self.states;
         checked.states.add_if(self.reported.loss.is_some(), State::LossReported);
@@ -286,29 +277,28 @@ impl World {
         let back = |device: &SimDevice, seed: u64| {
             if self.killed { device.after_kill(seed, &power) } else { device.after_power_cut(seed, &power) }
         };
-        let [hdd, ssd, ring] = [(&self.probe.hdd, 0), (&self.probe.ssd, 1), (&self.ring, 2)]
+        let [hdd, ssd, ring] = [(&self.probe.hdd, 0), (&self.probe.ssd, 1), (&self.probe.ring, 2)]
             .map(|(device, at)| back(device, seed ^ at));
-        self.ring = Arc::new(ring);
-        self.restart((hdd, ssd, power));
+        self.restart(Disks { hdd, ssd, ring, power });
     }
 
     /// Replaces the SSD by a blank one.
     fn exchange_ssd(&mut self) {
         let (seed, power) = (self.rng.random(), bounded_power());
         let hdd = self.probe.hdd.fork(seed, &power);
-        self.ring = Arc::new(self.ring.fork(seed ^ 1, &power));
+        let ring = self.probe.ring.fork(seed ^ 1, &power);
         let ssd =
             SimDevice::new("ssd", 0, seed ^ 2, &power).with_latency(Duration::from_micros(self.plan.ssd_us));
-        self.restart((hdd, ssd, power));
+        self.restart(Disks { hdd, ssd, ring, power });
     }
 
-    fn restart(&mut self, devices: (SimDevice, SimDevice, SimPower)) {
+    fn restart(&mut self, disks: Disks) {
         let mut model = self.model().clone();
         if let Some(log) = &self.probe.log {
             model.log_durable = log.durable();
         }
         let manifest: MemoryManifest = self.probe.manifest.fork();
-        self.probe = Probe::new(&self.plan, devices, manifest, model, self.rng.random());
+        self.probe = Probe::new(&self.plan, disks, manifest, model, self.rng.random());
     }
 
     async fn end(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
@@ -351,16 +341,9 @@ impl World {
     }
 
     fn worker(&mut self, store: &Arc<PageStore>) -> Worker {
-        Worker {
-            store: Arc::clone(store),
-            probe: Arc::clone(&self.probe),
-            model: Arc::clone(&self.probe.model),
-            plan: Arc::clone(&self.plan),
-            rng: SmallRng::seed_from_u64(self.rng.random()),
-            errors_allowed: true,
-            reads: Reads::TheNewest,
-            frees: false,
-        }
+        let rng = SmallRng::seed_from_u64(self.rng.random());
+        let terms = Terms { errors_allowed: true, ..Terms::usual(false) };
+        Worker::new((store, &self.probe, &self.plan), rng, terms)
     }
 
     /// Makes the SSD vanish for a while; some of its slots may become corrupt meanwhile.
@@ -377,6 +360,7 @@ impl World {
                 self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);
             }
             self.story.push("rot".to_owned());
+            self.model().loss_spares_synced = false;
             self.corrupted = true;
         }
         self.probe.ssd.set_present(true);
@@ -393,13 +377,19 @@ impl World {
             self.compare(store)?;
         }
         let alone = !self.background;
+        // An SSD that has not failed is not verified.
+        let verified = store.ssd().state() != SsdState::Active;
         // These run one at a time: once such a call has ended, so have all earlier ones.
         let waits = match act {
             Act::Abandon | Act::Readmit => true,
             Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
             Act::Drain => false,
         };
-        self.model().lost_to = u32::MAX;
+        {
+            let mut model = self.model();
+            model.lost_to = u32::MAX;
+            model.loss_spares_synced &= act != Act::Abandon;
+        }
         self.reported.may_grow = true;
         let mut replaced = false;
         self.story.push(format!("({act:?}"));
@@ -412,9 +402,9 @@ impl World {
         let worker = self.worker(store);
         let called = async {
             if polls < u32::MAX {
-                up_to(polls, carry_out(store, act)).await
+                up_to(polls, act.carry_out(store)).await
             } else {
-                Some(carry_out(store, act).await)
+                Some(act.carry_out(store).await)
             }
         };
         let called = tokio::time::timeout(LONG, called);
@@ -438,17 +428,22 @@ impl World {
             return Ok(());
         };
         self.background &= !waits;
-        if act == Act::Readmit && done.is_ok() && !self.background {
+        if act == Act::Readmit && done.is_ok() && verified && !self.background {
             self.corrupted = false;
         }
         if self.background {
             return Ok(());
         }
-        self.all_may_be_lost();
+        {
+            let mut model = self.model();
+            model.lost_to = model.last_version;
+        }
         let Reported { in_doubt, may_be_gone, .. } = self.reported;
         let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
         self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
-        if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
+        let done = done.unwrap_or_default();
+        self.model().ssd_call_reports(&done);
+        if let (Some(loss), true, 0, false) = (&done.loss, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
         if store.stats().ssd.refusing.is_none() && !self.corrupted {
@@ -515,20 +510,6 @@ impl World {
                 self.states.add_if(fails, State::AckFailed);
                 Ok(())
             }
-        }
-    }
-}
-
-/// Performs the call; returns the loss that it reports, if any.
-async fn carry_out(store: &PageStore, act: Act) -> Result<Option<SsdLoss>, Error> {
-    match act {
-        Act::Abandon => store.ssd().abandon().await.map(Some),
-        Act::Readmit => store.ssd().readmit().await.map(|_| None),
-        Act::Off => store.ssd().set_mode(SsdMode::Off).await.map(|()| None),
-        Act::On(mode) => store.ssd().set_mode(mode).await.map(|()| None),
-        Act::Drain => {
-            let _ = store.ssd().drain(Drain::new()).await;
-            Ok(None)
         }
     }
 }

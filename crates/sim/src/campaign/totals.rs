@@ -1,6 +1,7 @@
 //! The counters of a campaign.
 
 use super::coverage::Coverage;
+use super::running::Drawn;
 use super::world::Checked;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub struct Totals {
     pub faults: BTreeMap<String, u64>,
     /// Crashes by the protocol state in which they were taken.
     pub coverage: Coverage,
+    /// The operations drawn, the crashes during each, and those that overlapped.
+    pub drawn: Drawn,
 }
 
 impl Totals {
@@ -38,6 +41,7 @@ impl Totals {
         self.pages_checked += checked.pages;
         self.pages_refused += checked.corrupt;
         self.coverage.count(checked.states);
+        self.drawn.crash(&checked.running);
     }
 
     pub(super) fn fault(&mut self, kind: &str) {
@@ -63,5 +67,6 @@ impl Totals {
             }
         }
         self.coverage.add(&other.coverage);
+        self.drawn.add(&other.drawn);
     }
 }

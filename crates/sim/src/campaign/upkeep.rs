@@ -3,6 +3,7 @@
 //! load, where a crash at any moment must leave the SSD that the manifest names.
 
 use super::coverage::State;
+use super::disks::Disks;
 use super::hazard::Hazard;
 use super::life::{Life, Start};
 use super::model::Model;
@@ -13,7 +14,7 @@ use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::saves::Saves;
 use super::totals::Totals;
-use super::work::{Reads, Worker};
+use super::work::{LONG, Terms, Worker};
 use super::world::{Checked, Lenient, check, examine as recover, in_virtual_time};
 use pagetier::{Error, NewSsd, OpenError, PageStore};
 use pagetier_devio::{Device, SharedDevice, SimDevice, SimMoment};
@@ -23,9 +24,6 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Longer than any call takes.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// The number of moments of a replacement that are crashed.
 const MOMENTS_MAX: usize = 8;
@@ -61,8 +59,8 @@ fn crash_at(
 /// Lives with frees and an operator.
 fn lives(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
     let plan = Arc::new(Plan {
-        hazard: Hazard::Free,
-        tasks: rng.random_range(1..=3),
+        hazard: Hazard::Upkeep,
+        tasks: rng.random_range(2..=4),
         ops: rng.random_range(30..120),
         pages: crash.plan.pages.max(rng.random_range(100..=180)),
         ..crash.plan.clone()
@@ -74,7 +72,7 @@ fn lives(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<()
         let rate = Rate::Some { share: 0.01, max: 6 };
         let life = Life {
             closes: rng.random_bool(0.2),
-            upkeep: Some(&folder),
+            folder: Some(&folder),
             ..Life::new(&plan, Start::Crash(moment, outcome), rate, rng.random())
         };
         let mut moments = life.live(totals)?;
@@ -130,13 +128,12 @@ struct InUse {
 impl InUse {
     async fn open(crash: Crash<'_>, mut rng: SmallRng) -> Result<Self, String> {
         let Crash { moment, outcome, .. } = crash;
-        let mut plan = Plan { hazard: Hazard::Free, tasks: 1, ..crash.plan.clone() };
+        let mut plan = Plan { hazard: Hazard::Upkeep, tasks: 1, ..crash.plan.clone() };
         // A dropped call may still change the SSD's mode meanwhile.
         plan.disable("drop-future");
-        let (hdd, ssd, power) = crash.devices();
-        let (hdd, ssd) = plan.with_latencies(hdd, ssd);
+        let disks = plan.with_latencies(crash.devices());
         let (manifest, model) = (moment.manifest.fork(), moment.model.clone());
-        let probe = Probe::new(&plan, (hdd, ssd, power), manifest, model, rng.random());
+        let probe = Probe::new(&plan, disks, manifest, model, rng.random());
         probe.follow(outcome);
         let store = Arc::new(probe.open(&plan).await?);
         let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
@@ -147,16 +144,9 @@ impl InUse {
 
     /// A task that works on the store. Errors are allowed if the store may fail or close meanwhile.
     fn worker(&mut self, errors_allowed: bool) -> Worker {
-        Worker {
-            store: Arc::clone(&self.store),
-            probe: Arc::clone(&self.probe),
-            model: Arc::clone(&self.probe.model),
-            plan: Arc::clone(&self.plan),
-            rng: SmallRng::seed_from_u64(self.rng.random()),
-            errors_allowed,
-            reads: Reads::TheNewest,
-            frees: true,
-        }
+        let rng = SmallRng::seed_from_u64(self.rng.random());
+        let terms = Terms { errors_allowed, ..Terms::usual(true) };
+        Worker::new((&self.store, &self.probe, &self.plan), rng, terms)
     }
 
     /// Shuts the store down under load. Returns the check of a store that is opened at once, and the moment
@@ -296,15 +286,16 @@ struct Sample {
 impl Sample {
     /// Crashes the store, and opens it with the SSD that the manifest names: the old or the new one.
     async fn crashed(&self, (old, then): (&Plan, &Plan), outcome: Outcome) -> Result<Checked, String> {
-        let (hdd, ssd, _power) = self.moment.crashed(outcome);
+        let Disks { hdd, ssd, ring, .. } = self.moment.crashed(outcome);
         let power = bounded_power();
         let new = match outcome {
             Outcome::Killed(seed) => self.new.after_kill(seed ^ 0x99, &power),
             Outcome::Cut(seed) | Outcome::Landed(seed) => self.new.after_power_cut(seed ^ 0x99, &power),
         };
         let open = async |plan: &Plan, ssd: &SimDevice| {
-            let (hdd, ssd) = (Arc::new(hdd.fork(1, &power)), Arc::new(ssd.fork(2, &power)));
-            plan.builder_on((hdd, ssd), &Arc::new(self.moment.manifest.fork())).open().await
+            let (hdd, ssd, ring) = (hdd.fork(1, &power), ssd.fork(2, &power), ring.fork(3, &power));
+            let disks = Disks { hdd, ssd, ring, power: power.clone() };
+            plan.builder_on(disks.shared(), &Arc::new(self.moment.manifest.fork())).open().await
         };
         let (with_old, with_new) = (open(old, &ssd).await, open(then, &new).await);
         let store = match (with_old, with_new) {

@@ -1,7 +1,7 @@
 //! The operations of a life's tasks on the store, and their checks.
 
 use super::content::version_in;
-use super::hazard::Hazard;
+use super::desk::Desk;
 use super::model::{Model, Promise};
 use super::plan::Plan;
 use super::probe::Probe;
@@ -12,6 +12,9 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longer than any call takes, unless it hangs.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
 
 /// How a task picks its pages.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,29 @@ pub(super) struct Worker {
     pub(super) reads: Reads,
     /// Frees pages, too.
     pub(super) frees: bool,
+    /// Makes devices fail.
+    pub(super) troubled: bool,
+    pub(super) pattern: AccessPattern,
+    /// Where backups and other files go, if it makes any.
+    pub(super) desk: Option<Desk>,
+}
+
+/// What a task of a life is allowed.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) errors_allowed: bool,
+    pub(super) reads: Reads,
+    pub(super) frees: bool,
+    /// The task makes devices fail.
+    pub(super) troubled: bool,
+    pub(super) desk: Option<Desk>,
+}
+
+impl Terms {
+    /// Nothing fails, and no files are made.
+    pub(super) const fn usual(frees: bool) -> Self {
+        Self { errors_allowed: false, reads: Reads::TheNewest, frees, troubled: false, desk: None }
+    }
 }
 
 /// What reads may return while a store lives.
@@ -70,89 +96,20 @@ impl Drop for Use {
 pub(super) type Outcome = Result<(), String>;
 
 impl Worker {
-    /// Does `ops` operations.
-    pub(super) async fn run(mut self, ops: u32) -> Outcome {
-        if self.plan.hazard.has_work() {
-            return self.directed(ops).await;
-        }
-        let mut pattern = self.pattern();
-        let writes = self.rng.random_range(15..=60);
-        let syncs = [1, 3, 8][self.rng.random_range(0..3)];
-        for _ in 0..ops {
-            if self.rng.random_ratio(1, 120) {
-                pattern = self.pattern();
-            }
-            if let AccessPattern::Wandering { at, .. } = &mut pattern
-                && self.rng.random_ratio(1, 25)
-            {
-                *at = self.rng.random_range(0..=self.plan.pages);
-            }
-            self.step(pattern, writes, syncs).await?;
-        }
-        Ok(())
+    pub(super) fn new(
+        (store, probe, plan): (&Arc<PageStore>, &Arc<Probe>, &Arc<Plan>),
+        rng: SmallRng,
+        Terms { errors_allowed, reads, frees, troubled, desk }: Terms,
+    ) -> Self {
+        let (store, plan) = (Arc::clone(store), Arc::clone(plan));
+        let (probe, model) = (Arc::clone(probe), Arc::clone(&probe.model));
+        let pattern = AccessPattern::Uniform;
+        Self { store, probe, model, plan, rng, errors_allowed, reads, frees, troubled, pattern, desk }
     }
 
-    fn pattern(&mut self) -> AccessPattern {
-        match self.rng.random_range(0..4) {
-            0 => AccessPattern::Uniform,
-            1 => AccessPattern::Skewed,
-            _ => AccessPattern::Wandering {
-                at: self.rng.random_range(0..=self.plan.pages),
-                width: self.rng.random_range(3..=40),
-            },
-        }
-    }
-
-    async fn step(&mut self, pattern: AccessPattern, writes: u32, syncs: u32) -> Outcome {
-        let dropped = if self.plan.hazard == Hazard::DroppedFlush { 0.15 } else { 0.03 };
-        if self.plan.has("drop-future") && self.rng.random_bool(dropped) {
-            return self.dropped(pattern).await;
-        }
-        if self.plan.hazard == Hazard::DroppedSpaces && self.rng.random_ratio(1, 12) {
-            return match self.rng.random_range(0..3) {
-                0 => self.dropped_drop_space().await,
-                _ => self.drop_space().await,
-            };
-        }
-        if self.plan.hazard == Hazard::Records && self.rng.random_ratio(1, 12) {
-            return self.change_records().await;
-        }
-        if self.frees && self.rng.random_ratio(1, 7) {
-            return self.free_or_fill(pattern).await;
-        }
-        let full = self.model.lock().pages() >= self.plan.pages as usize;
-        let draw = self.rng.random_range(0..100);
-        let plan = Arc::clone(&self.plan);
-        let spare = 100 - writes;
-        match draw {
-            d if d < writes => match self.rng.random_range(0..100) {
-                0..12 if !full => self.allocate().await,
-                12..16 if plan.has("hold") => self.write(pattern, true).await,
-                _ => self.write(pattern, false).await,
-            },
-            d if d < writes + syncs => self.sync().await,
-            d if d < writes + syncs + spare / 3 => match self.rng.random_range(0..12) {
-                0..2 if plan.has("scan") => self.scan().await,
-                2..4 if plan.has("discard") => self.discard(pattern).await,
-                4..6 if plan.has("flush-to") => self.flush_to().await,
-                6 if plan.has("prefetch") => {
-                    self.prefetch(pattern);
-                    Ok(())
-                }
-                7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.drop_space().await,
-                8..10 if plan.has("pause") => {
-                    let pause = Duration::from_micros(self.rng.random_range(1..=4 * self.plan.hdd_us));
-                    tokio::time::sleep(pause).await;
-                    Ok(())
-                }
-                _ => self.read(pattern).await,
-            },
-            _ => self.read(pattern).await,
-        }
-    }
-
-    pub(super) fn pick(&mut self, pattern: AccessPattern) -> Option<PageId> {
-        let model = self.model.lock();
+    pub(super) fn pick(&mut self) -> Option<PageId> {
+        let (pattern, model) = (self.pattern, Arc::clone(&self.model));
+        let model = model.lock();
         let live = model.live();
         let space = *live.get(self.rng.random_range(0..live.len().max(1)))?;
         let pages = &model.spaces.get(&space)?.pages;
@@ -195,12 +152,15 @@ impl Worker {
         if page.is_some_and(|page| is_torn_discard(&self.model, page, error)) {
             return Ok(());
         }
+        if page.is_some_and(|page| self.is_lost(page, None)) {
+            return Ok(());
+        }
         let may_miss = matches!(error, Error::NoSuchPage { .. } | Error::NoSuchSpace { .. });
         let gone = page.is_none_or(|page| self.model.lock().live_page(page).is_none_or(|p| p.reads_as(0)));
         if may_miss && gone { Ok(()) } else { Err(format!("{what}: {error}")) }
     }
 
-    fn expect(&self, page: PageId, payload: &[u8]) -> Outcome {
+    pub(super) fn expect(&self, page: PageId, payload: &[u8]) -> Outcome {
         let found = version_in(payload, page)?;
         let mut model = self.model.lock();
         let Some(p) = model.live_page(page) else { return Ok(()) };
@@ -217,12 +177,20 @@ impl Worker {
         }
         let wrong =
             format!("page {page} reads as version {found}, is {}, allowed {}", p.published, p.allowed());
-        let reported = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
-        if reported && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
+        drop(model);
+        if self.is_lost(page, Some(found)) { Ok(()) } else { Err(wrong) }
     }
 
-    async fn read(&mut self, pattern: AccessPattern) -> Outcome {
-        let Some(page) = self.pick(pattern) else { return Ok(()) };
+    /// Whether the report of a loss covers that the page reads as `found`, or not at all.
+    fn is_lost(&self, page: PageId, found: Option<u32>) -> bool {
+        let reported = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
+        let mut model = self.model.lock();
+        let was_gone = found.is_none() && model.live_page(page).is_some_and(|p| p.gone);
+        was_gone || (reported && model.lost(page, found, true))
+    }
+
+    pub(super) async fn read(&mut self) -> Outcome {
+        let Some(page) = self.pick() else { return Ok(()) };
         self.read_page(page).await
     }
 
@@ -235,8 +203,8 @@ impl Worker {
         }
     }
 
-    pub(super) async fn write(&mut self, pattern: AccessPattern, hold: bool) -> Outcome {
-        let Some(page) = self.pick(pattern) else { return Ok(()) };
+    pub(super) async fn write(&mut self, hold: bool) -> Outcome {
+        let Some(page) = self.pick() else { return Ok(()) };
         self.write_page(page, hold).await
     }
 
@@ -306,8 +274,10 @@ impl Worker {
         self.model.lock().published(page, version);
     }
 
-    pub(super) async fn allocate(&mut self) -> Outcome {
-        self.allocated().await.map(drop)
+    /// Allocates a page, unless there are enough.
+    pub(super) async fn allocate_some(&mut self) -> Outcome {
+        let full = self.model.lock().pages() >= self.plan.pages as usize;
+        if full { self.write(false).await } else { self.allocated().await.map(drop) }
     }
 
     /// Allocates a page, or creates a space if there is none. Returns false if the store failed and was
@@ -335,7 +305,7 @@ impl Worker {
         }
     }
 
-    async fn create_space(&mut self) -> Outcome {
+    pub(super) async fn create_space(&mut self) -> Outcome {
         let name = self.model.lock().space_name();
         match self.store.spaces().create(&name).await {
             Ok(id) => {
@@ -396,8 +366,7 @@ impl Worker {
             model.doing.sync += 1;
             model.promise(u32::MAX)
         };
-        let limit = Duration::from_secs(3600);
-        let done = tokio::time::timeout(limit, self.store.sync()).await;
+        let done = tokio::time::timeout(LONG, self.store.sync()).await;
         self.model.lock().doing.sync -= 1;
         match done {
             Ok(done) => self.durable("sync", promise, done),
@@ -405,7 +374,7 @@ impl Worker {
         }
     }
 
-    async fn flush_to(&mut self) -> Outcome {
+    pub(super) async fn flush_to(&mut self) -> Outcome {
         let (lsn, promise) = {
             let mut model = self.model.lock();
             model.doing.flush_to += 1;
@@ -427,8 +396,8 @@ impl Worker {
         Ok(())
     }
 
-    async fn discard(&mut self, pattern: AccessPattern) -> Outcome {
-        let Some(page) = self.pick(pattern) else { return Ok(()) };
+    pub(super) async fn discard(&mut self) -> Outcome {
+        let Some(page) = self.pick() else { return Ok(()) };
         self.discard_page(page).await
     }
 
@@ -451,7 +420,7 @@ impl Worker {
         done.or_else(|error| self.judge("discard", Some(page), &error))
     }
 
-    async fn scan(&mut self) -> Outcome {
+    pub(super) async fn scan(&mut self) -> Outcome {
         let live = self.model.lock().live();
         let Some(space) = live.first().copied() else { return Ok(()) };
         let from = self.rng.random_range(0..=self.plan.pages);
@@ -474,9 +443,16 @@ impl Worker {
         Ok(())
     }
 
-    fn prefetch(&mut self, pattern: AccessPattern) {
-        let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(pattern)).collect();
+    pub(super) async fn prefetch(&mut self) -> Outcome {
+        let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick()).collect();
         self.store.prefetch(&pages);
+        Ok(())
+    }
+
+    pub(super) async fn pause(&mut self) -> Outcome {
+        let pause = Duration::from_micros(self.rng.random_range(1..=4 * self.plan.hdd_us));
+        tokio::time::sleep(pause).await;
+        Ok(())
     }
 }
 

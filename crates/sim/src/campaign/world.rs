@@ -5,6 +5,7 @@ use super::coverage::{State, States};
 use super::model::{Model, SpaceState};
 use super::moment::{Crash, Moment, Outcome};
 use super::probe::{Phase, Probe, Rate};
+use super::running::Running;
 use pagetier::{Error, OpenError, PageId, PageStore};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,6 +43,16 @@ pub(super) struct Checked {
     pub(super) pages: u64,
     pub(super) corrupt: u64,
     pub(super) states: States,
+    /// The operations that were in progress.
+    pub(super) running: Running,
+}
+
+impl Checked {
+    /// Adds what the crash met.
+    pub(super) fn meet(&mut self, crash: &Crash<'_>) {
+        self.states = self.states.union(crash.states());
+        self.running = crash.moment.model.doing.running;
+    }
 }
 
 /// Checks that every page reads as the contract allows, and records each version found.
@@ -51,28 +62,37 @@ pub(super) async fn check(
     lenient: Lenient,
 ) -> Result<Checked, String> {
     check_spaces(store, &mut model.lock())?;
+    let loss = store.ssd().loss();
+    model.lock().settle_loss(loss.is_some());
     let pages = model.lock().live_pages();
     let mut checked = Checked::default();
+    checked.states.add_if(loss.is_some(), State::LossReported);
     for page in pages {
         checked.pages += 1;
         let found = match look(store, page).await? {
-            Ok(found) => found,
-            Err(error) if is_torn_discard(model, page, &error) => Some(0),
+            Err(error) if is_torn_discard(model, page, &error) => Ok(Some(0)),
             Err(error) if lenient.corrupt && error.to_string().contains("corrupt") => {
                 checked.corrupt += 1;
                 continue;
             }
-            Err(error) => return Err(format!("page {page}: {error}")),
+            found => found,
         };
         let mut model = model.lock();
         let Some(p) = model.page(page) else { continue };
-        if !p.may_be(found) && !lenient.stale {
-            let found =
-                found.map_or("does not exist".to_owned(), |found| format!("reads as version {found}"));
-            return Err(format!("page {page} {found}, allowed is {}", p.allowed()));
+        match &found {
+            Ok(found) if p.may_be(*found) || lenient.stale => {
+                checked.states.add_if(found.unwrap_or(0) < p.published, State::FoundOlder);
+                p.was_found(*found, !lenient.volatile);
+                continue;
+            }
+            Err(_) if p.gone => continue,
+            _ => {}
         }
-        checked.states.add_if(found.unwrap_or(0) < p.published, State::FoundOlder);
-        p.was_found(found, !lenient.volatile);
+        let (wrong, allowed) = (wrong(page, &found), p.allowed());
+        let reported = loss.as_ref().is_some_and(|loss| loss.contains(page));
+        if !reported || !model.lost(page, found.ok().map(|found| found.unwrap_or(0)), false) {
+            return Err(format!("{wrong}, allowed is {allowed}, reported lost: {reported}"));
+        }
     }
     store.validate()?;
     let recovery = store.recovery();
@@ -81,6 +101,15 @@ pub(super) async fn check(
     checked.states.add_if(recovery.superseded > 0, State::FoundSuperseded);
     checked.states.add_if(recovery.repaired > 0, State::FoundRepaired);
     Ok(checked)
+}
+
+/// What is wrong with what was found of a page.
+fn wrong(page: PageId, found: &Result<Option<u32>, Error>) -> String {
+    match found {
+        Ok(Some(version)) => format!("page {page} reads as version {version}"),
+        Ok(None) => format!("page {page} does not exist"),
+        Err(error) => format!("page {page}: {error}"),
+    }
 }
 
 /// The version that the page reads as: 0 if it does not exist. Content that is no version of it is a
@@ -137,7 +166,7 @@ pub(super) struct Examined {
 /// Recovers a crashed store, and checks it. Takes moments meanwhile at this rate, for further crashes.
 pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<Examined, String> {
     let Crash { plan, moment, outcome } = crash;
-    let (hdd, ssd, power) = crash.devices();
+    let disks = crash.devices();
     let lenient = Lenient { volatile: outcome.keeps_power(), ..lenient };
     let seed = match outcome {
         Outcome::Cut(seed) | Outcome::Landed(seed) | Outcome::Killed(seed) => seed,
@@ -146,19 +175,19 @@ pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
         let model = moment.model.clone();
         if matches!(rate, Rate::Never) {
             let manifest = Arc::new(moment.manifest.fork());
-            let store = plan.open((Arc::new(hdd), Arc::new(ssd)), &manifest).await?;
+            let store = plan.open(disks.shared(), &manifest).await?;
             let mut checked = check(&store, &Mutex::new(model), lenient).await?;
-            checked.states = checked.states.union(crash.states());
+            checked.meet(&crash);
             return Ok(Examined { checked, moments: Vec::new() });
         }
-        let (hdd, ssd) = plan.with_latencies(hdd, ssd);
-        let probe = Probe::new(plan, (hdd, ssd, power), moment.manifest.fork(), model, seed ^ 0x77);
+        let disks = plan.with_latencies(disks);
+        let probe = Probe::new(plan, disks, moment.manifest.fork(), model, seed ^ 0x77);
         probe.set(rate, Phase::Recovering, moment.depth + 1);
         probe.follow(outcome);
         let store = Arc::new(probe.open(plan).await?);
         probe.watch(&store);
         let mut checked = check(&store, &probe.model, lenient).await?;
-        checked.states = checked.states.union(crash.states());
+        checked.meet(&crash);
         // A moment right after the check, too.
         let last = probe.now();
         let mut moments = probe.take();

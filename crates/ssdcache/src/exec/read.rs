@@ -46,6 +46,10 @@ fn class_of(access: Access) -> IoClass {
 
 impl Core {
     pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
+        // The copy of a page whose space is being dropped may outlive the search for such pages in memory.
+        if self.homes.offset(page).is_none() {
+            return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
+        }
         if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
             let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
             buf = back;

@@ -87,6 +87,7 @@ impl PageModel {
             versions.append(&mut self.versions);
             versions.sort_unstable();
             (self.versions, self.bared) = (versions, true);
+            self.bares += 1;
         }
     }
 
@@ -104,28 +105,41 @@ impl PageModel {
         (self.worthless, self.discards) = (0, self.discards + 1);
     }
 
+    /// Whether it was freed since it was `before`.
+    pub(in crate::campaign) fn was_freed_since(&self, before: Option<&Self>) -> bool {
+        self.is_free() || before.is_none_or(|p| p.discards != self.discards || p.existence != self.existence)
+    }
+
     /// Whether a backup may hold `copied`: a version, or that the page does not exist. `before` is the page
     /// when the backup began, `last` the newest version of all pages then; `self` is the page when it ended.
+    /// `listed`: the report of a loss lists it, before or after.
     pub(in crate::campaign) fn may_be_copied(
         &self,
         before: Option<&Self>,
         last: u32,
         copied: Option<u32>,
+        listed: bool,
     ) -> bool {
         let all = [&self.versions, &self.earlier, &self.forgotten];
         let known = |version: &u32| all.iter().any(|versions| versions.contains(version));
-        let uncertain = |p: &Self| p.uncertain || p.gone || p.published == 0;
+        let uncertain = |p: &Self| p.uncertain || p.gone;
+        // Discarded or lost meanwhile, or uncertain at the beginning or end: any version may show.
+        let bared =
+            listed || uncertain(self) || before.is_some_and(|p| uncertain(p) || p.bares != self.bares);
+        // Freed meanwhile, or at the beginning or end: it may be absent, but is not in an older version.
         let there = before.filter(|p| !p.is_free() && p.existence != Existence::Leaving);
-        // Freed or discarded meanwhile, or at the beginning or end.
-        let changed = there.is_none_or(|p| uncertain(p) || p.discards != self.discards)
-            || uncertain(self)
+        let freed = there.is_none_or(|p| p.discards != self.discards)
             || self.is_free()
             || self.existence == Existence::Leaving;
         match (copied, before) {
-            (None | Some(0), _) => changed,
+            (None | Some(0), _) => bared || freed || before.is_none_or(|p| p.published == 0),
             // An earlier life has ended.
-            (Some(version), Some(before)) if before.is_absent() => version > last && known(&version),
-            (Some(version), Some(before)) if !changed => version >= before.published && known(&version),
+            (Some(version), Some(before)) if !bared && before.is_absent() => {
+                version > last && known(&version)
+            }
+            (Some(version), Some(before)) if !bared && before.published > 0 => {
+                version >= before.published && known(&version)
+            }
             (Some(version), _) => known(&version),
         }
     }
@@ -284,8 +298,9 @@ mod tests {
             model.page(PAGE).unwrap().found(1, true);
             let p = model.page(PAGE).unwrap();
             let before = p.clone();
-            assert_eq!(p.may_be_copied(Some(&before), 2, Some(2)), discarded);
-            assert!(p.may_be_copied(Some(&before), 2, Some(1)) && !p.may_be_copied(Some(&before), 2, None));
+            assert_eq!(p.may_be_copied(Some(&before), 2, Some(2), false), discarded);
+            assert!(p.may_be_copied(Some(&before), 2, Some(1), false));
+            assert!(!p.may_be_copied(Some(&before), 2, None, false));
         }
     }
 
@@ -297,7 +312,7 @@ mod tests {
         model.published(PAGE, version);
         let then = before.spaces[&1].pages.get(&3);
         let p = model.page(PAGE).unwrap();
-        let may = |copied| p.may_be_copied(then, 2, copied);
+        let may = |copied| p.may_be_copied(then, 2, copied, false);
         assert!(may(Some(2)) && may(Some(3)) && !may(Some(1)) && !may(None) && !may(Some(0)));
         let mut freed = written(2);
         freed.freeing(PAGE);
@@ -307,7 +322,7 @@ mod tests {
         freed.published(PAGE, version);
         let then = before.spaces[&1].pages.get(&3);
         let p = freed.page(PAGE).unwrap();
-        let may = |copied| p.may_be_copied(then, 2, copied);
+        let may = |copied| p.may_be_copied(then, 2, copied, false);
         assert!(may(None) && may(Some(3)) && !may(Some(2)) && !may(Some(1)));
     }
 }

@@ -1,0 +1,39 @@
+//! The devices of a store.
+
+use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use std::sync::Arc;
+
+/// The devices of a store. The ring is on `ssd` as long as that is in use, or if the store never had an SSD.
+pub(super) struct Disks {
+    pub(super) hdd: SimDevice,
+    pub(super) ssd: SimDevice,
+    pub(super) ring: SimDevice,
+    pub(super) power: SimPower,
+}
+
+/// The same, as an opening receives them.
+#[derive(Clone)]
+pub(super) struct SharedDisks {
+    pub(super) hdd: SharedDevice,
+    pub(super) ssd: SharedDevice,
+    pub(super) ring: SharedDevice,
+}
+
+impl Disks {
+    /// The devices once those other than the HDD were lost and replaced by blank ones.
+    pub(super) fn bereft(self, seed: u64) -> Self {
+        let Self { hdd, power, .. } = self;
+        let [ssd, ring] = ["ssd", "ring"].map(|name| SimDevice::new(name, 0, seed, &power));
+        Self { hdd, ssd, ring, power }
+    }
+
+    /// The devices: HDD, SSD, ring.
+    pub(super) fn each(self) -> [SimDevice; 3] {
+        [self.hdd, self.ssd, self.ring]
+    }
+
+    pub(super) fn shared(self) -> SharedDisks {
+        let Self { hdd, ssd, ring, .. } = self;
+        SharedDisks { hdd: Arc::new(hdd), ssd: Arc::new(ssd), ring: Arc::new(ring) }
+    }
+}

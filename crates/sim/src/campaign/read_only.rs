@@ -1,0 +1,34 @@
+//! Looks at a crashed store without writing: a read-only opening recovers it in memory and reads what an
+//! opening would, an inspection reports, and neither changes a byte.
+
+use super::moment::Crash;
+use super::totals::Totals;
+use super::world::{Lenient, check, in_virtual_time};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Opens a crashed store for reading only, and inspects it.
+pub(super) fn examine(crash: Crash<'_>, totals: &mut Totals) -> Result<(), String> {
+    let Crash { plan, moment, outcome } = crash;
+    let manifest = Arc::new(moment.manifest.fork());
+    let Some(recorded) = manifest.to_bytes() else { return Ok(()) };
+    let [hdd, ssd, ring] = crash.devices().each().map(Arc::new);
+    let before = [&hdd, &ssd, &ring].map(|device| device.snapshot());
+    let disks = super::disks::SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
+    let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
+    let mut checked = in_virtual_time(async {
+        let inspected = plan.builder_on(disks.clone(), &manifest).inspect().await;
+        inspected.map_err(|error| format!("cannot be inspected: {error}"))?;
+        let opened = plan.builder_on(disks, &manifest).open_read_only().await;
+        let store = opened.map_err(|error| format!("does not open for reading only: {error}"))?;
+        check(&store, &Mutex::new(moment.model.clone()), lenient).await
+    })
+    .map_err(|wrong| format!("read only: {wrong}"))?;
+    let changed = [&hdd, &ssd, &ring].map(|device| device.snapshot()) != before;
+    if changed || manifest.to_bytes().as_ref() != Some(&recorded) {
+        return Err("a read-only opening changed the store".to_owned());
+    }
+    checked.meet(&crash);
+    totals.crash(&checked);
+    Ok(())
+}
