@@ -322,7 +322,7 @@ fn on_a_full_disk_a_command_fails_by_name_and_succeeds_once_there_is_room() {
     assert_eq!(json(&["backup", &store, "--to", &chain]).1["number"], 1);
     let (code, drained) = json(&["drain", &store, "--off"]);
     assert_eq!((code, &drained["left"]), (0, &0.into()));
-    // So is the place of a restored store.
+    // A restoration that meets the limit leaves no store, and can be repeated.
     let full = limited(3 << 19, &["restore", &chain, "--to", &to]);
     assert_eq!((full.status.code(), Path::new(&to).exists()), (Some(1), false), "{}", said(&full));
     assert_eq!(run(&["restore", &chain, "--to", &to]).status.code(), Some(0));
