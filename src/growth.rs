@@ -168,7 +168,7 @@ impl Shared {
 }
 
 fn is_full(error: &DeviceError) -> bool {
-    matches!(error.kind, DeviceErrorKind::NoSpace)
+    matches!(error.kind, DeviceErrorKind::NoSpace | DeviceErrorKind::FileSizeLimit { .. })
 }
 
 /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Writes

@@ -471,6 +471,7 @@ mod tests {
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             loss: None,
             losses: 4,
+            ssd_redo_from: Some(6),
             costs_ms: None,
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),

@@ -630,7 +630,7 @@ mod tests {
     fn reused_pages_first_written_after_a_moment_are_not_recorded() {
         let volume = volume();
         let (space, page) = (SpaceId(1), |no| PageId::new(SpaceId(1), no));
-        volume.grow(volume.plan_growth(page(0), 0).unwrap());
+        assert!(volume.grow(&volume.plan_growth(page(0), Ahead::Some).unwrap()));
         for _ in 0..3 {
             let _ = volume.take_page(space);
         }
@@ -652,7 +652,7 @@ mod tests {
     #[test]
     fn pages_freed_since_a_moment_stay_listed_when_they_exist_again() {
         let volume = volume();
-        volume.grow(volume.plan_growth(PageId::new(SpaceId(1), 0), 0).unwrap());
+        assert!(volume.grow(&volume.plan_growth(PageId::new(SpaceId(1), 0), Ahead::Some).unwrap()));
         for _ in 0..2 {
             let _ = volume.take_page(SpaceId(1));
         }

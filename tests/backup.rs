@@ -44,7 +44,7 @@ impl Destination {
             if !matches!(&restored, Err(BackupError::Open(OpenError::AlreadyOpen { .. }))) {
                 return restored;
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::park_timeout(Duration::from_millis(2));
         }
     }
 }

@@ -305,7 +305,7 @@ async fn misread_while_pages_leave(broken: Option<Mutation>, seed: u64, all: boo
         store.sync().await
     };
     let synced = tokio::time::timeout(Duration::from_micros(30_000 + seed * 11_003), work).await;
-    let least = |no: u32| if matches!(synced, Ok(Ok(()))) && no % 3 == 0 { 3 } else { 2 };
+    let least = |no: u32| if matches!(synced, Ok(Ok(()))) && no.is_multiple_of(3) { 3 } else { 2 };
     let later = fixture.after_power_cut(seed);
     let store = later.builder().ring_pages(0).open().await.unwrap();
     let mut lost = 0;

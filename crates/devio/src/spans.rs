@@ -1,7 +1,6 @@
 //! Spans of [`tracing`] around slow work, with the feature `spans`; without it, nothing.
 
 use crate::{DeviceError, IoClass, IoOp};
-use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use tracing::{Span, field};
@@ -51,10 +50,10 @@ impl Work {
 }
 
 impl Work {
-    /// Records the error of a result, if it is one, in the field `error`.
-    pub fn note_error<T, E: Display>(&self, result: &Result<T, E>) {
+    /// Records the error of a result, if it is one, with its causes in the field `error`.
+    pub fn note_error<T, E: std::error::Error + 'static>(&self, result: &Result<T, E>) {
         if let Err(error) = result {
-            self.note("error", field::display(error));
+            self.note("error", field::display(crate::Causes(error)));
         }
     }
 

@@ -80,10 +80,14 @@ fn directed_lives_meet_their_hazards_and_show_nothing_either() {
 #[test]
 fn ordinary_lives_draw_the_whole_table() {
     let mut totals = Totals::default();
-    for seed in (0..40).filter(|seed| seed % 3 != 1) {
+    for seed in (0..200).filter(|seed| seed % 3 != 1) {
         let mut plan = reduced(Plan::from_seed(seed));
         (plan.images, plan.outcomes) = (2, 1);
         expect_none(run_seed(&plan, &GO, &mut totals));
+        // The rarest operations come in few seeds.
+        if seed >= 40 && totals.drawn.rows().all(|(_, drawn, ..)| drawn > 0) {
+            break;
+        }
     }
     for (name, drawn, _, others) in totals.drawn.rows() {
         assert!(drawn > 0, "not drawn: {name}");

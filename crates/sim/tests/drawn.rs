@@ -20,6 +20,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Builder::options", "returns what was set"),
     ("Builder::page_bytes", "the same as `Builder::page_size`"),
     ("Builder::page_size", "always the smallest: larger pages are torn no differently"),
+    ("Builder::slow_saves", "only of tests: saves in a directory take longer"),
     ("Builder::ssd", "a path"),
     ("PageStore::export_metrics", "only reads counters, from a thread"),
     ("PageStore::export_stats", "only reads counters"),

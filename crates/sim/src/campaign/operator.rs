@@ -90,7 +90,7 @@ impl Worker {
         let set = self.store.policies().set_costs(Costs { hdd_read_ms, ..before });
         match set {
             Ok(()) if hdd_read_ms > 0.0 => Ok(()),
-            Err(Error::BadCosts { .. }) if !(hdd_read_ms > 0.0) => Ok(()),
+            Err(Error::BadCosts { .. }) if hdd_read_ms.is_nan() || hdd_read_ms <= 0.0 => Ok(()),
             other => Err(format!("costs of {hdd_read_ms} ms: {other:?}")),
         }
     }

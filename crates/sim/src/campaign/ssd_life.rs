@@ -391,11 +391,12 @@ impl World {
             model.loss_spares_synced &= act != Act::Abandon;
         }
         self.reported.may_grow = true;
-        let mut replaced = false;
         self.story.push(format!("({act:?}"));
         if saves {
             let saves = Saves::some(1, &mut self.rng);
-            replaced = saves.replaced;
+            // Even if the call is dropped.
+            self.reported.in_doubt |= saves.replaced;
+            self.reported.may_be_gone |= saves.replaced;
             self.story.push(format!("{saves:?}"));
             Planned::saves(saves).inject_now(&self.probe);
         }
@@ -439,7 +440,6 @@ impl World {
             model.lost_to = model.last_version;
         }
         let Reported { in_doubt, may_be_gone, .. } = self.reported;
-        let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
         self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
         let done = done.unwrap_or_default();
         self.model().ssd_call_reports(&done);
