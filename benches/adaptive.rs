@@ -176,7 +176,7 @@ impl Alone {
     fn empty((pool, ssd): (&str, &str), frames: u32, slots: u32, pages: u32) -> Self {
         let tiers = Tiers::new(
             TierParams::new(frames, slots),
-            pool_policy(pool).build(&frame_params(frames as usize, slots as usize)),
+            pool_policy(pool).build(&FramePolicyParams::new(frames as usize, Costs::PAPER)),
             ssd_policy(ssd).build(&slot_params(frames as usize, slots as usize)),
         );
         Self { tiers, pages, rng: SmallRng::seed_from_u64(1) }
@@ -203,7 +203,7 @@ impl Alone {
 fn share_of_memory(frames: usize, slots: usize) -> f64 {
     let before = ssd_policy("cac:ageing,write-at-hand,rewrite,sketch").build(&slot_params(frames, slots));
     let mut ssd = ssd_policy("auto").build(&slot_params(frames, slots));
-    let mut pool = pool_policy("auto").build(&frame_params(frames, slots));
+    let mut pool = pool_policy("auto").build(&FramePolicyParams::new(frames, Costs::PAPER));
     // Ten times as many pages as the tables have room for fill every one of them.
     for no in 0..10 * slots as u32 {
         let (page, frame) = (PageId::new(SpaceId(1), no), FrameId(no % frames as u32));
@@ -213,10 +213,6 @@ fn share_of_memory(frames: usize, slots: usize) -> f64 {
     }
     let more = ssd.memory_bytes().saturating_sub(before.memory_bytes()) + pool.extra_memory_bytes();
     more as f64 / (frames as f64 * PAGE_BYTES as f64)
-}
-
-fn frame_params(frames: usize, slots: usize) -> FramePolicyParams {
-    FramePolicyParams { slots, ..FramePolicyParams::new(frames, Costs::PAPER) }
 }
 
 fn slot_params(frames: usize, slots: usize) -> SlotPolicyParams {

@@ -236,16 +236,13 @@ impl Shared {
             other => Error::Refusing { cause: Arc::from(other.to_string()) },
         })?;
         self.pool.copies_gone(&exchanged.copies);
-        self.inform_policies();
+        self.inform_ssd_policy();
         Ok(exchanged)
     }
 
-    /// Informs the pool's policy of the number of slots after an exchange. Informs the SSD's policy, which is
-    /// new, of the pages in memory, and of the costs: they may have changed since it was built.
-    fn inform_policies(&self) {
-        let switched = self.builder.switched_pool_policy.lock();
-        self.pool.set_slots(self.tier.slots() as usize);
-        drop(switched);
+    /// Informs the SSD's policy, which is new after an exchange, of the pages in memory, and of the costs:
+    /// they may have changed since it was built.
+    fn inform_ssd_policy(&self) {
         self.pool.with_pages(|pages| self.tier.note_buffered(pages));
         self.at_costs(|costs| self.tier.set_costs(costs));
     }

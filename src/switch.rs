@@ -30,11 +30,10 @@ impl PageStore {
     ) -> Result<(), Error> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.shared;
-        // While it is held, no exchange of the SSD informs the previous policy of the new number of slots.
+        // Held until the pool has the policy, so that of two switches the later one is named.
         let mut switched = shared.builder.switched_pool_policy.lock();
         shared.at_costs(|costs| {
             let params = FramePolicyParams {
-                slots: shared.tier.slots() as usize,
                 cluster_pages: shared.builder.options.cluster_pages,
                 ..FramePolicyParams::new(shared.frames(), costs)
             };

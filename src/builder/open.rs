@@ -130,7 +130,6 @@ impl Builder {
             self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let policy = pool_policy.build(&FramePolicyParams {
-            slots: prepared.layout.slots as usize,
             cluster_pages: self.options.cluster_pages,
             ..FramePolicyParams::new(params.frames, costs)
         });

@@ -185,24 +185,9 @@ impl<T: Tier> Inner<T> {
         Ok(home)
     }
 
-    /// Informs the policy of a page in memory. Logs a change of setting if that causes one.
+    /// Informs the policy of a page in memory.
     pub(crate) fn arrived(&self, frame: FrameId, page: PageId, home: Home, access: Access) {
-        let mut policy = self.policy.lock();
-        let before = policy.choice_changes();
-        if let Some(setting) = self.tier.ssd_setting() {
-            policy.set_ssd_setting(setting);
-        }
-        policy.insert(frame, page, home, access);
-        let changed = (policy.choice_changes() != before).then(|| policy.choice()).flatten();
-        drop(policy);
-        if let Some(choice) = changed {
-            tracing::info!(
-                before = choice.before,
-                now = choice.setting,
-                costs = ?choice.costs,
-                "the pool's policy follows another setting"
-            );
-        }
+        self.policy.lock().insert(frame, page, home, access);
     }
 }
 

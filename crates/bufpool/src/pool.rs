@@ -307,11 +307,6 @@ impl<T: Tier> Pool<T> {
         self.inner.policy.lock().set_costs(costs);
     }
 
-    /// Informs the policy that the SSD has `slots` slots; 0 if there is none.
-    pub fn set_slots(&self, slots: usize) {
-        self.inner.policy.lock().set_slots(slots);
-    }
-
     /// The oldest log position that redo needs for dirty pages in memory; `None` when no change is dirty. A
     /// page that was created and not changed since needs none.
     /// Written pages are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): read this value,

@@ -5,7 +5,7 @@
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Lsn, PageId};
-use pagetier_policy::{Access, Home, SsdSetting};
+use pagetier_policy::{Access, Home};
 use std::sync::Arc;
 
 /// The storage below the pool. Its futures are boxed, so that they are compiled with the tier, not with the
@@ -19,12 +19,6 @@ pub trait Tier: Send + Sync + 'static {
     /// Reads the pages `first`, `first + 1`, … into `bufs` in as few operations as possible (read-ahead). The
     /// result has one entry per buffer, in order.
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>>;
-
-    /// The setting that the SSD's default policy follows, which the pool's policy needs for its simulations;
-    /// `None` under any other policy. The pool calls it at every miss.
-    fn ssd_setting(&self) -> Option<SsdSetting> {
-        None
-    }
 
     /// Writes staged copies of dirty pages, each to the SSD or to the HDD. The pool has made the embedder's
     /// log durable up to their LSNs. Calls `done` once per page, as soon as its write has completed, if not

@@ -9,7 +9,7 @@ use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::pool::Casa;
 use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy, SsdSetting,
+    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -35,7 +35,6 @@ pub(crate) struct Memory {
     log_durable: AtomicU64,
     /// Pages that became dirty, with the logical reads reported at that moment.
     dirtied: Mutex<Vec<(PageId, u32)>>,
-    setting: Mutex<Option<SsdSetting>>,
 }
 
 fn eio(op: IoOp) -> DeviceError {
@@ -121,10 +120,6 @@ impl Tier for Memory {
                 done(WrittenPage { page, result, displaced: Displaced(None), image });
             }
         })
-    }
-
-    fn ssd_setting(&self) -> Option<SsdSetting> {
-        *self.setting.lock().unwrap()
     }
 
     fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
@@ -297,7 +292,6 @@ enum Event {
     Loaded,
     Hit { write: bool },
     Dirtied,
-    SsdFollows(SsdSetting),
 }
 
 /// CASA with a record of its notifications and τ after each.
@@ -339,10 +333,6 @@ impl FramePolicy for Recording {
 
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
         self.casa.cleaned(frame, home, reason);
-    }
-
-    fn set_ssd_setting(&mut self, setting: SsdSetting) {
-        self.note(Event::SsdFollows(setting));
     }
 
     fn len(&self) -> usize {
@@ -391,20 +381,6 @@ async fn the_policy_learns_of_a_write_before_its_page_becomes_dirty() {
     assert_eq!(*events.lock().unwrap(), expected);
     // The tier has learned of the same hits by then, since they preceded the change of home.
     assert_eq!(*memory.dirtied.lock().unwrap(), [(page(3), 0), (page(0), 1), (page(2), 2)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_policy_learns_which_setting_the_ssd_follows_before_a_page_arrives() {
-    let memory = Memory::with_pages(2);
-    let events = Arc::default();
-    let policy = Box::new(Recording { casa: Casa::new(16, Costs::PAPER), events: Arc::clone(&events) });
-    let pool = Pool::start(PoolParams::new(16, PageSize::MIN), policy, Arc::clone(&memory), None).unwrap();
-    let _ = pool.get(page(0)).await.unwrap();
-    let setting = SsdSetting::named("half-life-4").unwrap();
-    *memory.setting.lock().unwrap() = Some(setting);
-    let _ = pool.get(page(1)).await.unwrap();
-    let events: Vec<Event> = events.lock().unwrap().iter().map(|(event, _)| *event).collect();
-    assert_eq!(events, [Event::Loaded, Event::SsdFollows(setting), Event::Loaded]);
 }
 
 #[tokio::test(start_paused = true)]

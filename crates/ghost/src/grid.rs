@@ -188,7 +188,7 @@ fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost,
     let (costs, cluster_pages) = (params.costs, params.cluster_pages);
     let tiers = TierParams { costs, look_ahead, clock_rate: 1.0 / rate, cluster_pages, ..defaults };
     let defaults = FramePolicyParams::new(frames as usize, costs);
-    let pool = FramePolicyParams { slots: slots as usize, cluster_pages, ..defaults };
+    let pool = FramePolicyParams { cluster_pages, ..defaults };
     let pool = params.pool_policy.build(&pool);
     let ssd = params.ssd_policy.build(&SlotPolicyParams::new(params.costs, slots as usize, frames as usize));
     Ok(Ghost { pool_pages, ssd_pages, tiers: Tiers::new(tiers, pool, ssd), marks: Default::default() })

@@ -58,8 +58,6 @@ pub struct Tiers {
     params: TierParams,
     pool: Box<dyn FramePolicy>,
     ssd: Box<dyn SlotPolicy>,
-    /// The number of changes of the SSD policy's setting of which the pool's policy is informed.
-    ssd_changes: u64,
     places: FxHashMap<PageId, Place>,
     frames: Vec<Frame>,
     free_frames: Vec<u32>,
@@ -89,11 +87,10 @@ impl Tiers {
     #[must_use]
     pub fn new(params: TierParams, pool: Box<dyn FramePolicy>, ssd: Box<dyn SlotPolicy>) -> Self {
         let page = PageId::default();
-        let mut tiers = Self {
+        Self {
             params,
             pool,
             ssd,
-            ssd_changes: 0,
             places: FxHashMap::with_capacity_and_hasher(
                 params.pool_pages as usize + params.ssd_pages as usize,
                 FxBuildHasher,
@@ -121,9 +118,7 @@ impl Tiers {
             written_last: LastCluster::default(),
             requested_last: LastCluster::default(),
             counts: Counts::default(),
-        };
-        tiers.follow_ssd();
-        tiers
+        }
     }
 
     /// The counts so far.
@@ -215,19 +210,8 @@ impl Tiers {
                 home = Home::Ssd;
             }
         }
-        if self.ssd.choice_changes() != self.ssd_changes {
-            self.follow_ssd();
-        }
         self.pool.insert(FrameId(frame), page, home, access);
         frame
-    }
-
-    /// Informs the pool's policy of the setting that the SSD's policy follows.
-    fn follow_ssd(&mut self) {
-        self.ssd_changes = self.ssd.choice_changes();
-        if let Some(setting) = self.ssd.setting() {
-            self.pool.set_ssd_setting(setting);
-        }
     }
 
     fn make_dirty(&mut self, frame: u32) {

@@ -141,13 +141,9 @@ const SSD: u32 = 1000;
 
 fn tiers(pair: &str) -> Tiers {
     let pair: PolicyPair = pair.parse().unwrap();
-    let pool = pair.pool.build(&frame_params(POOL as usize, SSD as usize));
+    let pool = pair.pool.build(&FramePolicyParams::new(POOL as usize, Costs::PAPER));
     let ssd = pair.ssd.build(&SlotPolicyParams::new(Costs::PAPER, SSD as usize, POOL as usize));
     Tiers::new(TierParams::new(POOL, SSD), pool, ssd)
-}
-
-fn frame_params(frames: usize, slots: usize) -> FramePolicyParams {
-    FramePolicyParams { slots, ..FramePolicyParams::new(frames, Costs::PAPER) }
 }
 
 fn page(no: u32) -> PageId {
@@ -217,7 +213,7 @@ fn adapting_takes_a_bounded_share_of_the_pools_memory() {
         let slot_params = SlotPolicyParams::new(Costs::PAPER, slots, frames);
         let before: SsdPolicy = "cac:ageing,write-at-hand,rewrite,sketch".parse().unwrap();
         let mut ssd = SsdPolicy::Auto.build(&slot_params);
-        let mut pool = PoolPolicy::Auto.build(&frame_params(frames, slots));
+        let mut pool = PoolPolicy::Auto.build(&FramePolicyParams::new(frames, Costs::PAPER));
         // Ten times as many pages as there is room for.
         for no in 0..slots as u32 {
             use pagetier_policy::{Access, FrameId, Home, Millis};

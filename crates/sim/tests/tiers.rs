@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 fn tiers(params: TierParams, pool: &str, ssd: &str) -> Tiers {
     let (frames, slots) = (params.pool_pages as usize, params.ssd_pages as usize);
-    let pool_params = FramePolicyParams { slots, ..FramePolicyParams::new(frames, params.costs) };
+    let pool_params = FramePolicyParams::new(frames, params.costs);
     let cac = SlotPolicyParams {
         outqueue_entries: slots.max(16),
         ..SlotPolicyParams::new(params.costs, slots, frames)

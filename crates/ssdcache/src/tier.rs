@@ -17,7 +17,7 @@ use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPa
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy, SsdSetting};
+use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -551,10 +551,6 @@ impl Tier for SsdTier {
 
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
         Box::pin(self.core.read_run(first, bufs))
-    }
-
-    fn ssd_setting(&self) -> Option<SsdSetting> {
-        SsdSetting::numbered(self.core.setting.load(Ordering::Relaxed))
     }
 
     fn write<'a>(

@@ -5,7 +5,7 @@ use crate::common::{PAGE, formatted, layout, page, params, policy, read, write};
 use pagetier_bufpool::Tier;
 use pagetier_devio::{IoBuf, SimDevice, SimPower};
 use pagetier_page::{PageId, Stamp};
-use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, SsdSetting, Verdict};
+use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, Verdict};
 use pagetier_ssdcache::{Entry, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -179,16 +179,6 @@ async fn tier(policy: Box<dyn SlotPolicy>) -> SsdTier {
     let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
     formatted(&ssd, layout(8)).await;
     SsdTier::open(OpenParams { policy, ..params(&hdd, &ssd, layout(8), "none") }).await.unwrap()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_read_notes_which_setting_the_policy_follows() {
-    for (name, setting) in [("auto:pin=half-life-4", Some("half-life-4")), ("cac", None)] {
-        let tier = tier(policy(name, layout(8))).await;
-        write(&tier, 1, 1).await.unwrap();
-        assert_eq!(read(&tier, 1).await.unwrap(), 1);
-        assert_eq!(tier.ssd_setting().map(SsdSetting::name), setting);
-    }
 }
 
 #[tokio::test(start_paused = true)]

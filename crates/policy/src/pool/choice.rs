@@ -48,8 +48,6 @@ pub enum PoolPolicy {
 pub struct FramePolicyParams {
     /// Frames of the pool.
     pub frames: usize,
-    /// Slots of the SSD below the pool; 0 for none. Default: 0.
-    pub slots: usize,
     /// Device costs.
     pub costs: Costs,
     /// Pages per cluster (REF: per block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default:
@@ -62,7 +60,7 @@ impl FramePolicyParams {
     /// The defaults for a pool of `frames` frames.
     #[must_use]
     pub const fn new(frames: usize, costs: Costs) -> Self {
-        Self { frames, slots: 0, costs, cluster_pages: CLUSTER_PAGES }
+        Self { frames, costs, cluster_pages: CLUSTER_PAGES }
     }
 }
 
@@ -91,7 +89,7 @@ impl PoolPolicy {
     /// Builds the policy, for an empty pool.
     #[must_use]
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
-        let FramePolicyParams { frames, costs, cluster_pages, .. } = *params;
+        let FramePolicyParams { frames, costs, cluster_pages } = *params;
         match self {
             Self::Auto => Box::new(AdaptivePool::new(frames, costs)),
             Self::Gd2l(Gd2lOptions::PAPER) => Box::new(Gd2l::new(frames, costs)),

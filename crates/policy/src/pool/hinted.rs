@@ -16,7 +16,7 @@
 
 use super::{FramePolicy, FrameState, LookAhead};
 use crate::collections::chains::{Chain, ChainLinks};
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SpaceId, SsdSetting};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SpaceId};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -421,18 +421,6 @@ impl FramePolicy for HintedPool {
     fn set_frames(&mut self, frames: usize) {
         self.frames = frames;
         self.inner.set_frames(frames);
-    }
-
-    fn set_slots(&mut self, slots: usize) {
-        self.inner.set_slots(slots);
-    }
-
-    fn set_ssd_setting(&mut self, setting: SsdSetting) {
-        self.inner.set_ssd_setting(setting);
-    }
-
-    fn choice_changes(&self) -> u64 {
-        self.inner.choice_changes()
     }
 
     fn choice(&self) -> Option<Choice> {

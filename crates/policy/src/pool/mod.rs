@@ -36,7 +36,7 @@ pub use ref_window::Ref;
 pub use sawc::Sawc;
 pub use window::WindowPercent;
 
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SsdSetting};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
 
 /// The state of a frame, as the pool reports it to a policy that looks for pages to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,19 +157,6 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// The pool has `frames` frames from now on. Tracked frames may have larger numbers, because a pool that
     /// shrinks gives up frames wherever they are. Policies without shares of the pool ignore it.
     fn set_frames(&mut self, _frames: usize) {}
-
-    /// The SSD below the pool has `slots` slots from now on; 0 if there is none. Policies that do not
-    /// simulate the SSD ignore it.
-    fn set_slots(&mut self, _slots: usize) {}
-
-    /// The SSD's policy follows `setting` from now on. Policies that do not simulate the SSD ignore it. O(1)
-    /// if the setting is the one in force.
-    fn set_ssd_setting(&mut self, _setting: SsdSetting) {}
-
-    /// The number of changes of setting so far; the pool polls it to notice a change. O(1).
-    fn choice_changes(&self) -> u64 {
-        0
-    }
 
     /// The setting in force, if the policy adapts.
     fn choice(&self) -> Option<Choice> {

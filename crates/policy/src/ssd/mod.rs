@@ -233,11 +233,6 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// The setting of the default policy that is in force; `None` for other policies. O(1).
-    fn setting(&self) -> Option<SsdSetting> {
-        None
-    }
-
     /// Sets new costs, from calibration or online measurement. Policies that do not use costs ignore it.
     fn set_costs(&mut self, _costs: Costs) {}
 

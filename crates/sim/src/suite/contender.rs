@@ -39,8 +39,7 @@ impl Contender {
     #[must_use]
     pub fn build(&self, params: TierParams) -> Tiers {
         let (pool_pages, ssd_pages) = (params.pool_pages as usize, params.ssd_pages as usize);
-        let frames =
-            FramePolicyParams { slots: ssd_pages, ..FramePolicyParams::new(pool_pages, params.costs) };
+        let frames = FramePolicyParams::new(pool_pages, params.costs);
         let slots = SlotPolicyParams::new(params.costs, ssd_pages, pool_pages);
         let pool: Box<dyn FramePolicy> = match self.pool {
             PoolSide::Policy(policy) => policy.build(&frames),

@@ -46,7 +46,7 @@ use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, S
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
 use remember::Flushed;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -171,8 +171,6 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
-    /// The number of the setting that the policy followed at the last read; `u8::MAX` if it has none.
-    pub(crate) setting: AtomicU8,
     pub(crate) budget: Budget,
     pub(crate) rules: Rules,
 }

@@ -8,7 +8,7 @@ use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Defect, PageId, Stamp};
-use pagetier_policy::{Access, Cause, Home, SlotId, SsdSetting};
+use pagetier_policy::{Access, Cause, Home, SlotId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -203,8 +203,6 @@ impl Core {
         let home = state.slots.home(page);
         let changes = state.slots.policy().choice_changes();
         let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
-        let setting = state.slots.policy().setting();
-        self.setting.store(setting.map_or(u8::MAX, SsdSetting::number), Ordering::Relaxed);
         let changed = if noted { None } else { state.slots.policy().choice() };
         drop(state);
         if let Some(choice) = changed {

@@ -56,18 +56,6 @@ impl SsdSetting {
         SETTINGS[self.index()].name
     }
 
-    /// Its number, from 0 and below the number of settings.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self.0
-    }
-
-    /// Returns the setting with this number.
-    #[must_use]
-    pub fn numbered(number: u8) -> Option<Self> {
-        Some(Self(number)).filter(|setting| setting.index() < SETTINGS.len())
-    }
-
     /// Returns the setting with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
@@ -342,10 +330,6 @@ impl SlotPolicy for Adaptive {
     fn choice(&self) -> Option<Choice> {
         let names = SETTINGS.map(|setting| setting.name);
         Some(self.chooser.choice(names))
-    }
-
-    fn setting(&self) -> Option<SsdSetting> {
-        Some(SsdSetting(self.chooser.chosen as u8))
     }
 
     fn set_costs(&mut self, costs: Costs) {

@@ -39,7 +39,6 @@ impl Run<'_> {
             ..TierParams::new(pool_pages, ssd_pages)
         };
         let pool_params = FramePolicyParams {
-            slots: ssd_pages as usize,
             cluster_pages: tiers.cluster_pages,
             ..FramePolicyParams::new(pool_pages as usize, tiers.costs)
         };

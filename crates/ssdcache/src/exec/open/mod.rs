@@ -41,7 +41,7 @@ use pagetier_page::{StampSource, StoreSeed};
 use pagetier_policy::SlotPolicy;
 use pagetier_policy::ssd::NoSsd;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
@@ -283,7 +283,6 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
         choice_changes: AtomicU64::new(0),
-        setting: AtomicU8::new(u8::MAX),
         budget: Budget::default(),
         runtime,
         rules,
