@@ -26,5 +26,5 @@ pub use pool::{
     CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy, Ranking,
 };
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};
-pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
+pub use types::{Access, CleanReason, Costs, FrameId, Location, Millis, PageId, SlotId, SpaceId};
 pub use write_budget::WriteBudget;

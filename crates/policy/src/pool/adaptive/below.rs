@@ -11,7 +11,7 @@
 
 use super::ranked::Ranking;
 use crate::collections::page_index::PageIndex;
-use crate::{Costs, Home, PageId};
+use crate::{Costs, Location, PageId};
 
 const N: usize = Ranking::ALL.len();
 
@@ -116,16 +116,16 @@ impl Below {
     }
 
     /// The home of `page` under ghost `at`.
-    pub(crate) fn home(&self, at: usize, page: PageId) -> Home {
+    pub(crate) fn location(&self, at: usize, page: PageId) -> Location {
         let held = self.find(page).is_some_and(|no| self.known[no].held >> at & 1 != 0);
-        if held { Home::Ssd } else { Home::Hdd }
+        if held { Location::Ssd } else { Location::Hdd }
     }
 
     /// Records that ghost `at` missed the page. Returns the page's home.
-    pub(crate) fn read(&mut self, at: usize, page: PageId, costs: &Costs) -> Home {
-        let home = self.home(at, page);
+    pub(crate) fn read(&mut self, at: usize, page: PageId, costs: &Costs) -> Location {
+        let location = self.location(at, page);
         self.add(at, page, costs.read_saving_ms());
-        home
+        location
     }
 
     /// Records that the page changed in ghost `at`. Returns whether that invalidated a copy on its SSD.
@@ -145,7 +145,7 @@ impl Below {
         if dirty {
             self.add(at, page, saved_ms);
         }
-        if self.home(at, page) == Home::Ssd {
+        if self.location(at, page) == Location::Ssd {
             return Offered::costing(if dirty { costs.ssd_write_ms } else { 0.0 });
         }
         let at_hand = if self.half_life < HALF_LIFE_MAX { 2.0 } else { 3.0 };
@@ -300,19 +300,22 @@ mod tests {
 
     /// The pages below 10 that the SSD of ghost `at` holds.
     fn held(below: &Below, at: usize) -> Vec<u32> {
-        (0..10).filter(|&no| below.home(at, page(no)) == Home::Ssd).collect()
+        (0..10).filter(|&no| below.location(at, page(no)) == Location::Ssd).collect()
     }
 
     #[test]
     fn each_ghost_fills_an_ssd_of_its_own() {
         let mut below = Below::new(4);
         for no in 0..3 {
-            assert_eq!(below.read(0, page(no), &COSTS), Home::Hdd);
+            assert_eq!(below.read(0, page(no), &COSTS), Location::Hdd);
             below.evicted(0, page(no), false, &COSTS);
         }
         below.evicted(1, page(7), true, &COSTS);
         assert_eq!([0, 1, 2].map(|at| held(&below, at)), [vec![0, 1, 2], vec![7], vec![]]);
-        assert_eq!((below.read(0, page(1), &COSTS), below.read(1, page(1), &COSTS)), (Home::Ssd, Home::Hdd));
+        assert_eq!(
+            (below.read(0, page(1), &COSTS), below.read(1, page(1), &COSTS)),
+            (Location::Ssd, Location::Hdd)
+        );
         below.validate().unwrap();
     }
 
@@ -320,12 +323,12 @@ mod tests {
     fn a_page_takes_the_slot_of_one_that_saved_less() {
         let mut below = Below::new(2);
         for (no, reads) in [(0, 5), (1, 1)] {
-            (0..reads).for_each(|_| assert_eq!(below.read(0, page(no), &COSTS), Home::Hdd));
+            (0..reads).for_each(|_| assert_eq!(below.read(0, page(no), &COSTS), Location::Hdd));
             below.evicted(0, page(no), false, &COSTS);
         }
         // A page without reads is worth less than either, and one with two reads more than the second.
         assert_eq!(below.evicted(0, page(2), false, &COSTS), Offered::costing(0.0));
-        (0..2).for_each(|_| assert_eq!(below.read(0, page(3), &COSTS), Home::Hdd));
+        (0..2).for_each(|_| assert_eq!(below.read(0, page(3), &COSTS), Location::Hdd));
         let offered = below.evicted(0, page(3), false, &COSTS);
         assert_eq!(offered, Offered { cost_ms: COSTS.ssd_write_ms, displaced: Some(page(1)) });
         assert_eq!(held(&below, 0), [0, 3]);
@@ -334,11 +337,11 @@ mod tests {
     #[test]
     fn old_reads_are_worth_less() {
         let mut below = Below::new(1);
-        (0..8).for_each(|_| assert_eq!(below.read(0, page(0), &COSTS), Home::Hdd));
+        (0..8).for_each(|_| assert_eq!(below.read(0, page(0), &COSTS), Location::Hdd));
         below.evicted(0, page(0), false, &COSTS);
         (0..4 * HALF_LIFE_MAX as u32).for_each(|_| below.tick());
         // Eight reads of four half-lives ago are worth half a read.
-        assert_eq!(below.read(0, page(1), &COSTS), Home::Hdd);
+        assert_eq!(below.read(0, page(1), &COSTS), Location::Hdd);
         below.evicted(0, page(1), false, &COSTS);
         assert_eq!(held(&below, 0), [1]);
     }
@@ -346,7 +349,7 @@ mod tests {
     #[test]
     fn a_shorter_half_life_discounts_later_time_alone() {
         let mut below = Below::new(1);
-        assert_eq!(below.read(0, page(0), &COSTS), Home::Hdd);
+        assert_eq!(below.read(0, page(0), &COSTS), Location::Hdd);
         (0..HALF_LIFE_MAX as u32).for_each(|_| below.tick());
         let reads = |below: &Below| below.sum_ms(0, below.find(page(0)).unwrap()) / COSTS.read_saving_ms();
         for half_life in [4.0, f64::INFINITY, 0.25] {
@@ -374,7 +377,7 @@ mod tests {
         let mut below = Below::new(0);
         for no in 0..10 {
             below.tick();
-            assert_eq!(below.read(0, page(no), &COSTS), Home::Hdd);
+            assert_eq!(below.read(0, page(no), &COSTS), Location::Hdd);
             assert_eq!(below.evicted(0, page(no), true, &COSTS), Offered::costing(COSTS.hdd_write_ms));
             assert_eq!(below.evicted(0, page(no), false, &COSTS), Offered::costing(0.0));
         }
@@ -386,7 +389,7 @@ mod tests {
         let mut below = Below::new(1);
         let ticks = (HALF_LIVES_MAX * HALF_LIFE_MAX) as u64;
         (0..ticks - 1).for_each(|_| below.tick());
-        assert_eq!(below.read(0, page(0), &COSTS), Home::Hdd);
+        assert_eq!(below.read(0, page(0), &COSTS), Location::Hdd);
         (0..2).for_each(|_| below.tick());
         assert_eq!(below.misses, 0);
         let no = below.find(page(0)).unwrap();

@@ -7,7 +7,7 @@
 use super::below::Below;
 use super::ranked::{Ranked, Ranking};
 use crate::collections::page_index::mixed;
-use crate::{Access, Costs, FrameId, Home, PageId, SsdSetting};
+use crate::{Access, Costs, FrameId, Location, PageId, SsdSetting};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// The minimum number of frames of a ghost, unless the pool has fewer.
@@ -143,8 +143,8 @@ impl Ghosts {
             let _ = ghost.ranked.hit(FrameId(frame));
             return;
         }
-        let home = self.below.read(at, page, &self.costs);
-        ghost.cost_ms += self.costs.of(home).0;
+        let location = self.below.read(at, page, &self.costs);
+        ghost.cost_ms += self.costs.of(location).0;
         let frame = if ghost.page_in.len() < self.frames {
             ghost.page_in.push(page);
             FrameId(ghost.page_in.len() as u32 - 1)
@@ -154,7 +154,7 @@ impl Ghosts {
             frame
         };
         ghost.frame_of.insert(page, frame.0);
-        ghost.ranked.insert(frame, home, access, false);
+        ghost.ranked.insert(frame, location, access, false);
     }
 
     /// Records that the page became dirty.
@@ -173,9 +173,11 @@ impl Ghosts {
     /// without an SSD copy are read from the HDD again. `held` yields the sampled pages of the actual pool,
     /// and their homes.
     #[cold]
-    pub(crate) fn change_ms(&self, other: usize, held: impl Iterator<Item = (PageId, Home)>) -> f64 {
+    pub(crate) fn change_ms(&self, other: usize, held: impl Iterator<Item = (PageId, Location)>) -> f64 {
         let frame_of = &self.ghosts[other].frame_of;
-        let lost = held.filter(|(page, home)| *home == Home::Hdd && !frame_of.contains_key(page)).count();
+        let lost = held
+            .filter(|(page, location)| *location == Location::Hdd && !frame_of.contains_key(page))
+            .count();
         LOST * lost as f64 * self.costs.read_saving_ms()
     }
 
@@ -298,12 +300,12 @@ mod tests {
     fn a_change_costs_a_share_of_a_read_for_each_page_that_it_loses() {
         let mut ghosts = Ghosts::new(4, 0, Costs::PAPER);
         (0..4).for_each(|no| ghosts.missed(page(no), Access::Random));
-        let lost = |held: &[(u32, Home)]| {
-            let held = held.iter().map(|&(no, home)| (page(no), home));
+        let lost = |held: &[(u32, Location)]| {
+            let held = held.iter().map(|&(no, location)| (page(no), location));
             ghosts.change_ms(2, held) / (LOST * Costs::PAPER.read_saving_ms())
         };
-        assert_eq!(lost(&[(0, Home::Hdd), (3, Home::Hdd)]), 0.0);
-        assert_eq!(lost(&[(0, Home::Hdd), (8, Home::Ssd), (9, Home::Hdd)]), 1.0);
+        assert_eq!(lost(&[(0, Location::Hdd), (3, Location::Hdd)]), 0.0);
+        assert_eq!(lost(&[(0, Location::Hdd), (8, Location::Ssd), (9, Location::Hdd)]), 1.0);
     }
 
     #[test]

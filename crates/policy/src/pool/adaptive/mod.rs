@@ -7,7 +7,7 @@ mod ranked;
 
 use super::FramePolicy;
 use crate::choosing::Chooser;
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SsdSetting};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId, SsdSetting};
 use ghosts::Ghosts;
 use ranked::Ranked;
 pub use ranked::Ranking;
@@ -62,7 +62,7 @@ impl AdaptivePool {
         let mut change_ms = |other: usize| {
             let held = frames.iter().enumerate().filter_map(|(at, framed)| {
                 let facts = ranked.facts(FrameId(at as u32)).filter(|facts| facts.is_sampled())?;
-                Some((framed.page, facts.home()))
+                Some((framed.page, facts.location()))
             });
             ghosts.change_ms(other, held)
         };
@@ -88,13 +88,13 @@ impl AdaptivePool {
 }
 
 impl FramePolicy for AdaptivePool {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access) {
         if frame.at() >= self.frames.len() {
             self.frames.resize(frame.at() + 1, Framed::default());
         }
         let sampled = !self.pinned && self.ghosts.take(page);
         self.frames[frame.at()] = Framed { page, reported: self.ghosts.clock() };
-        self.ranked.insert(frame, home, access, sampled);
+        self.ranked.insert(frame, location, access, sampled);
         if sampled {
             self.ghosts.missed(page, access);
             if let Some(costs) = self.ghosts.stretch() {
@@ -133,8 +133,8 @@ impl FramePolicy for AdaptivePool {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
-        self.ranked.cleaned(frame, home, reason);
+    fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason) {
+        self.ranked.cleaned(frame, location, reason);
     }
 
     fn ssd_evicted(&mut self, frame: FrameId) {

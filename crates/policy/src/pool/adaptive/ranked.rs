@@ -9,7 +9,7 @@
 use crate::collections::links::QueueNo;
 use crate::pool::FREQUENCY_MAX;
 use crate::pool::h_queues::HQueues;
-use crate::{Access, CleanReason, Costs, FrameId, Home};
+use crate::{Access, CleanReason, Costs, FrameId, Location};
 
 /// A ranking of the pool's pages: what the default pool policy chooses among. By name: `weighted`,
 /// `weighted-0.2`, `gd2l`, `lru`.
@@ -74,16 +74,16 @@ const NEW: Facts = Facts(ON_HDD);
 const _: () = assert!((FREQUENCY_MAX - 1) * USE <= USES && QUEUES <= CLASSES);
 
 impl Facts {
-    fn new(home: Home, sampled: bool) -> Self {
-        Self(0).with(ON_HDD, home == Home::Hdd).with(SAMPLED, sampled)
+    fn new(location: Location, sampled: bool) -> Self {
+        Self(0).with(ON_HDD, location == Location::Hdd).with(SAMPLED, sampled)
     }
 
     fn with(self, bit: u8, set: bool) -> Self {
         Self(if set { self.0 | bit } else { self.0 & !bit })
     }
 
-    pub(crate) fn home(self) -> Home {
-        if self.0 & ON_HDD == 0 { Home::Ssd } else { Home::Hdd }
+    pub(crate) fn location(self) -> Location {
+        if self.0 & ON_HDD == 0 { Location::Ssd } else { Location::Hdd }
     }
 
     pub(crate) fn is_dirty(self) -> bool {
@@ -194,12 +194,12 @@ impl Ranked {
         self.queues.put_midpoint(frame, self.queue(facts), self.fresh(facts));
     }
 
-    pub(crate) fn insert(&mut self, frame: FrameId, home: Home, access: Access, sampled: bool) {
+    pub(crate) fn insert(&mut self, frame: FrameId, location: Location, access: Access, sampled: bool) {
         self.queues.admit(frame);
         if frame.at() >= self.facts.len() {
             self.facts.resize(frame.at() + 1, NEW);
         }
-        self.facts[frame.at()] = Facts::new(home, sampled);
+        self.facts[frame.at()] = Facts::new(location, sampled);
         match access {
             Access::Random => self.put_mru(frame),
             Access::Sequential => self.put_midpoint(frame),
@@ -231,14 +231,14 @@ impl Ranked {
         }
     }
 
-    pub(crate) fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+    pub(crate) fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason) {
         let Some(before) = self.facts(frame) else { return };
-        let facts = before.with(ON_HDD, home == Home::Hdd).with(DIRTY, false);
+        let facts = before.with(ON_HDD, location == Location::Hdd).with(DIRTY, false);
         self.facts[frame.at()] = facts;
         if self.queue(facts) == self.queue(before) {
             return;
         }
-        let back_home = (before.home(), home) == (Home::Ssd, Home::Hdd);
+        let back_home = (before.location(), location) == (Location::Ssd, Location::Hdd);
         match reason {
             CleanReason::Replacement if !back_home => {
                 self.queues.put_lru(frame, self.queue(facts), self.fresh(facts));
@@ -260,7 +260,7 @@ impl Ranked {
     }
 
     fn leaves_ssd(&mut self, frame: FrameId) -> bool {
-        let was = self.facts(frame).is_some_and(|facts| facts.home() == Home::Ssd);
+        let was = self.facts(frame).is_some_and(|facts| facts.location() == Location::Ssd);
         if was {
             self.facts[frame.at()].0 |= ON_HDD;
         }
@@ -291,10 +291,10 @@ impl Ranked {
 
 /// The queue of each class of pages under a ranking, and H - L upon a use.
 fn places(ranking: Ranking, costs: Costs) -> [(QueueNo, f64); CLASSES] {
-    let (ssd_read, ssd_write) = costs.of(Home::Ssd);
+    let (ssd_read, ssd_write) = costs.of(Location::Ssd);
     std::array::from_fn(|class| {
         let facts = Facts(class as u8);
-        let (mut read, mut write) = costs.of(facts.home());
+        let (mut read, mut write) = costs.of(facts.location());
         if ranking == Ranking::Mild {
             (read, write) = (ssd_read + MILD * (read - ssd_read), ssd_write + MILD * (write - ssd_write));
         }
@@ -317,8 +317,8 @@ mod tests {
     fn a_page_on_the_hdd_outlives_a_frequent_one_on_the_ssd_only_at_full_cost() {
         for (ranking, first) in [(Ranking::Weighted, 1), (Ranking::Mild, 0)] {
             let mut ranked = Ranked::new(2, Costs::PAPER, ranking);
-            ranked.insert(FrameId(0), Home::Hdd, Access::Random, false);
-            ranked.insert(FrameId(1), Home::Ssd, Access::Random, false);
+            ranked.insert(FrameId(0), Location::Hdd, Access::Random, false);
+            ranked.insert(FrameId(1), Location::Ssd, Access::Random, false);
             ranked.dirtied(FrameId(1));
             (0..9).for_each(|_| assert!(ranked.hit(FrameId(1)).is_some()));
             // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times (0.11 + 0.27) ms.
@@ -339,16 +339,16 @@ mod tests {
         let mut ranked = Ranked::new(20, Costs::PAPER, Ranking::Weighted);
         let (hot, cold) = ((0..10).collect::<Vec<u32>>(), (10..20).collect::<Vec<u32>>());
         for &frame in &hot {
-            ranked.insert(FrameId(frame), Home::Hdd, Access::Random, false);
+            ranked.insert(FrameId(frame), Location::Hdd, Access::Random, false);
             (0..9).for_each(|_| assert!(ranked.hit(FrameId(frame)).is_some()));
         }
-        cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Home::Ssd, Access::Random, false));
+        cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Location::Ssd, Access::Random, false));
         // Each turnover of the cold frames raises L by the cost of a read from the SSD: far less than the H
         // that their uses give the hot frames.
         for _ in 0..1000 {
             let victim = ranked.victim(&mut |_| true).unwrap();
             ranked.remove(victim, true);
-            ranked.insert(victim, Home::Ssd, Access::Random, false);
+            ranked.insert(victim, Location::Ssd, Access::Random, false);
         }
         assert_eq!(first_to_go(&ranked), cold);
         for (ranking, first) in [
