@@ -22,7 +22,7 @@ use pagetier::{
 };
 use pagetier_ghost::{Reference, TierParams, Tiers};
 use pagetier_policy::{
-    Access, Costs, FrameId, FramePolicyParams, Home, Millis, PoolPolicy, SlotPolicyParams, SsdPolicy,
+    Access, Costs, FrameId, FramePolicyParams, Location, Millis, PoolPolicy, SlotPolicyParams, SsdPolicy,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -207,9 +207,9 @@ fn share_of_memory(frames: usize, slots: usize) -> f64 {
     // Ten times as many pages as the tables have room for fill every one of them.
     for no in 0..10 * slots as u32 {
         let (page, frame) = (PageId::new(SpaceId(1), no), FrameId(no % frames as u32));
-        ssd.read(page, Some(Home::Hdd), Access::Random, Millis(0));
+        ssd.read(page, Some(Location::Hdd), Access::Random, Millis(0));
         ssd.left_pool(page, Millis(0));
-        pool.insert(frame, page, Home::Hdd, Access::Random);
+        pool.insert(frame, page, Location::Hdd, Access::Random);
     }
     let more = ssd.memory_bytes().saturating_sub(before.memory_bytes()) + pool.extra_memory_bytes();
     more as f64 / (frames as f64 * PAGE_BYTES as f64)

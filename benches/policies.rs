@@ -29,7 +29,7 @@ use common::Board;
 use criterion::Criterion;
 use pagetier_policy::ssd::CacOptions;
 use pagetier_policy::{
-    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, Millis, PageId,
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, Millis, PageId,
     PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy, Verdict,
 };
 use rand::rngs::SmallRng;
@@ -98,8 +98,8 @@ fn main() {
 }
 
 /// The page of `frame`; every other page has an SSD copy.
-fn page_in(frame: u32) -> (PageId, Home) {
-    (PageId::new(SpaceId(1), frame), if frame.is_multiple_of(2) { Home::Ssd } else { Home::Hdd })
+fn page_in(frame: u32) -> (PageId, Location) {
+    (PageId::new(SpaceId(1), frame), if frame.is_multiple_of(2) { Location::Ssd } else { Location::Hdd })
 }
 
 fn insert(policy: &mut dyn FramePolicy, frame: u32) {
@@ -119,8 +119,8 @@ fn pool_benches(criterion: &mut Criterion, board: &Board, choice: PoolPolicy, se
             policy.remove(victim, true);
             insert(policy.as_mut(), victim.0);
             if series == Series::Near {
-                policy.cleaned(victim, Home::Hdd, CleanReason::Replacement);
-                policy.cleaned(victim, Home::Ssd, CleanReason::Replacement);
+                policy.cleaned(victim, Location::Hdd, CleanReason::Replacement);
+                policy.cleaned(victim, Location::Ssd, CleanReason::Replacement);
             }
         }
     });
@@ -156,7 +156,7 @@ fn ssd_benches(criterion: &mut Criterion, board: &Board, choice: SsdPolicy, seri
     bench(criterion, board, [name, "use", series.name()], slots, |operations| {
         for &page in draws.iter().cycle().take(operations as usize) {
             ssd.now += 1;
-            ssd.policy.logical(page_of(page), 1, Home::Ssd, Millis(ssd.now / 64));
+            ssd.policy.logical(page_of(page), 1, Location::Ssd, Millis(ssd.now / 64));
         }
     });
     bench(criterion, board, [name, "miss", series.name()], slots, |operations| {
@@ -183,7 +183,7 @@ impl Ssd {
     /// Puts page `no` into the slot of the same number.
     fn fill(&mut self, no: u32) {
         let now = Millis(0);
-        self.policy.read(page_of(no), Some(Home::Hdd), Access::Random, now);
+        self.policy.read(page_of(no), Some(Location::Hdd), Access::Random, now);
         self.policy.inserted(page_of(no), SlotId(no), now);
         self.policy.left_pool(page_of(no), now);
     }
@@ -191,7 +191,7 @@ impl Ssd {
     fn miss(&mut self, no: u32, series: Series) {
         self.now += 1;
         let (page, now) = (page_of(no), Millis(self.now / 64));
-        self.policy.read(page, Some(Home::Hdd), Access::Random, now);
+        self.policy.read(page, Some(Location::Hdd), Access::Random, now);
         match self.policy.consider(page, Cause::Evicted, 0, &mut |_| true, now) {
             Verdict::AdmitOver(slot) if series == Series::Far => self.policy.inserted(page, slot, now),
             verdict => drop(black_box(verdict)),

@@ -140,7 +140,7 @@ impl Shared {
         let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
         let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
         let pages = PageRuns::from_runs(&pages);
-        if self.builder.rules().gives_back_in_use() {
+        if self.builder.seam().gives_back_in_use() {
             self.volume.end_free(space, &pages);
         }
         // No copies of these pages exist: they left when the pages were freed.
@@ -218,14 +218,14 @@ impl Shared {
         meta: &mut Meta,
         freed: &mut PageRuns,
     ) -> Result<(), Error> {
-        if self.builder.rules().drops_before_record() {
+        if self.builder.seam().drops_before_record() {
             // Broken in this way too: it waits for guards under the manifest's mutex.
             locks::apart(self.drop_copies(space, &pages)).await?;
         }
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
-            let recorded = self.builder.rules().frees(meta.append(&self.volume, &change)).await;
+            let recorded = self.builder.seam().frees(meta.append(&self.volume, &change)).await;
             recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
             self.take_out(space, &PageRuns::from_runs(pages), freed);
         }
@@ -270,9 +270,9 @@ impl Shared {
     /// Flushes the versions of reused pages that have been written, and records that these pages exist: steps
     /// 2 and 3 of reuse.
     pub(crate) async fn record_reused(&self) -> Result<(), Error> {
-        let rules = self.builder.rules();
+        let seam = self.builder.seam();
         let upto = self.volume.first_writes();
-        let reused = || rules.reused(|unwritten| self.volume.reused(upto, unwritten));
+        let reused = || seam.reused(|unwritten| self.volume.reused(upto, unwritten));
         if reused().is_empty() {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use crate::changes::Change;
 use crate::error::Error;
 use crate::growth_plan::{Ahead, Growth};
 use crate::meta::Meta;
-use crate::rules::{GrowthStep, Rules};
+use crate::seam::{GrowthStep, Seam};
 use crate::shared::Shared;
 use crate::store::PageStore;
 use crate::volume::EXTENT_PAGES;
@@ -84,11 +84,11 @@ impl Shared {
         let (bytes, end) = self.volume.growth_bytes(growth);
         // The run may hold data: a space had it, or the HDD was used before the store existed.
         let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
-        for step in self.builder.rules().growth() {
+        for step in self.builder.seam().growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
                 GrowthStep::Blank if blank => {
-                    blanked(&self.hdd, bytes.clone(), self.builder.rules()).await?;
+                    blanked(&self.hdd, bytes.clone(), self.builder.seam()).await?;
                     self.tier.flush_home().await?;
                 }
                 GrowthStep::Blank => {}
@@ -151,7 +151,7 @@ impl Shared {
         kept: u64,
         meta: &mut Meta,
     ) -> Result<Vec<Range<u64>>, Error> {
-        let tail = self.volume.withhold_tail(space, kept, self.builder.rules());
+        let tail = self.volume.withhold_tail(space, kept, self.builder.seam());
         if tail.runs.is_empty() {
             return Ok(Vec::new());
         }
@@ -174,11 +174,11 @@ fn is_full(error: &DeviceError) -> bool {
 /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Writes
 /// zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
 /// readable and never become durable.
-async fn blanked(hdd: &SharedDevice, range: Range<u64>, rules: Rules) -> Result<(), DeviceError> {
+async fn blanked(hdd: &SharedDevice, range: Range<u64>, seam: Seam) -> Result<(), DeviceError> {
     let mut at = range.start;
     while at < range.end {
         let bytes = (range.end - at).min(BLANK_BYTES);
-        rules.blank(hdd, at, bytes).await?;
+        seam.blank(hdd, at, bytes).await?;
         at += bytes;
     }
     Ok(())

@@ -6,7 +6,7 @@
 //! once, when it is opened, and reaches every file in it through the descriptor (I40).
 
 use crate::error::OpenError;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use pagetier_devio::{OpenOptions, Opened, open_file_at};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatFs};
 use rustix::io::Errno;
@@ -22,22 +22,18 @@ pub(crate) struct HeldDir {
     fd: OwnedFd,
     /// Its path when it was opened: for messages.
     path: PathBuf,
-    rules: Rules,
+    seam: Seam,
 }
 
 impl HeldDir {
     /// Opens the directory at `path`. Requires no permission to list its files.
-    pub(crate) fn open(path: &Path, rules: Rules) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            fd: rustix::fs::open(path, FOLDER, Mode::empty())?,
-            path: path.to_owned(),
-            rules,
-        }))
+    pub(crate) fn open(path: &Path, seam: Seam) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { fd: rustix::fs::open(path, FOLDER, Mode::empty())?, path: path.to_owned(), seam }))
     }
 
     /// The working directory at this moment.
-    pub(crate) fn working(rules: Rules) -> Result<Arc<Self>> {
-        Self::open(Path::new("."), rules)
+    pub(crate) fn working(seam: Seam) -> Result<Arc<Self>> {
+        Self::open(Path::new("."), seam)
     }
 
     /// Its path when it was opened.
@@ -47,7 +43,7 @@ impl HeldDir {
 
     /// Calls `act` with the directory's descriptor.
     fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, Errno>) -> Result<T> {
-        match self.rules.looked_up_again(&self.path) {
+        match self.seam.looked_up_again(&self.path) {
             Some(again) => Ok(act(rustix::fs::open(again, FOLDER, Mode::empty())?.as_fd())?),
             None => Ok(act(self.fd.as_fd())?),
         }

@@ -132,10 +132,10 @@ mod replace;
 mod replace_ssd;
 mod resize;
 mod room;
-mod rules;
 mod runs;
 mod saver;
 mod scrub;
+mod seam;
 mod shared;
 mod shutdown;
 mod sizes;
@@ -201,7 +201,7 @@ pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::pool::{Gd2lOptions, Retention, WindowPercent};
 pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
 pub use pagetier_policy::{
-    Choice, Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
+    Choice, Costs, GroupStats, Location, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
 };
 pub use pagetier_ssdcache::{
     BudgetStats, DrainProgress, DrainReport, FreeSlots, Marks, OpenError as SsdOpenError, Progress,

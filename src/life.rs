@@ -183,7 +183,7 @@ impl Shared {
         // An exchange whose record failed may still be in the manifest: the SSD that it names must stay
         // untouched.
         let refusing = self.tier.refusing_for_good();
-        if let Some(cause) = self.builder.rules().refuses_attach(refusing) {
+        if let Some(cause) = self.builder.seam().refuses_attach(refusing) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
@@ -215,12 +215,12 @@ impl Shared {
                 // Includes pages that a read has brought into memory since they were rewritten.
                 let saved = only.iter().filter(|(page, lsn)| {
                     let again = || self.pool.try_rewrite(*page, *lsn);
-                    self.pool.is_unwritten(*page) || self.builder.rules().is_saved(again)
+                    self.pool.is_unwritten(*page) || self.builder.seam().is_saved(again)
                 });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
                 lost.lost.clone_from(&only);
             }
-            self.builder.rules().exchanges(async move {
+            self.builder.seam().exchanges(async move {
                 let list = |manifest: &mut Manifest| {
                     manifest.ssd = id;
                     self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
@@ -249,13 +249,13 @@ impl Shared {
 
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.builder.rules().is_exact(self.tier.are_only_copies(pages))
+        self.builder.seam().is_exact(self.tier.are_only_copies(pages))
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
     fn list_loss(&self, manifest: &mut Manifest, lost: OnlyCopies) {
         let listed = lost.redone_from(manifest.ssd_redo_from);
-        if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
+        if let Some(listed) = self.builder.seam().listed_loss(Some(listed)) {
             manifest.lose(listed);
         }
     }
@@ -312,7 +312,7 @@ impl Shared {
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
-        self.builder.rules().settled(self.tier.writes_settled()).await;
+        self.builder.seam().settled(self.tier.writes_settled()).await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;

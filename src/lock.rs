@@ -19,7 +19,7 @@
 
 use crate::error::OpenError;
 use crate::held_dir::{At, HeldDir, Identity};
-use crate::rules::Rules;
+use crate::seam::Seam;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, OFlags};
@@ -59,7 +59,7 @@ pub(crate) struct Tenure {
     held: Mutex<Option<Held>>,
     /// What the opening has created so far, in case that it is refused.
     created: Mutex<Created>,
-    rules: Rules,
+    seam: Seam,
     owner: Owner,
 }
 
@@ -157,12 +157,12 @@ impl Drop for Leave {
 
 impl Tenure {
     /// Begins with the locks of a read-only opening, if it is one.
-    pub(crate) fn new(rules: Rules, read: ReadLocks) -> (Arc<Self>, Leave) {
+    pub(crate) fn new(seam: Seam, read: ReadLocks) -> (Arc<Self>, Leave) {
         let present = Present::default();
         let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
         let (fence, created, owner) = (Fence::default(), Mutex::default(), Owner::here());
-        let tenure = Arc::new(Self { present, fence, held, created, rules, owner });
+        let tenure = Arc::new(Self { present, fence, held, created, seam, owner });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
@@ -215,7 +215,7 @@ impl Tenure {
             self.lock_device(path).await?;
         }
         if !self.has(&device) {
-            self.rules.occupy(self.occupy(&device)).await?;
+            self.seam.occupy(self.occupy(&device)).await?;
         }
         match &mut *self.held.lock() {
             Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, &device)) => {}
@@ -291,14 +291,14 @@ impl Tenure {
     /// waits for, for at most 30 s. Idempotent.
     pub(crate) fn leave(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let held = if self.owner.is_here() {
-            self.rules.close(&self.fence);
+            self.seam.close(&self.fence);
             self.remove_created();
             self.held.lock().take()
         } else {
             self.abandon();
             None
         };
-        let devices = self.rules.held(held).map(Held::release).unwrap_or_default();
+        let devices = self.seam.held(held).map(Held::release).unwrap_or_default();
         let vacated = async move {
             for device in &devices {
                 device.occupancy().vacated().await;
@@ -556,7 +556,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("device");
         std::fs::write(&file, []).unwrap();
-        let held = HeldDir::open(folder.path(), Rules::default()).unwrap();
+        let held = HeldDir::open(folder.path(), Seam::default()).unwrap();
         let (directory, _) = DirectoryLock::take(&held).await.unwrap();
         let device = lock_device(&At::named(file.clone(), None)).await.unwrap();
         // A child process shares open files until it runs its program.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::lock::Tenure;
 use crate::manifest::{Hold, Manifest, ManifestStore};
 use crate::replace::NotOurs;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use crate::slack::Slack;
 use crate::volume::Volume;
 use pagetier_devio::task::Boxed;
@@ -34,7 +34,7 @@ pub(crate) struct Meta {
     pub(crate) doubtful: Arc<AtomicBool>,
     /// The file may differ from `manifest`: the next save replaces it.
     differs: bool,
-    rules: Rules,
+    seam: Seam,
 }
 
 impl Meta {
@@ -42,19 +42,19 @@ impl Meta {
         manifests: Arc<ManifestStore>,
         manifest: Manifest,
         tenure: Arc<Tenure>,
-        rules: Rules,
+        seam: Seam,
     ) -> Self {
         let durable_generation = manifest.generation;
         let doubtful = Arc::default();
         let (differs, hdd_bytes_durable) = (true, 0);
-        Self { manifests, manifest, tenure, durable_generation, hdd_bytes_durable, doubtful, differs, rules }
+        Self { manifests, manifest, tenure, durable_generation, hdd_bytes_durable, doubtful, differs, seam }
     }
 
     /// Appends `change` to the file, or replaces the file if the change cannot be appended. The caller then
     /// applies the same change to the volume. On failure nothing has changed in memory; the disk may or may
     /// not hold the change.
     pub(crate) async fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
-        let appended = self.rules.appends(self.differs) && self.append_record(change).await?;
+        let appended = self.seam.appends(self.differs) && self.append_record(change).await?;
         if appended {
             // The next opening applies the same record to the same manifest.
             return self.manifest.apply(change).map_err(|why| failed(io::Error::other(why)));
@@ -70,7 +70,7 @@ impl Meta {
 
     fn slack_for(&self, change: &Change) -> Slack {
         match change {
-            more if more.names_more() => self.rules.slack(Slack::Keep),
+            more if more.names_more() => self.seam.slack(Slack::Keep),
             less if less.names_less() => Slack::Use,
             _ => Slack::Half,
         }
@@ -101,7 +101,7 @@ impl Meta {
         self.differs = true;
         let begun = self.tenure.begin(|hold| begin(&self.manifests, hold));
         let save = begun.ok_or_else(|| failed(io::Error::other("the store was closed or dropped")))?;
-        let unfinished = Unfinished { doubtful: &self.doubtful, rules: self.rules };
+        let unfinished = Unfinished { doubtful: &self.doubtful, seam: self.seam };
         let saved = save.await;
         std::mem::forget(unfinished);
         saved.map_err(failed)
@@ -149,7 +149,7 @@ impl Meta {
         self.manifest.generation = next.generation;
         let slack = match next.slack_after(&self.manifest) {
             Slack::Use => least,
-            other => self.rules.slack(other),
+            other => self.seam.slack(other),
         };
         let next = self.saved(|manifests, hold| manifests.save(next, slack, hold)).await?;
         self.differs = false;
@@ -163,12 +163,12 @@ impl Meta {
 /// Dropped: the caller of a save does not wait for its end.
 struct Unfinished<'a> {
     doubtful: &'a AtomicBool,
-    rules: Rules,
+    seam: Seam,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.rules.doubts_unfinished_saves() {
+        if self.seam.doubts_unfinished_saves() {
             self.doubtful.store(true, Ordering::Release);
         }
     }

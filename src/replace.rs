@@ -357,7 +357,7 @@ fn full(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Rules;
+    use crate::seam::Seam;
 
     fn replace(file: &ManifestFile, bytes: &[u8], slack: Slack) -> Result<()> {
         file.replace(&|_| bytes.to_vec(), slack)
@@ -365,7 +365,7 @@ mod tests {
 
     fn file() -> (tempfile::TempDir, ManifestFile) {
         let directory = tempfile::tempdir().unwrap();
-        let held = HeldDir::open(directory.path(), Rules::default()).unwrap();
+        let held = HeldDir::open(directory.path(), Seam::default()).unwrap();
         (directory, ManifestFile::new(held))
     }
 
@@ -575,7 +575,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let [here, moved] = ["here", "moved"].map(|name| outer.path().join(name));
         std::fs::create_dir(&here).unwrap();
-        let file = ManifestFile::new(HeldDir::open(&here, Rules::default()).unwrap());
+        let file = ManifestFile::new(HeldDir::open(&here, Seam::default()).unwrap());
         replace(&file, b"one", Slack::Keep).unwrap();
         std::fs::rename(&here, &moved).unwrap();
         std::fs::create_dir(&here).unwrap();

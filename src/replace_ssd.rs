@@ -93,7 +93,7 @@ impl Shared {
         // Check again: another exchange may have run first.
         self.refuse_in_use(&new.place)?;
         let mut meta = self.meta.lock().await;
-        if let Some(cause) = self.builder.rules().refuses_attach(self.tier.refusing_for_good()) {
+        if let Some(cause) = self.builder.seam().refuses_attach(self.tier.refusing_for_good()) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;

@@ -55,7 +55,7 @@ impl Shared {
     /// Records that every change older than `from` is on the HDD (I33).
     pub(crate) async fn record_redo_from(&self, from: Lsn) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
-        let Some(from) = self.builder.rules().handed_out(from).map(|from| from.0) else { return Ok(()) };
+        let Some(from) = self.builder.seam().handed_out(from).map(|from| from.0) else { return Ok(()) };
         let mut meta = self.meta.lock().await;
         if meta.manifest.ssd_redo_from < Some(from) {
             meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from)).await?;

@@ -13,7 +13,7 @@ use crate::volume::{Claimed, Taken};
 use pagetier_bufpool::{Pool, PoolError, Tier, TierError};
 use pagetier_ghost::Stream;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
-use pagetier_policy::Home;
+use pagetier_policy::Location;
 use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
@@ -72,7 +72,7 @@ use std::sync::Arc;
 /// store.sync().await?;
 /// assert_eq!(store.min_recovery_lsn(), None);
 /// store.flush().await?; // makes durable what the store wrote by itself meanwhile
-/// println!("below memory, page {id} is on the {:?}", store.home(id));
+/// println!("below memory, page {id} is on the {:?}", store.location(id));
 /// store.validate()?; // recounts its tables
 /// # Ok(())
 /// # }
@@ -609,10 +609,10 @@ impl PageStore {
         self.shared.tier.moment()
     }
 
-    /// Whether the page has a copy on the SSD.
+    /// The device that the page would be read from if it were not in memory.
     #[must_use]
-    pub fn home(&self, page: PageId) -> Home {
-        self.shared.tier.home(page)
+    pub fn location(&self, page: PageId) -> Location {
+        self.shared.tier.location(page)
     }
 
     /// What recovery found when the store was opened.

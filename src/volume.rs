@@ -16,7 +16,7 @@ use crate::growth_plan::{Ahead, Extents, Growth};
 use crate::manifest::Manifest;
 use crate::page_runs::PageRuns;
 use crate::placement::Placement;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use crate::space_entry::{SpaceEntry, UNWRITTEN};
 use crate::space_hints::SpaceHints;
 use crate::superblock::DATA_AT;
@@ -493,10 +493,10 @@ impl Volume {
 
     /// Takes away the extents of `space` beyond its last page, but none of the first `kept`: no page can be
     /// created in them any more. [`Volume::give_back_tail`] or [`Volume::restore_tail`] follows.
-    pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64, rules: Rules) -> Tail {
+    pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64, seam: Seam) -> Tail {
         let Some(mut s) = self.live_mut(space) else { return Tail::default() };
         let kept = kept.max(u64::from(s.pages.div_ceil(EXTENT_PAGES)));
-        let runs = rules.cut_tail(&mut s.placement, |placement| placement.truncate(kept));
+        let runs = seam.cut_tail(&mut s.placement, |placement| placement.truncate(kept));
         Tail { kept, runs }
     }
 

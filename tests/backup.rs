@@ -505,7 +505,7 @@ async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_ne
         store.backup(dir.path(), plain()).await.unwrap();
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
-        let on_ssd = |no: &u32| store.home(PageId::new(space, *no)) == pagetier::Home::Ssd;
+        let on_ssd = |no: &u32| store.location(PageId::new(space, *no)) == pagetier::Location::Ssd;
         let discarded: Vec<u32> = (0..PAGES).filter(on_ssd).collect();
         for no in &discarded {
             store.discard(PageId::new(space, *no)).await.unwrap();

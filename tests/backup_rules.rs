@@ -3,7 +3,7 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all};
 use pagetier::{
-    BackupOptions, BackupReport, Builder, Error, Home, MemoryDevice, PageId, PageStore, SharedDevice,
+    BackupOptions, BackupReport, Builder, Error, Location, MemoryDevice, PageId, PageStore, SharedDevice,
     SpaceId, SsdEvent, SsdMode,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
@@ -101,7 +101,7 @@ async fn written_while_read(rule: Option<Mutation>) -> u32 {
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
-    let on_ssd = (0..PAGES).rfind(|no| store.home(PageId::new(space, *no)) == Home::Ssd).unwrap();
+    let on_ssd = (0..PAGES).rfind(|no| store.location(PageId::new(space, *no)) == Location::Ssd).unwrap();
     let slow = |secs| Fault::new(FaultEffect::Slow(Duration::from_secs(secs))).on(IoOp::Write).times(1);
     // The backup's first sync waits for this page.
     write(&store, space, 3, 2).await.unwrap();
@@ -285,7 +285,8 @@ async fn given_up_while_read(rule: Option<Mutation>, ms: u64) -> Vec<(u32, u32, 
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     // Many of the pages that are on the SSD alone are in memory.
-    for no in (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).rev().take(40) {
+    for no in (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd).rev().take(40)
+    {
         read(&store, space, no).await.unwrap();
     }
     let slow = |op, ms| Fault::new(FaultEffect::Slow(Duration::from_millis(ms))).on(op);

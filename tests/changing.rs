@@ -265,8 +265,8 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
             continue;
         }
         let on = |ssd: bool| {
-            let home = if ssd { pagetier::Home::Ssd } else { pagetier::Home::Hdd };
-            move |store: &PageStore, page: &PageId| store.home(*page) == home
+            let home = if ssd { pagetier::Location::Ssd } else { pagetier::Location::Hdd };
+            move |store: &PageStore, page: &PageId| store.location(*page) == home
         };
         for ssd in [true, false] {
             let of = |pages: &[PageId]| -> Vec<PageId> {

@@ -3,7 +3,7 @@
 use crate::changing::{Known, blank_ssd, check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all};
 use pagetier::{
-    Error, Home, NewSsd, PageId, PageStore, PoolPolicy, Retention, ScrubOptions, SpaceHints, SpaceId,
+    Error, Location, NewSsd, PageId, PageStore, PoolPolicy, Retention, ScrubOptions, SpaceHints, SpaceId,
     SsdMode, SsdPolicy,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
@@ -16,7 +16,7 @@ fn off() -> SpaceHints {
 }
 
 fn on_ssd(store: &PageStore, space: SpaceId) -> usize {
-    (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).count()
+    (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd).count()
 }
 
 fn in_memory(store: &PageStore, space: SpaceId) -> usize {
@@ -97,7 +97,7 @@ async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
             for no in 0..PAGES {
                 let page = PageId::new(kept_off, no);
                 fill(&mut store.recreate(page).await.unwrap(), no, version);
-                assert_eq!(store.home(page), Home::Hdd, "{policy}");
+                assert_eq!(store.location(page), Location::Hdd, "{policy}");
             }
             // Clean pages leave memory, and are read again.
             store.sync().await.unwrap();
@@ -440,7 +440,7 @@ async fn rotten_copies_of_a_space_kept_off_the_ssd_are_never_read() {
             .step_by(3)
             .filter(|no| {
                 let page = PageId::new(space, *no);
-                store.home(page) == Home::Ssd && store.try_get(page).is_none()
+                store.location(page) == Location::Ssd && store.try_get(page).is_none()
             })
             .collect();
         for no in &rotten {

@@ -3,11 +3,11 @@
 
 use pagetier::{
     Advice, ClassStats, Costs, DeviceError, DeviceErrorKind, DeviceStats, DirStats, DrainReport, Error,
-    ErrorCounts, Estimates, Exhausted, Finding, FreeSlots, GroupStats, Home, IoOp, OpenError, OwnedPageMut,
-    OwnedPageRef, PageCounts, PageId, PageMut, PageRef, PageSize, PageStore, Policies, PoolError, PoolMemory,
-    PoolStats, ReadmitError, ReadmitReport, Recorded, RecoveryReport, RetryCounts, Scan, Scrub,
-    ScrubProgress, ScrubReport, SlotCounts, SpaceId, SpaceInfo, Spaces, Ssd, SsdEvents, SsdLoss, SsdMode,
-    SsdOpenError, SsdState, Stats, TierError, TierStats, TimeHistogram, TooSmall, Trace, WhatIf,
+    ErrorCounts, Estimates, Exhausted, Finding, FreeSlots, GroupStats, IoOp, Location, OpenError,
+    OwnedPageMut, OwnedPageRef, PageCounts, PageId, PageMut, PageRef, PageSize, PageStore, Policies,
+    PoolError, PoolMemory, PoolStats, ReadmitError, ReadmitReport, Recorded, RecoveryReport, RetryCounts,
+    Scan, Scrub, ScrubProgress, ScrubReport, SlotCounts, SpaceId, SpaceInfo, Spaces, Ssd, SsdEvents, SsdLoss,
+    SsdMode, SsdOpenError, SsdState, Stats, TierError, TierStats, TimeHistogram, TooSmall, Trace, WhatIf,
 };
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn statistics(store: &PageStore) {
     let policies: Policies<'_> = store.policies();
     let (_, _): (Costs, Vec<GroupStats>) = (policies.costs(), policies.groups());
     let page = PageId::new(SpaceId(1), 0);
-    let (_, _): (Option<PageCounts>, Home) = (policies.counts(page), store.home(page));
+    let (_, _): (Option<PageCounts>, Location) = (policies.counts(page), store.location(page));
     let (_, _): (RecoveryReport, PageSize) = (store.recovery(), store.page_size());
 }
 

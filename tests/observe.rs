@@ -1,7 +1,7 @@
 //! The operator's view: the summary, the reasons for a page's place, the export for other processes.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write, write_all};
-use pagetier::{Home, LiveStats, PageId, PageStore, SpaceId, SsdMode, StatsSummary};
+use pagetier::{LiveStats, Location, PageId, PageStore, SpaceId, SsdMode, StatsSummary};
 use std::time::Duration;
 
 async fn busy(fixture: &Fixture) -> (PageStore, SpaceId) {
@@ -67,7 +67,7 @@ async fn a_page_is_explained_by_the_figures_of_its_policies() {
     assert_eq!(memory.recovery_lsn, Some(3003));
     for no in 0..PAGES {
         let why = store.why(page(no)).unwrap();
-        assert_eq!(why.on_ssd, store.home(page(no)) == Home::Ssd);
+        assert_eq!(why.on_ssd, store.location(page(no)) == Location::Ssd);
         assert_eq!(why.memory.is_some(), store.try_get(page(no)).is_some(), "page {no}");
         assert_eq!(why.counts.map(|c| c.reads_hdd), store.policies().counts(page(no)).map(|c| c.reads_hdd));
         // The benefit follows from the counts and the group's factor by the paper's equations 2 to 6.

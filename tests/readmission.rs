@@ -2,7 +2,7 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
-    Builder, Drain, Error, Home, PageId, PageStore, PoolError, SpaceHints, SpaceId, SsdMode, SsdState,
+    Builder, Drain, Error, Location, PageId, PageStore, PoolError, SpaceHints, SpaceId, SsdMode, SsdState,
     TierError,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
@@ -37,7 +37,7 @@ fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
 
 /// Some pages that have copies on the SSD.
 fn on_the_ssd(store: &PageStore, space: SpaceId) -> Vec<u32> {
-    let all = (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd);
+    let all = (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd);
     let some: Vec<u32> = all.take(LATER).collect();
     assert_eq!(some.len(), LATER);
     some

@@ -24,7 +24,8 @@ async fn clean_copies(fixture: &Fixture) -> (PageStore, SpaceId) {
 /// Pages with an SSD copy that are not in memory.
 fn on_ssd(store: &PageStore, space: SpaceId) -> Vec<PageId> {
     let all = (0..PAGES).map(|no| PageId::new(space, no));
-    all.filter(|page| store.home(*page) == pagetier::Home::Ssd && store.try_get(*page).is_none()).collect()
+    all.filter(|page| store.location(*page) == pagetier::Location::Ssd && store.try_get(*page).is_none())
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +105,7 @@ async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
     // The HDD holds an older version, or none.
     let is_only = |page: &PageId| {
         let home = fixture.home_of(*page).map(|at| pagetier_page::Header::peek(&hdd[at as usize..]).lsn.0);
-        store.home(*page) == pagetier::Home::Ssd && home.is_none_or(|lsn| lsn < 2000)
+        store.location(*page) == pagetier::Location::Ssd && home.is_none_or(|lsn| lsn < 2000)
     };
     let pages = (0..PAGES).map(|no| PageId::new(space, no));
     let dirty_in_memory = pages.rev().find(|page| is_only(page) && store.try_get(*page).is_some());

@@ -2,7 +2,7 @@
 
 use crate::TURN;
 use crate::fixture::{Fixture, PAGES, grown, read, write};
-use pagetier::{Home, PageId};
+use pagetier::{Location, PageId};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -130,8 +130,8 @@ async fn slow_work_has_spans_and_hits_have_none() {
     assert!(spans.named("io").iter().any(|(io, of)| *of == "checkpoint" && io.field("class") == "Meta"));
 
     // A miss says where the page was; its read is below it.
-    for (tier, device) in [(Home::Ssd, "ssd"), (Home::Hdd, "hdd")] {
-        let absent = |page: &PageId| store.try_get(*page).is_none() && store.home(*page) == tier;
+    for (tier, device) in [(Location::Ssd, "ssd"), (Location::Hdd, "hdd")] {
+        let absent = |page: &PageId| store.try_get(*page).is_none() && store.location(*page) == tier;
         let page = (0..PAGES).map(|no| PageId::new(space, no)).find(absent).unwrap();
         spans.forget();
         read(&store, space, page.no).await.unwrap();

@@ -2,7 +2,7 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
-    Drain, Error, Home, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
+    Drain, Error, Location, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::{Arc, Mutex};
@@ -130,7 +130,8 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    let clean: Vec<u32> = (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Hdd).collect();
+    let clean: Vec<u32> =
+        (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Hdd).collect();
     assert!(clean.len() > 40);
     fixture.ssd.set_present(false);
     // Pages on the HDD are readable; pages only on the SSD yield a typed error.
@@ -398,7 +399,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         store.sync().await.unwrap();
         let oldest = store.ssd().oldest_lsn().unwrap();
         let changed: Vec<u32> =
-            (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).collect();
+            (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd).collect();
         let truth = |store: &pagetier::PageStore| {
             // Compare with the actual contents of the HDD.
             let hdd = fixture.hdd.snapshot();

@@ -395,8 +395,8 @@ const SEAM: [&str; 5] = [
     "crates/ssdcache/src/exec/seam.rs",
     "crates/ssdcache/src/mutation.rs",
     "crates/ssdcache/src/protocol/slots/tampering.rs",
-    "crates/ssdcache/src/rules.rs",
-    "src/rules.rs",
+    "crates/ssdcache/src/seam.rs",
+    "src/seam.rs",
 ];
 
 #[test]

@@ -15,8 +15,8 @@ use crate::durable_dir;
 use crate::error::OpenError;
 use crate::held_dir::HeldDir;
 use crate::manifest::ManifestStore;
-use crate::rules::Rules;
 use crate::saver::Saver;
+use crate::seam::Seam;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Seek, Write};
@@ -206,7 +206,7 @@ fn said_done(dir: &Path) -> Option<Done> {
 /// What the file in `dir` says, if that is still so: the store was not opened since.
 fn done_in(dir: &Path) -> Option<Done> {
     let done = said_done(dir)?;
-    let held = HeldDir::open(dir, Rules::default()).ok()?;
+    let held = HeldDir::open(dir, Seam::default()).ok()?;
     let manifest = ManifestStore::directory(held, Saver::default()).load().ok()??;
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)
 }

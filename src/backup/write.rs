@@ -7,7 +7,7 @@ use crate::durable_dir;
 use crate::error::Error;
 use crate::id::{id_text, new_id};
 use crate::manifest::Manifest;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use crate::store::PageStore;
 use crate::volume::Freed;
 use pagetier_bufpool::{PoolError, TierError};
@@ -136,8 +136,8 @@ struct Gone {
 }
 
 impl Gone {
-    fn contains(&self, page: PageId, rules: Rules) -> bool {
-        self.reused.contains(&page) || rules.freed_meanwhile(self.freed.contains(page))
+    fn contains(&self, page: PageId, seam: Seam) -> bool {
+        self.reused.contains(&page) || seam.freed_meanwhile(self.freed.contains(page))
     }
 }
 
@@ -241,9 +241,9 @@ impl PageStore {
         let (base, mut head) = self.begin(dir, options.full).await?;
         self.sync().await?;
         // The parent module explains this order.
-        let rules = self.shared.builder.rules();
-        head.upto = rules.backed_up(self.shared.tier.fresh_stamp()).bits();
-        rules.before_copying(self.shared.tier.writes_settled()).await;
+        let seam = self.shared.builder.seam();
+        head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
+        seam.before_copying(self.shared.tier.writes_settled()).await;
         // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
         let gone = Gone {
             freed: self.shared.volume.watch_freed(),
@@ -253,13 +253,13 @@ impl PageStore {
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages, absent) =
             self.copy_since(Stamp::from_bits(head.since), &gone, draft, options).await?;
-        rules.sync_copied(self.sync()).await?;
+        seam.sync_copied(self.sync()).await?;
         let (next_space, losses, spaces) = {
             let meta = self.shared.meta.lock().await;
             // Under the lock: a space that is created now must be below the next one, too.
             (meta.manifest.next_space, meta.manifest.losses, self.spaces().list())
         };
-        if rules.lost_since(head.losses, losses) {
+        if seam.lost_since(head.losses, losses) {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
             return Ok(None);
         }
@@ -324,7 +324,7 @@ impl PageStore {
             Some("the SSD was exchanged since the last backup there")
         } else if head.losses.is_none() {
             Some("an earlier version made the last backup there, which does not say what was lost before it")
-        } else if self.shared.builder.rules().lost_since(head.losses, manifest.losses) {
+        } else if self.shared.builder.seam().lost_since(head.losses, manifest.losses) {
             // The chain may have versions that the store has lost (I34).
             Some("pages were lost with the SSD or the ring since the last backup there")
         } else {
@@ -346,7 +346,7 @@ impl PageStore {
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
-        let (rules, spaces) = (self.shared.builder.rules(), self.spaces().list());
+        let (seam, spaces) = (self.shared.builder.seam(), self.spaces().list());
         let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
@@ -363,7 +363,7 @@ impl PageStore {
             done += 1;
             let image = self.judge(page, read)?;
             // The chain may have the page from before it was freed (I35).
-            if image.is_none() && gone.contains(page, rules) {
+            if image.is_none() && gone.contains(page, seam) {
                 absent.push((page.space.0, page.no, 1));
             }
             if let Some(image) = image.filter(|image| Header::peek(image.as_slice()).stamp > since) {

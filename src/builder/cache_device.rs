@@ -100,7 +100,7 @@ impl Builder {
         match identify(device).await? {
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
             _ if self.options.force => Ok(()),
-            Found::Blank => self.rules().look_for_data(refuse_data(device)).await,
+            Found::Blank => self.seam().look_for_data(refuse_data(device)).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,
                 found: id_text(sb.store),

@@ -48,7 +48,7 @@ impl Builder {
                     let why = format!("it has pages of {asked} bytes, but {device} has pages of {found}");
                     return Err(OpenError::BadManifest { why });
                 }
-                self.rules().marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
+                self.seam().marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
                 // The HDD durably had this size before the manifest named the extents.
                 let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
                 let needed = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
@@ -97,7 +97,7 @@ impl Builder {
             return Err(refused);
         }
         if blank && !self.options.force {
-            self.rules().look_for_data(refuse_data(ssd)).await?;
+            self.seam().look_for_data(refuse_data(ssd)).await?;
         }
         let layout = match manifest.ssd {
             Some(_) => self.layout(page_size)?,
@@ -142,7 +142,7 @@ impl Builder {
             return Err(OpenError::OtherPageSize { store, asked });
         }
         let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
-        self.rules().marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
+        self.seam().marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
         if ssd.size() < sb.layout.end() {
             let (bytes, needed) = (ssd.size(), sb.layout.end());
             return Err(OpenError::TooShort { device, tier, bytes, needed });
@@ -166,7 +166,7 @@ impl Builder {
         if opened.max(closed) > manifest.epoch || generation > manifest.generation {
             return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
         }
-        if opened < self.rules().opened_at_least(manifest.opened) || closed < manifest.closed {
+        if opened < self.seam().opened_at_least(manifest.opened) || closed < manifest.closed {
             let (last, last_closed) = (manifest.opened, manifest.closed);
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }

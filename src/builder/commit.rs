@@ -45,11 +45,11 @@ impl Builder {
         page_size: PageSize,
     ) -> Result<Meta, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.rules());
+        let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam());
         // Before the save: it continues if the opening is dropped, and without the lock's file it would race
         // with that of the next opening.
         let created = tenure.keep_created();
-        if self.rules().named_first(fresh)
+        if self.seam().named_first(fresh)
             && let Err(error) = self.note(&mut meta, |_| ()).await
         {
             tenure.created_in_vain(created);
@@ -71,19 +71,19 @@ impl Builder {
             manifest.epoch += 1;
             manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
-            manifest.loss = self.rules().known_loss(manifest.loss.take());
+            manifest.loss = self.seam().known_loss(manifest.loss.take());
             if let Some(superblock) = formatted {
                 manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
                 // A new SSD holds nothing yet.
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
-            if let Some(lost) = self.rules().listed_loss(lost) {
+            if let Some(lost) = self.seam().listed_loss(lost) {
                 manifest.lose(lost);
             }
         };
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
-        self.rules().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
+        self.seam().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
         let opened = |manifest: &mut Manifest| {
             manifest.opened = epoch;
             manifest.ssd_pages = None;
@@ -102,7 +102,7 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
-        let hdd_bytes = self.rules().sized(hdd)?.size();
+        let hdd_bytes = self.seam().sized(hdd)?.size();
         if let Err(error) = HddSuperblock::mark(hdd, marks).await {
             let unproved = Unproved { hdd: true, ..Unproved::default() };
             return Err(self.marking_failed(manifests, error, unproved).await);

@@ -16,7 +16,7 @@ use crate::error::OpenError;
 use crate::held_dir::{At, HeldDir, Identity};
 use crate::lock::{Leave, Tenure};
 use crate::memory_manifest::MemoryManifest;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::SharedDevice;
 use pagetier_page::{PageSize, StoreSeed};
@@ -286,14 +286,14 @@ impl Builder {
 impl Builder {
     /// Begins the tenure of an opening.
     fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
-        let (tenure, leave) = Tenure::new(self.rules(), std::mem::take(&mut self.read_locks));
+        let (tenure, leave) = Tenure::new(self.seam(), std::mem::take(&mut self.read_locks));
         self.tenure = Some(Arc::clone(&tenure));
         (tenure, leave)
     }
 
     /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
-        self.rules().seed(StoreSeed::of_store(crate::id::id_bytes(store)))
+        self.seam().seed(StoreSeed::of_store(crate::id::id_bytes(store)))
     }
 
     /// The bytes of the SSD to use.
@@ -301,9 +301,9 @@ impl Builder {
         self.options.ssd_bytes.unwrap_or(256 << 20)
     }
 
-    /// The rules of the protocol in force.
-    pub(crate) fn rules(&self) -> Rules {
-        Rules(pagetier_ssdcache::Rules(
+    /// The seam, which does nothing in a normal build.
+    pub(crate) fn seam(&self) -> Seam {
+        Seam(pagetier_ssdcache::Seam(
             #[cfg(feature = "mutations")]
             self.mutation,
         ))
@@ -320,15 +320,15 @@ impl Builder {
     /// Looks the directory up: the working directory, and the store's if it exists. From here on they stay
     /// the same ones.
     pub(crate) fn hold_directories(&mut self) -> Result<(), OpenError> {
-        let rules = self.rules();
+        let seam = self.seam();
         let is_relative = |path: &Option<PathBuf>| path.as_deref().is_some_and(Path::is_relative);
         if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
-            let working = HeldDir::working(rules);
+            let working = HeldDir::working(seam);
             let failed = |e| OpenError::directory(Path::new("."), "cannot be held", e);
             self.working = Some(working.map_err(failed)?);
         }
         if let (Some(path), None) = (&self.options.directory, &self.memory) {
-            self.held = match HeldDir::open(path, rules) {
+            self.held = match HeldDir::open(path, seam) {
                 Ok(held) => Some(held),
                 Err(e) if e.kind() == ErrorKind::NotFound => None,
                 Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {

@@ -266,7 +266,7 @@ impl Builder {
         }
         tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
         if self.held.is_none() {
-            self.held = Some(HeldDir::open(&path, self.rules()).map_err(failed)?);
+            self.held = Some(HeldDir::open(&path, self.seam()).map_err(failed)?);
         }
         self.held.clone().ok_or_else(|| self.not_found())
     }
@@ -409,7 +409,7 @@ impl Builder {
         }
         params.redo_span_max = self.options.redo_span_max;
         params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);
-        self.rules().pool(&mut params);
+        self.seam().pool(&mut params);
         if !self.options.read_ahead {
             params.read_ahead_pages = 0;
         }

@@ -2,7 +2,7 @@
 
 use super::Builder;
 use crate::error::OpenError;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use crate::volume::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{PageId, PageSize, StoreSeed};
@@ -13,7 +13,7 @@ struct Homes<'a> {
     hdd: &'a SharedDevice,
     page_size: PageSize,
     seed: StoreSeed,
-    rules: Rules,
+    seam: Seam,
 }
 
 impl Builder {
@@ -29,7 +29,7 @@ impl Builder {
         page_size: PageSize,
         seed: StoreSeed,
     ) -> Result<(), OpenError> {
-        let homes = Homes { hdd, page_size, seed, rules: self.rules() };
+        let homes = Homes { hdd, page_size, seed, seam: self.seam() };
         for space in counted {
             let on_ssd = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1));
             let mut pages = on_ssd.max(space.pages);
@@ -90,6 +90,6 @@ impl Homes<'_> {
 
     fn counts(&self, home: &[u8], page: PageId) -> bool {
         let sound = || pagetier_page::verify(self.seed, home, page).is_ok();
-        self.rules.is_written(!pagetier_page::is_blank(home), sound)
+        self.seam.is_written(!pagetier_page::is_blank(home), sound)
     }
 }

@@ -7,7 +7,7 @@ use crate::store::PageStore;
 use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;
 use pagetier_policy::pool::Retention;
-use pagetier_policy::{GroupStats, Home, PageCounts};
+use pagetier_policy::{GroupStats, Location, PageCounts};
 use pagetier_ssdcache::Homes;
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
@@ -83,7 +83,7 @@ impl PageStore {
             no: page.no,
             hdd_offset,
             memory: self.pool.residence(page),
-            on_ssd: self.shared.tier.home(page) == Home::Ssd,
+            on_ssd: self.shared.tier.location(page) == Location::Ssd,
             ssd_alone: self.shared.tier.is_only_copy(page),
             benefit_ms: self.shared.tier.benefit(page),
             counts: self.shared.tier.counts(page),

@@ -512,7 +512,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
         methods: &[
             "PageStore::stats",
             "PageStore::why",
-            "PageStore::home",
+            "PageStore::location",
             "PageStore::recovery",
             "PageStore::frames",
             "PageStore::page_size",
@@ -542,7 +542,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
             let mut events = store.ssd().events();
             store.ssd().set_write_budget(Some(64 << 20));
             for _ in 0..3 {
-                drop((store.stats(), store.why(page), store.home(page), store.recovery()));
+                drop((store.stats(), store.why(page), store.location(page), store.recovery()));
                 drop((store.spaces().list(), store.spaces().find("main"), store.spaces().pages(w.main)));
                 drop((store.ssd().oldest_lsn(), store.policies().groups(), store.policies().counts(page)));
                 drop((store.ssd().mode(), store.ssd().state(), store.frames(), events.try_next()));

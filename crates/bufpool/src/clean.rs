@@ -14,7 +14,7 @@ use crate::word::{Attempt, Mode};
 use pagetier_devio::locks::apart;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Header, Lsn, PageId};
-use pagetier_policy::{CleanReason, FrameId, FramePolicy, FrameState, Home};
+use pagetier_policy::{CleanReason, FrameId, FramePolicy, FrameState, Location};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -47,12 +47,12 @@ struct Write<T: Tier> {
 }
 
 impl<T: Tier> Write<T> {
-    fn end(mut self, result: Result<Home, ()>, image: IoBuf) {
+    fn end(mut self, result: Result<Location, ()>, image: IoBuf) {
         self.ended = true;
         self.finish(result, image);
     }
 
-    fn finish(&self, result: Result<Home, ()>, image: IoBuf) {
+    fn finish(&self, result: Result<Location, ()>, image: IoBuf) {
         self.pool.writing_home.fetch_sub(usize::from(self.writing_home), Ordering::Relaxed);
         self.pool.end_write(self.frame, result, self.reason);
         self.pool.unstage(image);
@@ -311,7 +311,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    fn end_write(&self, frame: FrameId, result: Result<Home, ()>, reason: CleanReason) {
+    fn end_write(&self, frame: FrameId, result: Result<Location, ()>, reason: CleanReason) {
         let f = self.frames.at(frame);
         let lsn = f.writing_lsn.load(Ordering::Acquire);
         if result.is_err() {
@@ -332,7 +332,7 @@ impl<T: Tier> Inner<T> {
                 CleanReason::Recoverability => &self.counters.written_recoverability,
             };
             bump(by_reason);
-            if home == Home::Ssd {
+            if home == Location::Ssd {
                 bump(&self.counters.written_ssd);
             }
         }
@@ -354,7 +354,7 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn clean_latched(self: &Arc<Self>, frame: FrameId, write: impl FnOnce(&[u8])) {
         if let Some(staged) = self.stage_latched(frame) {
             write(staged.image.as_slice());
-            staged.write.end(Ok(Home::Ssd), staged.image);
+            staged.write.end(Ok(Location::Ssd), staged.image);
         }
     }
 
@@ -365,7 +365,7 @@ impl<T: Tier> Inner<T> {
         match self.try_stage(frame, buf, CleanReason::Replacement) {
             Ok(staged) => {
                 write(staged.image.as_slice());
-                staged.write.end(if ok { Ok(Home::Ssd) } else { Err(()) }, staged.image);
+                staged.write.end(if ok { Ok(Location::Ssd) } else { Err(()) }, staged.image);
                 true
             }
             Err(buf) => {

@@ -44,8 +44,8 @@ impl<T: Tier> Pool<T> {
         policy.first_to_go(&mut |frame| {
             let Some(f) = frames.all.get(frame.at()) else { return false };
             if let Some(page) = f.page().filter(|page| page.space == space) {
-                let (home, dirty) = (inner.tier.home(page), f.word.is_dirty());
-                resident.push(Resident { frame, page, home, dirty });
+                let (location, dirty) = (inner.tier.location(page), f.word.is_dirty());
+                resident.push(Resident { frame, page, location, dirty });
             }
             false
         });

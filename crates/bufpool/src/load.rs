@@ -18,7 +18,7 @@ use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_devio::spans::Work;
 use pagetier_page::PageId;
-use pagetier_policy::{Access, FrameId, FramePolicy, Home};
+use pagetier_policy::{Access, FrameId, FramePolicy, Location};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::field;
@@ -171,14 +171,19 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Reads `page` into the frame entered for it, which stays latched exclusively. Returns where it was.
-    pub(crate) async fn load(&self, frame: FrameId, page: PageId, access: Access) -> Result<Home, PoolError> {
+    pub(crate) async fn load(
+        &self,
+        frame: FrameId,
+        page: PageId,
+        access: Access,
+    ) -> Result<Location, PoolError> {
         bump(&self.counters.misses);
         let waiting = self.stalls.wait(On::Read, page);
         let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
         drop(waiting);
         let home = fetched.result?;
         keep(fetched.buf);
-        bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
+        bump(if home == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts this read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
         self.arrived(frame, page, home, access);
@@ -186,8 +191,8 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Informs the policy of a page in memory.
-    pub(crate) fn arrived(&self, frame: FrameId, page: PageId, home: Home, access: Access) {
-        self.policy.lock().insert(frame, page, home, access);
+    pub(crate) fn arrived(&self, frame: FrameId, page: PageId, location: Location, access: Access) {
+        self.policy.lock().insert(frame, page, location, access);
     }
 }
 

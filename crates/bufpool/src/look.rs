@@ -89,7 +89,7 @@ impl<T: Tier> Pool<T> {
             // has no effect.
             let f = inner.frames.at(frame);
             let Some(page) = f.page() else { continue };
-            new.insert(frame, page, inner.tier.home(page), Access::Random);
+            new.insert(frame, page, inner.tier.location(page), Access::Random);
             // The policy may be notified twice of a first change or a write: here, and by its own
             // notification, which may still be pending.
             if f.word.is_dirty() {

@@ -49,7 +49,7 @@ use loom::thread;
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy};
+use pagetier_policy::{Access, Costs, FrameId, FramePolicy, FramePolicyParams, Location, PoolPolicy};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -83,7 +83,7 @@ impl Tier for Numbers {
             }
             Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
             buf.as_mut_slice()[HEADER_BYTES..].fill(page.no as u8);
-            Fetched { buf, result: Ok(Home::Hdd) }
+            Fetched { buf, result: Ok(Location::Hdd) }
         })
     }
 

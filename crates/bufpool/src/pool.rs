@@ -157,7 +157,7 @@ impl<T: Tier> Pool<T> {
             return Ok(None);
         }
         inner.blank(frame, page);
-        let home = inner.tier.home(page);
+        let home = inner.tier.location(page);
         inner.arrived(frame, page, home, inner.frames.hints.access(page.space));
         Ok(Some(PageMut::dirty(&**inner, frame)))
     }

@@ -1,11 +1,12 @@
 //! The pool's interface to the storage below: fetch a page, write dirty pages, take pages that leave memory.
 //!
-//! `ssdcache` implements it. The pool knows a page's location only as [`Home`]; the tier never sees a frame.
+//! `ssdcache` implements it. Of a page's place below memory the pool knows only the [`Location`]; the tier
+//! never sees a frame.
 
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Lsn, PageId};
-use pagetier_policy::{Access, Home};
+use pagetier_policy::{Access, Location};
 use std::sync::Arc;
 
 /// The storage below the pool. Its futures are boxed, so that they are compiled with the tier, not with the
@@ -39,8 +40,8 @@ pub trait Tier: Send + Sync + 'static {
 
     /// The location of the newest version of `page` below memory. The pool asks only when it does not read
     /// the page.
-    fn home(&self, _page: PageId) -> Home {
-        Home::Hdd
+    fn location(&self, _page: PageId) -> Location {
+        Location::Hdd
     }
 
     /// Makes every write that completed before this call durable.
@@ -79,7 +80,7 @@ pub struct Fetched {
     /// The buffer, filled on success.
     pub buf: IoBuf,
     /// Where the page was read from.
-    pub result: Result<Home, TierError>,
+    pub result: Result<Location, TierError>,
 }
 
 /// A staged copy of a dirty page.
@@ -102,7 +103,7 @@ pub struct WrittenPage {
     /// The page.
     pub page: PageId,
     /// Its new location; on an error the page must stay dirty in memory.
-    pub result: Result<Home, TierError>,
+    pub result: Result<Location, TierError>,
     /// The page whose SSD copy it displaced.
     pub displaced: Displaced,
     /// The staged copy, to be reused.

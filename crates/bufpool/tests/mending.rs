@@ -8,7 +8,7 @@ use pagetier_bufpool::{
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, FramePolicyParams, Home, PoolPolicy};
+use pagetier_policy::{Access, Costs, FramePolicyParams, Location, PoolPolicy};
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
@@ -94,7 +94,7 @@ impl Tier for Tiered {
                     buf.as_mut_slice()[PAGE / 2..].copy_from_slice(&image[PAGE / 2..]);
                 }
                 tier.in_fetch.lock().unwrap().remove(&page);
-                let result = image.map(|_| Home::Hdd).ok_or(TierError::NoSuchPage { page });
+                let result = image.map(|_| Location::Hdd).ok_or(TierError::NoSuchPage { page });
                 Fetched { buf, result }
             });
             reading.await.unwrap()
@@ -127,7 +127,7 @@ impl Tier for Tiered {
                 }
                 tokio::time::sleep(Duration::from_micros(50)).await;
                 self.0.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
-                done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
+                done(WrittenPage { page, result: Ok(Location::Hdd), displaced: Displaced(None), image });
             }
         })
     }

@@ -7,7 +7,7 @@ use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::pool::Casa;
-use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Home};
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Location};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Tier for Zeroes {
             }
             buf.as_mut_slice().fill(0);
             Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
-            Fetched { buf, result: Ok(Home::Hdd) }
+            Fetched { buf, result: Ok(Location::Hdd) }
         })
     }
 
@@ -70,7 +70,7 @@ impl Tier for Zeroes {
             self.classes.lock().unwrap().push(class);
             sleep(Duration::from_millis(3)).await;
             for DirtyPage { page, image, .. } in batch {
-                done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
+                done(WrittenPage { page, result: Ok(Location::Hdd), displaced: Displaced(None), image });
             }
         })
     }
@@ -121,7 +121,7 @@ impl Recording {
 }
 
 impl FramePolicy for Recording {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Location, access: Access) {
         self.casa.insert(frame, page, home, access);
     }
 
@@ -142,7 +142,7 @@ impl FramePolicy for Recording {
         self.note(Event::Dirtied);
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, home: Location, reason: CleanReason) {
         self.casa.cleaned(frame, home, reason);
         self.note(Event::Cleaned(reason));
     }

@@ -9,7 +9,7 @@ use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::pool::Casa;
 use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy,
+    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, PoolPolicy,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ impl Tier for Memory {
             let result = match self.pages.lock().unwrap().get(&page) {
                 Some(image) => {
                     buf.as_mut_slice().copy_from_slice(image);
-                    Ok(Home::Hdd)
+                    Ok(Location::Hdd)
                 }
                 None => Err(TierError::NoSuchPage { page }),
             };
@@ -115,7 +115,7 @@ impl Tier for Memory {
                 } else {
                     self.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
                     self.writes.fetch_add(1, Ordering::Relaxed);
-                    Ok(Home::Hdd)
+                    Ok(Location::Hdd)
                 };
                 done(WrittenPage { page, result, displaced: Displaced(None), image });
             }
@@ -308,7 +308,7 @@ impl Recording {
 }
 
 impl FramePolicy for Recording {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Location, access: Access) {
         self.casa.insert(frame, page, home, access);
         self.note(Event::Loaded);
     }
@@ -331,7 +331,7 @@ impl FramePolicy for Recording {
         self.note(Event::Dirtied);
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, home: Location, reason: CleanReason) {
         self.casa.cleaned(frame, home, reason);
     }
 

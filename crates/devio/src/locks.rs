@@ -34,7 +34,7 @@ pub enum Rank {
     /// The manifest's mutex.
     Manifest,
     /// The tier's gate.
-    Gate,
+    Writers,
     /// The write-back's duty.
     HomeDuty,
     /// The checkpoint's duty.
@@ -49,7 +49,7 @@ impl Rank {
         Self::Resizing,
         Self::Latch,
         Self::Manifest,
-        Self::Gate,
+        Self::Writers,
         Self::HomeDuty,
         Self::MapDuty,
     ];
@@ -63,7 +63,7 @@ impl Rank {
             Self::Resizing => "the mutex of a change of the pool's size",
             Self::Latch => "the latch of a page",
             Self::Manifest => "the manifest's mutex",
-            Self::Gate => "the tier's gate",
+            Self::Writers => "the tier's writers",
             Self::HomeDuty => "the write-back's duty",
             Self::MapDuty => "the checkpoint's duty",
         }
@@ -435,7 +435,7 @@ mod tests {
     }
 
     fn two() -> (Mutex<()>, RwLock<()>) {
-        (Mutex::new(Rank::Manifest, ()), RwLock::new(Rank::Gate, ()))
+        (Mutex::new(Rank::Manifest, ()), RwLock::new(Rank::Writers, ()))
     }
 
     #[tokio::test]
@@ -456,7 +456,7 @@ mod tests {
             drop(manifest.lock().await);
         })
         .await;
-        assert_eq!(ranks(&found), [(Rank::Gate, Rank::Manifest)]);
+        assert_eq!(ranks(&found), [(Rank::Writers, Rank::Manifest)]);
         let said = found.all()[0].to_string();
         assert_eq!(said.matches("locks.rs:").count(), 2, "both places: {said}");
     }
@@ -513,7 +513,7 @@ mod tests {
             }
         })
         .await;
-        assert_eq!(ranks(&found), [(Rank::Gate, Rank::Manifest); 2]);
+        assert_eq!(ranks(&found), [(Rank::Writers, Rank::Manifest); 2]);
     }
 
     #[tokio::test(start_paused = true)]

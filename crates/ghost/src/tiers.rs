@@ -12,8 +12,8 @@
 use crate::counts::{Counts, LastCluster, TierParams};
 use crate::reference::{Reference, Use};
 use pagetier_policy::{
-    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Home, Millis, PageId, SlotId, SlotPolicy,
-    Verdict,
+    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Location, Millis, PageId, SlotId,
+    SlotPolicy, Verdict,
 };
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
@@ -187,30 +187,30 @@ impl Tiers {
             _ => NONE,
         };
         self.frames[frame as usize] = Frame { page, slot, dirty: false, logical: 0, dirtied_at: 0 };
-        let mut home = if slot == NONE { Home::Hdd } else { Home::Ssd };
+        let mut location = if slot == NONE { Location::Hdd } else { Location::Ssd };
         if used == Use::Create {
             self.counts.pool_hits += 1;
             self.ssd.read(page, None, access, self.now());
         } else {
             self.counts.pool_misses += 1;
-            match home {
-                Home::Ssd => {
+            match location {
+                Location::Ssd => {
                     self.counts.ssd_hits += 1;
                     self.counts.ssd_reads += 1;
                 }
-                Home::Hdd => {
+                Location::Hdd => {
                     self.counts.hdd_reads += 1;
                     let before = self.read_last.replace(page);
                     let follows = before == page.no.checked_sub(1).map(|no| PageId::new(page.space, no));
                     self.counts.hdd_run_reads += u64::from(sequential && follows && page.no > 0);
                 }
             }
-            self.ssd.read(page, Some(home), access, self.now());
-            if home == Home::Hdd && self.ssd.admits_on_read() && self.admit_copy(frame, Cause::Read) {
-                home = Home::Ssd;
+            self.ssd.read(page, Some(location), access, self.now());
+            if location == Location::Hdd && self.ssd.admits_on_read() && self.admit_copy(frame, Cause::Read) {
+                location = Location::Ssd;
             }
         }
-        self.pool.insert(FrameId(frame), page, home, access);
+        self.pool.insert(FrameId(frame), page, location, access);
         frame
     }
 
@@ -302,13 +302,13 @@ impl Tiers {
     /// Writes a dirty page to the SSD, the HDD, or both.
     fn clean(&mut self, frame: u32, reason: CleanReason) {
         self.report_logical(frame);
-        let home = if self.ssd.write_through() { self.write_both(frame) } else { self.write_back(frame) };
+        let location = if self.ssd.write_through() { self.write_both(frame) } else { self.write_back(frame) };
         self.frames[frame as usize].dirty = false;
         self.dirty -= 1;
-        self.pool.cleaned(FrameId(frame), home, reason);
+        self.pool.cleaned(FrameId(frame), location, reason);
     }
 
-    fn write_back(&mut self, frame: u32) -> Home {
+    fn write_back(&mut self, frame: u32) -> Location {
         let Frame { page, slot, .. } = self.frames[frame as usize];
         let slot = match slot {
             NONE => self.admit(page, Cause::Cleaned),
@@ -320,37 +320,37 @@ impl Tiers {
             slot => {
                 self.slots[slot as usize].newer_than_hdd = true;
                 self.counts.ssd_writes += 1;
-                self.ssd.wrote(page, Home::Ssd, self.now());
-                return Home::Ssd;
+                self.ssd.wrote(page, Location::Ssd, self.now());
+                return Location::Ssd;
             }
         };
         if let Some(slot) = slot {
             self.fill(slot, page, frame, true);
             self.counts.ssd_writes += 1;
-            self.ssd.wrote(page, Home::Ssd, self.now());
-            Home::Ssd
+            self.ssd.wrote(page, Location::Ssd, self.now());
+            Location::Ssd
         } else {
             self.write_hdd(page);
-            self.ssd.wrote(page, Home::Hdd, self.now());
-            Home::Hdd
+            self.ssd.wrote(page, Location::Hdd, self.now());
+            Location::Hdd
         }
     }
 
-    fn write_both(&mut self, frame: u32) -> Home {
+    fn write_both(&mut self, frame: u32) -> Location {
         let Frame { page, slot, .. } = self.frames[frame as usize];
         self.write_hdd(page);
-        self.ssd.wrote(page, Home::Hdd, self.now());
+        self.ssd.wrote(page, Location::Hdd, self.now());
         match slot {
             NONE => {}
             // The new version supersedes it; the slot is reclaimed in its turn.
             old if self.ssd.append_group().is_some() => self.free_slot(old),
             _ => {
                 self.counts.ssd_writes += 1;
-                self.ssd.wrote(page, Home::Ssd, self.now());
-                return Home::Ssd;
+                self.ssd.wrote(page, Location::Ssd, self.now());
+                return Location::Ssd;
             }
         }
-        if self.admit_copy(frame, Cause::Cleaned) { Home::Ssd } else { Home::Hdd }
+        if self.admit_copy(frame, Cause::Cleaned) { Location::Ssd } else { Location::Hdd }
     }
 
     fn write_hdd(&mut self, page: PageId) {
@@ -361,9 +361,9 @@ impl Tiers {
     fn report_logical(&mut self, frame: u32) {
         let f = &mut self.frames[frame as usize];
         if f.logical > 0 {
-            let home = if f.slot == NONE { Home::Hdd } else { Home::Ssd };
+            let location = if f.slot == NONE { Location::Hdd } else { Location::Ssd };
             let (page, n) = (f.page, std::mem::take(&mut f.logical));
-            self.ssd.logical(page, n, home, self.now());
+            self.ssd.logical(page, n, location, self.now());
         }
     }
 

@@ -6,8 +6,8 @@
 //! seed and the reported events, so a run is reproducible.
 
 use crate::{
-    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Home, Millis, PageId, SlotId, SlotPolicy,
-    Verdict,
+    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Location, Millis, PageId, SlotId,
+    SlotPolicy, Verdict,
 };
 
 /// Pseudo-random numbers derived from a seed.
@@ -150,7 +150,7 @@ impl HostileSsd {
 }
 
 impl SlotPolicy for HostileSsd {
-    fn read(&mut self, _page: PageId, _from: Option<Home>, _access: Access, _now: Millis) {}
+    fn read(&mut self, _page: PageId, _from: Option<Location>, _access: Access, _now: Millis) {}
 
     fn consider(
         &mut self,
@@ -248,7 +248,7 @@ impl HostilePool {
 }
 
 impl FramePolicy for HostilePool {
-    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, _access: Access) {
         self.track(frame, true);
         self.malice.note(frame.0);
     }
@@ -275,7 +275,7 @@ impl FramePolicy for HostilePool {
         self.malice.note(frame.0);
     }
 
-    fn cleaned(&mut self, _frame: FrameId, _home: Home, _reason: CleanReason) {}
+    fn cleaned(&mut self, _frame: FrameId, _location: Location, _reason: CleanReason) {}
 
     fn clean_set(
         &mut self,

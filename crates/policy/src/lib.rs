@@ -24,5 +24,5 @@ pub use hostile::{HostilePool, HostileSsd};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy};
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};
-pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
+pub use types::{Access, CleanReason, Costs, FrameId, Location, Millis, PageId, SlotId, SpaceId};
 pub use write_budget::WriteBudget;

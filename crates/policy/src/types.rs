@@ -55,11 +55,11 @@ impl Costs {
         all.iter().all(|ms| ms.is_finite() && *ms > 0.0)
     }
 
-    /// The costs of a read from `home` and of a write to it, in milliseconds: R and W.
-    pub(crate) fn of(&self, home: Home) -> (f64, f64) {
-        match home {
-            Home::Ssd => (self.ssd_read_ms, self.ssd_write_ms),
-            Home::Hdd => (self.hdd_read_ms, self.hdd_write_ms),
+    /// The costs of a read from `location` and of a write to it, in milliseconds: R and W.
+    pub(crate) fn of(&self, location: Location) -> (f64, f64) {
+        match location {
+            Location::Ssd => (self.ssd_read_ms, self.ssd_write_ms),
+            Location::Hdd => (self.hdd_read_ms, self.hdd_write_ms),
         }
     }
 
@@ -71,7 +71,7 @@ impl Costs {
 
 /// The device below the pool that a page would be read from, or was written to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Home {
+pub enum Location {
     /// The page has a copy on the SSD.
     Ssd,
     /// The page has no copy on the SSD: the HDD's is the newest below memory.

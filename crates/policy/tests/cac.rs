@@ -2,8 +2,8 @@
 
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped, NoSsd};
 use pagetier_policy::{
-    Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId,
-    SsdPolicy, Verdict,
+    Access, Cause, Costs, GroupStats, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams,
+    SpaceId, SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
@@ -35,10 +35,10 @@ fn s(no: u32) -> SlotId {
     SlotId(no)
 }
 
-/// Reads the page from `home`, reads it `hits` more times in memory, and evicts it.
-fn visit(policy: &mut dyn SlotPolicy, page: PageId, home: Home, hits: u32, now: Millis) {
-    policy.read(page, Some(home), Access::Random, now);
-    policy.logical(page, hits, home, now);
+/// Reads the page from `location`, reads it `hits` more times in memory, and evicts it.
+fn visit(policy: &mut dyn SlotPolicy, page: PageId, location: Location, hits: u32, now: Millis) {
+    policy.read(page, Some(location), Access::Random, now);
+    policy.logical(page, hits, location, now);
     policy.left_pool(page, now);
 }
 
@@ -57,11 +57,11 @@ fn only_group(policy: &dyn SlotPolicy) -> GroupStats {
 #[test]
 fn cc_is_equation_1() {
     let mut cc = Cac::new(CacOptions::CC, &params());
-    visit(&mut cc, p(1), Home::Hdd, 9, NOW);
+    visit(&mut cc, p(1), Location::Hdd, 9, NOW);
     cc.inserted(p(1), s(0), NOW);
-    visit(&mut cc, p(1), Home::Ssd, 9, NOW);
-    visit(&mut cc, p(1), Home::Ssd, 9, NOW);
-    cc.wrote(p(1), Home::Ssd, NOW);
+    visit(&mut cc, p(1), Location::Ssd, 9, NOW);
+    visit(&mut cc, p(1), Location::Ssd, 9, NOW);
+    cc.wrote(p(1), Location::Ssd, NOW);
     // r = 1 + 2, w = 1.
     assert_eq!(cc.benefit(p(1)), Some(3.0 * 69.0 + 47.0));
     assert_eq!(cc.groups(), []);
@@ -72,18 +72,18 @@ fn cac_is_equations_2_to_6() {
     // One subrange, so that the space has one group.
     let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
     // Off the SSD: 2 physical of 20 logical reads, one write.
-    visit(&mut cac, p(1), Home::Hdd, 9, NOW);
-    cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
-    cac.logical(p(1), 9, Home::Hdd, NOW);
-    cac.wrote(p(1), Home::Hdd, NOW);
+    visit(&mut cac, p(1), Location::Hdd, 9, NOW);
+    cac.read(p(1), Some(Location::Hdd), Access::Random, NOW);
+    cac.logical(p(1), 9, Location::Hdd, NOW);
+    cac.wrote(p(1), Location::Hdd, NOW);
     // Admitted when evicted; on the SSD: 2 physical of 5 logical reads, three writes.
     cac.inserted(p(1), s(0), NOW);
     cac.left_pool(p(1), NOW);
-    visit(&mut cac, p(1), Home::Ssd, 0, NOW);
-    cac.read(p(1), Some(Home::Ssd), Access::Random, NOW);
-    cac.logical(p(1), 3, Home::Ssd, NOW);
+    visit(&mut cac, p(1), Location::Ssd, 0, NOW);
+    cac.read(p(1), Some(Location::Ssd), Access::Random, NOW);
+    cac.logical(p(1), 3, Location::Ssd, NOW);
     for _ in 0..3 {
-        cac.wrote(p(1), Home::Ssd, NOW);
+        cac.wrote(p(1), Location::Ssd, NOW);
     }
     let group = only_group(&cac);
     assert_eq!((group.miss_rate_ssd, group.miss_rate_hdd), (Some(2.0 / 5.0), Some(2.0 / 20.0)));
@@ -97,7 +97,7 @@ fn cac_is_equations_2_to_6() {
 #[test]
 fn sequential_reads_and_allocations_do_not_count() {
     let mut cac = Cac::new(CacOptions::CAC, &params());
-    cac.read(p(1), Some(Home::Hdd), Access::Sequential, NOW);
+    cac.read(p(1), Some(Location::Hdd), Access::Sequential, NOW);
     cac.read(p(2), None, Access::Random, NOW);
     assert_eq!((cac.benefit(p(1)), cac.benefit(p(2))), (Some(0.0), Some(0.0)));
     cac.validate().unwrap();
@@ -116,15 +116,15 @@ fn alpha_at_its_borders() {
     ];
     for (case, on, off, alpha) in cases {
         let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
-        for (home, reads) in [(Home::Hdd, off), (Home::Ssd, on)] {
+        for (location, reads) in [(Location::Hdd, off), (Location::Ssd, on)] {
             let Some((physical, hits)) = reads else { continue };
-            if home == Home::Ssd {
+            if location == Location::Ssd {
                 cac.inserted(p(1), s(0), NOW);
             }
             // A prefetched or allocated page has logical reads without a physical read that counts.
             let access = if physical == 1 { Access::Random } else { Access::Sequential };
-            cac.read(p(1), Some(home), access, NOW);
-            cac.logical(p(1), hits, home, NOW);
+            cac.read(p(1), Some(location), access, NOW);
+            cac.logical(p(1), hits, location, NOW);
             cac.left_pool(p(1), NOW);
         }
         assert_eq!(only_group(&cac).alpha, alpha, "{case}");
@@ -136,20 +136,20 @@ fn alpha_at_its_borders() {
 fn group_sums_move_on_the_three_events_only() {
     let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
     let sums = |cac: &Cac| cac.groups().first().map(|g| (g.miss_rate_ssd, g.miss_rate_hdd));
-    cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
-    cac.logical(p(1), 1, Home::Hdd, NOW);
-    cac.wrote(p(1), Home::Hdd, NOW);
+    cac.read(p(1), Some(Location::Hdd), Access::Random, NOW);
+    cac.logical(p(1), 1, Location::Hdd, NOW);
+    cac.wrote(p(1), Location::Hdd, NOW);
     assert_eq!(sums(&cac), None);
     // A dirty page flushed to the SSD.
     cac.inserted(p(1), s(0), NOW);
-    cac.wrote(p(1), Home::Ssd, NOW);
+    cac.wrote(p(1), Location::Ssd, NOW);
     assert_eq!(sums(&cac), Some((None, Some(0.5))));
-    cac.logical(p(1), 5, Home::Ssd, NOW);
+    cac.logical(p(1), 5, Location::Ssd, NOW);
     assert_eq!(sums(&cac), Some((None, Some(0.5))));
     // The page evicted from the SSD.
     cac.removed(p(1), true, NOW);
     assert_eq!(sums(&cac), Some((Some(0.0), Some(0.5))));
-    cac.logical(p(1), 2, Home::Hdd, NOW);
+    cac.logical(p(1), 2, Location::Hdd, NOW);
     assert_eq!(sums(&cac), Some((Some(0.0), Some(0.5))));
     // The page evicted from the pool.
     cac.left_pool(p(1), NOW);
@@ -160,17 +160,17 @@ fn group_sums_move_on_the_three_events_only() {
 fn a_page_whose_rate_changed_takes_its_counts_to_another_group() {
     let mut cac = Cac::new(CacOptions::CAC, &params());
     // Ten reads in the first minute: a page younger than a minute counts as one minute old.
-    visit(&mut cac, p(1), Home::Hdd, 9, Millis(0));
+    visit(&mut cac, p(1), Location::Hdd, 9, Millis(0));
     assert_eq!(only_group(&cac).subrange, 10);
     // Twelve in four minutes.
-    visit(&mut cac, p(1), Home::Hdd, 1, Millis(240_000));
+    visit(&mut cac, p(1), Location::Hdd, 1, Millis(240_000));
     let group = only_group(&cac);
     assert_eq!((group.subrange, group.miss_rate_hdd), (3, Some(2.0 / 12.0)));
     let emptied: Vec<_> =
         cac.groups().into_iter().filter(|g| g.pages == 0 && g.miss_rate_hdd.is_some()).collect();
     assert_eq!(emptied, []);
     // The last subrange is open-ended.
-    visit(&mut cac, p(1), Home::Hdd, 1_000_000, Millis(240_000));
+    visit(&mut cac, p(1), Location::Hdd, 1_000_000, Millis(240_000));
     assert_eq!(only_group(&cac).subrange, 999);
     cac.validate().unwrap();
 }
@@ -178,8 +178,8 @@ fn a_page_whose_rate_changed_takes_its_counts_to_another_group() {
 #[test]
 fn more_logical_reads_than_fit_a_counter_are_not_lost() {
     let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
-    cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
-    cac.logical(p(1), 199_999, Home::Hdd, NOW);
+    cac.read(p(1), Some(Location::Hdd), Access::Random, NOW);
+    cac.logical(p(1), 199_999, Location::Hdd, NOW);
     cac.left_pool(p(1), NOW);
     assert_eq!(only_group(&cac).miss_rate_hdd, Some(1.0 / 200_000.0));
 }
@@ -191,7 +191,7 @@ fn a_page_that_drops_out_of_the_outqueue_leaves_its_reads_or_takes_them() {
             CacOptions::CAC,
             &SlotPolicyParams { outqueue_entries: 0, subranges_max: 1, dropped, ..params() },
         );
-        visit(&mut cac, p(1), Home::Hdd, 1, NOW);
+        visit(&mut cac, p(1), Location::Hdd, 1, NOW);
         assert_eq!(cac.benefit(p(1)), None);
         assert_eq!(cac.groups().first().and_then(|g| g.miss_rate_hdd), left, "{dropped:?}");
         cac.validate().unwrap();
@@ -202,16 +202,16 @@ fn a_page_that_drops_out_of_the_outqueue_leaves_its_reads_or_takes_them() {
 fn the_outqueue_drops_what_was_inserted_longest_ago() {
     let mut cc = Cac::new(CacOptions::CC, &SlotPolicyParams { outqueue_entries: 2, ..params() });
     let remembered = |cc: &Cac| [1, 2, 3].map(|no| cc.benefit(p(no)).is_some());
-    visit(&mut cc, p(1), Home::Hdd, 0, NOW);
-    visit(&mut cc, p(2), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(1), Location::Hdd, 0, NOW);
+    visit(&mut cc, p(2), Location::Hdd, 0, NOW);
     // Read again and evicted again, 1 becomes the newest entry, with both reads remembered.
-    visit(&mut cc, p(1), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(1), Location::Hdd, 0, NOW);
     assert_eq!(cc.benefit(p(1)), Some(2.0 * 69.0));
-    visit(&mut cc, p(3), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(3), Location::Hdd, 0, NOW);
     assert_eq!(remembered(&cc), [true, false, true]);
     // Buffered pages and pages on the SSD are not in the outqueue.
-    cc.read(p(1), Some(Home::Hdd), Access::Random, NOW);
-    visit(&mut cc, p(2), Home::Hdd, 0, NOW);
+    cc.read(p(1), Some(Location::Hdd), Access::Random, NOW);
+    visit(&mut cc, p(2), Location::Hdd, 0, NOW);
     assert_eq!(remembered(&cc), [true, true, true]);
     cc.inserted(p(3), s(0), NOW);
     cc.left_pool(p(1), NOW);
@@ -226,7 +226,7 @@ fn the_outqueue_drops_what_was_inserted_longest_ago() {
 fn filled(policy: &mut dyn SlotPolicy) {
     for no in 0..4 {
         for _ in 0..=no {
-            visit(policy, p(no), Home::Hdd, 0, NOW);
+            visit(policy, p(no), Location::Hdd, 0, NOW);
         }
         policy.inserted(p(no), s(no), NOW);
     }
@@ -252,15 +252,15 @@ fn only_the_zone_is_evicted_from() {
     let ask = |cc: &mut Cac, page, unusable: &[u32]| {
         cc.consider(page, Cause::Cleaned, 0, &mut |slot| !unusable.contains(&slot.0), NOW)
     };
-    visit(&mut cc, p(8), Home::Hdd, 0, NOW);
-    visit(&mut cc, p(8), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(8), Location::Hdd, 0, NOW);
+    visit(&mut cc, p(8), Location::Hdd, 0, NOW);
     // Without a zone there is no candidate.
     assert_eq!(ask(&mut cc, p(8), &[]), Verdict::Reject);
     assert_eq!(zone(&mut cc, 2), [0, 1]);
     assert_eq!(ask(&mut cc, p(8), &[]), Verdict::AdmitOver(s(0)));
     // Slot 1's page was also read twice: its benefit is not lower. Slots 2 and 3 are outside the zone.
     assert_eq!(ask(&mut cc, p(8), &[0]), Verdict::Reject);
-    visit(&mut cc, p(8), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(8), Location::Hdd, 0, NOW);
     assert_eq!(ask(&mut cc, p(8), &[0]), Verdict::AdmitOver(s(1)));
     assert_eq!(ask(&mut cc, p(8), &[0, 1]), Verdict::Reject);
     // Refusals change nothing.
@@ -269,7 +269,7 @@ fn only_the_zone_is_evicted_from() {
     cc.inserted(p(8), s(0), NOW);
     // The admitted page is not a candidate before the next zone.
     for _ in 0..9 {
-        visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+        visit(&mut cc, p(9), Location::Hdd, 0, NOW);
     }
     assert_eq!(ask(&mut cc, p(9), &[]), Verdict::AdmitOver(s(1)));
     cc.removed(p(1), false, NOW);
@@ -288,7 +288,7 @@ fn a_candidate_that_is_written_moves_up_within_the_zone() {
     assert_eq!(next, [s(0), s(1)]);
     // 69 + 3 · 47, between the 207 of page 2 and the 276 of page 3.
     for _ in 0..3 {
-        cac.wrote(p(0), Home::Ssd, NOW);
+        cac.wrote(p(0), Location::Ssd, NOW);
     }
     next.clear();
     cac.next_victims(9, NOW, &mut next);
@@ -314,20 +314,20 @@ fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
     let consider = |cc: &mut Cac| cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW);
     assert_eq!(zone(&mut cc, 2), [0, 1]);
     for _ in 0..9 {
-        visit(&mut cc, p(0), Home::Ssd, 0, NOW);
+        visit(&mut cc, p(0), Location::Ssd, 0, NOW);
     }
-    visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(9), Location::Hdd, 0, NOW);
     // A zone of two holds for two decisions.
     assert_eq!(consider(&mut cc), Verdict::Reject);
     assert_eq!(candidates(&mut cc), [1, 0]);
     assert_eq!(consider(&mut cc), Verdict::Reject);
     assert_eq!(candidates(&mut cc), [1]);
     // At the benefit of page 2, the lowest outside, page 1 is still a candidate; above it, it is not.
-    visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+    visit(&mut cc, p(1), Location::Ssd, 0, NOW);
     assert_eq!(candidates(&mut cc), [1]);
-    visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+    visit(&mut cc, p(1), Location::Ssd, 0, NOW);
     for _ in 0..9 {
-        visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+        visit(&mut cc, p(9), Location::Hdd, 0, NOW);
     }
     // The zone is exhausted, whatever the considered page's benefit.
     assert_eq!(consider(&mut cc), Verdict::Reject);
@@ -343,10 +343,10 @@ fn candidates_of_a_strict_zone_stay_candidates() {
     filled(&mut cc);
     assert_eq!(zone(&mut cc, 2), [0, 1]);
     for _ in 0..9 {
-        visit(&mut cc, p(0), Home::Ssd, 0, NOW);
-        visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+        visit(&mut cc, p(0), Location::Ssd, 0, NOW);
+        visit(&mut cc, p(1), Location::Ssd, 0, NOW);
     }
-    visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+    visit(&mut cc, p(9), Location::Hdd, 0, NOW);
     // Page 2 is below both candidates and the considered page, but outside the zone.
     for _ in 0..9 {
         assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
@@ -379,13 +379,13 @@ fn cac_lets_go_of_the_hot_page_that_cc_keeps() {
         &mut Cac::new(CacOptions::CAC, &params()) as &mut dyn SlotPolicy,
         &mut Cac::new(CacOptions::CC, &params()),
     ] {
-        visit(policy, hot, Home::Hdd, 999, NOW);
+        visit(policy, hot, Location::Hdd, 999, NOW);
         policy.inserted(hot, s(0), NOW);
         for _ in 0..50 {
-            visit(policy, hot, Home::Ssd, 19, NOW);
+            visit(policy, hot, Location::Ssd, 19, NOW);
         }
         for _ in 0..20 {
-            visit(policy, warm, Home::Hdd, 0, NOW);
+            visit(policy, warm, Location::Hdd, 0, NOW);
         }
         zone(policy, 1);
         kept.push(policy.consider(warm, Cause::Evicted, 0, &mut |_| true, NOW));
@@ -396,7 +396,7 @@ fn cac_lets_go_of_the_hot_page_that_cc_keeps() {
 #[test]
 fn a_dropped_space_leaves_no_groups() {
     let mut cac = Cac::new(CacOptions::CAC, &params());
-    visit(&mut cac, alone(7), Home::Hdd, 3, NOW);
+    visit(&mut cac, alone(7), Location::Hdd, 3, NOW);
     assert_eq!(cac.groups().len(), 1);
     cac.forget(alone(7));
     assert_eq!(cac.groups(), []);
@@ -409,17 +409,17 @@ fn counts_that_age_are_halved_after_so_many_accesses() {
     // The counts are halved every eight accesses: two for each of four slots.
     let mut aged = Cac::new(options("cac:ageing=2"), &SlotPolicyParams { subranges_max: 1, ..params() });
     for _ in 0..4 {
-        visit(&mut aged, p(1), Home::Hdd, 9, NOW);
+        visit(&mut aged, p(1), Location::Hdd, 9, NOW);
     }
-    aged.wrote(p(1), Home::Hdd, NOW);
-    aged.wrote(p(1), Home::Hdd, NOW);
-    visit(&mut aged, p(2), Home::Hdd, 9, NOW);
+    aged.wrote(p(1), Location::Hdd, NOW);
+    aged.wrote(p(1), Location::Hdd, NOW);
+    visit(&mut aged, p(2), Location::Hdd, 9, NOW);
     assert_eq!(aged.benefit(p(1)), Some(4.0 * 69.0 + 2.0 * 47.0));
-    visit(&mut aged, p(2), Home::Hdd, 9, NOW);
+    visit(&mut aged, p(2), Location::Hdd, 9, NOW);
     // The eighth access halves: the read itself already counts half, later events count whole.
     assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(2.0 * 69.0 + 47.0), Some(69.0)]);
     for _ in 0..8 {
-        visit(&mut aged, p(2), Home::Hdd, 9, NOW);
+        visit(&mut aged, p(2), Location::Hdd, 9, NOW);
     }
     // Halves count: the benefit of old accesses keeps falling.
     assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(69.0 + 23.5), Some(4.5 * 69.0)]);
@@ -436,8 +436,8 @@ fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
     // Stretches of ten accesses for each of four slots.
     let stretches = |policy: &mut dyn SlotPolicy, n: u32, hot: u32, cold: u32| {
         for _ in 0..n {
-            (0..36).for_each(|_| visit(policy, p(hot), Home::Hdd, 0, NOW));
-            (0..4).for_each(|_| visit(policy, p(cold), Home::Hdd, 0, NOW));
+            (0..36).for_each(|_| visit(policy, p(hot), Location::Hdd, 0, NOW));
+            (0..4).for_each(|_| visit(policy, p(cold), Location::Hdd, 0, NOW));
         }
         [p(1), p(2)].map(|page| policy.benefit(page).unwrap() / 69.0)
     };
@@ -453,11 +453,11 @@ fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
 fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
     let admits = |policy: &mut dyn SlotPolicy| {
         for _ in 0..30 {
-            visit(policy, p(1), Home::Hdd, 0, NOW);
+            visit(policy, p(1), Location::Hdd, 0, NOW);
         }
         policy.inserted(p(1), s(0), NOW);
         (1..=30).find(|_| {
-            visit(policy, p(2), Home::Hdd, 0, NOW);
+            visit(policy, p(2), Location::Hdd, 0, NOW);
             zone(policy, 1);
             policy.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW) == Verdict::AdmitOver(s(0))
         })
@@ -471,18 +471,18 @@ fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
 fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
     let mut policy =
         Cac::new(options("cac:write-at-hand"), &SlotPolicyParams { subranges_max: 1, ..params() });
-    visit(&mut policy, p(1), Home::Hdd, 0, NOW);
+    visit(&mut policy, p(1), Location::Hdd, 0, NOW);
     policy.inserted(p(1), s(0), NOW);
-    visit(&mut policy, p(2), Home::Hdd, 0, NOW);
+    visit(&mut policy, p(2), Location::Hdd, 0, NOW);
     zone(&mut policy, 1);
     // Both pages have benefit 69. Page 2 gains 3 · 47 when dirty, and loses 3 · 3 when clean.
     let mut verdict = |cause| policy.consider(p(2), cause, 0, &mut |_| true, NOW);
     assert_eq!(verdict(Cause::Cleaned), Verdict::AdmitOver(s(0)));
     assert_eq!(verdict(Cause::Evicted), Verdict::Reject);
     let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
-    visit(&mut cac, p(1), Home::Hdd, 0, NOW);
+    visit(&mut cac, p(1), Location::Hdd, 0, NOW);
     cac.inserted(p(1), s(0), NOW);
-    visit(&mut cac, p(2), Home::Hdd, 0, NOW);
+    visit(&mut cac, p(2), Location::Hdd, 0, NOW);
     zone(&mut cac, 1);
     assert_eq!(cac.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW), Verdict::Reject);
 }

@@ -2,7 +2,7 @@
 
 use pagetier_policy::ssd::{Cac, CacOptions};
 use pagetier_policy::{
-    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
     Verdict,
 };
 
@@ -32,7 +32,7 @@ fn s(no: u32) -> SlotId {
 
 /// Reads the page from the HDD and lets it leave the pool.
 fn visit(policy: &mut dyn SlotPolicy, page: PageId) {
-    policy.read(page, Some(Home::Hdd), Access::Random, NOW);
+    policy.read(page, Some(Location::Hdd), Access::Random, NOW);
     policy.left_pool(page, NOW);
 }
 
@@ -52,7 +52,7 @@ fn one_dirty_one_clean(policy: &mut dyn SlotPolicy) {
         visit(policy, p(no));
         policy.inserted(p(no), s(no), NOW);
     }
-    policy.wrote(p(0), Home::Ssd, NOW);
+    policy.wrote(p(0), Location::Ssd, NOW);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_dirty_slot_is_worth_the_copy_that_evicting_it_costs() {
     policy.copied_home(p(0), s(0));
     assert_eq!(benefit(&policy, p(0)), 69.0 + 47.0);
     // Written again, page 0 is dirty again until it loses its slot.
-    policy.wrote(p(0), Home::Ssd, NOW);
+    policy.wrote(p(0), Location::Ssd, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 94.0 + 51.0);
     policy.removed(p(0), true, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 94.0);
@@ -114,18 +114,18 @@ fn a_copy_counts_as_far_as_the_page_is_rewritten() {
     one_dirty_one_clean(&mut policy);
     // Written once: nothing indicates another write.
     assert_eq!(benefit(&policy, p(0)), 69.0 + 47.0);
-    policy.wrote(p(0), Home::Ssd, NOW);
+    policy.wrote(p(0), Location::Ssd, NOW);
     // One of two writes was followed by another: half of twice the copy's cost.
     assert_eq!(benefit(&policy, p(0)), 69.0 + 94.0 + 2.0 * 51.0 / 2.0);
-    policy.wrote(p(0), Home::Ssd, NOW);
-    policy.wrote(p(0), Home::Ssd, NOW);
+    policy.wrote(p(0), Location::Ssd, NOW);
+    policy.wrote(p(0), Location::Ssd, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 4.0 * 47.0 + 2.0 * 51.0 * 0.75);
     // A write to the HDD leaves no dirty slot, but counts as a write that another followed.
     policy.removed(p(0), false, NOW);
-    policy.wrote(p(0), Home::Hdd, NOW);
+    policy.wrote(p(0), Location::Hdd, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 5.0 * 47.0);
     policy.inserted(p(0), s(0), NOW);
-    policy.wrote(p(0), Home::Ssd, NOW);
+    policy.wrote(p(0), Location::Ssd, NOW);
     let expected = 69.0 + 6.0 * 47.0 + 2.0 * 51.0 * 5.0 / 6.0;
     assert!((benefit(&policy, p(0)) - expected).abs() < 1e-9);
 }
@@ -148,7 +148,7 @@ fn a_page_that_dropped_out_of_the_outqueue_gets_its_reads_back() {
     // Dropped once more, the page leaves all four reads in the sketch.
     visit(&mut sketched, p(2));
     visit(&mut sketched, p(3));
-    sketched.read(p(1), Some(Home::Hdd), Access::Sequential, NOW);
+    sketched.read(p(1), Some(Location::Hdd), Access::Sequential, NOW);
     assert_eq!(benefit(&sketched, p(1)), 4.0 * 69.0);
 }
 

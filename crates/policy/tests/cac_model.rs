@@ -6,7 +6,7 @@ mod model;
 use model::{Model, SLOTS};
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
-    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
     Verdict,
 };
 use proptest::prelude::*;
@@ -44,8 +44,8 @@ fn variants(cac: Model, variant: usize) -> (&'static str, Model) {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Read(PageId, Option<Home>, Access),
-    Logical(PageId, u32, Option<Home>),
+    Read(PageId, Option<Location>, Access),
+    Logical(PageId, u32, Option<Location>),
     /// The page leaves the pool, and the verdict is carried out. The bits mark the unusable slots.
     Evicted(PageId, u32),
     Cleaned(PageId, u32),
@@ -63,9 +63,9 @@ fn page() -> impl Strategy<Value = PageId> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let home = prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
+    let location = prop_oneof![Just(Location::Ssd), Just(Location::Hdd)];
     // Mostly the page's own home; late and early reports occur too.
-    let said = prop_oneof![9 => Just(None), 1 => home.prop_map(Some)];
+    let said = prop_oneof![9 => Just(None), 1 => location.prop_map(Some)];
     let access = prop_oneof![5 => Just(Access::Random), 1 => Just(Access::Sequential)];
     let unusable = prop_oneof![2 => Just(0u32), 1 => any::<u32>()];
     let logical = prop_oneof![9 => 1..20u32, 1 => 1..60_000u32];
@@ -90,14 +90,14 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    fn home(&self, id: PageId) -> Home {
+    fn location(&self, id: PageId) -> Location {
         let on_ssd = self.model.pages.get(&id).is_some_and(|page| page.slot.is_some());
-        if on_ssd { Home::Ssd } else { Home::Hdd }
+        if on_ssd { Location::Ssd } else { Location::Hdd }
     }
 
     /// Considers a page without an SSD copy, checks that both verdicts agree, and carries them out.
     fn consider(&mut self, id: PageId, cause: Cause, unusable: u32) -> Result<(), TestCaseError> {
-        if self.home(id) == Home::Ssd {
+        if self.location(id) == Location::Ssd {
             return Ok(());
         }
         let free = (0..SLOTS).find(|&slot| self.model.page_in(slot).is_none());
@@ -123,14 +123,14 @@ impl Pair<'_> {
     fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
         match event {
             Event::Read(id, said, access) => {
-                let from = Some(said.unwrap_or(self.home(id))).filter(|_| id.no != 11);
+                let from = Some(said.unwrap_or(self.location(id))).filter(|_| id.no != 11);
                 self.real.read(id, from, access, self.now);
                 self.model.read(id, from, access, self.now);
             }
             Event::Logical(id, n, said) => {
-                let home = said.unwrap_or(self.home(id));
-                self.real.logical(id, n, home, self.now);
-                self.model.logical(id, n, home, self.now);
+                let location = said.unwrap_or(self.location(id));
+                self.real.logical(id, n, location, self.now);
+                self.model.logical(id, n, location, self.now);
             }
             Event::Evicted(id, unusable) => {
                 self.consider(id, Cause::Evicted, unusable)?;
@@ -139,9 +139,9 @@ impl Pair<'_> {
             }
             Event::Cleaned(id, unusable) => {
                 self.consider(id, Cause::Cleaned, unusable)?;
-                let home = self.home(id);
-                self.real.wrote(id, home, self.now);
-                self.model.wrote(id, home, self.now);
+                let location = self.location(id);
+                self.real.wrote(id, location, self.now);
+                self.model.wrote(id, location, self.now);
             }
             Event::Invalidated(id) => {
                 self.real.removed(id, false, self.now);

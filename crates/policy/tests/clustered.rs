@@ -4,7 +4,8 @@
 use crate::buffer::{Buffer, Done, page};
 use pagetier_policy::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId, SpaceId,
+    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId,
+    SpaceId,
 };
 use proptest::prelude::*;
 
@@ -26,7 +27,7 @@ fn clustered(pages: &[u32]) -> Cfdc {
     let percent = WindowPercent::new(100).unwrap();
     let mut cfdc = Cfdc::new(64, percent, 8);
     for (frame, &no) in pages.iter().chain(&[99_999]).enumerate() {
-        cfdc.insert(f(frame as u32), page(no), Home::Hdd, Access::Random);
+        cfdc.insert(f(frame as u32), page(no), Location::Hdd, Access::Random);
         cfdc.dirtied(f(frame as u32));
     }
     cfdc
@@ -70,9 +71,9 @@ fn a_hit_stamps_the_cluster_anew_and_changes_places_with_the_lru_page_of_w() {
 #[test]
 fn a_page_demoted_to_a_cluster_leaves_its_stamp() {
     let mut cfdc = clustered(&[0, 40]);
-    cfdc.insert(f(10), page(1), Home::Hdd, Access::Random);
+    cfdc.insert(f(10), page(1), Location::Hdd, Access::Random);
     cfdc.dirtied(f(10));
-    cfdc.insert(f(11), page(80), Home::Hdd, Access::Random);
+    cfdc.insert(f(11), page(80), Location::Hdd, Access::Random);
     // Page 1 entered at time 4 the cluster that page 0 created at time 1.
     assert_eq!(cfdc.priority(f(10)), Some(1.0 / (4.0 * 3.0)));
 }
@@ -128,7 +129,7 @@ fn a_cluster_of_which_a_page_went_is_the_victim_cluster_until_it_is_hit() {
 fn clusters_do_not_span_spaces() {
     let mut cfdc = Cfdc::new(8, WindowPercent::new(100).unwrap(), 8);
     for space in 0..3 {
-        cfdc.insert(f(space), PageId::new(SpaceId(space), 0), Home::Hdd, Access::Random);
+        cfdc.insert(f(space), PageId::new(SpaceId(space), 0), Location::Hdd, Access::Random);
         cfdc.dirtied(f(space));
     }
     let mut set = Vec::new();
@@ -288,7 +289,7 @@ const COSTS: Costs = Costs { hdd_read_ms: 1.0, hdd_write_ms: 4.0, ssd_read_ms: 1
 /// their numbers.
 fn loaded(policy: &mut dyn FramePolicy, clean: u32, dirty: u32) {
     for n in 0..clean + dirty {
-        policy.insert(f(n), page(n), Home::Hdd, Access::Random);
+        policy.insert(f(n), page(n), Location::Hdd, Access::Random);
         if n >= clean {
             policy.dirtied(f(n));
         }
@@ -367,9 +368,9 @@ fn the_look_ahead_takes_from_d_until_c_is_long_enough() {
 fn a_page_cleaned_to_go_goes_and_another_waits_at_the_midpoint() {
     let mut casa = Casa::new(20, COSTS);
     loaded(&mut casa, 8, 3);
-    casa.cleaned(f(8), Home::Hdd, CleanReason::Replacement);
-    casa.cleaned(f(9), Home::Hdd, CleanReason::Replacement);
-    casa.cleaned(f(10), Home::Hdd, CleanReason::Recoverability);
+    casa.cleaned(f(8), Location::Hdd, CleanReason::Replacement);
+    casa.cleaned(f(9), Location::Hdd, CleanReason::Replacement);
+    casa.cleaned(f(10), Location::Hdd, CleanReason::Recoverability);
     let mut order = Vec::new();
     casa.victim(&mut |frame| {
         order.push(frame.0);
@@ -411,7 +412,7 @@ fn a_clustered_write_takes_along_what_is_not_updated_more_often() {
     // 0 is the victim. 1 and 2 were updated twice; 8 and 9 lie in another cluster.
     assert_eq!(clustered_write(&mut sawc), [0, 3, 4, 5, 6, 7]);
     for n in [0, 3, 4, 5, 6, 7] {
-        sawc.cleaned(f(n), Home::Hdd, CleanReason::Replacement);
+        sawc.cleaned(f(n), Location::Hdd, CleanReason::Replacement);
         sawc.validate().unwrap();
     }
     // 0 is evicted; the others are clean and stay.
@@ -433,8 +434,8 @@ fn updates_are_counted_as_long_as_the_page_is_buffered() {
     loaded(&mut sawc, 0, 2);
     // Page 0 is written three times, page 1 once, then both again after a flush.
     (0..2).for_each(|_| sawc.hit(f(0), true));
-    sawc.cleaned(f(0), Home::Hdd, CleanReason::Recoverability);
-    sawc.cleaned(f(1), Home::Hdd, CleanReason::Recoverability);
+    sawc.cleaned(f(0), Location::Hdd, CleanReason::Recoverability);
+    sawc.cleaned(f(1), Location::Hdd, CleanReason::Recoverability);
     for n in [1, 0] {
         sawc.hit(f(n), true);
         sawc.dirtied(f(n));
@@ -442,7 +443,7 @@ fn updates_are_counted_as_long_as_the_page_is_buffered() {
     assert_eq!(clustered_write(&mut sawc), [1]);
     // Once reloaded, page 0 has been updated once.
     sawc.remove(f(0), true);
-    sawc.insert(f(0), page(0), Home::Hdd, Access::Random);
+    sawc.insert(f(0), page(0), Location::Hdd, Access::Random);
     sawc.dirtied(f(0));
     assert_eq!(clustered_write(&mut sawc), [1, 0]);
 }

@@ -2,7 +2,9 @@
 
 use crate::common::{COSTS, Event, FRAMES, apply, drain, event, evict, f, order};
 use pagetier_policy::pool::{Gd2l, Lru, MidpointLru};
-use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId, SpaceId};
+use pagetier_policy::{
+    Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId, SpaceId,
+};
 use proptest::prelude::*;
 
 fn page(frame: u32) -> PageId {
@@ -13,7 +15,7 @@ fn page(frame: u32) -> PageId {
 fn loaded(n: u32) -> Gd2l {
     let mut gd2l = Gd2l::new(n as usize, COSTS);
     for frame in 0..n {
-        gd2l.insert(f(frame), page(frame), Home::Hdd, Access::Random);
+        gd2l.insert(f(frame), page(frame), Location::Hdd, Access::Random);
     }
     gd2l
 }
@@ -22,8 +24,9 @@ fn loaded(n: u32) -> Gd2l {
 fn figure_2_by_hand() {
     let mut gd2l = Gd2l::new(4, COSTS);
     // L = 0: H is 70, 1, 70, 1.
-    for (frame, home) in [(0, Home::Hdd), (1, Home::Ssd), (2, Home::Hdd), (3, Home::Ssd)] {
-        gd2l.insert(f(frame), page(frame), home, Access::Random);
+    for (frame, location) in [(0, Location::Hdd), (1, Location::Ssd), (2, Location::Hdd), (3, Location::Ssd)]
+    {
+        gd2l.insert(f(frame), page(frame), location, Access::Random);
     }
     assert_eq!([0, 1, 2, 3].map(|n| gd2l.h(f(n))), [70.0, 1.0, 70.0, 1.0].map(Some));
     // The SSD pages go first, in order of use; L becomes 1.
@@ -31,7 +34,7 @@ fn figure_2_by_hand() {
     assert_eq!(evict(&mut gd2l), Some(3));
     assert_eq!(gd2l.inflation(), 1.0);
     // With L = 1, a page from the SSD gets H = 1 + 1, one from the HDD H = 1 + 70.
-    gd2l.insert(f(3), page(9), Home::Ssd, Access::Random);
+    gd2l.insert(f(3), page(9), Location::Ssd, Access::Random);
     gd2l.hit(f(0), false);
     assert_eq!([0, 1, 2, 3].map(|n| gd2l.h(f(n))), [71.0, 1.0, 70.0, 2.0].map(Some));
     assert_eq!(drain(&mut gd2l), [1, 3, 2, 0]);
@@ -44,11 +47,11 @@ fn an_old_hdd_page_goes_before_a_fresh_ssd_page() {
     // 70 loads from the SSD, each evicted in turn, raise L to 70: then the HDD pages have aged and are
     // evicted.
     for round in 1..=70 {
-        gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
+        gd2l.insert(f(2), page(2), Location::Ssd, Access::Random);
         // The last one also has H = 70: among equals, the SSD page is evicted.
         assert_eq!(evict(&mut gd2l), Some(2), "round {round}");
     }
-    gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
+    gd2l.insert(f(2), page(2), Location::Ssd, Access::Random);
     assert_eq!(drain(&mut gd2l), [0, 1, 2]);
 }
 
@@ -56,10 +59,10 @@ fn an_old_hdd_page_goes_before_a_fresh_ssd_page() {
 fn prefetched_pages_enter_at_the_midpoint_and_reach_the_mru_end_when_read() {
     // Sixteen pages: the old six are 0 to 5, the midpoint is 5.
     let mut gd2l = loaded(16);
-    gd2l.insert(f(16), page(16), Home::Hdd, Access::Sequential);
+    gd2l.insert(f(16), page(16), Location::Hdd, Access::Sequential);
     assert_eq!(gd2l.h(f(16)), gd2l.h(f(5)));
     let mut read_later = loaded(16);
-    read_later.insert(f(16), page(16), Home::Hdd, Access::Sequential);
+    read_later.insert(f(16), page(16), Location::Hdd, Access::Sequential);
     read_later.hit(f(16), false);
     assert_eq!(drain(&mut gd2l)[..7], [0, 1, 2, 3, 4, 16, 5]);
     assert_eq!(drain(&mut read_later).last(), Some(&16));
@@ -70,11 +73,11 @@ fn a_prefetched_page_takes_the_midpoint_pages_h() {
     let mut gd2l = Gd2l::new(9, COSTS);
     for frame in 0..8 {
         // Raises L by one per page: H of frame n is 70 + n.
-        gd2l.insert(f(8), page(8), Home::Ssd, Access::Random);
-        gd2l.insert(f(frame), page(frame), Home::Hdd, Access::Random);
+        gd2l.insert(f(8), page(8), Location::Ssd, Access::Random);
+        gd2l.insert(f(frame), page(frame), Location::Hdd, Access::Random);
         assert_eq!(evict(&mut gd2l), Some(8));
     }
-    gd2l.insert(f(8), page(8), Home::Hdd, Access::Sequential);
+    gd2l.insert(f(8), page(8), Location::Hdd, Access::Sequential);
     // Three of eight are old: 0, 1, 2.
     assert_eq!(gd2l.h(f(8)), Some(72.0));
     assert_eq!(drain(&mut gd2l), [0, 1, 8, 2, 3, 4, 5, 6, 7]);
@@ -83,8 +86,8 @@ fn a_prefetched_page_takes_the_midpoint_pages_h() {
 #[test]
 fn a_replacement_write_to_the_ssd_makes_the_page_the_next_victim() {
     let mut gd2l = loaded(4);
-    gd2l.insert(f(4), page(4), Home::Ssd, Access::Random);
-    gd2l.cleaned(f(1), Home::Ssd, CleanReason::Replacement);
+    gd2l.insert(f(4), page(4), Location::Ssd, Access::Random);
+    gd2l.cleaned(f(1), Location::Ssd, CleanReason::Replacement);
     // H is lowered to that of the page it was put behind, so that Q_S stays sorted.
     assert_eq!(gd2l.h(f(1)), Some(1.0));
     assert_eq!(gd2l.queue_lens(), (2, 3));
@@ -95,11 +98,11 @@ fn a_replacement_write_to_the_ssd_makes_the_page_the_next_victim() {
 fn a_replacement_write_of_a_page_below_q_s_keeps_its_h() {
     let mut gd2l = loaded(1);
     for _ in 0..70 {
-        gd2l.insert(f(1), page(1), Home::Ssd, Access::Random);
+        gd2l.insert(f(1), page(1), Location::Ssd, Access::Random);
         evict(&mut gd2l);
     }
-    gd2l.insert(f(1), page(1), Home::Ssd, Access::Random);
-    gd2l.cleaned(f(0), Home::Ssd, CleanReason::Replacement);
+    gd2l.insert(f(1), page(1), Location::Ssd, Access::Random);
+    gd2l.cleaned(f(0), Location::Ssd, CleanReason::Replacement);
     assert_eq!((gd2l.h(f(0)), gd2l.h(f(1))), (Some(70.0), Some(71.0)));
 }
 
@@ -107,9 +110,9 @@ fn a_replacement_write_of_a_page_below_q_s_keeps_its_h() {
 fn a_recoverability_write_to_the_ssd_puts_the_page_at_the_midpoint_of_q_s() {
     let mut gd2l = loaded(1);
     for frame in 1..9 {
-        gd2l.insert(f(frame), page(frame), Home::Ssd, Access::Random);
+        gd2l.insert(f(frame), page(frame), Location::Ssd, Access::Random);
     }
-    gd2l.cleaned(f(0), Home::Ssd, CleanReason::Recoverability);
+    gd2l.cleaned(f(0), Location::Ssd, CleanReason::Recoverability);
     assert_eq!(gd2l.h(f(0)), Some(1.0));
     assert_eq!(drain(&mut gd2l), [1, 2, 0, 3, 4, 5, 6, 7, 8]);
 }
@@ -118,14 +121,14 @@ fn a_recoverability_write_to_the_ssd_puts_the_page_at_the_midpoint_of_q_s() {
 fn a_write_to_the_hdd_leaves_the_page_where_it_is() {
     let mut gd2l = loaded(3);
     gd2l.dirtied(f(1));
-    gd2l.cleaned(f(1), Home::Hdd, CleanReason::Replacement);
+    gd2l.cleaned(f(1), Location::Hdd, CleanReason::Replacement);
     assert_eq!(drain(&mut gd2l), [0, 1, 2]);
 }
 
 #[test]
 fn an_ssd_copy_evicted_puts_the_page_at_the_midpoint_of_q_d() {
     let mut gd2l = loaded(8);
-    gd2l.insert(f(8), page(8), Home::Ssd, Access::Random);
+    gd2l.insert(f(8), page(8), Location::Ssd, Access::Random);
     gd2l.ssd_evicted(f(8));
     assert_eq!(gd2l.h(f(8)), Some(70.0));
     assert_eq!(drain(&mut gd2l), [0, 1, 8, 2, 3, 4, 5, 6, 7]);
@@ -134,7 +137,7 @@ fn an_ssd_copy_evicted_puts_the_page_at_the_midpoint_of_q_d() {
 #[test]
 fn an_ssd_copy_invalidated_makes_the_page_a_fresh_hdd_page() {
     let mut gd2l = loaded(8);
-    gd2l.insert(f(8), page(8), Home::Ssd, Access::Random);
+    gd2l.insert(f(8), page(8), Location::Ssd, Access::Random);
     gd2l.ssd_invalidated(f(8));
     assert_eq!(gd2l.h(f(8)), Some(70.0));
     assert_eq!(drain(&mut gd2l), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -143,8 +146,8 @@ fn an_ssd_copy_invalidated_makes_the_page_a_fresh_hdd_page() {
 #[test]
 fn victims_that_are_refused_are_passed_over_in_order_of_h() {
     let mut gd2l = loaded(2);
-    gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
-    gd2l.insert(f(3), page(3), Home::Ssd, Access::Random);
+    gd2l.insert(f(2), page(2), Location::Ssd, Access::Random);
+    gd2l.insert(f(3), page(3), Location::Ssd, Access::Random);
     let mut asked = Vec::new();
     let victim = gd2l.victim(&mut |frame| {
         asked.push(frame.0);
@@ -162,7 +165,7 @@ fn victims_that_are_refused_are_passed_over_in_order_of_h() {
 #[test]
 fn a_page_that_goes_in_the_stead_of_cheaper_ones_does_not_raise_l_to_its_own_h() {
     let mut gd2l = loaded(2);
-    gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
+    gd2l.insert(f(2), page(2), Location::Ssd, Access::Random);
     assert_eq!(gd2l.victim(&mut |frame| frame != f(2)), Some(f(0)));
     gd2l.remove(f(0), true);
     assert_eq!(gd2l.inflation(), 1.0);
@@ -177,7 +180,7 @@ fn a_page_that_goes_in_the_stead_of_cheaper_ones_does_not_raise_l_to_its_own_h()
 fn the_cleaner_gets_the_dirty_ones_among_the_next_victims() {
     let mut gd2l = loaded(4);
     for frame in 4..8 {
-        gd2l.insert(f(frame), page(frame), Home::Ssd, Access::Random);
+        gd2l.insert(f(frame), page(frame), Location::Ssd, Access::Random);
     }
     let clean = |gd2l: &mut Gd2l, depth, max| {
         let mut out = Vec::new();
@@ -201,7 +204,7 @@ fn falling_costs_do_not_upset_the_order() {
     let mut gd2l = loaded(3);
     gd2l.set_costs(Costs { hdd_read_ms: 10.0, ..COSTS });
     gd2l.hit(f(0), false);
-    gd2l.insert(f(3), page(3), Home::Hdd, Access::Random);
+    gd2l.insert(f(3), page(3), Location::Hdd, Access::Random);
     gd2l.validate().unwrap();
     assert_eq!(drain(&mut gd2l), [1, 2, 0, 3]);
 }
@@ -210,7 +213,7 @@ fn falling_costs_do_not_upset_the_order() {
 fn lru_ignores_homes_and_prefetching() {
     let mut lru = Lru::new(4);
     for (frame, access) in [(0, Access::Random), (1, Access::Sequential), (2, Access::Random)] {
-        lru.insert(f(frame), page(frame), Home::Ssd, access);
+        lru.insert(f(frame), page(frame), Location::Ssd, access);
     }
     lru.hit(f(0), false);
     lru.ssd_evicted(f(1));
@@ -221,12 +224,12 @@ fn lru_ignores_homes_and_prefetching() {
 fn a_scan_passes_through_the_old_part_of_midpoint_lru() {
     let mut lru = MidpointLru::new(32);
     for frame in 0..16 {
-        lru.insert(f(frame), page(frame), Home::Hdd, Access::Random);
+        lru.insert(f(frame), page(frame), Location::Hdd, Access::Random);
     }
     // A scan of a hundred pages passes through sixteen frames: the ten young pages stay.
     let mut free = f(16);
     for n in 0..100 {
-        lru.insert(free, page(n), Home::Hdd, Access::Sequential);
+        lru.insert(free, page(n), Location::Hdd, Access::Sequential);
         free = lru.victim(&mut |_| true).unwrap();
         lru.remove(free, true);
     }
@@ -239,20 +242,20 @@ fn a_scan_passes_through_the_old_part_of_midpoint_lru() {
 #[derive(Default)]
 struct GreedyDual {
     /// Frame, home, H; least recently used first.
-    pages: Vec<(u32, Home, f64)>,
+    pages: Vec<(u32, Location, f64)>,
 }
 
 impl GreedyDual {
-    fn reference(&mut self, frame: u32, home: Home) {
+    fn reference(&mut self, frame: u32, location: Location) {
         self.pages.retain(|p| p.0 != frame);
-        let h = if home == Home::Ssd { COSTS.ssd_read_ms } else { COSTS.hdd_read_ms };
-        self.pages.push((frame, home, h));
+        let h = if location == Location::Ssd { COSTS.ssd_read_ms } else { COSTS.hdd_read_ms };
+        self.pages.push((frame, location, h));
     }
 
     fn evict(&mut self) -> Option<u32> {
         let lowest = self.pages.iter().map(|p| p.2).fold(f64::INFINITY, f64::min);
-        let ties = |home| self.pages.iter().position(|p| p.2 == lowest && p.1 == home);
-        let (frame, ..) = self.pages.remove(ties(Home::Ssd).or(ties(Home::Hdd))?);
+        let ties = |location| self.pages.iter().position(|p| p.2 == lowest && p.1 == location);
+        let (frame, ..) = self.pages.remove(ties(Location::Ssd).or(ties(Location::Hdd))?);
         self.pages.iter_mut().for_each(|p| p.2 -= lowest);
         Some(frame)
     }
@@ -305,9 +308,9 @@ impl Model {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::Insert(frame, home, access) => {
+            Event::Insert(frame, location, access) => {
                 self.take(frame);
-                let q = usize::from(home == Home::Hdd);
+                let q = usize::from(location == Location::Hdd);
                 match access {
                     Access::Random => self.mru(q, frame),
                     Access::Sequential => self.midpoint(q, frame),
@@ -330,9 +333,9 @@ impl Model {
             Event::Discard(frame) => {
                 self.take(frame);
             }
-            Event::Cleaned(frame, home, reason) => {
+            Event::Cleaned(frame, location, reason) => {
                 let Some((q, at)) = self.find(frame) else { return };
-                let to = usize::from(home == Home::Hdd);
+                let to = usize::from(location == Location::Hdd);
                 if q == to {
                     return;
                 }
@@ -368,16 +371,16 @@ proptest! {
         let mut dual = GreedyDual::default();
         for (n, odd) in references {
             let frame = if odd { n } else { n % 20 };
-            let home = if frame % 3 == 0 { Home::Hdd } else { Home::Ssd };
+            let location = if frame % 3 == 0 { Location::Hdd } else { Location::Ssd };
             if gd2l.h(f(frame)).is_some() {
                 gd2l.hit(f(frame), false);
             } else {
                 if gd2l.len() == 16 {
                     prop_assert_eq!(evict(&mut gd2l), dual.evict());
                 }
-                gd2l.insert(f(frame), page(frame), home, Access::Random);
+                gd2l.insert(f(frame), page(frame), location, Access::Random);
             }
-            dual.reference(frame, home);
+            dual.reference(frame, location);
         }
     }
 

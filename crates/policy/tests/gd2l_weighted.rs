@@ -3,7 +3,7 @@
 
 use crate::common::{COSTS, Event, FRAMES, apply, drain, event, f, order};
 use pagetier_policy::pool::{FREQUENCY_MAX, Gd2l, Gd2lOptions, Gd2lWeighted};
-use pagetier_policy::{Access, CleanReason, FramePolicy, Home, PageId, SpaceId};
+use pagetier_policy::{Access, CleanReason, FramePolicy, Location, PageId, SpaceId};
 use proptest::prelude::*;
 
 const FREQUENCY: Gd2lOptions = Gd2lOptions { frequency: true, write_back: false };
@@ -12,17 +12,17 @@ const BOTH: Gd2lOptions = Gd2lOptions { frequency: true, write_back: true };
 const NEITHER: Gd2lOptions = Gd2lOptions { frequency: false, write_back: false };
 
 /// Loads a page per home into the frames from 0 on, oldest first.
-fn loaded(options: Gd2lOptions, homes: &[Home]) -> Gd2lWeighted {
+fn loaded(options: Gd2lOptions, homes: &[Location]) -> Gd2lWeighted {
     let mut policy = Gd2lWeighted::new(homes.len(), COSTS, options);
-    for (n, &home) in (0..).zip(homes) {
-        policy.insert(f(n), PageId::new(SpaceId(1), n), home, Access::Random);
+    for (n, &location) in (0..).zip(homes) {
+        policy.insert(f(n), PageId::new(SpaceId(1), n), location, Access::Random);
     }
     policy
 }
 
 #[test]
 fn uses_multiply_what_a_page_is_worth() {
-    let mut policy = loaded(FREQUENCY, &[Home::Hdd, Home::Hdd, Home::Ssd, Home::Ssd]);
+    let mut policy = loaded(FREQUENCY, &[Location::Hdd, Location::Hdd, Location::Ssd, Location::Ssd]);
     assert_eq!([0, 1, 2, 3].map(|n| policy.h(f(n))), [70.0, 70.0, 1.0, 1.0].map(Some));
     policy.hit(f(0), false);
     policy.hit(f(2), true);
@@ -34,52 +34,52 @@ fn uses_multiply_what_a_page_is_worth() {
 
 #[test]
 fn uses_count_up_to_the_most_and_from_one_after_a_reload() {
-    let mut policy = loaded(FREQUENCY, &[Home::Ssd]);
+    let mut policy = loaded(FREQUENCY, &[Location::Ssd]);
     (0..100).for_each(|_| policy.hit(f(0), false));
     assert_eq!(policy.h(f(0)), Some(f64::from(FREQUENCY_MAX)));
     assert_eq!(drain(&mut policy), [0]);
-    policy.insert(f(0), PageId::default(), Home::Ssd, Access::Random);
+    policy.insert(f(0), PageId::default(), Location::Ssd, Access::Random);
     assert_eq!(policy.h(f(0)), Some(11.0));
 }
 
 #[test]
 fn what_was_used_often_long_ago_goes() {
-    let mut policy = loaded(FREQUENCY, &[Home::Hdd, Home::Hdd]);
+    let mut policy = loaded(FREQUENCY, &[Location::Hdd, Location::Hdd]);
     policy.hit(f(0), false);
     // Frame 0 has H = 140. Frame 1 has H = 70; once reloaded and hit, it has H = L + 2 · 70 = 210.
     for (no, goes) in [(1, 1), (1, 0)] {
         let victim = policy.victim(&mut |_| true).unwrap();
         assert_eq!(victim, f(goes), "load {no}");
         policy.remove(victim, true);
-        policy.insert(victim, PageId::new(SpaceId(1), 9), Home::Hdd, Access::Random);
+        policy.insert(victim, PageId::new(SpaceId(1), 9), Location::Hdd, Access::Random);
         policy.hit(victim, false);
     }
 }
 
 #[test]
 fn a_dirty_page_is_worth_its_write_too() {
-    let mut policy = loaded(WRITE_BACK, &[Home::Hdd, Home::Hdd, Home::Ssd, Home::Ssd]);
+    let mut policy = loaded(WRITE_BACK, &[Location::Hdd, Location::Hdd, Location::Ssd, Location::Ssd]);
     policy.dirtied(f(0));
     policy.dirtied(f(2));
     policy.hit(f(3), false);
     assert_eq!([0, 1, 2, 3].map(|n| policy.h(f(n))), [120.0, 70.0, 4.0, 1.0].map(Some));
     // A recoverability write moves the page to the midpoint of the clean pages, with the H there.
-    policy.cleaned(f(0), Home::Hdd, CleanReason::Recoverability);
+    policy.cleaned(f(0), Location::Hdd, CleanReason::Recoverability);
     assert_eq!(policy.h(f(0)), Some(70.0));
     assert_eq!(drain(&mut policy), [3, 2, 0, 1]);
 }
 
 #[test]
 fn a_page_cleaned_to_go_is_no_further_from_going() {
-    let mut policy = loaded(BOTH, &[Home::Hdd, Home::Hdd, Home::Ssd]);
+    let mut policy = loaded(BOTH, &[Location::Hdd, Location::Hdd, Location::Ssd]);
     policy.dirtied(f(0));
     policy.hit(f(0), true);
     assert_eq!(policy.h(f(0)), Some(240.0));
-    policy.cleaned(f(0), Home::Hdd, CleanReason::Replacement);
+    policy.cleaned(f(0), Location::Hdd, CleanReason::Replacement);
     // The queue of clean pages used twice is empty: H is such a page's own cost.
     assert_eq!(policy.h(f(0)), Some(140.0));
     policy.dirtied(f(1));
-    policy.cleaned(f(1), Home::Ssd, CleanReason::Replacement);
+    policy.cleaned(f(1), Location::Ssd, CleanReason::Replacement);
     assert_eq!(policy.h(f(1)), Some(1.0));
     assert_eq!(drain(&mut policy), [1, 2, 0]);
 }
@@ -90,7 +90,7 @@ struct Page {
     frame: u32,
     uses: u32,
     dirty: bool,
-    home: Home,
+    location: Location,
     h: f64,
 }
 
@@ -104,7 +104,7 @@ struct Model {
 
 impl Model {
     fn kind(page: &Page) -> (u32, bool, bool) {
-        (page.uses, page.dirty, page.home == Home::Hdd)
+        (page.uses, page.dirty, page.location == Location::Hdd)
     }
 
     fn take(&mut self, frame: u32) -> Option<Page> {
@@ -118,7 +118,7 @@ impl Model {
     }
 
     fn fresh(&self, page: &Page) -> f64 {
-        let (read, write) = if page.home == Home::Ssd { (1.0, 3.0) } else { (70.0, 50.0) };
+        let (read, write) = if page.location == Location::Ssd { (1.0, 3.0) } else { (70.0, 50.0) };
         self.inflation + f64::from(page.uses) * if page.dirty { read + write } else { read }
     }
 
@@ -156,9 +156,9 @@ impl Model {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::Insert(frame, home, access) => {
+            Event::Insert(frame, location, access) => {
                 self.take(frame);
-                let page = Page { frame, uses: 1, dirty: false, home, h: 0.0 };
+                let page = Page { frame, uses: 1, dirty: false, location, h: 0.0 };
                 match access {
                     Access::Random => self.mru(page),
                     Access::Sequential => self.midpoint(page),
@@ -188,23 +188,24 @@ impl Model {
             Event::Discard(frame) => {
                 self.take(frame);
             }
-            Event::Cleaned(frame, home, reason) => {
+            Event::Cleaned(frame, location, reason) => {
                 let Some(page) = self.pages.iter().find(|page| page.frame == frame).copied() else { return };
-                if page.home == home && !page.dirty {
+                if page.location == location && !page.dirty {
                     return;
                 }
                 self.take(frame);
-                let lost_its_copy = page.home == Home::Ssd && home == Home::Hdd;
-                let page = Page { dirty: false, home, ..page };
+                let lost_its_copy = page.location == Location::Ssd && location == Location::Hdd;
+                let page = Page { dirty: false, location, ..page };
                 match reason {
                     CleanReason::Replacement if !lost_its_copy => self.lru(page),
                     _ => self.midpoint(page),
                 }
             }
             Event::SsdEvicted(frame) | Event::SsdInvalidated(frame) => {
-                let on_ssd = self.pages.iter().any(|page| page.frame == frame && page.home == Home::Ssd);
+                let on_ssd =
+                    self.pages.iter().any(|page| page.frame == frame && page.location == Location::Ssd);
                 let Some(page) = self.take_if(on_ssd, frame) else { return };
-                let page = Page { home: Home::Hdd, ..page };
+                let page = Page { location: Location::Hdd, ..page };
                 match event {
                     Event::SsdEvicted(_) => self.midpoint(page),
                     _ => self.mru(page),

@@ -2,7 +2,7 @@
 
 use pagetier_policy::pool::{HintedPool, PoolHints, Resident, Retention};
 use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId,
+    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId,
     PoolPolicy, SpaceId,
 };
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn hints(retention: Retention, frames_max: Option<usize>) -> PoolHints {
 }
 
 fn put(pool: &mut HintedPool, frame: u32, space: u32) {
-    pool.insert(FrameId(frame), PageId::new(SpaceId(space), frame), Home::Hdd, Access::Random);
+    pool.insert(FrameId(frame), PageId::new(SpaceId(space), frame), Location::Hdd, Access::Random);
 }
 
 /// Evicts until nothing is left; the frames in their order.
@@ -175,7 +175,7 @@ impl Caller {
         let Self { pool, held, hints } = self;
         match event {
             Event::Put(frame, space, access) => {
-                pool.insert(FrameId(frame), PageId::new(SpaceId(space), frame), Home::Hdd, access);
+                pool.insert(FrameId(frame), PageId::new(SpaceId(space), frame), Location::Hdd, access);
                 held.insert(frame, (space, false));
             }
             Event::Hit(frame, write) => pool.hit(FrameId(frame), write),
@@ -210,7 +210,7 @@ impl Caller {
                 held.remove(&frame);
             }
             Event::Cleaned(frame) => {
-                pool.cleaned(FrameId(frame), Home::Ssd, CleanReason::Replacement);
+                pool.cleaned(FrameId(frame), Location::Ssd, CleanReason::Replacement);
                 held.entry(frame).and_modify(|(_, dirty)| *dirty = false);
             }
             Event::Clean(depth, max) => {
@@ -234,7 +234,7 @@ impl Caller {
                     let (of, dirty) = held[&frame.0];
                     if of == space {
                         let page = PageId::new(SpaceId(space), frame.0);
-                        resident.push(Resident { frame, page, home: Home::Hdd, dirty });
+                        resident.push(Resident { frame, page, location: Location::Hdd, dirty });
                     }
                     false
                 });
@@ -247,7 +247,7 @@ impl Caller {
                 pool.inner().first_to_go(&mut |frame| {
                     let (space, dirty) = held[&frame.0];
                     let page = PageId::new(SpaceId(space), frame.0);
-                    new.insert(frame, page, Home::Hdd, Access::Random);
+                    new.insert(frame, page, Location::Hdd, Access::Random);
                     if dirty {
                         new.dirtied(frame);
                     }
@@ -301,7 +301,7 @@ proptest! {
                 let [a, b] = both.map(|one| match event {
                     Event::Put(frame, space, access) => {
                         let page = PageId::new(SpaceId(space), frame);
-                        one.insert(FrameId(frame), page, Home::Hdd, access);
+                        one.insert(FrameId(frame), page, Location::Hdd, access);
                         Vec::new()
                     }
                     Event::Hit(frame, write) => {

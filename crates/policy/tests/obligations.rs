@@ -1,7 +1,7 @@
 //! What the callers of a policy rely on, for every policy: one table of policies, one set of rules.
 
 use pagetier_policy::{
-    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, Millis,
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, Millis,
     PageId, PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
@@ -31,13 +31,13 @@ fn page(frame: u32, which: u32) -> PageId {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Insert(u32, u32, Home, Access),
+    Insert(u32, u32, Location, Access),
     Hit(u32, bool),
     Dirtied(u32),
     /// Evicts a page; the bits mark the frames that are refused.
     Evict(u32),
     Discard(u32),
-    Cleaned(u32, Home, CleanReason),
+    Cleaned(u32, Location, CleanReason),
     /// Cleans the set for a depth and a maximum; the bits mark the busy frames.
     Clean(usize, usize, u32),
     SsdEvicted(u32),
@@ -49,17 +49,17 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     let frame = || 0..FRAMES;
-    let home = || prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
+    let location = || prop_oneof![Just(Location::Ssd), Just(Location::Hdd)];
     let access = prop_oneof![3 => Just(Access::Random), 1 => Just(Access::Sequential)];
     let reason = prop_oneof![Just(CleanReason::Replacement), Just(CleanReason::Recoverability)];
     let refused = || prop_oneof![2 => Just(0), 1 => any::<u32>()];
     prop_oneof![
-        8 => (frame(), 0..3u32, home(), access).prop_map(|(f, w, h, a)| Event::Insert(f, w, h, a)),
+        8 => (frame(), 0..3u32, location(), access).prop_map(|(f, w, h, a)| Event::Insert(f, w, h, a)),
         8 => (frame(), any::<bool>()).prop_map(|(f, w)| Event::Hit(f, w)),
         5 => frame().prop_map(Event::Dirtied),
         5 => refused().prop_map(Event::Evict),
         1 => frame().prop_map(Event::Discard),
-        3 => (frame(), home(), reason).prop_map(|(f, h, r)| Event::Cleaned(f, h, r)),
+        3 => (frame(), location(), reason).prop_map(|(f, h, r)| Event::Cleaned(f, h, r)),
         3 => (0..12usize, 0..12usize, refused()).prop_map(|(d, m, r)| Event::Clean(d, m, r)),
         2 => frame().prop_map(Event::SsdEvicted),
         2 => frame().prop_map(Event::SsdInvalidated),
@@ -78,8 +78,8 @@ impl Caller {
     fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
         let Self { policy, held } = self;
         match event {
-            Event::Insert(frame, which, home, access) => {
-                policy.insert(FrameId(frame), page(frame, which), home, access);
+            Event::Insert(frame, which, location, access) => {
+                policy.insert(FrameId(frame), page(frame, which), location, access);
                 held.insert(frame, false);
             }
             Event::Hit(frame, write) => policy.hit(FrameId(frame), write),
@@ -92,8 +92,8 @@ impl Caller {
                 policy.remove(FrameId(frame), false);
                 held.remove(&frame);
             }
-            Event::Cleaned(frame, home, reason) => {
-                policy.cleaned(FrameId(frame), home, reason);
+            Event::Cleaned(frame, location, reason) => {
+                policy.cleaned(FrameId(frame), location, reason);
                 held.entry(frame).and_modify(|dirty| *dirty = false);
             }
             Event::Clean(depth, max, busy) => self.clean(depth, max, busy)?,
@@ -146,7 +146,7 @@ impl Caller {
         prop_assert!(set.len() <= max);
         prop_assert!(set.iter().all(|&frame| state(frame) == FrameState::Dirty), "not dirty: {set:?}");
         for frame in set {
-            self.policy.cleaned(frame, Home::Hdd, CleanReason::Replacement);
+            self.policy.cleaned(frame, Location::Hdd, CleanReason::Replacement);
             self.held.insert(frame.0, false);
         }
         Ok(())
@@ -187,13 +187,13 @@ proptest! {
 #[test]
 fn a_pool_policy_ignores_frames_that_it_does_not_track() {
     for (name, mut policy) in pool_policies() {
-        policy.insert(FrameId(1), page(1, 0), Home::Hdd, Access::Random);
+        policy.insert(FrameId(1), page(1, 0), Location::Hdd, Access::Random);
         // A frame within the pool, and one beyond it.
         for frame in [FrameId(2), FrameId(FRAMES + 1000)] {
             policy.hit(frame, true);
             policy.dirtied(frame);
-            policy.cleaned(frame, Home::Ssd, CleanReason::Replacement);
-            policy.cleaned(frame, Home::Hdd, CleanReason::Recoverability);
+            policy.cleaned(frame, Location::Ssd, CleanReason::Replacement);
+            policy.cleaned(frame, Location::Hdd, CleanReason::Recoverability);
             policy.ssd_evicted(frame);
             policy.ssd_invalidated(frame);
             policy.remove(frame, true);
@@ -208,7 +208,7 @@ fn a_pool_policy_ignores_frames_that_it_does_not_track() {
 fn a_pool_policy_grows_with_its_pool() {
     for (name, mut policy) in pool_policies() {
         for frame in 0..4 * FRAMES {
-            policy.insert(FrameId(frame), PageId::new(SpaceId(9), frame), Home::Hdd, Access::Random);
+            policy.insert(FrameId(frame), PageId::new(SpaceId(9), frame), Location::Hdd, Access::Random);
             policy.dirtied(FrameId(frame));
         }
         policy.validate().unwrap();
@@ -221,10 +221,10 @@ fn one_frame_is_pool_enough() {
     for name in pool_choices() {
         let mut policy = name.build(&FramePolicyParams::new(1, Costs::PAPER));
         for no in 0..4 {
-            policy.insert(FrameId(0), PageId::new(SpaceId(1), no), Home::Hdd, Access::Random);
+            policy.insert(FrameId(0), PageId::new(SpaceId(1), no), Location::Hdd, Access::Random);
             policy.hit(FrameId(0), true);
             policy.dirtied(FrameId(0));
-            policy.cleaned(FrameId(0), Home::Hdd, CleanReason::Replacement);
+            policy.cleaned(FrameId(0), Location::Hdd, CleanReason::Replacement);
             assert_eq!(policy.victim(&mut |_| true), Some(FrameId(0)), "{name}");
             policy.remove(FrameId(0), true);
             policy.validate().unwrap();
@@ -310,8 +310,8 @@ impl Ssd {
         self.slots.iter().position(|slot| *slot == Some(no)).map(|at| SlotId(at as u32))
     }
 
-    fn home(&self, no: u32) -> Home {
-        if self.slot_of(no).is_some() { Home::Ssd } else { Home::Hdd }
+    fn location(&self, no: u32) -> Location {
+        if self.slot_of(no).is_some() { Location::Ssd } else { Location::Hdd }
     }
 
     fn lose(&mut self, no: u32, evicted: bool) {
@@ -326,10 +326,10 @@ impl Ssd {
         self.now.0 += 700;
         let now = self.now;
         match event {
-            SsdEvent::Read(no, access) => self.policy.read(p(no), Some(self.home(no)), access, now),
-            SsdEvent::Logical(no, n) => self.policy.logical(p(no), n, self.home(no), now),
+            SsdEvent::Read(no, access) => self.policy.read(p(no), Some(self.location(no)), access, now),
+            SsdEvent::Logical(no, n) => self.policy.logical(p(no), n, self.location(no), now),
             SsdEvent::Consider(no, cause, refused) => self.consider(no, cause, refused)?,
-            SsdEvent::Rewrite(no) => self.policy.wrote(p(no), self.home(no), now),
+            SsdEvent::Rewrite(no) => self.policy.wrote(p(no), self.location(no), now),
             SsdEvent::Invalidate(no) => self.lose(no, false),
             SsdEvent::CopiedHome(no, slot) => {
                 self.policy.copied_home(p(no), self.slot_of(no).unwrap_or(SlotId(slot)));
@@ -369,7 +369,7 @@ impl Ssd {
             return Ok(());
         }
         let now = self.now;
-        self.policy.read(p(no), Some(Home::Hdd), Access::Random, now);
+        self.policy.read(p(no), Some(Location::Hdd), Access::Random, now);
         let free = self.slots.iter().position(Option::is_none);
         let mut asked = Vec::new();
         let verdict = self.policy.consider(
@@ -418,9 +418,9 @@ proptest! {
 fn an_ssd_policy_ignores_pages_that_it_does_not_know() {
     for (name, mut policy) in ssd_policies() {
         let (page, now) = (p(3), Millis(1));
-        policy.logical(page, 2, Home::Ssd, now);
-        policy.wrote(page, Home::Ssd, now);
-        policy.wrote(page, Home::Hdd, now);
+        policy.logical(page, 2, Location::Ssd, now);
+        policy.wrote(page, Location::Ssd, now);
+        policy.wrote(page, Location::Hdd, now);
         policy.copied_home(page, SlotId(0));
         policy.removed(page, true, now);
         policy.removed(page, false, now);

@@ -3,7 +3,7 @@
 
 use pagetier_policy::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use pagetier_policy::{
-    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
 };
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
@@ -18,7 +18,7 @@ fn p(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
 
-fn read(policy: &mut dyn SlotPolicy, no: u32, from: Home) {
+fn read(policy: &mut dyn SlotPolicy, no: u32, from: Location) {
     policy.read(p(no), Some(from), Access::Random, NOW);
 }
 
@@ -40,12 +40,12 @@ fn lru2_goes_by_the_last_but_one_reference() {
     }
     // References to 0 1 2 3, then 0, 2, 2, 1: the penultimate ones are number 1, 2, 6, none.
     for no in [0, 2, 2, 1] {
-        read(&mut lru2, no, Home::Ssd);
+        read(&mut lru2, no, Location::Ssd);
     }
     assert_eq!(zone(&mut lru2, 4), [3, 0, 1, 2]);
     assert_eq!(consider(&mut lru2, 9, Cause::Evicted, 0), Verdict::AdmitOver(SlotId(3)));
     // Read again, 3 has a penultimate reference: its admission, number 4, after those of 0 and 1.
-    read(&mut lru2, 3, Home::Ssd);
+    read(&mut lru2, 3, Location::Ssd);
     assert_eq!(consider(&mut lru2, 9, Cause::Cleaned, 0), Verdict::AdmitOver(SlotId(0)));
     let mut next = Vec::new();
     lru2.next_victims(3, NOW, &mut next);
@@ -58,11 +58,11 @@ fn lru2_counts_the_admission_of_a_dirty_page_once() {
     let mut lru2 = Lru2::new(&params(3));
     for slot in 0..3 {
         lru2.inserted(p(slot), SlotId(slot), NOW);
-        lru2.wrote(p(slot), Home::Ssd, NOW);
+        lru2.wrote(p(slot), Location::Ssd, NOW);
     }
     // Page 0 is written again and thereby referenced twice. A write to the HDD is not a reference.
-    lru2.wrote(p(0), Home::Ssd, NOW);
-    lru2.wrote(p(1), Home::Hdd, NOW);
+    lru2.wrote(p(0), Location::Ssd, NOW);
+    lru2.wrote(p(1), Location::Hdd, NOW);
     assert_eq!(zone(&mut lru2, 3), [1, 2, 0]);
     // A page that moves to another slot keeps its history.
     lru2.removed(p(1), true, NOW);
@@ -94,9 +94,9 @@ fn tac_admits_pages_of_hotter_regions_on_reading_them() {
     assert!(tac.write_through() && tac.admits_on_read() && tac.append_group().is_none());
     // Regions of 32 pages: 0 and 31 share one, 32 lies in the next.
     for no in [0, 31, 32] {
-        read(&mut tac, no, Home::Hdd);
+        read(&mut tac, no, Location::Hdd);
     }
-    tac.read(p(32), Some(Home::Hdd), Access::Sequential, NOW);
+    tac.read(p(32), Some(Location::Hdd), Access::Sequential, NOW);
     tac.read(p(32), None, Access::Random, NOW);
     assert_eq!([0, 1, 32].map(|no| tac.temperature(p(no))), [2.0 * 7.09, 2.0 * 7.09, 7.09]);
     assert_eq!(tac.temperature(PageId::new(SpaceId(2), 0)), 0.0);
@@ -107,12 +107,12 @@ fn tac_admits_pages_of_hotter_regions_on_reading_them() {
     assert_eq!(zone(&mut tac, 2), [1, 0]);
     // 64 has never been read, then is as hot as 32, then hotter.
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::Reject);
-    read(&mut tac, 64, Home::Hdd);
+    read(&mut tac, 64, Location::Hdd);
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::Reject);
-    read(&mut tac, 70, Home::Hdd);
+    read(&mut tac, 70, Location::Hdd);
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::AdmitOver(SlotId(1)));
     // Reads from the SSD keep a region hot; a page that leaves the pool or is cleaned is never admitted.
-    read(&mut tac, 32, Home::Ssd);
+    read(&mut tac, 32, Location::Ssd);
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::Reject);
     assert_eq!(consider(&mut tac, 64, Cause::Evicted, 1), Verdict::Reject);
     assert_eq!(consider(&mut tac, 64, Cause::Cleaned, 1), Verdict::Reject);
@@ -130,7 +130,7 @@ fn mv_fifo_knows_the_valid_versions_in_order() {
     assert_eq!(zone(&mut fifo, 4), [1, 2, 3]);
     assert_eq!(consider(&mut fifo, 5, Cause::Cleaned, 1), Verdict::AdmitFree);
     // Slots are reused in turn; a read changes nothing.
-    read(&mut fifo, 8, Home::Ssd);
+    read(&mut fifo, 8, Location::Ssd);
     fifo.inserted(p(5), SlotId(0), NOW);
     fifo.inserted(p(6), SlotId(1), NOW);
     assert_eq!(zone(&mut fifo, 9), [2, 3, 0, 1]);
@@ -145,11 +145,11 @@ fn group_second_chance_is_for_pages_read_since_they_were_written() {
     for slot in 0..3 {
         fifo.inserted(p(slot), SlotId(slot), NOW);
     }
-    read(&mut fifo, 0, Home::Ssd);
-    read(&mut fifo, 1, Home::Ssd);
+    read(&mut fifo, 0, Location::Ssd);
+    read(&mut fifo, 1, Location::Ssd);
     // The new version of 1 has not been read; a read from the HDD does not count.
     fifo.inserted(p(1), SlotId(2), NOW);
-    read(&mut fifo, 1, Home::Hdd);
+    read(&mut fifo, 1, Location::Hdd);
     assert_eq!([0, 1, 2].map(|slot| fifo.second_chance(SlotId(slot))), [true, false, false]);
     // It is one chance: once appended again, the page must be read again.
     fifo.inserted(p(0), SlotId(1), NOW);
@@ -169,7 +169,7 @@ fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
         buffer.inserted(p(no), SlotId(slot), NOW);
     }
     // The older version of 7 is invalid; a read moves nothing and earns no second chance.
-    read(&mut buffer, 8, Home::Ssd);
+    read(&mut buffer, 8, Location::Ssd);
     assert_eq!(zone(&mut buffer, 3), [1, 2]);
     assert!((0..3).all(|slot| !buffer.second_chance(SlotId(slot))));
     buffer.inserted(p(9), SlotId(0), NOW);
@@ -388,11 +388,11 @@ proptest! {
                 Event::Use { no, ahead, cause, usable } => {
                     let access = if ahead { Access::Sequential } else { Access::Random };
                     if let Some(references) = times.get_mut(&no) {
-                        pair.real.read(p(no), Some(Home::Ssd), access, NOW);
+                        pair.real.read(p(no), Some(Location::Ssd), access, NOW);
                         references.push(time);
                         continue;
                     }
-                    pair.real.read(p(no), Some(Home::Hdd), access, NOW);
+                    pair.real.read(p(no), Some(Location::Hdd), access, NOW);
                     let slot = pair.admit(no, cause, usable, None, |no| rank(&times, no))?;
                     if slot.is_some() {
                         times.retain(|&no, _| pair.ssd.slot_of(no).is_some());
@@ -401,18 +401,18 @@ proptest! {
                     if cause == Cause::Cleaned {
                         // The write of an admission is the same reference; a write to the HDD is not a
                         // reference.
-                        let home = if slot.is_some() { Home::Ssd } else { Home::Hdd };
-                        pair.real.wrote(p(no), home, NOW);
+                        let location = if slot.is_some() { Location::Ssd } else { Location::Hdd };
+                        pair.real.wrote(p(no), location, NOW);
                     }
                     pair.real.left_pool(p(no), NOW);
                 }
                 Event::Rewrite(no) => if let Some(references) = times.get_mut(&no) {
-                    pair.real.wrote(p(no), Home::Ssd, NOW);
+                    pair.real.wrote(p(no), Location::Ssd, NOW);
                     references.push(time);
                 },
                 Event::Move(no) => if let (Some(references), Some(free)) = (times.get_mut(&no), pair.ssd.free()) {
                     pair.insert(no, free);
-                    pair.real.wrote(p(no), Home::Ssd, NOW);
+                    pair.real.wrote(p(no), Location::Ssd, NOW);
                     references.push(time);
                 },
                 Event::Invalidate(no) => if pair.remove(no, false) {
@@ -439,13 +439,13 @@ proptest! {
             match event {
                 Event::Use { no, ahead, cause, usable } => {
                     let page = far(no);
-                    let home = if pair.ssd.slot_of(page).is_some() { Home::Ssd } else { Home::Hdd };
+                    let location = if pair.ssd.slot_of(page).is_some() { Location::Ssd } else { Location::Hdd };
                     let access = if ahead { Access::Sequential } else { Access::Random };
-                    pair.real.read(p(page), Some(home), access, NOW);
+                    pair.real.read(p(page), Some(location), access, NOW);
                     if !ahead {
                         reads.push(page);
                     }
-                    if home == Home::Ssd {
+                    if location == Location::Ssd {
                         continue;
                     }
                     if cause == Cause::Read {
@@ -457,17 +457,17 @@ proptest! {
                 }
                 // Written to both devices; writes make no region hotter.
                 Event::Rewrite(no) => {
-                    pair.real.wrote(p(far(no)), Home::Hdd, NOW);
+                    pair.real.wrote(p(far(no)), Location::Hdd, NOW);
                     if pair.ssd.slot_of(far(no)).is_some() {
-                        pair.real.wrote(p(far(no)), Home::Ssd, NOW);
+                        pair.real.wrote(p(far(no)), Location::Ssd, NOW);
                     }
                 }
                 Event::Move(no) => {
                     let here = pair.ssd.slot_of(far(no));
                     if let (Some(_), Some(free)) = (here, pair.ssd.free()) {
-                        pair.real.wrote(p(far(no)), Home::Hdd, NOW);
+                        pair.real.wrote(p(far(no)), Location::Hdd, NOW);
                         pair.insert(far(no), free);
-                        pair.real.wrote(p(far(no)), Home::Ssd, NOW);
+                        pair.real.wrote(p(far(no)), Location::Ssd, NOW);
                     }
                 }
                 Event::Invalidate(no) => {

@@ -216,10 +216,10 @@ fn adapting_takes_a_bounded_share_of_the_pools_memory() {
         let mut pool = PoolPolicy::Auto.build(&FramePolicyParams::new(frames, Costs::PAPER));
         // Ten times as many pages as there is room for.
         for no in 0..slots as u32 {
-            use pagetier_policy::{Access, FrameId, Home, Millis};
-            ssd.read(page(no), Some(Home::Hdd), Access::Random, Millis(0));
+            use pagetier_policy::{Access, FrameId, Location, Millis};
+            ssd.read(page(no), Some(Location::Hdd), Access::Random, Millis(0));
             ssd.left_pool(page(no), Millis(0));
-            pool.insert(FrameId(no % frames as u32), page(no), Home::Hdd, Access::Random);
+            pool.insert(FrameId(no % frames as u32), page(no), Location::Hdd, Access::Random);
         }
         let more = ssd.memory_bytes().saturating_sub(before.build(&slot_params).memory_bytes())
             + pool.extra_memory_bytes();

@@ -19,7 +19,7 @@ mod mode;
 mod moment;
 mod mutation;
 mod protocol;
-mod rules;
+mod seam;
 mod tier;
 
 pub use exec::Homes;
@@ -54,5 +54,5 @@ pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
 #[doc(hidden)]
-pub use rules::Rules;
+pub use seam::Seam;
 pub use tier::{ModeLimit, SsdTier, TierStats};

@@ -1,7 +1,7 @@
 //! Deliberately broken protocols for the simulator's mutation check: a campaign that does not notice them
 //! proves nothing.
 //!
-//! Requires the feature `mutations`, which stores are built without. `rules.rs` implements each.
+//! Requires the feature `mutations`, which stores are built without. `seam.rs` implements each.
 
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,7 +17,7 @@ use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPa
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId, SlotPolicy};
+use pagetier_policy::{Access, Choice, Costs, GroupStats, Location, PageCounts, SlotId, SlotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -167,8 +167,8 @@ impl SsdTier {
 
     /// Whether `page` has a copy on the SSD.
     #[must_use]
-    pub fn home(&self, page: PageId) -> Home {
-        self.core.state.lock().slots.home(page)
+    pub fn location(&self, page: PageId) -> Location {
+        self.core.state.lock().slots.location(page)
     }
 
     /// The highest page of `space` that has a copy on the SSD. After a crash it may lie beyond the HDD's end.
@@ -579,17 +579,17 @@ impl Tier for SsdTier {
         // any does, unless its space is kept off the SSD.
         let (through, circle) = (state.slots.writes_home_first(), state.slots.appends());
         let kept_off = !state.slots.admits(page);
-        let by_home = !circle && state.slots.home(page) == Home::Hdd;
+        let by_home = !circle && state.slots.location(page) == Location::Hdd;
         state.writes_back() && !through && (kept_off || by_home)
     }
 
-    fn home(&self, page: PageId) -> Home {
-        SsdTier::home(self, page)
+    fn location(&self, page: PageId) -> Location {
+        SsdTier::location(self, page)
     }
 
     fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
         Box::pin(async move {
-            let _inside = self.core.gate.read().await;
+            let _inside = self.core.writers.read().await;
             if let Some(refusal) = self.core.refusal() {
                 return Err(refusal);
             }
@@ -598,7 +598,7 @@ impl Tier for SsdTier {
                 (false, true) => &[Flushed::Ssd, Flushed::Hdd],
                 (false, false) => &[Flushed::Hdd],
             };
-            Ok(self.core.flush(self.core.rules.flushed_by_sync(devices)).await?)
+            Ok(self.core.flush(self.core.seam.flushed_by_sync(devices)).await?)
         })
     }
 

@@ -2,7 +2,7 @@
 //! second chances.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
+use pagetier_policy::{Access, Cause, Costs, Location, Millis, SlotId, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, SsdFlush, Ticket};
 
 const NOW: Millis = Millis(0);
@@ -80,7 +80,7 @@ impl Fixture {
     }
 
     fn read(&mut self, no: u32) {
-        self.slots.note_read(page(no), Some(Home::Ssd), Access::Random, NOW);
+        self.slots.note_read(page(no), Some(Location::Ssd), Access::Random, NOW);
     }
 
     fn take_back(&mut self, busy: &[u32]) -> Option<Vec<pagetier_ssdcache::Move>> {
@@ -110,7 +110,10 @@ fn slots_are_given_out_in_circular_order_within_the_zone() {
     assert_eq!(fixture.plan(11), Plan::Wait, "the page in slot 0 is not home");
     assert_eq!(fixture.write_back(), [0, 1, 2]);
     assert_eq!([fixture.write(11), fixture.write(12)], [Some(0), Some(1)]);
-    assert_eq!((fixture.slots.home(page(0)), fixture.slots.home(page(3))), (Home::Hdd, Home::Ssd));
+    assert_eq!(
+        (fixture.slots.location(page(0)), fixture.slots.location(page(3))),
+        (Location::Hdd, Location::Ssd)
+    );
 }
 
 #[test]
@@ -213,7 +216,7 @@ fn a_moved_page_that_is_written_anew_meanwhile_stays_the_newer_one() {
     }
     let one = moved[0];
     assert_eq!((one.from.page, one.to.page, moved.len()), (page(0), page(0), 1));
-    assert_eq!(fixture.slots.home(page(0)), Home::Ssd);
+    assert_eq!(fixture.slots.location(page(0)), Location::Ssd);
     let newer = fixture.write(0).expect("there is room");
     fixture.slots.end_write(one.to, true, SsdFlush(fixture.flush + 1), NOW);
     fixture.slots.end_move(one, true, NOW);
@@ -267,7 +270,7 @@ fn a_page_written_through_keeps_its_place_in_another_slot() {
     fixture.end(first);
     assert!(!fixture.slots.dirtied(page(1), 1, NOW), "the copy is what the HDD has");
     let second = fixture.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
-    assert!(!second.dirty && fixture.slots.home(page(1)) == Home::Ssd);
+    assert!(!second.dirty && fixture.slots.location(page(1)) == Location::Ssd);
     // The page is written home again while that copy is on its way: the copy does not count.
     let third = fixture.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
     fixture.end(third);
@@ -276,7 +279,7 @@ fn a_page_written_through_keeps_its_place_in_another_slot() {
     // A page without a copy is not admitted by being written; one that cannot be copied loses its place.
     assert_eq!(fixture.slots.plan_arrived(page(2), true, NOW, &mut fresh), None);
     assert_eq!(fixture.slots.plan_arrived(page(1), false, NOW, &mut fresh), None);
-    assert_eq!(fixture.slots.home(page(1)), Home::Hdd);
+    assert_eq!(fixture.slots.location(page(1)), Location::Hdd);
     assert_eq!((fixture.slots.counts().renewed, fixture.slots.counts().admitted_on_read), (2, 1));
     fixture.slots.validate().unwrap();
 }
@@ -289,7 +292,7 @@ fn lru2_invalidates_copies_that_the_hdd_has_too_and_no_others() {
     fixture.write(2).unwrap();
     assert!(fixture.slots.dirtied(page(1), 0, NOW));
     assert!(!fixture.slots.dirtied(page(2), 0, NOW), "the HDD has not got this version");
-    assert_eq!([1, 2].map(|no| fixture.slots.home(page(no))), [Home::Hdd, Home::Ssd]);
+    assert_eq!([1, 2].map(|no| fixture.slots.location(page(no))), [Location::Hdd, Location::Ssd]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use pagetier_bufpool::{Tier, TierError};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
 use pagetier_page::{PageSize, SpaceId};
-use pagetier_policy::Home;
+use pagetier_policy::Location;
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
@@ -93,7 +93,7 @@ impl Fixture {
         Self::open(hdd, ssd, self.layout, mode, epoch, self.policy, self.broken).await
     }
 
-    async fn write(&self, no: u32, version: u8) -> Result<Home, TierError> {
+    async fn write(&self, no: u32, version: u8) -> Result<Location, TierError> {
         write(&self.tier, no, version).await
     }
 
@@ -121,10 +121,10 @@ impl Fixture {
 /// often the page reverts to an older version.
 async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
     let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
     let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(fixture.tier.home(page(P)), Home::Ssd);
+    assert_eq!(fixture.tier.location(page(P)), Location::Ssd);
     assert_eq!(fixture.tier.stats().dirty_pages, u64::from(broken.is_none()), "the home may be lost still");
     fixture.ssd.flush(IoClass::Meta).await.expect("the copy is durable");
     let mut older = 0;
@@ -162,7 +162,7 @@ async fn errors_though_synced(broken: Option<Mutation>) -> usize {
         // With fewer free slots, the HDD is flushed for them.
         let written = 0..fixture.layout.slots - 5;
         for no in written.clone() {
-            assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Hdd);
+            assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Hdd);
             let _ = fixture.tier.evicted(page(no), 1, image(no, 1).as_slice());
             sleep(Duration::from_millis(1)).await;
         }
@@ -203,7 +203,7 @@ async fn over_an_only_copy(broken: Option<Mutation>, misread: bool) -> ([bool; 3
     let (mut seen, mut lost) = ([false; 3], 0);
     for seed in 0..60 {
         let fixture = Fixture::without(broken, 0, SsdMode::WriteBack, Duration::from_millis(2)).await;
-        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
         fixture.sync().await;
         // A slot write fails: from now on changed pages go home.
         let slots = fixture.layout.slot_at(0)..fixture.layout.end();
@@ -242,14 +242,14 @@ async fn without_a_ring_an_only_copy_that_is_voided_first_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_damaged_older_copy_does_not_fail_the_write_of_a_sound_version() {
     let fixture = Fixture::new(0, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     fixture.sync().await;
     for slot in 0..fixture.layout.slots {
         fixture.ssd.flip_bit(fixture.layout.slot_at(slot) + 900, 0);
     }
     let slots = fixture.layout.slot_at(0)..fixture.layout.end();
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Location::Hdd);
     fixture.sync().await;
     assert!(matches!(fixture.read(P).await, Ok(2)));
 }
@@ -354,11 +354,11 @@ async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_copy_waits_for_its_home_is_written_through_like_any_other() {
     let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
     let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.tier.stats().dirty_pages, 1, "no flush has made the home durable");
-    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Location::Hdd);
     fixture.sync().await;
     assert!(matches!(fixture.read(P).await, Ok(2)));
 }
@@ -367,7 +367,7 @@ async fn a_page_whose_copy_waits_for_its_home_is_written_through_like_any_other(
 async fn an_ssd_that_a_read_finds_gone_is_degraded_and_one_bad_read_is_not_enough() {
     for (effect, state) in [(FaultEffect::Gone, SsdState::Degraded), (FaultEffect::Eio, SsdState::Active)] {
         let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
         fixture.sync().await;
         let slots = fixture.layout.slot_at(0)..fixture.layout.end();
         fixture.ssd.inject(Fault::new(effect).on(IoOp::Read).within(slots).times(1));
@@ -397,7 +397,7 @@ async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none()
     for given_up in [false, true] {
         let fixture = Fixture::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
         for no in [P, P + 1] {
-            assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Hdd);
+            assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Hdd);
         }
         let slots = fixture.layout.slot_at(0)..fixture.layout.end();
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
@@ -411,17 +411,17 @@ async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none()
         if given_up {
             assert!(exchanged.is_err(), "a copy is on its way to the old SSD");
             sleep(Duration::from_secs(10)).await;
-            assert_eq!(fixture.tier.home(page(P)), Home::Ssd, "it has arrived there");
+            assert_eq!(fixture.tier.location(page(P)), Location::Ssd, "it has arrived there");
         } else {
             exchanged.expect("it ends").expect("exchanged");
             assert!(begun.elapsed() >= Duration::from_secs(5));
-            assert_eq!(fixture.tier.home(page(P)), Home::Hdd, "it was on the old SSD");
+            assert_eq!(fixture.tier.location(page(P)), Location::Hdd, "it was on the old SSD");
         }
         fixture.tier.validate().expect("sound slots");
         // The SSD in use takes copies.
         let _ = fixture.tier.evicted(page(P + 1), 1, image(P + 1, 1).as_slice());
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(fixture.tier.home(page(P + 1)), Home::Ssd);
+        assert_eq!(fixture.tier.location(page(P + 1)), Location::Ssd);
     }
 }
 
@@ -435,7 +435,7 @@ async fn two_writes_of_a_page_reach_its_home_in_their_order() {
         fixture.write(P, 2).await
     };
     let (first, second) = tokio::join!(fixture.write(P, 1), second);
-    assert_eq!((first.expect("written"), second.expect("written")), (Home::Hdd, Home::Hdd));
+    assert_eq!((first.expect("written"), second.expect("written")), (Location::Hdd, Location::Hdd));
     // From here on only the home itself determines the version.
     fixture.tier.flush_home().await.expect("flushed");
     assert!(matches!(fixture.read(P).await, Ok(2)));
@@ -444,20 +444,20 @@ async fn two_writes_of_a_page_reach_its_home_in_their_order() {
 #[tokio::test(start_paused = true)]
 async fn a_damaged_copy_that_waits_for_its_home_is_read_from_there() {
     let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
     let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!((fixture.tier.home(page(P)), fixture.tier.stats().dirty_pages), (Home::Ssd, 1));
+    assert_eq!((fixture.tier.location(page(P)), fixture.tier.stats().dirty_pages), (Location::Ssd, 1));
     (0..fixture.layout.slots).for_each(|slot| fixture.ssd.flip_bit(fixture.layout.slot_at(slot) + 900, 0));
     assert!(matches!(fixture.read(P).await, Ok(1)));
-    assert_eq!(fixture.tier.home(page(P)), Home::Hdd);
+    assert_eq!(fixture.tier.location(page(P)), Location::Hdd);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_copy_is_kept_while_the_home_is_bad_too() {
     for home_is_bad in [false, true] {
         let fixture = Fixture::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
-        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
         let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         sleep(Duration::from_secs(1)).await;
         fixture.sync().await;
@@ -473,14 +473,14 @@ async fn a_bad_copy_is_kept_while_the_home_is_bad_too() {
         assert_eq!(found.len(), 1);
         assert!(found[0].error.is_some());
         assert_eq!(found[0].healed, !home_is_bad);
-        assert_eq!(fixture.tier.home(page(P)), if home_is_bad { Home::Ssd } else { Home::Hdd });
+        assert_eq!(fixture.tier.location(page(P)), if home_is_bad { Location::Ssd } else { Location::Hdd });
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
     let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::from_millis(2)).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     fixture.sync().await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(1));
     let tier = Arc::clone(&fixture.tier);
@@ -499,7 +499,7 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
 async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
     let broken = Some(Mutation::DrainedPageDiscarded);
     let fixture = Fixture::without(broken, 8, SsdMode::WriteBack, Duration::from_millis(2)).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     fixture.sync().await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
     let tier = Arc::clone(&fixture.tier);
@@ -554,7 +554,7 @@ async fn a_page_whose_slot_backs_its_way_home_is_not_discarded_before_that_is_du
 async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_others() {
     for (space, waits) in [(SpaceId(1), true), (SpaceId(2), false)] {
         let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
         fixture.sync().await;
         let slots = fixture.layout.slot_at(0)..fixture.layout.end();
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
@@ -572,7 +572,7 @@ async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_othe
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_is_given_up_before_it_begins_writes_nothing() {
     let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     let report = fixture.tier.drain(Some(Duration::ZERO), None).await;
     assert_eq!((report.written, report.left), (0, 1));
     sleep(Duration::from_secs(10)).await;
@@ -584,7 +584,7 @@ async fn a_drain_counts_pages_that_fail_among_those_that_are_left() {
     let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
     // Not adjacent, since adjacent pages are written as one.
     for no in [P, P + 10] {
-        assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Ssd);
+        assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Ssd);
     }
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -598,11 +598,11 @@ async fn a_drain_counts_pages_that_fail_among_those_that_are_left() {
 #[tokio::test(start_paused = true)]
 async fn a_recovery_counts_the_copies_that_newer_homes_make_obsolete() {
     let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     fixture.sync().await;
     let slots = fixture.layout.slot_at(0)..fixture.layout.end();
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Location::Hdd);
     fixture.sync().await;
     let again = fixture.after_power_cut(1).await;
     assert_eq!(again.tier.recovery().superseded, 1);
@@ -613,7 +613,7 @@ async fn a_recovery_counts_the_copies_that_newer_homes_make_obsolete() {
 async fn a_drain_flushes_the_ssd_for_its_records_only_when_the_slots_are_durable() {
     for synced in [true, false] {
         let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
         if synced {
             fixture.sync().await;
         }

@@ -4,7 +4,7 @@
 //! slot may be given out that holds its only copy.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
+use pagetier_policy::{Access, Cause, Costs, Location, Millis, SlotId, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{Located, MapWork, Move, Plan, SlotParams, Slots, SsdFlush, Ticket, WriteBack};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -89,14 +89,14 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
 
 /// A page gets a second chance, its source turns out bad, and a newer version is written home before the copy
 /// completes. Returns where the slots say that the page is.
-fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Home {
+fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Location {
     let mut slots = slots("mv-fifo-gsc", 32);
     let mut stamps = Stamps(100);
     while take_back(&mut slots, &mut stamps).is_some() {}
     for no in 0..8 {
         let ticket = slots.plan_copy(page(no), Cause::Evicted, NOW, &mut || stamps.fresh());
         slots.end_write(ticket.expect("the SSD is empty"), true, SsdFlush(1), NOW);
-        slots.note_read(page(no), Some(Home::Ssd), Access::Random, NOW);
+        slots.note_read(page(no), Some(Location::Ssd), Access::Random, NOW);
     }
     // Write until the first group is judged again.
     let mut moves = Vec::new();
@@ -122,19 +122,19 @@ fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Home {
     assert!(slots.drop_bad_copy(moved, one.from.slot, NOW), "a read finds its source bad");
     slots.validate().unwrap();
     // It is changed and written home; only then does the copy complete.
-    assert_eq!(slots.home(moved), Home::Hdd);
+    assert_eq!(slots.location(moved), Location::Hdd);
     for other in moves {
         before_step(&mut slots);
         slots.end_write(other.to, true, SsdFlush(2), NOW);
         slots.end_move(other, true, NOW);
     }
     slots.validate().unwrap();
-    slots.home(moved)
+    slots.location(moved)
 }
 
 #[test]
 fn a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy() {
-    assert_eq!(after_a_bad_source(&mut |_| {}), Home::Hdd, "the HDD has a newer version");
+    assert_eq!(after_a_bad_source(&mut |_| {}), Location::Hdd, "the HDD has a newer version");
 }
 
 #[cfg(feature = "mutations")]
@@ -142,7 +142,7 @@ fn a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy() {
 fn with_a_move_that_survives_an_older_version_is_the_pages_copy() {
     let mut kept = pagetier_ssdcache::Tampered::default();
     let mut survives = |slots: &mut Slots| slots.tamper(pagetier_ssdcache::Mutation::MoveSurvives, &mut kept);
-    assert_eq!(after_a_bad_source(&mut survives), Home::Ssd, "unnoticed");
+    assert_eq!(after_a_bad_source(&mut survives), Location::Ssd, "unnoticed");
 }
 
 /// A version of a page: the page's number, the version, its stamp.
@@ -228,7 +228,7 @@ impl World {
                 // At once, like the pages of a batch that nothing delays.
                 self.home.insert(no, version);
                 self.newest.insert(no, version);
-                if self.slots.home(page(no)) == Home::Ssd {
+                if self.slots.location(page(no)) == Location::Ssd {
                     self.slots.discard(page(no));
                 }
             }

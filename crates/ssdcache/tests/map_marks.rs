@@ -8,7 +8,7 @@
 use crate::common::{formatted, layout, params, read, seed, write};
 use pagetier_bufpool::Tier;
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
-use pagetier_policy::Home;
+use pagetier_policy::Location;
 use pagetier_ssdcache::{BLOCK_BYTES, Mutation, OpenError, OpenParams, SsdTier, decode_mark};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ async fn cut_at(op: u64, seed: u64, broken: Option<Mutation>, seen: &mut Seen) -
     let world = World::new(broken, seed, &power).await;
     let tier = world.open(1).await.expect("it opens");
     for no in 0..PAGES {
-        assert_eq!(write(&tier, no, no as u8 + 1).await.expect("written"), Home::Ssd);
+        assert_eq!(write(&tier, no, no as u8 + 1).await.expect("written"), Location::Ssd);
     }
     tier.flush().await.expect("synced");
     let [before, mark] = [0, 1].map(|area| world.mark_in(area));

@@ -1,11 +1,11 @@
 //! The events and questions that a policy receives, and which of its answers take effect: it learns
 //! everything that its decisions need, and no answer can lose data.
 
-use crate::common::{PAGE, formatted, layout, page, params, policy, read, write};
+use crate::common::{PAGE, formatted, layout, page, params, write};
 use pagetier_bufpool::Tier;
 use pagetier_devio::{IoBuf, SimDevice, SimPower};
 use pagetier_page::{PageId, Stamp};
-use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, Verdict};
+use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, Verdict};
 use pagetier_ssdcache::{Entry, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const SLOTS: u32 = 12;
 enum Told {
     Read(PageId),
     Considered(PageId, Cause),
-    Wrote(PageId, Home),
+    Wrote(PageId, Location),
     Inserted(PageId, SlotId),
     Removed(PageId, bool),
 }
@@ -45,7 +45,7 @@ impl Script {
 }
 
 impl SlotPolicy for Script {
-    fn read(&mut self, page: PageId, _: Option<Home>, _: Access, _: Millis) {
+    fn read(&mut self, page: PageId, _: Option<Location>, _: Access, _: Millis) {
         self.note(Told::Read(page));
     }
 
@@ -61,7 +61,7 @@ impl SlotPolicy for Script {
         self.verdict
     }
 
-    fn wrote(&mut self, page: PageId, home: Home, _: Millis) {
+    fn wrote(&mut self, page: PageId, home: Location, _: Millis) {
         self.note(Told::Wrote(page, home));
     }
 
@@ -160,7 +160,7 @@ fn a_page_written_through_that_finds_no_slot_loses_its_copy_and_the_policy_is_to
         let mut slots = slots(policy, SLOTS, 8);
         let last = page(SLOTS - 1);
         assert_eq!(slots.plan_arrived(last, may, NOW, &mut stamp), None);
-        assert_eq!(slots.home(last), Home::Hdd);
+        assert_eq!(slots.location(last), Location::Hdd);
         assert_eq!(notes.lock().unwrap().last(), Some(&Told::Removed(last, false)));
         assert_eq!(slots.counts().rejected_no_slot, u64::from(may));
     }
@@ -194,8 +194,8 @@ async fn the_policy_is_told_of_every_write_and_where_it_went() {
         let home = write(&tier, 3, 0).await.unwrap();
         sleep(Duration::from_secs(1)).await;
         let ssd = verdict == Verdict::AdmitFree;
-        assert_eq!(home, if ssd { Home::Ssd } else { Home::Hdd });
-        let wrote = if ssd && !through { Home::Ssd } else { Home::Hdd };
+        assert_eq!(home, if ssd { Location::Ssd } else { Location::Hdd });
+        let wrote = if ssd && !through { Location::Ssd } else { Location::Hdd };
         let notes = notes.lock().unwrap();
         let writes: Vec<_> = notes.iter().filter(|told| matches!(told, Told::Wrote(..))).collect();
         assert_eq!(writes, [&Told::Wrote(page(3), wrote)], "{verdict:?}, through: {through}");
@@ -206,9 +206,9 @@ async fn the_policy_is_told_of_every_write_and_where_it_went() {
 async fn a_policy_that_admits_nothing_on_reading_is_not_asked() {
     let (policy, notes) = Script::new(Verdict::Reject, false);
     let tier = tier(policy).await;
-    assert_eq!(write(&tier, 3, 0).await.unwrap(), Home::Hdd);
+    assert_eq!(write(&tier, 3, 0).await.unwrap(), Location::Hdd);
     notes.lock().unwrap().clear();
     let fetched = tier.fetch(page(3), Access::Random, IoBuf::zeroed(PAGE)).await;
-    assert_eq!(fetched.result.unwrap(), Home::Hdd);
+    assert_eq!(fetched.result.unwrap(), Location::Hdd);
     assert_eq!(*notes.lock().unwrap(), [Told::Read(page(3))]);
 }

@@ -5,7 +5,7 @@ use crate::common::{PAGE, dirty, formatted, image, page, params, read, seed, wri
 use pagetier_bufpool::{Tier, WrittenPage};
 use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SimDevice, SimPower};
 use pagetier_page::{Flags, PageId, PageSize, Stamp};
-use pagetier_policy::{Access, Home};
+use pagetier_policy::{Access, Location};
 use pagetier_ssdcache::{Layout, OpenParams, SsdTier};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,26 +33,26 @@ impl Fixture {
     }
 
     /// Returns where the page went; `None`: the write failed.
-    async fn write(&self, no: u32, version: u8) -> Option<Home> {
+    async fn write(&self, no: u32, version: u8) -> Option<Location> {
         write(&self.tier, no, version).await.ok()
     }
 
     /// Writes pages in one batch.
     async fn write_batch(&self, pages: std::ops::Range<u32>, version: u8) {
-        let done = |written: WrittenPage| assert_eq!(written.result.unwrap(), Home::Ssd);
+        let done = |written: WrittenPage| assert_eq!(written.result.unwrap(), Location::Ssd);
         let batch = pages.map(|no| dirty(no, version)).collect();
         timeout(LONG, self.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
     }
 
     /// Reads a page on demand, as the pool does.
-    async fn get(&self, no: u32) -> Home {
+    async fn get(&self, no: u32) -> Location {
         self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await.result.unwrap()
     }
 
     /// Fills the SSD with dirty pages of version 1; returns their number.
     async fn fill(&self) -> u32 {
         let mut no = 0;
-        while timeout(Duration::from_secs(1), self.write(no, 1)).await == Ok(Some(Home::Ssd)) {
+        while timeout(Duration::from_secs(1), self.write(no, 1)).await == Ok(Some(Location::Ssd)) {
             no += 1;
         }
         no
@@ -82,7 +82,8 @@ async fn a_slow_write_back_does_not_overwrite_what_came_home_after_a_discard() {
         }
         // Another page takes the slot, so that this one has to be written home.
         let _ = timeout(Duration::from_secs(1), fixture.write(500 + no, 1)).await;
-        home += u32::from(timeout(Duration::from_secs(4), fixture.write(no, 2)).await == Ok(Some(Home::Hdd)));
+        home +=
+            u32::from(timeout(Duration::from_secs(4), fixture.write(no, 2)).await == Ok(Some(Location::Hdd)));
     }
     assert!(home > 0, "nothing went home: the case was not met");
     fixture.ssd.clear_faults();
@@ -100,7 +101,7 @@ async fn a_slow_write_back_does_not_overwrite_what_came_home_after_a_failed_slot
         fixture.fill().await;
         let slots = fixture.layout.slot_at(0)..fixture.layout.end();
         fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-        assert_eq!(fixture.write(0, 2).await, Some(Home::Hdd), "{policy}");
+        assert_eq!(fixture.write(0, 2).await, Some(Location::Hdd), "{policy}");
         sleep(LONG).await;
         assert_eq!(fixture.version(0).await, 2, "{policy}");
     }
@@ -154,15 +155,17 @@ async fn a_failed_slot_write_tells_which_page_had_to_make_room_for_it() {
     sleep(LONG).await;
     let slots = fixture.layout.slot_at(0)..fixture.layout.end();
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    let homes: Vec<Home> = (0..filled).map(|no| fixture.tier.home(page(no))).collect();
+    let homes: Vec<Location> = (0..filled).map(|no| fixture.tier.location(page(no))).collect();
     let told = Mutex::new(None);
     let done = |written: WrittenPage| *told.lock().unwrap() = Some((written.result, written.displaced));
     let batch = vec![dirty(900, 1)];
     timeout(LONG, fixture.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
     let (result, displaced) = told.into_inner().unwrap().unwrap();
-    assert_eq!(result.unwrap(), Home::Hdd);
+    assert_eq!(result.unwrap(), Location::Hdd);
     let gone: Vec<PageId> = (0..filled)
-        .filter(|no| homes[*no as usize] == Home::Ssd && fixture.tier.home(page(*no)) == Home::Hdd)
+        .filter(|no| {
+            homes[*no as usize] == Location::Ssd && fixture.tier.location(page(*no)) == Location::Hdd
+        })
         .map(page)
         .collect();
     assert_eq!(displaced.0.into_iter().collect::<Vec<_>>(), gone);
@@ -205,7 +208,7 @@ async fn the_doublewrite_buffer_writes_each_page_once_and_the_ring_not_at_all() 
     assert_eq!((home.bytes / PAGE as u64, home.ops), (24 * 16, 24));
     assert_eq!(
         (fixture.get(3).await, fixture.version(3).await, fixture.version(103).await),
-        (Home::Ssd, 12, 12)
+        (Location::Ssd, 12, 12)
     );
     sleep(LONG).await;
     // Except for those that await the next flush of the HDD, all copies are clean.
@@ -224,13 +227,13 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
         fixture.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     }
     for no in 0..20 {
-        assert_eq!(fixture.get(no).await, Home::Ssd, "admitted as it is read");
+        assert_eq!(fixture.get(no).await, Location::Ssd, "admitted as it is read");
         sleep(Duration::from_millis(10)).await;
     }
     assert!(!fixture.tier.dirtied(page(3), 1), "its copy is what the HDD has");
-    assert_eq!(fixture.write(3, 2).await, Some(Home::Ssd));
+    assert_eq!(fixture.write(3, 2).await, Some(Location::Ssd));
     assert_eq!(fixture.version(3).await, 2);
-    assert_eq!(fixture.write(50, 2).await, Some(Home::Hdd), "only what was read is admitted");
+    assert_eq!(fixture.write(50, 2).await, Some(Location::Hdd), "only what was read is admitted");
     let stats = fixture.tier.stats();
     assert_eq!((stats.dirty_pages, stats.counts.admitted_on_read, stats.counts.renewed), (0, 20, 1));
     // More at once than may be in flight: the others are not admitted, and no read waits.
@@ -257,7 +260,7 @@ async fn write_backs_that_somebody_waits_for_do_not_yield() {
         // With time between writes, victims are clean when needed, so only a circle waits for write-backs.
         let mut went_home = 0;
         for no in 0..2 * fixture.layout.slots {
-            went_home += u32::from(fixture.write(no, 1).await == Some(Home::Hdd));
+            went_home += u32::from(fixture.write(no, 1).await == Some(Location::Hdd));
             sleep(Duration::from_secs(1)).await;
         }
         let [urgent, patient] = write_backs(&fixture);
@@ -282,19 +285,19 @@ async fn write_backs_hurry_once_a_dirty_page_had_to_go_home_for_want_of_a_clean_
     // More at once than there are clean victims: LRU2 would have admitted them all.
     let mut went_home = 0;
     for no in 500..500 + 2 * fixture.layout.slots {
-        went_home += u32::from(fixture.write(no, 1).await == Some(Home::Hdd));
+        went_home += u32::from(fixture.write(no, 1).await == Some(Location::Hdd));
     }
     assert!(went_home > 0, "there was always a clean victim");
     sleep(LONG).await;
     assert!(write_backs(&fixture)[0] > urgent, "{went_home} went home, {urgent} + {patient} before");
     // Once these and the next write-back have ended, nothing is urgent.
     for no in 800..810 {
-        assert_eq!(fixture.write(no, 1).await, Some(Home::Ssd));
+        assert_eq!(fixture.write(no, 1).await, Some(Location::Ssd));
         sleep(Duration::from_secs(1)).await;
     }
     let [more_urgent, patient] = write_backs(&fixture);
     for no in 0..fixture.layout.slots {
-        assert_eq!(fixture.write(900 + no, 1).await, Some(Home::Ssd));
+        assert_eq!(fixture.write(900 + no, 1).await, Some(Location::Ssd));
         sleep(Duration::from_secs(1)).await;
     }
     let [at_last, then_patient] = write_backs(&fixture);

@@ -2,7 +2,7 @@
 
 use crate::args::Place;
 use crate::{FOUND, Failure, show};
-use pagetier::{Causes, Home, PageId, PageStore, RecoveryReport, Scrub, ScrubOptions, ScrubReport};
+use pagetier::{Causes, Location, PageId, PageStore, RecoveryReport, Scrub, ScrubOptions, ScrubReport};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -121,7 +121,7 @@ pub(crate) async fn why(place: &Place, space: &str, no: u32, json: bool) -> Resu
 fn on_ssd(store: &PageStore) -> Vec<PageId> {
     let spaces = store.spaces().list();
     let all = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
-    all.filter(|page| store.home(*page) == Home::Ssd).collect()
+    all.filter(|page| store.location(*page) == Location::Ssd).collect()
 }
 
 pub(crate) async fn export_hot(place: &Place, to: &Path, json: bool) -> Result<ExitCode, Failure> {

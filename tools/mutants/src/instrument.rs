@@ -23,10 +23,9 @@ const TARGETS: [&str; 9] = [
 
 /// Files and folders among them without protocol: test-only code, statistics, samples and traces of requests,
 /// read-ahead, hints to the policy, advice, handles for threads without a runtime.
-const LEFT_OUT: [&str; 23] = [
+const LEFT_OUT: [&str; 22] = [
     "tests.rs",
     "mutation.rs",
-    "rules.rs",
     "seam.rs",
     "tampering.rs",
     "moment.rs",

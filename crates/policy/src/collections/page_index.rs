@@ -59,8 +59,12 @@ impl PageIndex {
                 break;
             }
             // A record may move into the hole unless that would put it before its home cell.
-            let home = self.home(mixed(page_of(self.record(self.cells[at]))));
-            let moves = if hole <= at { home <= hole || home > at } else { home <= hole && home > at };
+            let location = self.location(mixed(page_of(self.record(self.cells[at]))));
+            let moves = if hole <= at {
+                location <= hole || location > at
+            } else {
+                location <= hole && location > at
+            };
             if moves {
                 self.cells[hole] = self.cells[at];
                 hole = at;
@@ -71,7 +75,7 @@ impl PageIndex {
 
     fn cell_of(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<usize> {
         let hash = mixed(page);
-        let mut cell = self.home(hash);
+        let mut cell = self.location(hash);
         while self.cells[cell] != 0 {
             let held = self.cells[cell];
             if held & !self.number == self.tag(hash) && page_of(self.record(held)) == page {
@@ -84,7 +88,7 @@ impl PageIndex {
 
     fn put(&mut self, page: PageId, record: u32) {
         let hash = mixed(page);
-        let mut cell = self.home(hash);
+        let mut cell = self.location(hash);
         while self.cells[cell] != 0 {
             cell = self.after(cell);
         }
@@ -118,7 +122,7 @@ impl PageIndex {
     }
 
     /// The page's home cell: its hash scaled to the array's length.
-    fn home(&self, hash: u64) -> usize {
+    fn location(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.cells.len() as u128) >> 64) as usize
     }
 }

@@ -9,7 +9,7 @@
 //! again, so it settles where the pool takes time from the busier device.
 
 use super::{FramePolicy, Gd2lOptions, Gd2lWeighted};
-use crate::{Access, CleanReason, Costs, FrameId, Home, PageId};
+use crate::{Access, CleanReason, Costs, FrameId, Location, PageId};
 
 /// The share is computed anew after this many reads and writes per frame; older ones then count half. Fewer,
 /// and it follows the SSD's own bursts of writes; more, and a change of workload is followed late.
@@ -43,9 +43,9 @@ impl AdaptivePool {
         self.share
     }
 
-    /// Records a read or write that took `ms` on the device of `home`.
-    fn spend(&mut self, home: Home, ms: f64) {
-        self.spent_ms[usize::from(home == Home::Hdd)] += ms;
+    /// Records a read or write that took `ms` on the device of `location`.
+    fn spend(&mut self, location: Location, ms: f64) {
+        self.spent_ms[usize::from(location == Location::Hdd)] += ms;
         self.since += 1;
         if self.since >= ROUND * self.frames {
             self.since = 0;
@@ -69,9 +69,9 @@ impl AdaptivePool {
 }
 
 impl FramePolicy for AdaptivePool {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
-        self.spend(home, self.costs.of(home).0);
-        self.ranked.insert(frame, page, home, access);
+    fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access) {
+        self.spend(location, self.costs.of(location).0);
+        self.ranked.insert(frame, page, location, access);
     }
 
     fn hit(&mut self, frame: FrameId, write: bool) {
@@ -94,9 +94,9 @@ impl FramePolicy for AdaptivePool {
         self.ranked.dirtied(frame);
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
-        self.spend(home, self.costs.of(home).1);
-        self.ranked.cleaned(frame, home, reason);
+    fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason) {
+        self.spend(location, self.costs.of(location).1);
+        self.ranked.cleaned(frame, location, reason);
     }
 
     fn ssd_evicted(&mut self, frame: FrameId) {
@@ -138,13 +138,13 @@ mod tests {
     fn after(ssd_reads: u32, hdd_reads: u32) -> AdaptivePool {
         let mut pool = AdaptivePool::new(4, Costs::PAPER);
         for no in 0..ssd_reads + hdd_reads {
-            let home = if no < ssd_reads { Home::Ssd } else { Home::Hdd };
+            let location = if no < ssd_reads { Location::Ssd } else { Location::Hdd };
             if pool.len() == 4 {
                 let victim = pool.victim(&mut |_| true).unwrap();
                 pool.remove(victim, true);
-                pool.insert(victim, PageId::new(SpaceId(1), no), home, Access::Random);
+                pool.insert(victim, PageId::new(SpaceId(1), no), location, Access::Random);
             } else {
-                pool.insert(FrameId(no), PageId::new(SpaceId(1), no), home, Access::Random);
+                pool.insert(FrameId(no), PageId::new(SpaceId(1), no), location, Access::Random);
             }
         }
         pool.validate().unwrap();
@@ -169,8 +169,8 @@ mod tests {
             let mut pool = AdaptivePool::new(2, Costs::PAPER);
             pool.share = share;
             pool.reprice();
-            pool.insert(FrameId(0), PageId::new(SpaceId(1), 0), Home::Hdd, Access::Random);
-            pool.insert(FrameId(1), PageId::new(SpaceId(1), 1), Home::Ssd, Access::Random);
+            pool.insert(FrameId(0), PageId::new(SpaceId(1), 0), Location::Hdd, Access::Random);
+            pool.insert(FrameId(1), PageId::new(SpaceId(1), 1), Location::Ssd, Access::Random);
             pool.dirtied(FrameId(1));
             (0..9).for_each(|_| pool.hit(FrameId(1), true));
             // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times (0.11 + 0.27) ms.
@@ -183,7 +183,7 @@ mod tests {
         let mut pool = AdaptivePool::new(1, Costs::PAPER);
         pool.share = 0.5;
         pool.set_costs(Costs { hdd_read_ms: 9.0, ssd_read_ms: 1.0, ..Costs::PAPER });
-        pool.insert(FrameId(0), PageId::new(SpaceId(1), 0), Home::Hdd, Access::Random);
+        pool.insert(FrameId(0), PageId::new(SpaceId(1), 0), Location::Hdd, Access::Random);
         assert_eq!(pool.worth_ms(FrameId(0)), Some(5.0));
     }
 }

@@ -26,7 +26,7 @@
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Location, PageId};
 
 /// C of the paper.
 const CLEAN: QueueNo = QueueNo(0);
@@ -89,7 +89,7 @@ impl Casa {
 }
 
 impl FramePolicy for Casa {
-    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
         self.queues.put_mru(CLEAN, frame.0);
     }
@@ -119,7 +119,7 @@ impl FramePolicy for Casa {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if self.is_dirty(frame) {
             self.move_to_clean(frame, reason);
         }

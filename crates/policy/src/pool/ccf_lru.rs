@@ -24,7 +24,7 @@
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 /// A page's class, and the number of its queue; the queues are searched in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
@@ -120,7 +120,7 @@ impl CcfLru {
 }
 
 impl FramePolicy for CcfLru {
-    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
         self.put_mru(frame.0, ColdClean);
     }
@@ -148,7 +148,7 @@ impl FramePolicy for CcfLru {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         let Some(class) = self.class(frame.0).filter(|class| class.is_dirty()) else { return };
         if reason == CleanReason::Replacement {
             self.searched(frame.0, class);

@@ -38,7 +38,7 @@ use super::window::{WindowPercent, WorkingRegion};
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::collections::tournament::{Entry, Tournament};
-use crate::{Access, CleanReason, FrameId, FramePolicy, FrameState, Home, PageId};
+use crate::{Access, CleanReason, FrameId, FramePolicy, FrameState, Location, PageId};
 
 /// W of the paper.
 const WORKING: QueueNo = QueueNo(0);
@@ -175,7 +175,7 @@ impl Cfdc {
 }
 
 impl FramePolicy for Cfdc {
-    fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
         self.take_out(frame);
         self.dirty.holds(frame, page);
@@ -207,7 +207,7 @@ impl FramePolicy for Cfdc {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if !self.tracked(frame) {
             return;
         }

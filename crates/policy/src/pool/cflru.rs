@@ -22,7 +22,7 @@
 use super::window::{WindowPercent, WorkingRegion};
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 /// The window's clean pages; the queues are searched in the order of their numbers.
 const CLEAN: QueueNo = QueueNo(0);
@@ -62,7 +62,7 @@ impl Cflru {
 }
 
 impl FramePolicy for Cflru {
-    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
         self.queues.take_out(frame.0);
         self.queues.set_value(frame.0, false);
@@ -90,7 +90,7 @@ impl FramePolicy for Cflru {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         let Some(queue) = self.queues.queue_of(frame.0) else { return };
         self.queues.set_value(frame.0, false);
         if queue == DIRTY {

@@ -28,7 +28,7 @@
 
 use super::Gd2lOptions;
 use super::greedy_dual::{Class, GreedyDual};
-use crate::{Costs, Home};
+use crate::{Costs, Location};
 
 /// The two-level GreedyDual policy of the 2013 paper; the module's text lists what the paper leaves open.
 pub type Gd2l = GreedyDual<2>;
@@ -43,7 +43,7 @@ impl Gd2l {
     /// Returns the number of frames in Q_S and in Q_D.
     #[must_use]
     pub fn queue_lens(&self) -> (usize, usize) {
-        let len = |home| self.len_of(Class { home, dirty: false, more_uses: 0 });
-        (len(Home::Ssd), len(Home::Hdd))
+        let len = |location| self.len_of(Class { location, dirty: false, more_uses: 0 });
+        (len(Location::Ssd), len(Location::Hdd))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::h_queues::HQueues;
 use crate::collections::links::QueueNo;
-use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Location, PageId};
 
 /// The maximum number of uses counted. Higher counts indicate one transaction that uses a page many times
 /// rather than many transactions.
@@ -30,7 +30,7 @@ impl Gd2lOptions {
 /// The state of a page that determines the value of a use, and its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Class {
-    pub(crate) home: Home,
+    pub(crate) location: Location,
     /// Whether the page is dirty; false without the write-back option.
     pub(crate) dirty: bool,
     /// f - 1.
@@ -39,13 +39,13 @@ pub(crate) struct Class {
 
 impl Class {
     const fn queue(self) -> QueueNo {
-        let home = matches!(self.home, Home::Hdd) as u8;
-        QueueNo(home | (self.dirty as u8) << 1 | self.more_uses << 2)
+        let location = matches!(self.location, Location::Hdd) as u8;
+        QueueNo(location | (self.dirty as u8) << 1 | self.more_uses << 2)
     }
 
     const fn of(queue: QueueNo) -> Self {
-        let home = if queue.0 & 1 == 0 { Home::Ssd } else { Home::Hdd };
-        Self { home, dirty: queue.0 & 2 != 0, more_uses: queue.0 >> 2 }
+        let location = if queue.0 & 1 == 0 { Location::Ssd } else { Location::Hdd };
+        Self { location, dirty: queue.0 & 2 != 0, more_uses: queue.0 >> 2 }
     }
 }
 
@@ -86,7 +86,7 @@ impl<const N: usize> GreedyDual<N> {
 
     /// The H of a page of this class upon a use.
     fn fresh(&self, class: Class) -> f64 {
-        let (read, write) = self.costs.of(class.home);
+        let (read, write) = self.costs.of(class.location);
         let once = if class.dirty { read + write } else { read };
         self.queues.inflation() + once * f64::from(class.more_uses + 1)
     }
@@ -101,9 +101,9 @@ impl<const N: usize> GreedyDual<N> {
 }
 
 impl<const N: usize> FramePolicy for GreedyDual<N> {
-    fn insert(&mut self, frame: FrameId, _page: PageId, home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, location: Location, access: Access) {
         self.queues.admit(frame);
-        let class = Class { home, dirty: false, more_uses: 0 };
+        let class = Class { location, dirty: false, more_uses: 0 };
         match access {
             Access::Random => self.put_mru(frame, class),
             Access::Sequential => self.put_midpoint(frame, class),
@@ -134,15 +134,15 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason) {
         let Some(before) = self.class(frame) else { return };
-        let class = Class { home, dirty: false, ..before };
+        let class = Class { location, dirty: false, ..before };
         if class == before {
             return;
         }
         // Only where the SSD is not written back does a write move a page's home from the SSD to the HDD.
         // Such a page is not the next victim.
-        let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
+        let back_home = (before.location, location) == (Location::Ssd, Location::Hdd);
         match reason {
             CleanReason::Replacement if !back_home => {
                 self.queues.put_lru(frame, class.queue(), self.fresh(class));
@@ -152,14 +152,14 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
     }
 
     fn ssd_evicted(&mut self, frame: FrameId) {
-        if let Some(class) = self.class(frame).filter(|class| class.home == Home::Ssd) {
-            self.put_midpoint(frame, Class { home: Home::Hdd, ..class });
+        if let Some(class) = self.class(frame).filter(|class| class.location == Location::Ssd) {
+            self.put_midpoint(frame, Class { location: Location::Hdd, ..class });
         }
     }
 
     fn ssd_invalidated(&mut self, frame: FrameId) {
-        if let Some(class) = self.class(frame).filter(|class| class.home == Home::Ssd) {
-            self.put_mru(frame, Class { home: Home::Hdd, ..class });
+        if let Some(class) = self.class(frame).filter(|class| class.location == Location::Ssd) {
+            self.put_mru(frame, Class { location: Location::Hdd, ..class });
         }
     }
 

@@ -16,7 +16,7 @@
 
 use super::{FramePolicy, FrameState, LookAhead};
 use crate::collections::chains::{Chain, ChainLinks};
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId, SpaceId};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId, SpaceId};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ pub struct Resident {
     /// Its page.
     pub page: PageId,
     /// Whether the page has an SSD copy.
-    pub home: Home,
+    pub location: Location,
     /// Whether the page is dirty.
     pub dirty: bool,
 }
@@ -175,7 +175,7 @@ impl HintedPool {
             match (was_inside, hints.retention == Retention::Usual) {
                 (true, false) => self.inner.remove(one.frame, false),
                 (false, true) => {
-                    self.inner.insert(one.frame, one.page, one.home, Access::Random);
+                    self.inner.insert(one.frame, one.page, one.location, Access::Random);
                     if one.dirty {
                         self.inner.dirtied(one.frame);
                     }
@@ -309,7 +309,7 @@ fn append_dirty(
 }
 
 impl FramePolicy for HintedPool {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access) {
         if self.has_hints() {
             self.take_in(frame, page);
             if !self.is_inside(frame) {
@@ -317,7 +317,7 @@ impl FramePolicy for HintedPool {
                 return self.inner.remove(frame, false);
             }
         }
-        self.inner.insert(frame, page, home, access);
+        self.inner.insert(frame, page, location, access);
     }
 
     #[inline]
@@ -370,9 +370,9 @@ impl FramePolicy for HintedPool {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason) {
         if self.is_inside(frame) {
-            self.inner.cleaned(frame, home, reason);
+            self.inner.cleaned(frame, location, reason);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 const QUEUE: QueueNo = QueueNo(0);
 
@@ -31,7 +31,7 @@ impl<const MIDPOINT: bool> OneQueue<MIDPOINT> {
 }
 
 impl<const MIDPOINT: bool> FramePolicy for OneQueue<MIDPOINT> {
-    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, access: Access) {
         self.queues.cover(frame.0);
         if MIDPOINT && access == Access::Sequential {
             self.queues.put_midpoint(QUEUE, frame.0);
@@ -56,7 +56,7 @@ impl<const MIDPOINT: bool> FramePolicy for OneQueue<MIDPOINT> {
 
     fn dirtied(&mut self, _frame: FrameId) {}
 
-    fn cleaned(&mut self, _frame: FrameId, _home: Home, _reason: CleanReason) {}
+    fn cleaned(&mut self, _frame: FrameId, _location: Location, _reason: CleanReason) {}
 
     fn len(&self) -> usize {
         self.queues.len()

@@ -24,7 +24,7 @@
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 /// Clean pages, and dirty pages marked cold.
 const AT_ONCE: QueueNo = QueueNo(0);
@@ -74,7 +74,7 @@ impl LruWsr {
 }
 
 impl FramePolicy for LruWsr {
-    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
         self.put_mru(frame.0, false, true);
     }
@@ -102,7 +102,7 @@ impl FramePolicy for LruWsr {
         }
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if !self.queues.tracks(frame.0) || !self.queues.value(frame.0).dirty {
             return;
         }

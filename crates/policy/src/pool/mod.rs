@@ -36,7 +36,7 @@ pub use ref_window::Ref;
 pub use sawc::Sawc;
 pub use window::WindowPercent;
 
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId};
 
 /// The state of a frame, as the pool reports it to a policy that looks for pages to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,9 +82,9 @@ impl LookAhead {
 /// A frame is *tracked* between [`FramePolicy::insert`] and [`FramePolicy::remove`]. Events for untracked
 /// frames are ignored, because hits reach the policy late, in batches.
 pub trait FramePolicy: Send + std::fmt::Debug {
-    /// Reports that `page` was loaded into `frame`, or newly allocated there. `home` says whether it has an
-    /// SSD copy.
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access);
+    /// Reports that `page` was loaded into `frame`, or newly allocated there. `location` says whether it has
+    /// an SSD copy.
+    fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access);
 
     /// Reports a use of the page in `frame`: a write if `write`, otherwise a read.
     fn hit(&mut self, frame: FrameId, write: bool);
@@ -107,9 +107,9 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// Reports that the page in `frame` became dirty (the first change since it was loaded or cleaned).
     fn dirtied(&mut self, frame: FrameId);
 
-    /// Reports that the page in `frame` was written to `home` for `reason`, and is clean. A move from
-    /// `Home::Hdd` to `Home::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
-    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason);
+    /// Reports that the page in `frame` was written to `location` for `reason`, and is clean. A move from
+    /// `Location::Hdd` to `Location::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
+    fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason);
 
     /// Reports that the SSD copy of the page in `frame` was evicted while the page was buffered. Policies
     /// that do not distinguish homes ignore it.

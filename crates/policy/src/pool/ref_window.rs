@@ -28,7 +28,7 @@ use super::clusters::{ClusterId, Clusters};
 use super::window::{WindowPercent, WorkingRegion};
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -151,7 +151,7 @@ impl Ref {
 }
 
 impl FramePolicy for Ref {
-    fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
         self.take_out(frame);
         self.window.holds(frame, page);
@@ -179,7 +179,7 @@ impl FramePolicy for Ref {
         self.hit(frame, true);
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if reason == CleanReason::Replacement {
             self.searched(frame);
         }

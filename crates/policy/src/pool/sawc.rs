@@ -17,7 +17,7 @@
 use super::Casa;
 use super::LookAhead;
 use super::clusters::Clusters;
-use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId};
+use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId};
 
 /// The state that ClusteredWrite keeps per frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,14 +61,14 @@ impl Sawc {
 }
 
 impl FramePolicy for Sawc {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access) {
         if frame.at() >= self.marks.len() {
             self.marks.resize(frame.at() + 1, Marks::default());
         }
         self.remove(frame, false);
         self.marks[frame.at()] = Marks::default();
         self.table.holds(frame, page);
-        self.casa.insert(frame, page, home, access);
+        self.casa.insert(frame, page, location, access);
     }
 
     fn hit(&mut self, frame: FrameId, write: bool) {
@@ -102,7 +102,7 @@ impl FramePolicy for Sawc {
         self.casa.dirtied(frame);
     }
 
-    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+    fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if self.casa.is_dirty(frame) {
             let along = std::mem::take(&mut self.marks[frame.at()].along);
             self.table.leave(frame);

@@ -13,7 +13,7 @@ use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::dirty_slots::DirtySlots;
 use crate::collections::sketch::Sketch;
-use crate::{Access, Costs, Home, Millis, PageId, SlotId};
+use crate::{Access, Costs, Location, Millis, PageId, SlotId};
 
 /// Whether CAC anticipates a page's reads and writes after a move.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -265,23 +265,23 @@ impl Estimate {
         }
     }
 
-    /// Counts a random physical read from `home`, which is also a logical read.
-    fn read(&mut self, record: &mut PageRecord, home: Home, now: Millis) {
+    /// Counts a random physical read from `location`, which is also a logical read.
+    fn read(&mut self, record: &mut PageRecord, location: Location, now: Millis) {
         if self.groups.is_none() {
             record.kept.settle(self.step);
         } else if record.kept.read_waits() {
             self.settle(record, now);
         }
-        record.kept.count_read(home, self.step);
-        self.logical(record, 1, home, now);
+        record.kept.count_read(location, self.step);
+        self.logical(record, 1, location, now);
     }
 
-    fn logical(&mut self, record: &mut PageRecord, n: u32, home: Home, now: Millis) {
+    fn logical(&mut self, record: &mut PageRecord, n: u32, location: Location, now: Millis) {
         let Some(groups) = &mut self.groups else { return };
-        let mut left = record.kept.count_logical(n, home);
+        let mut left = record.kept.count_logical(n, location);
         while left > 0 {
             groups.settle(record, now);
-            left = record.kept.count_logical(left, home);
+            left = record.kept.count_logical(left, location);
         }
     }
 
@@ -367,7 +367,7 @@ impl Cac {
     }
 
     /// Finds the record of a page that was read, or creates it.
-    fn find_or_track(&mut self, page: PageId, from: Option<Home>, now: Millis) -> RecordId {
+    fn find_or_track(&mut self, page: PageId, from: Option<Location>, now: Millis) -> RecordId {
         self.stats.find(page).unwrap_or_else(|| {
             let id = self.stats.track(page, PageStats::new(now));
             if from.is_some() {
@@ -398,10 +398,10 @@ impl Cac {
 }
 
 impl SlotPolicy for Cac {
-    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+    fn read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis) {
         let id = self.find_or_track(page, from, now);
-        if let (Some(home), Access::Random) = (from, access) {
-            self.estimate.read(self.stats.get_mut(id), home, now);
+        if let (Some(location), Access::Random) = (from, access) {
+            self.estimate.read(self.stats.get_mut(id), location, now);
             self.reposition(id);
         }
         self.stats.set_buffered(id, true);
@@ -410,9 +410,9 @@ impl SlotPolicy for Cac {
         }
     }
 
-    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis) {
+    fn logical(&mut self, page: PageId, n: u32, location: Location, now: Millis) {
         if let Some(id) = self.stats.find(page) {
-            self.estimate.logical(self.stats.get_mut(id), n, home, now);
+            self.estimate.logical(self.stats.get_mut(id), n, location, now);
         }
     }
 
@@ -437,16 +437,16 @@ impl SlotPolicy for Cac {
         zone.decide(benefit, now, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
-    fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
+    fn wrote(&mut self, page: PageId, location: Location, now: Millis) {
         if let Some(id) = self.stats.find(page) {
             let record = self.stats.get_mut(id);
-            record.kept.count_write(home, self.estimate.step);
-            if let (Home::Ssd, Some(slot)) = (home, record.slot()) {
+            record.kept.count_write(location, self.estimate.step);
+            if let (Location::Ssd, Some(slot)) = (location, record.slot()) {
                 self.estimate.set_dirty(slot, true);
             }
-            match home {
-                Home::Ssd => self.settle(id, now),
-                Home::Hdd => self.reposition(id),
+            match location {
+                Location::Ssd => self.settle(id, now),
+                Location::Hdd => self.reposition(id),
             }
             self.age(page, now);
         }

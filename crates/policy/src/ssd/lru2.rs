@@ -18,7 +18,7 @@
 //!   that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
+use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 use std::num::NonZeroU64;
 
 /// Exceeds every number of a reference, so that pages referenced once rank below those referenced twice.
@@ -75,8 +75,8 @@ fn rank(_page: PageId, history: &History) -> f64 {
 }
 
 impl SlotPolicy for Lru2 {
-    fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
-        if let Some(slot) = self.slots.find(page).filter(|_| from == Some(Home::Ssd)) {
+    fn read(&mut self, page: PageId, from: Option<Location>, _access: Access, _now: Millis) {
+        if let Some(slot) = self.slots.find(page).filter(|_| from == Some(Location::Ssd)) {
             self.admitted = None;
             self.reference(slot);
         }
@@ -97,8 +97,8 @@ impl SlotPolicy for Lru2 {
         self.slots.decide(f64::INFINITY, rank, usable)
     }
 
-    fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
-        if home == Home::Ssd
+    fn wrote(&mut self, page: PageId, location: Location, _now: Millis) {
+        if location == Location::Ssd
             && self.admitted.take() != Some(page)
             && let Some(slot) = self.slots.find(page)
         {

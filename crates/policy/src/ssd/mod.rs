@@ -30,7 +30,7 @@ pub use mv_fifo::{MvFifo, VersionQueue};
 pub use no_ssd::NoSsd;
 pub use tac::Tac;
 
-use crate::{Access, Choice, Costs, Home, Millis, PageId, SlotId};
+use crate::{Access, Choice, Costs, Location, Millis, PageId, SlotId};
 
 /// The maximum number of candidates that one decision examines to find a usable one. The store cleans the
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
@@ -105,12 +105,12 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
     /// Reports a physical read of `page` from `from`, or its allocation in memory (`None`). The page is
     /// buffered from then on. If `access` is [`Access::Random`], the request that missed also counts as one
     /// logical read: a later [`SlotPolicy::logical`] must not include it.
-    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis);
+    fn read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis);
 
-    /// Reports `n` more logical reads (hits) of the buffered `page`, which lay on `home` since the last
+    /// Reports `n` more logical reads (hits) of the buffered `page`, which lay on `location` since the last
     /// report. Must be called before the page changes its home, is cleaned, or leaves the pool, because those
     /// events update the group statistics. Policies that count only physical accesses ignore it.
-    fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
+    fn logical(&mut self, _page: PageId, _n: u32, _location: Location, _now: Millis) {}
 
     /// Decides whether the buffered `page`, which has no SSD copy and is being cleaned or leaves the pool
     /// clean, gets one. `free_slots` is the number of slots writable now beyond the store's reserve: if any,
@@ -126,9 +126,9 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         now: Millis,
     ) -> Verdict;
 
-    /// Reports a physical write of `page` to `home` by the cleaner; the SSD's own write-back is not reported.
-    /// Policies that do not count writes ignore it.
-    fn wrote(&mut self, _page: PageId, _home: Home, _now: Millis) {}
+    /// Reports a physical write of `page` to `location` by the cleaner; the SSD's own write-back is not
+    /// reported. Policies that do not count writes ignore it.
+    fn wrote(&mut self, _page: PageId, _location: Location, _now: Millis) {}
 
     /// Reports that the SSD copy of `page` is in `slot`, instead of any earlier slot of the same page.
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis);

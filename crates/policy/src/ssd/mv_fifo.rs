@@ -22,7 +22,7 @@ use super::LOOK_MAX;
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::collections::slot_table::SlotTable;
-use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
+use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 
 const QUEUE: QueueNo = QueueNo(0);
 
@@ -93,8 +93,8 @@ impl<const DOUBLEWRITE: bool> VersionQueue<DOUBLEWRITE> {
 }
 
 impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
-    fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
-        if from == Some(Home::Ssd)
+    fn read(&mut self, page: PageId, from: Option<Location>, _access: Access, _now: Millis) {
+        if from == Some(Location::Ssd)
             && let Some(slot) = self.versions.find(page)
             && let Some(version) = self.versions.get_mut(slot)
         {

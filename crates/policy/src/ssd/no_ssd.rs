@@ -1,13 +1,13 @@
 //! No SSD cache: every page goes to the HDD.
 
-use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, Verdict};
+use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, Verdict};
 
 /// Rejects every page, even if slots are free.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSsd;
 
 impl SlotPolicy for NoSsd {
-    fn read(&mut self, _page: PageId, _from: Option<Home>, _access: Access, _now: Millis) {}
+    fn read(&mut self, _page: PageId, _from: Option<Location>, _access: Access, _now: Millis) {}
 
     fn consider(
         &mut self,

@@ -1,7 +1,7 @@
 //! CAC's and CC's statistics of a page (2013 paper, section 5.1): with its place, 48 bytes.
 
 use super::tracked::{Kept, PLACE_BITS, Record};
-use crate::{Home, Millis, PageCounts};
+use crate::{Location, Millis, PageCounts};
 
 /// The bits of the page's place.
 const PLACE: u16 = ((1 << PLACE_BITS) - 1) << PLACE_SHIFT;
@@ -116,13 +116,13 @@ impl PageStats {
         self.logical_hdd = reads_hdd;
     }
 
-    /// Counts a random physical read from `home` as `step`. Only one read can wait: the caller settles the
-    /// record first if one does.
-    pub(crate) fn count_read(&mut self, home: Home, step: u32) {
+    /// Counts a random physical read from `location` as `step`. Only one read can wait: the caller settles
+    /// the record first if one does.
+    pub(crate) fn count_read(&mut self, location: Location, step: u32) {
         debug_assert!(!self.read_waits());
-        let (count, waits) = match home {
-            Home::Ssd => (&mut self.reads_ssd, READ_WAITS_SSD),
-            Home::Hdd => (&mut self.reads_hdd, READ_WAITS_HDD),
+        let (count, waits) = match location {
+            Location::Ssd => (&mut self.reads_ssd, READ_WAITS_SSD),
+            Location::Hdd => (&mut self.reads_hdd, READ_WAITS_HDD),
         };
         if let Some(more) = count.checked_add(step) {
             *count = more;
@@ -134,19 +134,19 @@ impl PageStats {
         self.tag & (READ_WAITS_SSD | READ_WAITS_HDD) != 0
     }
 
-    pub(crate) fn count_write(&mut self, home: Home, step: u32) {
-        let count = match home {
-            Home::Ssd => &mut self.writes_ssd,
-            Home::Hdd => &mut self.writes_hdd,
+    pub(crate) fn count_write(&mut self, location: Location, step: u32) {
+        let count = match location {
+            Location::Ssd => &mut self.writes_ssd,
+            Location::Hdd => &mut self.writes_hdd,
         };
         *count = count.saturating_add(step);
     }
 
-    /// Counts up to `n` logical reads at `home`, and returns the number not counted: they require that the
-    /// record is settled first.
+    /// Counts up to `n` logical reads at `location`, and returns the number not counted: they require that
+    /// the record is settled first.
     #[must_use]
-    pub(crate) fn count_logical(&mut self, n: u32, home: Home) -> u32 {
-        let at = if home == Home::Ssd { LOGICAL_WAITS_SSD } else { 0 };
+    pub(crate) fn count_logical(&mut self, n: u32, location: Location) -> u32 {
+        let at = if location == Location::Ssd { LOGICAL_WAITS_SSD } else { 0 };
         if self.waiting == 0 {
             self.tag = self.tag & !LOGICAL_WAITS_SSD | at;
         } else if self.tag & LOGICAL_WAITS_SSD != at {

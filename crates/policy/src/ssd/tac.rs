@@ -22,7 +22,7 @@
 //!   hotter.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
+use crate::{Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 use rustc_hash::FxHashMap;
 
 /// Pages per region.
@@ -67,7 +67,7 @@ fn region(page: PageId) -> PageId {
 }
 
 impl SlotPolicy for Tac {
-    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
+    fn read(&mut self, page: PageId, from: Option<Location>, access: Access, _now: Millis) {
         if from.is_some() && access == Access::Random {
             *self.reads.entry(region(page)).or_default() += 1;
         }

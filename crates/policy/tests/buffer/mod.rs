@@ -2,7 +2,7 @@
 //! come one by one, and a dirty victim is written when it is evicted.
 
 use pagetier_policy::{
-    Access, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId, PoolPolicy,
+    Access, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId, PoolPolicy,
     SpaceId,
 };
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Buffer {
                 let frame = self.free_frame(&mut done);
                 self.frames[frame.at()] = Some((no, false));
                 self.by_page.insert(no, frame);
-                self.policy.insert(frame, page(no), Home::Hdd, Access::Random);
+                self.policy.insert(frame, page(no), Location::Hdd, Access::Random);
                 frame
             }
         };
@@ -95,7 +95,7 @@ impl Buffer {
         let (no, dirty) = self.frames[frame.at()].expect("tracked");
         assert!(dirty, "page {no} is clean");
         self.frames[frame.at()] = Some((no, false));
-        self.policy.cleaned(frame, Home::Hdd, reason);
+        self.policy.cleaned(frame, Location::Hdd, reason);
         no
     }
 

@@ -2,7 +2,7 @@
 
 use pagetier_policy::ssd::Dropped;
 use pagetier_policy::{
-    Access, Cause, Home, Millis, PageCounts, PageId, SlotId, SlotPolicyParams, SpaceId, Verdict,
+    Access, Cause, Location, Millis, PageCounts, PageId, SlotId, SlotPolicyParams, SpaceId, Verdict,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,26 +20,26 @@ pub(super) enum What {
 
 /// A kind of access, its home, and a number of its parts.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Entry(What, Home, u64);
+pub(super) struct Entry(What, Location, u64);
 
 /// Every kind of access at every home.
-const KINDS: [(What, Home); 6] = [
-    (What::Read, Home::Ssd),
-    (What::Read, Home::Hdd),
-    (What::Logical, Home::Ssd),
-    (What::Logical, Home::Hdd),
-    (What::Write, Home::Ssd),
-    (What::Write, Home::Hdd),
+const KINDS: [(What, Location); 6] = [
+    (What::Read, Location::Ssd),
+    (What::Read, Location::Hdd),
+    (What::Logical, Location::Ssd),
+    (What::Logical, Location::Hdd),
+    (What::Write, Location::Ssd),
+    (What::Write, Location::Hdd),
 ];
 
-/// Returns the total parts of this kind of access at `home` in `log`.
-fn parts(log: &[Entry], what: What, home: Home) -> u64 {
-    log.iter().filter(|entry| (entry.0, entry.1) == (what, home)).map(|entry| entry.2).sum()
+/// Returns the total parts of this kind of access at `location` in `log`.
+fn parts(log: &[Entry], what: What, location: Location) -> u64 {
+    log.iter().filter(|entry| (entry.0, entry.1) == (what, location)).map(|entry| entry.2).sum()
 }
 
 /// Returns a log with half of each total, rounded down.
 fn half(log: &[Entry]) -> Vec<Entry> {
-    KINDS.iter().map(|&(what, home)| Entry(what, home, parts(log, what, home) / 2)).collect()
+    KINDS.iter().map(|&(what, location)| Entry(what, location, parts(log, what, location) / 2)).collect()
 }
 
 pub(super) type Group = (SpaceId, u16);
@@ -116,7 +116,8 @@ impl Model {
     }
 
     pub(super) fn subrange(&self, page: &Page, now: Millis) -> u16 {
-        let logical = [Home::Ssd, Home::Hdd].map(|home| parts(&page.log, What::Logical, home));
+        let logical =
+            [Location::Ssd, Location::Hdd].map(|location| parts(&page.log, What::Logical, location));
         let logical = (logical[0] + logical[1]) / PARTS;
         let age = (now.0 / 100 - page.born) as f64 / 600.0;
         // The time before a halving counts half, like the accesses in it.
@@ -149,8 +150,8 @@ impl Model {
     /// The miss rates of a group, on the SSD and off it.
     pub(super) fn miss_rates(&self, group: Group) -> [Option<f64>; 2] {
         let log = self.log_of(group);
-        [Home::Ssd, Home::Hdd].map(|home| {
-            let [reads, logical] = [What::Read, What::Logical].map(|what| parts(&log, what, home));
+        [Location::Ssd, Location::Hdd].map(|location| {
+            let [reads, logical] = [What::Read, What::Logical].map(|what| parts(&log, what, location));
             (logical > 0).then(|| reads as f64 / logical as f64)
         })
     }
@@ -181,9 +182,9 @@ impl Model {
         if self.params.dropped == Dropped::Kept {
             for (group, log) in known {
                 let of_pages = self.log_of(group);
-                let more = log
-                    .into_iter()
-                    .map(|Entry(what, home, n)| Entry(what, home, n - parts(&of_pages, what, home)));
+                let more = log.into_iter().map(|Entry(what, location, n)| {
+                    Entry(what, location, n - parts(&of_pages, what, location))
+                });
                 self.gone.push((group, more.collect()));
             }
         }
@@ -206,9 +207,9 @@ impl Model {
     pub(super) fn benefit(&self, id: PageId) -> Option<f64> {
         let page = self.pages.get(&id)?;
         let c = self.params.costs;
-        let n = |what, home| parts(&page.log, what, home) as f64 / PARTS as f64;
-        let (r_d, r_s) = (n(What::Read, Home::Hdd), n(What::Read, Home::Ssd));
-        let (w_d, w_s) = (n(What::Write, Home::Hdd), n(What::Write, Home::Ssd));
+        let n = |what, location| parts(&page.log, what, location) as f64 / PARTS as f64;
+        let (r_d, r_s) = (n(What::Read, Location::Hdd), n(What::Read, Location::Ssd));
+        let (w_d, w_s) = (n(What::Write, Location::Hdd), n(What::Write, Location::Ssd));
         if !self.anticipates {
             return Some(
                 (r_d + r_s) * (c.hdd_read_ms - c.ssd_read_ms)
@@ -228,7 +229,10 @@ impl Model {
             return 0.0;
         }
         let copy = self.params.costs.ssd_read_ms + self.params.costs.hdd_write_ms;
-        let writes: u64 = [Home::Ssd, Home::Hdd].map(|home| parts(&page.log, What::Write, home)).iter().sum();
+        let writes: u64 = [Location::Ssd, Location::Hdd]
+            .map(|location| parts(&page.log, What::Write, location))
+            .iter()
+            .sum();
         let rewritten = 1.0 - PARTS as f64 / writes.max(PARTS) as f64;
         self.eviction * copy + self.eviction_if_rewritten * rewritten * copy
     }
@@ -290,22 +294,22 @@ impl Model {
         self.pages.entry(id).or_insert(fresh)
     }
 
-    pub(super) fn read(&mut self, id: PageId, from: Option<Home>, access: Access, now: Millis) {
+    pub(super) fn read(&mut self, id: PageId, from: Option<Location>, access: Access, now: Millis) {
         let known = self.sketch.as_ref().and_then(|sketch| sketch.get(&id).copied()).unwrap_or(0);
         if !self.pages.contains_key(&id) && from.is_some() {
             let page = self.track(id, now);
-            page.log =
-                [Entry(What::Read, Home::Hdd, PARTS), Entry(What::Logical, Home::Hdd, PARTS)].repeat(known);
+            page.log = [Entry(What::Read, Location::Hdd, PARTS), Entry(What::Logical, Location::Hdd, PARTS)]
+                .repeat(known);
             page.settled = page.log.len();
         }
         self.track(id, now);
-        if let (Some(home), Access::Random) = (from, access) {
+        if let (Some(location), Access::Random) = (from, access) {
             let page = &self.pages[&id];
             if self.anticipates && page.waiting().iter().any(|entry| entry.0 == What::Read) {
                 self.settle(id, now);
             }
-            self.pages.get_mut(&id).unwrap().log.push(Entry(What::Read, home, PARTS));
-            self.logical(id, 1, home, now);
+            self.pages.get_mut(&id).unwrap().log.push(Entry(What::Read, location, PARTS));
+            self.logical(id, 1, location, now);
             self.refile(id);
         }
         self.pages.get_mut(&id).unwrap().buffered = true;
@@ -316,12 +320,12 @@ impl Model {
     }
 
     /// Pending reads are from one home at a time, and at most `u16::MAX`.
-    pub(super) fn logical(&mut self, id: PageId, mut n: u32, home: Home, now: Millis) {
+    pub(super) fn logical(&mut self, id: PageId, mut n: u32, location: Location, now: Millis) {
         while n > 0 {
             let Some(page) = self.pages.get_mut(&id) else { return };
-            let waiting =
-                [Home::Ssd, Home::Hdd].map(|home| parts(page.waiting(), What::Logical, home) / PARTS);
-            let elsewhere = waiting[usize::from(home == Home::Ssd)] > 0;
+            let waiting = [Location::Ssd, Location::Hdd]
+                .map(|location| parts(page.waiting(), What::Logical, location) / PARTS);
+            let elsewhere = waiting[usize::from(location == Location::Ssd)] > 0;
             let room = match self.anticipates {
                 false => n,
                 true if elsewhere => 0,
@@ -329,7 +333,7 @@ impl Model {
             };
             let taken = n.min(room);
             if taken > 0 {
-                page.log.push(Entry(What::Logical, home, u64::from(taken) * PARTS));
+                page.log.push(Entry(What::Logical, location, u64::from(taken) * PARTS));
             }
             n -= taken;
             if n > 0 {
@@ -424,13 +428,13 @@ impl Model {
         self.place(id);
     }
 
-    pub(super) fn wrote(&mut self, id: PageId, home: Home, now: Millis) {
+    pub(super) fn wrote(&mut self, id: PageId, location: Location, now: Millis) {
         let Some(page) = self.pages.get_mut(&id) else { return };
-        page.log.push(Entry(What::Write, home, PARTS));
-        if let (Home::Ssd, Some(slot)) = (home, page.slot) {
+        page.log.push(Entry(What::Write, location, PARTS));
+        if let (Location::Ssd, Some(slot)) = (location, page.slot) {
             self.dirty.insert(slot);
         }
-        if home == Home::Ssd {
+        if location == Location::Ssd {
             self.settle(id, now);
         }
         self.refile(id);
@@ -440,15 +444,15 @@ impl Model {
     /// Rounds partial accesses up; CC does not use logical reads.
     pub(super) fn counts(&self, id: PageId) -> Option<PageCounts> {
         let page = self.pages.get(&id)?;
-        let n = |what, home| parts(&page.log, what, home).div_ceil(PARTS);
-        let logical = |home| if self.anticipates { n(What::Logical, home) } else { 0 };
+        let n = |what, location| parts(&page.log, what, location).div_ceil(PARTS);
+        let logical = |location| if self.anticipates { n(What::Logical, location) } else { 0 };
         let mut counts = PageCounts::default();
-        counts.reads_hdd = n(What::Read, Home::Hdd);
-        counts.reads_ssd = n(What::Read, Home::Ssd);
-        counts.logical_hdd = logical(Home::Hdd);
-        counts.logical_ssd = logical(Home::Ssd);
-        counts.writes_hdd = n(What::Write, Home::Hdd);
-        counts.writes_ssd = n(What::Write, Home::Ssd);
+        counts.reads_hdd = n(What::Read, Location::Hdd);
+        counts.reads_ssd = n(What::Read, Location::Ssd);
+        counts.logical_hdd = logical(Location::Hdd);
+        counts.logical_ssd = logical(Location::Ssd);
+        counts.writes_hdd = n(What::Write, Location::Hdd);
+        counts.writes_ssd = n(What::Write, Location::Ssd);
         Some(counts)
     }
 

@@ -5,7 +5,7 @@ use super::hazard::Hazard;
 use super::plan::Plan;
 use super::planned::Planned;
 use super::work::Worker;
-use pagetier::{Drain, Home, PageId, SsdMode};
+use pagetier::{Drain, Location, PageId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -129,10 +129,10 @@ impl Worker {
             [SsdMode::ReadOnly, SsdMode::WriteThrough, SsdMode::WriteBack][self.rng.random_range(0..3)];
         self.mode(mode).await?;
         let copies: Vec<PageId> =
-            pages.iter().copied().filter(|page| self.store.home(*page) == Home::Ssd).collect();
+            pages.iter().copied().filter(|page| self.store.location(*page) == Location::Ssd).collect();
         let burst = self.rng.random_range(2..=10);
         let others: Vec<PageId> =
-            pages.iter().copied().filter(|page| self.store.home(*page) == Home::Hdd).collect();
+            pages.iter().copied().filter(|page| self.store.location(*page) == Location::Hdd).collect();
         let mut others = others.into_iter().cycle();
         let mut done = some as u32;
         for changed in copies.chunks(burst) {
@@ -193,7 +193,7 @@ impl Worker {
             for page in pages.iter().take(24) {
                 let pause = self.rng.random_range(1..=self.plan.hdd_us / 8);
                 tokio::time::sleep(Duration::from_micros(pause)).await;
-                if self.store.home(*page) == Home::Ssd {
+                if self.store.location(*page) == Location::Ssd {
                     self.discard_page(*page).await?;
                 }
             }
@@ -239,7 +239,7 @@ impl Worker {
     async fn torn_homes(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {
-            if self.store.home(*page) == Home::Ssd && self.rng.random_bool(0.5) {
+            if self.store.location(*page) == Location::Ssd && self.rng.random_bool(0.5) {
                 self.discard_page(*page).await?;
                 self.read_page(*page).await?;
             }
@@ -265,10 +265,10 @@ impl Worker {
     async fn just_evicted(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         let at_home: Vec<PageId> =
-            pages.iter().copied().filter(|page| self.store.home(*page) == Home::Hdd).collect();
+            pages.iter().copied().filter(|page| self.store.location(*page) == Location::Hdd).collect();
         for (at, page) in at_home.iter().enumerate() {
             self.read_page(*page).await?;
-            let moved = at_home[..=at].iter().rev().find(|page| self.store.home(**page) == Home::Ssd);
+            let moved = at_home[..=at].iter().rev().find(|page| self.store.location(**page) == Location::Ssd);
             if let Some(moved) = moved.filter(|_| self.rng.random_bool(0.4)) {
                 match self.rng.random_range(0..3) {
                     0 => self.recreate_page(*moved).await?,

@@ -12,7 +12,7 @@ use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, examine, in_virtual_time};
 use clap::ValueEnum;
-use pagetier::{Drain, Home, Lsn, PageId, PageMut, PageStore, SpaceId};
+use pagetier::{Drain, Location, Lsn, PageId, PageMut, PageStore, SpaceId};
 use pagetier_ssdcache::SLOTS_MIN;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -213,11 +213,11 @@ impl Step {
         let text = |e: pagetier::Error| e.to_string();
         match self {
             Self::WriteOnHdd => {
-                write_some(store, model, Some(Home::Hdd), at, 1).await?;
+                write_some(store, model, Some(Location::Hdd), at, 1).await?;
                 write_out(store, model).await
             }
             Self::WriteOnSsd => {
-                write_some(store, model, Some(Home::Ssd), at, 1).await?;
+                write_some(store, model, Some(Location::Ssd), at, 1).await?;
                 write_out(store, model).await
             }
             Self::WriteSame => {
@@ -239,7 +239,7 @@ impl Step {
                 write_out(store, model).await
             }
             Self::Discard => {
-                let on_ssd = |page: &PageId| store.home(*page) == Home::Ssd;
+                let on_ssd = |page: &PageId| store.location(*page) == Location::Ssd;
                 let page = model.lock().live_pages().into_iter().filter(on_ssd).nth(at as usize);
                 let Some(page) = page else { return Ok(()) };
                 model.lock().discarded(page);
@@ -277,11 +277,11 @@ fn put(model: &Mutex<Model>, mut guard: PageMut<'_>) {
 async fn write_some(
     store: &PageStore,
     model: &Mutex<Model>,
-    home: Option<Home>,
+    home: Option<Location>,
     from: u32,
     count: usize,
 ) -> Result<(), String> {
-    let fits = |page: &PageId| home.is_none_or(|home| store.home(*page) == home);
+    let fits = |page: &PageId| home.is_none_or(|home| store.location(*page) == home);
     let pages = model.lock().live_pages();
     let chosen: Vec<PageId> = pages.into_iter().filter(fits).skip(from as usize).take(count).collect();
     for page in chosen {

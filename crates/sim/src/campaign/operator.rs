@@ -154,7 +154,7 @@ impl Worker {
             return Err(format!("the oldest change in memory has LSN {min:?}, which was not issued yet"));
         }
         if let Some(page) = self.pick() {
-            let _ = (store.home(page), store.policies().counts(page), store.why(page));
+            let _ = (store.location(page), store.policies().counts(page), store.why(page));
             let _ = (store.spaces().pages(page.space), store.spaces().hints(page.space));
         }
         let named = self.model.lock().live_names();

@@ -9,7 +9,7 @@ use super::polls::up_to;
 use super::saves::Saves;
 use super::work::{Outcome, Reads, Worker};
 use super::world::look;
-use pagetier::{Drain, Error, Home, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
+use pagetier::{Drain, Error, Location, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -202,7 +202,7 @@ impl Worker {
             return Ok(());
         }
         let some: Vec<_> = (0..8).filter_map(|_| self.pick()).collect();
-        let Some(page) = some.into_iter().find(|page| self.store.home(*page) == Home::Ssd) else {
+        let Some(page) = some.into_iter().find(|page| self.store.location(*page) == Location::Ssd) else {
             return Ok(());
         };
         match self.rng.random_range(0..3) {

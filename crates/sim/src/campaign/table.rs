@@ -196,7 +196,7 @@ const VIEWS: &[&str] = &[
     "PageStore::stats",
     "Stats::summary",
     "PageStore::why",
-    "PageStore::home",
+    "PageStore::location",
     "PageStore::frames",
     "PageStore::recovery",
     "PageStore::pool_policy",

@@ -1,7 +1,7 @@
 //! A peer as a pool policy.
 
 use super::{Order, Peer};
-use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 use rustc_hash::FxHashMap;
 
 /// A peer's order over the pool's pages.
@@ -19,7 +19,7 @@ impl PeerPool {
 }
 
 impl FramePolicy for PeerPool {
-    fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
+    fn insert(&mut self, frame: FrameId, page: PageId, _location: Location, _access: Access) {
         self.pages[frame.at()] = Some(page);
         self.frames.insert(page, frame);
         self.order.entered(page);
@@ -52,7 +52,7 @@ impl FramePolicy for PeerPool {
 
     fn dirtied(&mut self, _frame: FrameId) {}
 
-    fn cleaned(&mut self, _frame: FrameId, _home: Home, _reason: CleanReason) {}
+    fn cleaned(&mut self, _frame: FrameId, _location: Location, _reason: CleanReason) {}
 
     fn len(&self) -> usize {
         self.frames.len()

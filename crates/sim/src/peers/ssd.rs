@@ -3,7 +3,7 @@
 use super::lists::Lists;
 use super::order::Uses;
 use super::{Admission, Order, Peer};
-use pagetier_policy::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, Verdict};
+use pagetier_policy::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, Verdict};
 use rustc_hash::FxHashMap;
 
 /// A peer's order over the SSD's pages, behind an admission.
@@ -40,9 +40,9 @@ impl PeerSsd {
 }
 
 impl SlotPolicy for PeerSsd {
-    fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
+    fn read(&mut self, page: PageId, from: Option<Location>, _access: Access, _now: Millis) {
         self.uses.add(page);
-        if from == Some(Home::Ssd) {
+        if from == Some(Location::Ssd) {
             self.order.used(page);
         }
     }
@@ -77,9 +77,9 @@ impl SlotPolicy for PeerSsd {
         Verdict::AdmitOver(self.slots[&victim])
     }
 
-    fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
+    fn wrote(&mut self, page: PageId, location: Location, _now: Millis) {
         self.uses.add(page);
-        if home == Home::Ssd && self.slots.contains_key(&page) {
+        if location == Location::Ssd && self.slots.contains_key(&page) {
             self.order.used(page);
         }
     }

@@ -8,7 +8,7 @@
 //! Every expert keeps its full tables, which a store could not afford: this is for the suite only.
 
 use pagetier_policy::{
-    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, Millis, PageId,
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, Millis, PageId,
     PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicy, Verdict,
 };
 use rand::rngs::SmallRng;
@@ -129,13 +129,13 @@ impl FramePolicy for RegretPool {
     report_to_all! {
         fn hit(frame: FrameId, write: bool);
         fn dirtied(frame: FrameId);
-        fn cleaned(frame: FrameId, home: Home, reason: CleanReason);
+        fn cleaned(frame: FrameId, home: Location, reason: CleanReason);
         fn ssd_evicted(frame: FrameId);
         fn ssd_invalidated(frame: FrameId);
     }
 
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
-        let read_ms = if home == Home::Ssd { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Location, access: Access) {
+        let read_ms = if home == Location::Ssd { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
         self.weights.missed(page, read_ms / self.costs.hdd_read_ms);
         self.pages[frame.at()] = page;
         self.experts.iter_mut().for_each(|expert| expert.insert(frame, page, home, access));
@@ -191,16 +191,16 @@ impl RegretSsd {
 
 impl SlotPolicy for RegretSsd {
     report_to_all! {
-        fn logical(page: PageId, n: u32, home: Home, now: Millis);
-        fn wrote(page: PageId, home: Home, now: Millis);
+        fn logical(page: PageId, n: u32, home: Location, now: Millis);
+        fn wrote(page: PageId, home: Location, now: Millis);
         fn inserted(page: PageId, slot: SlotId, now: Millis);
         fn copied_home(page: PageId, slot: SlotId);
         fn left_pool(page: PageId, now: Millis);
         fn forget(page: PageId);
     }
 
-    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
-        if from == Some(Home::Hdd) {
+    fn read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis) {
+        if from == Some(Location::Hdd) {
             self.weights.missed(page, 1.0);
         }
         self.experts.iter_mut().for_each(|expert| expert.read(page, from, access, now));

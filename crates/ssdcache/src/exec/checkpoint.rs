@@ -51,7 +51,7 @@ impl Core {
         let planned = {
             let mut state = self.state.lock();
             let planned = state.begin_checkpoint(self.stamps.last(), in_memory, now);
-            self.rules.checkpoint(&mut state, planned)
+            self.seam.checkpoint(&mut state, planned)
         };
         let Checkpoint { mut header, body, steps } = planned;
         let (body, body_crc) = body.encode(self.seed);

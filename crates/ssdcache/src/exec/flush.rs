@@ -9,7 +9,7 @@
 use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
-    pub(crate) rules: Rules,
+    pub(crate) seam: Seam,
 }
 
 impl Failures {
@@ -150,7 +150,7 @@ impl<N: FlushNumber> GroupFlush<N> {
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
         let run = async move { running.end(flush.await).await };
-        self.0.failures.rules.run_flush(&self.0.runtime, run).await;
+        self.0.failures.seam.run_flush(&self.0.runtime, run).await;
     }
 }
 
@@ -205,7 +205,7 @@ impl Drop for Running {
         match self.outcome.take() {
             Some(Ok(())) => n.completed = self.number,
             Some(Err(error)) => n.failed = Some(error),
-            None => n.failed = self.shared.failures.rules.unfinished_flush(self.shared.unknown()),
+            None => n.failed = self.shared.failures.seam.unfinished_flush(self.shared.unknown()),
         }
         drop(n);
         self.shared.over.notify_waiters();
@@ -232,7 +232,7 @@ mod tests {
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
-            rules: Rules::default(),
+            seam: Seam::default(),
         });
         let device = Arc::clone(device) as SharedDevice;
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))

@@ -28,7 +28,7 @@ impl Core {
     /// # Errors
     /// No home could be written; the last error.
     pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
-        self.rules.may_mend()?;
+        self.seam.may_mend()?;
         let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
         let (mut mended, mut failed) = (false, None);
         for one in &mending.pages {

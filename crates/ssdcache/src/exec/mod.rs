@@ -35,7 +35,7 @@ use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
-use crate::rules::{GuardedProtocol, Rules};
+use crate::seam::{GuardedProtocol, Seam};
 use budget::Budget;
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
@@ -154,7 +154,7 @@ pub(crate) struct Core {
     /// The first error after which writes can no longer be made safely.
     pub(crate) refusing: Refusing,
     /// Writers hold it shared. Taken before the locks that follow; see [`crate::exec::quiet`].
-    pub(crate) gate: locks::RwLock<()>,
+    pub(crate) writers: locks::RwLock<()>,
     /// Held while a batch of pages is written home from slots.
     pub(crate) home_duty: locks::Mutex<()>,
     /// Held by the maintenance task for a checkpoint or a flush.
@@ -172,7 +172,7 @@ pub(crate) struct Core {
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
     pub(crate) budget: Budget,
-    pub(crate) rules: Rules,
+    pub(crate) seam: Seam,
 }
 
 impl Core {
@@ -300,7 +300,7 @@ impl Core {
     /// nothing backs it.
     pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
         let lsn = if self.doublewrite() { None } else { self.unflushed.unflushed(page) };
-        self.rules.unbacked(lsn)
+        self.seam.unbacked(lsn)
     }
 
     /// Refuses writes from now on: continuing could lose data.

@@ -1,8 +1,8 @@
 //! The quiet state in which the cache device can be exchanged or verified.
 //!
 //! It is reached in four steps, each of which waits for work that may need the next: no writer is inside
-//! ([`Core::gate`]), no admission is in flight, no write-back runs ([`Core::home_duty`]), no checkpoint runs
-//! ([`Core::map_duty`]). Reads continue; [`Quiet::vacant`] waits for those that hold a slot.
+//! ([`Core::writers`]), no admission is in flight, no write-back runs ([`Core::home_duty`]), no checkpoint
+//! runs ([`Core::map_duty`]). Reads continue; [`Quiet::vacant`] waits for those that hold a slot.
 
 use super::Core;
 use crate::format::layout::Layout;
@@ -75,7 +75,7 @@ pub enum ExchangeError<E> {
 pub(crate) struct Quiet<'a> {
     pub(crate) core: &'a Core,
     _closing: Closing<'a>,
-    _gate: RwLockWriteGuard<'a, ()>,
+    _writers: RwLockWriteGuard<'a, ()>,
     _home: MutexGuard<'a, ()>,
     _map: MutexGuard<'a, ()>,
 }
@@ -94,18 +94,18 @@ impl Drop for Closing<'_> {
 impl Core {
     /// Waits until every write that has begun has ended; later ones obey a mode set before. Cancel-safe.
     pub(crate) async fn writes_settled(&self) {
-        drop(self.gate.write().await);
+        drop(self.writers.write().await);
     }
 
     /// Waits for quiet. Cancel-safe.
     pub(crate) async fn quiesce(&self) -> Quiet<'_> {
-        let gate = self.gate.write().await;
+        let writers = self.writers.write().await;
         self.state.lock().closing = true;
         let closing = Closing(self);
         self.when(|state| state.admissions == 0).await;
         let home = self.home_duty.lock().await;
         let map = self.map_duty.lock().await;
-        Quiet { core: self, _closing: closing, _gate: gate, _home: home, _map: map }
+        Quiet { core: self, _closing: closing, _writers: writers, _home: home, _map: map }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Defect, PageId, Stamp};
-use pagetier_policy::{Access, Cause, Home, SlotId};
+use pagetier_policy::{Access, Cause, Location, SlotId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -54,7 +54,7 @@ impl Core {
             let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
             buf = back;
             match result {
-                Ok(true) => return self.fetched(page, buf, Home::Ssd, access),
+                Ok(true) => return self.fetched(page, buf, Location::Ssd, access),
                 Ok(false) => {}
                 Err(error) => return Fetched { buf, result: Err(error) },
             }
@@ -130,7 +130,7 @@ impl Core {
                 Some(written) => {
                     let read = self.read_from_ring(page, written, offset, buf, class_of(access));
                     match read.await {
-                        (buf, Ok(())) => self.fetched(page, buf, Home::Hdd, access),
+                        (buf, Ok(())) => self.fetched(page, buf, Location::Hdd, access),
                         (buf, Err(error)) => Fetched { buf, result: Err(error) },
                     }
                 }
@@ -142,7 +142,7 @@ impl Core {
     /// The version written to the home of `page` since the last flush of the HDD, if `home`, as read from
     /// there, does not hold it: after a failed flush a device may return older contents.
     pub(crate) fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
-        let written = self.rules.expected_home(self.unflushed.expected(page))?;
+        let written = self.seam.expected_home(self.unflushed.expected(page))?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
@@ -168,27 +168,27 @@ impl Core {
 
     /// Whether `home`, as read from there, is the newest version of `page` below memory.
     fn is_at_home(&self, page: PageId, home: &IoBuf) -> bool {
-        let on_hdd = self.state.lock().slots.home(page) == Home::Hdd;
+        let on_hdd = self.state.lock().slots.location(page) == Location::Hdd;
         on_hdd && self.missing(page, home).is_none()
     }
 
     fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
         match self.check(buf.as_slice(), page, None) {
-            Ok(_) => self.fetched(page, buf, Home::Hdd, access),
+            Ok(_) => self.fetched(page, buf, Location::Hdd, access),
             // The page was never written: a space's extents are blank when it gets them.
             Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
             Err(defect) => {
                 let error = self.corrupt(page, &self.hdd, offset, defect);
-                Fetched { buf, result: Err(self.rules.bad_home(error)) }
+                Fetched { buf, result: Err(self.seam.bad_home(error)) }
             }
         }
     }
 
-    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, home: Home, access: Access) -> Fetched {
+    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, home: Location, access: Access) -> Fetched {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.note_read(page, Some(home), access, now);
-        let asked = home == Home::Hdd && state.slots.admits_on_read() && self.has_slots();
+        let asked = home == Location::Hdd && state.slots.admits_on_read() && self.has_slots();
         if asked && state.may_admit(self.admissions_max) {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
@@ -200,7 +200,7 @@ impl Core {
             }
         }
         // Look again, since the SSD may have evicted the page meanwhile.
-        let home = state.slots.home(page);
+        let home = state.slots.location(page);
         let changes = state.slots.policy().choice_changes();
         let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
         let changed = if noted { None } else { state.slots.policy().choice() };
@@ -223,7 +223,7 @@ impl Core {
         let mut singles = Vec::new();
         let mut stretches: Vec<Stretch> = Vec::new();
         for (index, (page, buf)) in pages.zip(bufs).enumerate() {
-            let on_ssd = self.has_slots() && self.state.lock().slots.home(page) == Home::Ssd;
+            let on_ssd = self.has_slots() && self.state.lock().slots.location(page) == Location::Ssd;
             match self.homes.source(page).filter(|_| !on_ssd) {
                 Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
                     Some(stretch) => {

@@ -18,7 +18,7 @@ use crate::protocol::slots::{Fallen, ToProve};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass};
 use pagetier_page::{Lsn, PageId, Stamp};
-use pagetier_policy::{Home, SlotId};
+use pagetier_policy::{Location, SlotId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::future::Future;
 use std::sync::Arc;
@@ -190,7 +190,7 @@ impl Core {
         }
         // Copies of home writes are the only ones until the HDD is flushed: a damaged one would pass for a
         // lost page.
-        self.flush(self.rules.flushed_by_readmission()).await?;
+        self.flush(self.seam.flushed_by_readmission()).await?;
         Ok(Some(Begun { old, refusing, flush_failed }))
     }
 
@@ -283,11 +283,11 @@ impl Core {
         let mut state = self.state.lock();
         for one in all {
             let page = one.1;
-            match self.rules.fall_back(&mut state.slots, one, completed, &is_bad, now) {
+            match self.seam.fall_back(&mut state.slots, one, completed, &is_bad, now) {
                 Fallen::Changed => {}
                 Fallen::Dropped => report.dropped += 1,
                 Fallen::Back(lsn) => {
-                    if state.slots.home(page) == Home::Hdd {
+                    if state.slots.location(page) == Location::Hdd {
                         // The home of a number in its second life may still show the first.
                         self.homes.discarded(page);
                     }

@@ -1,10 +1,10 @@
-//! The part of the seam ([`Rules`]) that acts on the executor's own values.
+//! The part of the seam ([`Seam`]) that acts on the executor's own values.
 
 use super::Core;
 use super::open::{OpenParams, Unread};
 use super::remember::{Flushed, Remember, Unproved};
 use crate::mutation::Mutation;
-use crate::rules::Rules;
+use crate::seam::Seam;
 use pagetier_bufpool::TierError;
 use pagetier_devio::task::Boxed;
 use std::any::Any;
@@ -12,7 +12,7 @@ use std::future::ready;
 use std::io;
 use std::sync::Arc;
 
-impl Rules {
+impl Seam {
     /// Handles a failed repair of homes whose ring places were needed.
     pub(crate) fn mend_failed(self, core: &Core, error: &TierError) {
         if self.lack(Mutation::FailedMendFinal) {

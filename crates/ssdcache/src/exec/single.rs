@@ -51,7 +51,7 @@ impl Core {
                 Ok(Err(defect)) => defect,
                 Err(source) => return (buf, Err(TierError::Device { page, source })),
             };
-            if reads >= self.rules.reads_max(ATTEMPTS_MAX) {
+            if reads >= self.seam.reads_max(ATTEMPTS_MAX) {
                 return (buf, Err(self.corrupt(page, device, offset, defect)));
             }
         }

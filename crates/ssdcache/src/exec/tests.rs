@@ -13,7 +13,7 @@ use common::{LONG, dirty, formatted, image, layout, page, params, seed};
 use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
 use pagetier_page::{Flags, Lsn, PageId, Stamp};
-use pagetier_policy::{Access, Home};
+use pagetier_policy::{Access, Location};
 use std::sync::Arc;
 use tokio::time::timeout;
 
@@ -54,7 +54,7 @@ async fn second_chances_that_are_dropped_end_and_their_new_slots_are_not_used_ag
             break;
         }
         core.write_one(no).await;
-        core.state.lock().slots.note_read(page(no), Some(Home::Ssd), Access::Random, core.now());
+        core.state.lock().slots.note_read(page(no), Some(Location::Ssd), Access::Random, core.now());
         while core.state.lock().slots.map_work(false, core.now()).is_some() {
             core.checkpoint().await.expect("written");
             core.flush_ssd().await.expect("flushed");

@@ -13,7 +13,7 @@ use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
 use pagetier_devio::locks::flow;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId};
-use pagetier_policy::{Cause, Home};
+use pagetier_policy::{Cause, Location};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Core {
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
-        let _inside = self.gate.read().await;
+        let _inside = self.writers.read().await;
         let mut left = batch;
         while !left.is_empty() {
             let changed = self.changed.notified();
@@ -97,9 +97,9 @@ impl Core {
                 sorted.home.push(HomeBound::new(page, dirty.image, lsn));
                 continue;
             }
-            let home = state.slots.home(page);
+            let home = state.slots.location(page);
             state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
-            match self.rules.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
+            match self.seam.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
                     if ticket.backs_home {
@@ -138,7 +138,7 @@ impl Core {
                 let page = ticket.page;
                 if result.is_ok() && !ticket.backs_home {
                     let displaced = Displaced(ticket.displaced);
-                    done(WrittenPage { page, result: Ok(Home::Ssd), displaced, image });
+                    done(WrittenPage { page, result: Ok(Location::Ssd), displaced, image });
                     continue;
                 }
                 back.displaced.extend(ticket.displaced.map(|displaced| (page, displaced)));
@@ -164,7 +164,7 @@ impl Core {
             state.home.give_up_append(ticket.page, ticket.stamp);
         }
         if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
-            state.slots.policy().wrote(ticket.page, Home::Ssd, now);
+            state.slots.policy().wrote(ticket.page, Location::Ssd, now);
         }
         drop(state);
         if let Err(error) = result {
@@ -218,10 +218,10 @@ impl Core {
                     return again.lock().push(HomeBound::new(page, image, lsn));
                 }
                 Outcome::Failed(error) => Err(error),
-                Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.home(page)),
+                Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.location(page)),
                 Outcome::Home => {
-                    state.slots.policy().wrote(page, Home::Hdd, now);
-                    Ok(state.slots.home(page))
+                    state.slots.policy().wrote(page, Location::Hdd, now);
+                    Ok(state.slots.location(page))
                 }
             };
             let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_unreported());
@@ -234,28 +234,28 @@ impl Core {
 
     /// Handles the arrival of `page` at home as `image`. Returns where the page is kept from now on, and the
     /// page displaced for its copy.
-    fn arrived_home(self: &Arc<Self>, page: PageId, image: &[u8]) -> (Home, Option<PageId>) {
+    fn arrived_home(self: &Arc<Self>, page: PageId, image: &[u8]) -> (Location, Option<PageId>) {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.note_home(true);
         // A page without a home was not written: its space is being dropped.
         if !state.slots.writes_home_first() || self.homes.offset(page).is_none() {
             // A copy that could not, or should not, be rewritten is obsolete.
-            if state.slots.home(page) == Home::Ssd {
+            if state.slots.location(page) == Location::Ssd {
                 state.slots.discard(page);
             }
-            state.slots.policy().wrote(page, Home::Hdd, now);
-            return (Home::Hdd, state.slots.take_unreported());
+            state.slots.policy().wrote(page, Location::Hdd, now);
+            return (Location::Hdd, state.slots.take_unreported());
         }
-        state.slots.policy().wrote(page, Home::Hdd, now);
+        state.slots.policy().wrote(page, Location::Hdd, now);
         let may = state.may_admit(self.admissions_max);
         let fresh = &mut || self.stamps.fresh();
-        let ticket = self.rules.plan_arrived(&mut state.slots, page, may, now, fresh);
+        let ticket = self.seam.plan_arrived(&mut state.slots, page, may, now, fresh);
         let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_unreported());
         if let Some(ticket) = ticket {
             self.copy_to_slot(&mut state, ticket, image);
         }
-        (state.slots.home(page), displaced)
+        (state.slots.location(page), displaced)
     }
 
     /// Starts writing a copy of `image`, which the HDD has, to its slot.
@@ -286,7 +286,7 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let now = core.now();
     let mut state = core.state.lock();
     core.charge(&mut state, now);
-    let home = state.slots.home(page);
+    let home = state.slots.location(page);
     state.slots.policy().logical(page, logical, home, now);
     let may = state.may_admit(core.admissions_max);
     let fresh = &mut || core.stamps.fresh();

@@ -92,7 +92,7 @@ impl HeldSlots<'_> {
 
     async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
-        let durable_at = core.rules.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
+        let durable_at = core.seam.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
         if let Some(number) = durable_at.filter(|number| completed < *number) {
             core.cover_ssd(number).await?;
@@ -116,7 +116,7 @@ impl HeldSlots<'_> {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());
         }
         failed.extend(errors);
-        core.flush(core.rules.flushed_by_write_back()).await?;
+        core.flush(core.seam.flushed_by_write_back()).await?;
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
         Ok(())

@@ -25,7 +25,7 @@ impl Core {
             return (Vec::new(), pages);
         }
         let state = self.state.lock();
-        let over = |b: &HomeBound| self.rules.supersedes_only_copy(state.slots.is_only_copy(b.page));
+        let over = |b: &HomeBound| self.seam.supersedes_only_copy(state.slots.is_only_copy(b.page));
         pages.into_iter().partition(over)
     }
 

@@ -179,7 +179,7 @@ impl Core {
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
                 // If the repair fails, the writes that need a place fail and their pages stay dirty. Later
                 // writes try again, since the error may be temporary.
-                self.mend_homes().await.inspect_err(|error| self.rules.mend_failed(self, error))?;
+                self.mend_homes().await.inspect_err(|error| self.seam.mend_failed(self, error))?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -195,7 +195,7 @@ impl Core {
     ) -> (Result<Option<HomePlan>, NoPlace>, Vec<HomeBound>) {
         let mut state = self.state.lock();
         let mut pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
-        let way = self.rules.in_the_way(state.in_the_way(backing, &pages));
+        let way = self.seam.in_the_way(state.in_the_way(backing, &pages));
         if way.writing {
             return (Err(NoPlace::Busy), Vec::new());
         }
@@ -213,7 +213,7 @@ impl Core {
                 pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
             }
         }
-        (planned.map(|plan| Some(self.rules.home_plan(plan))), superseded)
+        (planned.map(|plan| Some(self.seam.home_plan(plan))), superseded)
     }
 
     fn map_failure(&self) -> Option<Arc<str>> {

@@ -5,7 +5,7 @@
 use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, Costs, Home, SlotPolicy, SlotPolicyParams, SsdPolicy};
+use pagetier_policy::{Access, Costs, Location, SlotPolicy, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
     Homes, Layout, Marks, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format,
 };
@@ -87,7 +87,7 @@ pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout,
 }
 
 /// Writes one page, as the pool's cleaner does.
-pub(crate) async fn write(tier: &SsdTier, no: u32, version: u8) -> Result<Home, TierError> {
+pub(crate) async fn write(tier: &SsdTier, no: u32, version: u8) -> Result<Location, TierError> {
     let result = Mutex::new(None);
     let done = |written: WrittenPage| *result.lock().expect("no panic") = Some(written.result);
     let write = tier.write(vec![dirty(no, version)], IoClass::Clean, &done);

@@ -1,6 +1,6 @@
 //! Observes pages on and off the SSD, for Figures 4 and 6 of the paper.
 
-use pagetier::{Home, PageCounts, PageId, PageStore, SpaceInfo};
+use pagetier::{Location, PageCounts, PageId, PageStore, SpaceInfo};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Observer {
             watches.resize(space.pages as usize, Watch::default());
             for (no, watch) in (0..).zip(watches) {
                 let page = PageId::new(space.id, no);
-                watch.see(store.policies().counts(page), store.home(page), seconds);
+                watch.see(store.policies().counts(page), store.location(page), seconds);
             }
         }
     }
@@ -95,10 +95,10 @@ impl Observer {
 }
 
 impl Watch {
-    fn see(&mut self, counts: Option<PageCounts>, home: Home, seconds: f64) {
+    fn see(&mut self, counts: Option<PageCounts>, home: Location, seconds: f64) {
         match home {
-            Home::Ssd => self.ssd_seconds += seconds,
-            Home::Hdd => self.hdd_seconds += seconds,
+            Location::Ssd => self.ssd_seconds += seconds,
+            Location::Hdd => self.hdd_seconds += seconds,
         }
         let now = fields(counts.unwrap_or_default());
         // Counts that decreased belong to a page that the policy forgot and tracks again from zero.
@@ -141,13 +141,13 @@ mod tests {
             (counts.reads_hdd, counts.logical_hdd) = (reads_hdd, logical_hdd);
             counts
         };
-        watch.see(Some(counts(1, 4)), Home::Hdd, 5.0);
-        watch.see(Some(counts(2, 8)), Home::Hdd, 5.0);
-        watch.see(Some(counts(1, 2)), Home::Hdd, 5.0);
-        watch.see(None, Home::Ssd, 5.0);
+        watch.see(Some(counts(1, 4)), Location::Hdd, 5.0);
+        watch.see(Some(counts(2, 8)), Location::Hdd, 5.0);
+        watch.see(Some(counts(1, 2)), Location::Hdd, 5.0);
+        watch.see(None, Location::Ssd, 5.0);
         let mut on_ssd = PageCounts::default();
         (on_ssd.reads_ssd, on_ssd.logical_ssd, on_ssd.writes_ssd) = (3, 4, 2);
-        watch.see(Some(on_ssd), Home::Ssd, 10.0);
+        watch.see(Some(on_ssd), Location::Ssd, 10.0);
         assert_eq!((watch.sum[0], watch.sum[2]), (3, 10));
         let point = watch.point(30.0).unwrap();
         assert_eq!((point.miss_hdd, point.miss_ssd), (0.3, 0.75));

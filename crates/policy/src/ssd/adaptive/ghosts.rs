@@ -317,15 +317,15 @@ fn sampled_slots(slots: usize, frames: usize) -> usize {
 mod tests {
     use super::super::Adaptive;
     use super::*;
-    use crate::{Access, Home, Millis, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict};
+    use crate::{Access, Location, Millis, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict};
 
     const NOW: Millis = Millis(0);
 
     /// Reads a page from the HDD and lets it leave the pool, for the SSD if the policy wants it there.
     fn pass(policy: &mut Adaptive, page: PageId, in_slot: &mut Vec<PageId>, slots: usize) {
-        let from = if in_slot.contains(&page) { Home::Ssd } else { Home::Hdd };
+        let from = if in_slot.contains(&page) { Location::Ssd } else { Location::Hdd };
         policy.read(page, Some(from), Access::Random, NOW);
-        if from == Home::Hdd {
+        if from == Location::Hdd {
             let free = slots - in_slot.len();
             if free == 0 {
                 policy.start_zone(slots / 10, &mut |_| true, NOW, &mut Vec::new());

@@ -27,7 +27,7 @@ use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::dirty_slots::DirtySlots;
 use crate::{
-    Access, Cause, Choice, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Choice, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use ghosts::Ghosts;
 use retention::Retention;
@@ -184,20 +184,20 @@ impl Adaptive {
 }
 
 impl SlotPolicy for Adaptive {
-    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
+    fn read(&mut self, page: PageId, from: Option<Location>, access: Access, _now: Millis) {
         let id = self.pages.find(page).unwrap_or_else(|| {
             let tick = self.scale().tick;
             self.pages.track(page, Seen::new(tick))
         });
         self.pages.set_buffered(id, true);
-        if from == Some(Home::Ssd) {
+        if from == Some(Location::Ssd) {
             self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(true);
         }
         if from.is_some() {
             if self.samples(page) {
                 let tick = self.scale().tick;
                 let seen = &mut self.pages.get_mut(id).kept;
-                let retained = from == Some(Home::Ssd) && self.retention.covers(seen.idle(tick));
+                let retained = from == Some(Location::Ssd) && self.retention.covers(seen.idle(tick));
                 self.ghosts.read(seen, retained);
             }
             // Read-ahead joins a scan's reads, so the HDD hardly spends more on them than the SSD. But each is
@@ -226,12 +226,12 @@ impl SlotPolicy for Adaptive {
         zone.decide(key, keys, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
-    fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
+    fn wrote(&mut self, page: PageId, location: Location, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
-        if let (Home::Ssd, Some(slot)) = (home, self.pages.get(id).slot()) {
+        if let (Location::Ssd, Some(slot)) = (location, self.pages.get(id).slot()) {
             self.dirty.set(slot, true);
         }
-        if home == Home::Hdd {
+        if location == Location::Hdd {
             self.note_retention(id);
         }
         if self.samples(page) {

@@ -44,7 +44,7 @@ impl Retention {
 mod tests {
     use super::super::Adaptive;
     use super::*;
-    use crate::{Access, Costs, Home, Millis, PageId, SlotPolicy, SlotPolicyParams, SpaceId};
+    use crate::{Access, Costs, Location, Millis, PageId, SlotPolicy, SlotPolicyParams, SpaceId};
 
     #[test]
     fn a_page_counts_once_when_it_leaves_clean_or_is_written_home() {
@@ -52,10 +52,10 @@ mod tests {
         let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, 64, 64), None);
         let (page, now) = (|no: u32| PageId::new(SpaceId(1), no), Millis(0));
         for no in 0..4_000 {
-            policy.read(page(no), Some(Home::Hdd), Access::Random, now);
+            policy.read(page(no), Some(Location::Hdd), Access::Random, now);
             let Some(old) = no.checked_sub(20) else { continue };
             if old % 2 == 0 {
-                policy.wrote(page(old), Home::Hdd, now);
+                policy.wrote(page(old), Location::Hdd, now);
             }
             policy.left_pool(page(old), now);
         }

@@ -9,7 +9,7 @@ use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::format::map::{MapBody, MapHeader};
 use crate::protocol::recovery::{Evidence, Image, newest_by_page};
-use crate::rules::Rules;
+use crate::seam::Seam;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
@@ -44,8 +44,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn rules(&self) -> Rules {
-        self.params.rules()
+    pub(super) fn seam(&self) -> Seam {
+        self.params.seam()
     }
 
     pub(super) async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
         let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
         let closed = self.params.closed;
-        self.unread = self.rules().unread(Unread { journal: lost, ring, slots }, closed);
+        self.unread = self.seam().unread(Unread { journal: lost, ring, slots }, closed);
         if !closed {
             self.unread.refuse()?;
         } else if !self.unread.ring.is_empty() {
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         self.ringed = ringed;
         let unreadable = self.unread.slots.keys().copied().collect();
         let watermark = header.watermark;
-        Ok(self.rules().evidence(Evidence { map, watermark, zone, unreadable, closed, journal, ring }))
+        Ok(self.seam().evidence(Evidence { map, watermark, zone, unreadable, closed, journal, ring }))
     }
 
     /// The sound blocks of the journal, and the error of one that cannot be read.

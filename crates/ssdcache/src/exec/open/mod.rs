@@ -31,7 +31,7 @@ use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
-use crate::rules::{GuardedProtocol, Rules};
+use crate::seam::{GuardedProtocol, Seam};
 use evidence::Reader;
 use newest::Newest;
 use pagetier_devio::locks::{self, Rank};
@@ -171,8 +171,8 @@ pub struct OpenParams {
 }
 
 impl OpenParams {
-    pub(crate) fn rules(&self) -> Rules {
-        Rules(
+    pub(crate) fn seam(&self) -> Seam {
+        Seam(
             #[cfg(feature = "mutations")]
             self.mutation,
         )
@@ -202,8 +202,8 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
 }
 
 async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
-    let rules = params.rules();
-    rules.opening(&mut params);
+    let seam = params.seam();
+    seam.opening(&mut params);
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
@@ -233,7 +233,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let noted = params.remember.recall();
     let unproved = params.unproved(&noted);
     let failures =
-        Failures { remember: Arc::clone(&params.remember), unflushed: Arc::clone(&unflushed), rules };
+        Failures { remember: Arc::clone(&params.remember), unflushed: Arc::clone(&unflushed), seam };
     let failures = Arc::new(failures);
     let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
     let cache = CacheDevice::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
@@ -268,13 +268,13 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         cache_device: RwLock::new(cache),
         failures,
         unflushed,
-        state: GuardedProtocol::new(Protocol::new(slots, home, params.mode, header.lsn_floor), rules),
+        state: GuardedProtocol::new(Protocol::new(slots, home, params.mode, header.lsn_floor), seam),
         stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
         wake: Wake::default(),
         opened: Instant::now(),
         refusing: Refusing::default(),
-        gate: locks::RwLock::new(Rank::Gate, ()),
+        writers: locks::RwLock::new(Rank::Writers, ()),
         home_duty: locks::Mutex::new(Rank::HomeDuty, ()),
         map_duty: locks::Mutex::new(Rank::MapDuty, ()),
         events: broadcast::channel(EVENTS_KEPT).0,
@@ -285,7 +285,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         choice_changes: AtomicU64::new(0),
         budget: Budget::default(),
         runtime,
-        rules,
+        seam,
     };
     if core.has_slots() {
         if !twice {

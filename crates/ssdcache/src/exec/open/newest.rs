@@ -37,7 +37,7 @@ impl Reader<'_> {
         for area in 0..2 {
             headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
             let marked = self.map_mark(area).await?.unwrap_or(0);
-            proved = proved.max(self.rules().marked_generation(marked));
+            proved = proved.max(self.seam().marked_generation(marked));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
         let Some(newest) = headers.first().map(|(h, _)| h.generation) else {
@@ -49,7 +49,7 @@ impl Reader<'_> {
         // A header is written only after its body is durable, so a body that does not match the newest header
         // is damaged.
         let of_newest = headers.partition_point(|(h, _)| h.generation == newest);
-        for (header, area) in self.rules().usable_maps(&headers[..of_newest], &headers) {
+        for (header, area) in self.seam().usable_maps(&headers[..of_newest], &headers) {
             for _ in 0..2 {
                 let bytes = self.map_body(*area).await?;
                 if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {

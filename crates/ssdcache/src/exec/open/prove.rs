@@ -37,7 +37,7 @@ impl OpenParams {
         let unknown = !self.closed;
         let homes = noted.homes.clone();
         let unproved = Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes };
-        self.rules().unproved(unproved, noted)
+        self.seam().unproved(unproved, noted)
     }
 }
 
@@ -56,7 +56,7 @@ impl Reader<'_> {
                 rewritten += self.rewrite(range).await?;
             }
         }
-        flushes.flush(self.rules().flushed_by_recovery(unproved)).await?;
+        flushes.flush(self.seam().flushed_by_recovery(unproved)).await?;
         Ok(rewritten)
     }
 

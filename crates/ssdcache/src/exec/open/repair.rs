@@ -141,7 +141,7 @@ impl Reader<'_> {
             wanted.extend(home.map(|home| (home, *index, *found)));
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);
-        let wanted = self.rules().repaired(wanted);
+        let wanted = self.seam().repaired(wanted);
         let page_bytes = self.params.layout.page_size.bytes();
         self.note_read((wanted.len() * page_bytes) as u64);
         let repairs = wanted.into_iter().map(|(home, index, found)| async move {
@@ -164,7 +164,7 @@ impl Reader<'_> {
         let outdated = outdated.map(|(place, _)| *place).collect();
         let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
         let from = last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages);
-        let (outdated, from) = self.rules().ring_continues(outdated, from);
+        let (outdated, from) = self.seam().ring_continues(outdated, from);
         for place in outdated {
             self.void(self.params.layout.ring_at(place)).await?;
         }

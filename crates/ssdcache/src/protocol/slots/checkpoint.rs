@@ -109,7 +109,7 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{MapWork, Plan, SlotParams, Slots};
     use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-    use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Access, Cause, Costs, Location, Millis, SlotPolicyParams, SsdPolicy};
 
     const NOW: Millis = Millis(0);
 
@@ -132,7 +132,7 @@ mod tests {
             let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
             let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
             slots.end_write(ticket, true, SsdFlush(1), NOW);
-            slots.policy().wrote(page, Home::Ssd, NOW);
+            slots.policy().wrote(page, Location::Ssd, NOW);
         }
         checkpoint(&mut slots);
         let batch = slots.begin_write_back(&|_| false, 32, NOW);
@@ -186,7 +186,7 @@ mod tests {
                 let page = PageId::new(SpaceId(1), no);
                 // Later pages are worth more.
                 for _ in 0..=no {
-                    slots.note_read(page, Some(Home::Hdd), Access::Random, NOW);
+                    slots.note_read(page, Some(Location::Hdd), Access::Random, NOW);
                 }
                 let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || {
                     stamp += 1;

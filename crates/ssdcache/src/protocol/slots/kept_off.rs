@@ -142,7 +142,7 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::Stamp;
-    use pagetier_policy::{Cause, Costs, Home, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Cause, Costs, Location, SlotPolicyParams, SsdPolicy};
 
     const NOW: Millis = Millis(0);
     const FREE: OnItsWay = OnItsWay { keeps_copy: false, settles: false };
@@ -202,7 +202,7 @@ mod tests {
         let next = slots.next_leaving(&way, 10, NOW);
         assert_eq!((next.dropped, next.flush), (1, true));
         assert_eq!(next.held.iter().map(|one| one.page).collect::<Vec<_>>(), [page(1, 2)]);
-        assert_eq!(slots.home(page(1, 0)), Home::Hdd);
+        assert_eq!(slots.location(page(1, 0)), Location::Hdd);
         // The write-back of page 2 fails, then succeeds.
         slots.end_write_back(next.held[0], false);
         let next = slots.next_leaving(&|_| FREE, 1, NOW);

@@ -40,7 +40,7 @@ use alloc::Alloc;
 use checkpoint::Discards;
 use kept_off::KeptOff;
 use pagetier_page::{Lsn, PageId, Stamp};
-use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
+use pagetier_policy::{Access, Location, Millis, SlotId, SlotPolicy};
 use readmitted::Predecessor;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use slot::{Slot, SlotState, Standing, Stored, Version};
@@ -184,16 +184,16 @@ impl Slots {
 
     /// Whether `page` has a copy on the SSD.
     #[must_use]
-    pub fn home(&self, page: PageId) -> Home {
+    pub fn location(&self, page: PageId) -> Location {
         if self.by_page.contains_key(&page) || self.pending.contains_key(&page) {
-            Home::Ssd
+            Location::Ssd
         } else {
-            Home::Hdd
+            Location::Hdd
         }
     }
 
     /// Informs the policy of a physical read.
-    pub fn note_read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+    pub fn note_read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis) {
         self.policy.read(page, from, access, now);
     }
 
@@ -325,7 +325,7 @@ impl Slots {
     /// Notes a change of the buffered page `page`. Returns true if this invalidated a copy identical to the
     /// HDD's (2013 paper, section 5); a newer copy stays.
     pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
-        let home = self.home(page);
+        let home = self.location(page);
         self.policy.logical(page, logical, home, now);
         if self.through || self.appends() {
             // The copy equals the HDD's version until a newer one is written.
@@ -476,7 +476,7 @@ impl Slots {
     pub(crate) fn take_unreported(&mut self) -> Option<PageId> {
         loop {
             let page = self.unreported.pop_front()?;
-            if self.home(page) == Home::Hdd {
+            if self.location(page) == Location::Hdd {
                 return Some(page);
             }
         }

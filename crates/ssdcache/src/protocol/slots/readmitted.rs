@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::SpaceId;
-    use pagetier_policy::{Costs, Home, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
 
     const NOW: Millis = Millis(0);
     const PAGE: PageId = PageId::new(SpaceId(1), 7);
@@ -247,14 +247,14 @@ mod tests {
         let mut slots = slots();
         let only = write(&mut slots, 1, SsdFlush(2));
         assert_eq!(fall(&mut slots, only, 1, &[only]), Fallen::Back(Lsn(0)));
-        assert_eq!(slots.home(PAGE), Home::Hdd);
+        assert_eq!(slots.location(PAGE), Location::Hdd);
         // Its first life has a durable version that waits for a flush.
         write(&mut slots, 2, GOOD);
         write(&mut slots, 3, SsdFlush(2));
         slots.discard(PAGE);
         let second = write(&mut slots, 4, SsdFlush(2));
         assert_eq!(fall(&mut slots, second, 4, &[second]), Fallen::Back(Lsn(0)));
-        assert_eq!(slots.home(PAGE), Home::Hdd, "its first life came back");
+        assert_eq!(slots.location(PAGE), Location::Hdd, "its first life came back");
         slots.validate().expect("sound slots");
     }
 }

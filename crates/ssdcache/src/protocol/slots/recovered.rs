@@ -117,9 +117,9 @@ mod tests {
         let mut slots = slots(&full, "lru2");
         slots.begin_checkpoint(Millis(0));
         slots.end_checkpoint(true);
-        let rules = crate::rules::Rules(Some(crate::mutation::Mutation::RewriteWaits));
+        let seam = crate::seam::Seam(Some(crate::mutation::Mutation::RewriteWaits));
         let page = PageId::new(SpaceId(1), 0);
-        let plan = rules.plan_dirty(&mut slots, page, Millis(0), &mut || Stamp::from_bits(99));
+        let plan = seam.plan_dirty(&mut slots, page, Millis(0), &mut || Stamp::from_bits(99));
         assert_eq!(plan, Plan::Wait);
     }
 

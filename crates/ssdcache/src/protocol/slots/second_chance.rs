@@ -111,7 +111,7 @@ mod tests {
     use crate::format::map::Entry;
     use crate::protocol::slots::SlotParams;
     use pagetier_page::SpaceId;
-    use pagetier_policy::{Costs, Home, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
 
     #[test]
     fn the_pool_is_told_of_pages_that_make_room_for_second_chances() {
@@ -134,7 +134,8 @@ mod tests {
         }
         assert!(!moves.is_empty(), "nothing was moved");
         let told: Vec<PageId> = std::iter::from_fn(|| slots.take_unreported()).collect();
-        let gone: Vec<PageId> = (0..48).map(page).filter(|page| slots.home(*page) == Home::Hdd).collect();
+        let gone: Vec<PageId> =
+            (0..48).map(page).filter(|page| slots.location(*page) == Location::Hdd).collect();
         assert_eq!(told, gone);
         assert_eq!(told.len(), moves.len());
     }

@@ -3,7 +3,7 @@
 use super::slot::{SlotState, Standing};
 use super::{NoSlot, Slots, Ticket};
 use pagetier_page::{Lsn, PageId, Stamp};
-use pagetier_policy::{Cause, Home, Millis, SlotId};
+use pagetier_policy::{Cause, Location, Millis, SlotId};
 
 impl Slots {
     /// Whether a changed page is written home first and only then to a slot.
@@ -33,7 +33,7 @@ impl Slots {
         now: Millis,
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Option<Ticket> {
-        if self.home(page) == Home::Ssd || !self.admits(page) {
+        if self.location(page) == Location::Ssd || !self.admits(page) {
             return None;
         }
         if !self.is_worth_its_price(page) {
@@ -61,7 +61,7 @@ impl Slots {
         now: Millis,
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Option<Ticket> {
-        let had = self.home(page) == Home::Ssd;
+        let had = self.location(page) == Location::Ssd;
         if !had {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
         }

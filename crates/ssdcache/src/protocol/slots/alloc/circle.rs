@@ -14,7 +14,7 @@ use crate::protocol::slots::slot::{SlotState, Standing};
 use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
 use crate::protocol::slots::{Slots, Stored};
 use pagetier_page::PageId;
-use pagetier_policy::{Cause, Home, Millis, SlotId, Verdict};
+use pagetier_policy::{Cause, Location, Millis, SlotId, Verdict};
 
 /// A group is at most the zone divided by this: pages that get a second chance need slots that were judged
 /// before theirs.
@@ -183,7 +183,7 @@ impl Slots {
             self.counts.rejected += 1;
             return Err(NoSlot::Never);
         }
-        let before = self.home(page);
+        let before = self.location(page);
         let Some((slot, displaced)) = self.take_front(now) else {
             // Waiting is futile while home writes fail, and after a zone none of whose slots could be given
             // out.
@@ -193,7 +193,7 @@ impl Slots {
             return Err(if fails || useless { NoSlot::Never } else { NoSlot::Soon });
         };
         match (displaced, before) {
-            (_, Home::Ssd) => self.counts.rewritten += 1,
+            (_, Location::Ssd) => self.counts.rewritten += 1,
             (Some(_), _) => self.counts.admitted_over += 1,
             (None, _) => self.counts.admitted_free += 1,
         }

@@ -1,4 +1,4 @@
-//! The store's part of the seam at which broken protocols act ([`pagetier_ssdcache::Rules`]): openings,
+//! The store's part of the seam at which broken protocols act ([`pagetier_ssdcache::Seam`]): openings,
 //! growth, losses and leaving pass their decisions through it. Nothing else asks whether a rule is left out.
 
 use crate::error::{Error, OpenError};
@@ -22,11 +22,12 @@ pub(crate) enum GrowthStep {
     Memory,
 }
 
-/// The rules in force: all, or all but one.
+/// Does nothing in a normal build: each method returns its argument, or what every store does. Under a
+/// mutation (tests only) one of them breaks a rule.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rules(pub(crate) pagetier_ssdcache::Rules);
+pub(crate) struct Seam(pub(crate) pagetier_ssdcache::Seam);
 
-impl Rules {
+impl Seam {
     fn lack(self, rule: Mutation) -> bool {
         self.0.lack(rule)
     }

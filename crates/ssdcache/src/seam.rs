@@ -1,5 +1,5 @@
 //! The seam between the protocol's decisions and their execution. The executor passes plans, flushes and
-//! findings through [`Rules`], which returns them unchanged. Under a broken protocol ([`Mutation`], tests
+//! findings through [`Seam`], which returns them unchanged. Under a broken protocol ([`Mutation`], tests
 //! only) it drops, delays or reorders some of them, so no other code asks whether a rule is left out.
 //!
 //! [`GuardedProtocol`] does the same to the protocol's state before each step.
@@ -20,17 +20,17 @@ use crate::protocol::{HomePlan, InTheWay, Protocol};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, task};
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
-use pagetier_policy::{Home, Millis, SlotId};
+use pagetier_policy::{Location, Millis, SlotId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
-/// The rules in force: all of them, or all but one. Without the feature `mutations` this takes no space, and
-/// every method compiles to the identity.
+/// Does nothing in a normal build: without the feature `mutations` it takes no space, and every method
+/// compiles to the identity. Under a mutation one method breaks a rule of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(hidden)]
-pub struct Rules(#[cfg(feature = "mutations")] pub Option<Mutation>);
+pub struct Seam(#[cfg(feature = "mutations")] pub Option<Mutation>);
 
-impl Rules {
+impl Seam {
     /// Whether `rule` is left out.
     #[inline]
     #[must_use]
@@ -46,7 +46,7 @@ impl Rules {
 }
 
 /// Writing.
-impl Rules {
+impl Seam {
     /// [`Slots::plan_dirty`].
     pub(crate) fn plan_dirty(
         self,
@@ -74,7 +74,7 @@ impl Rules {
         now: Millis,
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Option<Ticket> {
-        let keeps = self.lack(Mutation::ChangedCopyKept) && slots.home(page) == Home::Ssd;
+        let keeps = self.lack(Mutation::ChangedCopyKept) && slots.location(page) == Location::Ssd;
         if keeps { None } else { slots.plan_arrived(page, may, now, fresh) }
     }
 
@@ -178,7 +178,7 @@ impl Rules {
 }
 
 /// Reading.
-impl Rules {
+impl Seam {
     /// The number of reads before an image counts as damaged.
     pub(crate) fn reads_max(self, reads: usize) -> usize {
         if self.lack(Mutation::FirstReadBelieved) { 1 } else { reads }
@@ -203,7 +203,7 @@ impl Rules {
 }
 
 /// Re-admission.
-impl Rules {
+impl Seam {
     /// The devices to flush before copies are judged.
     pub(crate) fn flushed_by_readmission(self) -> &'static [Flushed] {
         if self.lack(Mutation::ReadmittedOverVolatileHomes) { &[] } else { &[Flushed::Hdd] }
@@ -226,7 +226,7 @@ impl Rules {
 }
 
 /// Recovering.
-impl Rules {
+impl Seam {
     /// What failed flushes may have left unproved. `noted` is the part that the manifest records.
     pub(crate) fn unproved(self, unproved: Unproved, noted: &Unproved) -> Unproved {
         let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
@@ -284,16 +284,16 @@ impl Rules {
 pub(crate) struct GuardedProtocol {
     protocol: Mutex<Protocol>,
     #[cfg(feature = "mutations")]
-    tampering: Mutex<(Rules, Tampered)>,
+    tampering: Mutex<(Seam, Tampered)>,
 }
 
 impl GuardedProtocol {
-    pub(crate) fn new(protocol: Protocol, rules: Rules) -> Self {
-        let _ = rules;
+    pub(crate) fn new(protocol: Protocol, seam: Seam) -> Self {
+        let _ = seam;
         Self {
             protocol: Mutex::new(protocol),
             #[cfg(feature = "mutations")]
-            tampering: Mutex::new((rules, Tampered::default())),
+            tampering: Mutex::new((seam, Tampered::default())),
         }
     }
 
@@ -314,7 +314,7 @@ impl GuardedProtocol {
     }
 
     fn tamper(&self, state: &mut Protocol) {
-        let (Rules(rule), kept) = &mut *self.tampering.lock();
+        let (Seam(rule), kept) = &mut *self.tampering.lock();
         match rule {
             None => {}
             Some(Mutation::RingFreedEarly) => state.home.free_ring(HddFlush::nth(u64::MAX)),
