@@ -192,7 +192,7 @@ mod tests {
         let changes = |turn: usize| {
             let mut chooser = Chooser::new(0);
             for at in 0..100 * turn {
-                let costs = if at / turn % 2 == 0 { [8.0, 10.0] } else { [10.0, 8.0] };
+                let costs = if (at / turn).is_multiple_of(2) { [8.0, 10.0] } else { [10.0, 8.0] };
                 chooser.compare(costs, &mut |_| 14.5);
             }
             chooser.changes()
