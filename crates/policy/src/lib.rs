@@ -8,19 +8,18 @@
 mod choice;
 mod choosing;
 mod collections;
-#[cfg(feature = "hostile")]
-mod hostile;
+pub mod conformance;
+pub mod custom;
 mod placement;
 pub mod pool;
+pub mod rivals;
 pub mod ssd;
 mod types;
 mod write_budget;
 
 pub use choice::UnknownPolicy;
 pub use choosing::Choice;
-#[cfg(feature = "hostile")]
-#[doc(hidden)]
-pub use hostile::{HostilePool, HostileSsd};
+pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy};
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};

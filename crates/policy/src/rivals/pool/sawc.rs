@@ -15,7 +15,7 @@
 //! - *Recoverability writes* are not clustered: the caller names the pages.
 
 use super::Casa;
-use super::LookAhead;
+use crate::pool::LookAhead;
 use super::clusters::Clusters;
 use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId};
 

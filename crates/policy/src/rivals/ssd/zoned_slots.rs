@@ -1,7 +1,7 @@
 //! Slots with per-page state, and the zone of eviction candidates: the base of an SSD policy that ranks slots
 //! and keeps no state of pages without a slot.
 
-use super::zone::Zone;
+use crate::ssd::zone::Zone;
 use crate::collections::slot_table::SlotTable;
 use crate::{Costs, PageId, SlotId, Verdict};
 

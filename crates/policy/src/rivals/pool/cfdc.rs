@@ -32,7 +32,7 @@
 //!   treated specially (section 1.3 advises against it).
 //! - *All of P is refused*: the victim is the LRU page of W that is not refused (Algorithm 1, line 9).
 
-use super::LookAhead;
+use crate::pool::LookAhead;
 use super::clusters::{ClusterId, Clusters};
 use super::window::{WindowPercent, WorkingRegion};
 use crate::collections::links::QueueNo;

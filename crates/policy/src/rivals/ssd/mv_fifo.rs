@@ -18,7 +18,7 @@
 //! - *A valid page newer than the HDD's* is copied there when its slot is reclaimed, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
-use super::LOOK_MAX;
+use crate::ssd::LOOK_MAX;
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::collections::slot_table::SlotTable;

@@ -6,14 +6,10 @@
 //! of section 3.1.2. Every operation is O(1); entering takes one hash lookup.
 
 use crate::collections::links::NIL;
-use crate::{FrameId, PageId};
+use crate::{CLUSTER_PAGES_MAX, FrameId, PageId};
 use rustc_hash::FxHashMap;
 
-/// The default number of pages per cluster.
-pub const CLUSTER_PAGES: u32 = 64;
 
-/// The maximum number of pages per cluster: products of sizes, distances and times then fit in 128 bits.
-pub const CLUSTER_PAGES_MAX: u32 = 1 << 16;
 
 /// A cluster's index; valid while the cluster has members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,14 +1,18 @@
 //! Policies that answer at random or maliciously: a bad policy costs speed, never data.
 //!
-//! For tests only (feature `hostile`), selected by the name `hostile:SEED`. Every answer is one that the
+//! For tests only. [`register`] makes them known by the names `hostile:SEED`. Every answer is one that the
 //! traits' types allow: slots and frames that do not exist, are in use, were just written or are named twice;
 //! an empty list; a list longer than requested; second chances for every slot. The answers follow from the
 //! seed and the reported events, so a run is reproducible.
 
-use crate::{
-    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Location, Millis, PageId, SlotId,
-    SlotPolicy, Verdict,
+#![forbid(unsafe_code)]
+
+use pagetier_policy::{
+    Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Location,
+    Millis, PageId, PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict,
 };
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 /// Pseudo-random numbers derived from a seed.
 #[derive(Clone, Copy, Debug)]
@@ -297,4 +301,53 @@ impl FramePolicy for HostilePool {
     fn validate(&self) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// The hostile policies of a seed.
+#[derive(Debug)]
+pub struct Hostile(u64);
+
+impl Hostile {
+    /// The policies of `seed`. Each seed takes a few bytes for the life of the process.
+    pub fn of(seed: u64) -> &'static Self {
+        static KNOWN: Mutex<BTreeMap<u64, &'static Hostile>> = Mutex::new(BTreeMap::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(seed).or_insert_with(|| Box::leak(Box::new(Self(seed))))
+    }
+
+    fn named(name: &str) -> Option<&'static Self> {
+        Some(Self::of(name.strip_prefix("hostile:")?.parse().ok()?))
+    }
+}
+
+impl PoolPolicyFactory for Hostile {
+    fn name(&self) -> String {
+        format!("hostile:{}", self.0)
+    }
+
+    fn build(&self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
+        Box::new(HostilePool::new(self.0, params.frames))
+    }
+}
+
+impl SsdPolicyFactory for Hostile {
+    fn name(&self) -> String {
+        format!("hostile:{}", self.0)
+    }
+
+    fn build(&self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
+        Box::new(HostileSsd::new(self.0, params.slots))
+    }
+}
+
+static CATALOGUE: Catalogue = Catalogue {
+    pool_names: &[],
+    pool: |name| Hostile::named(name).map(|policy| policy as _),
+    ssd_names: &[],
+    ssd: |name| Hostile::named(name).map(|policy| policy as _),
+};
+
+/// Makes `hostile:SEED` a name of a pool policy and of an SSD policy in this process.
+pub fn register() {
+    pagetier_policy::register(&CATALOGUE);
 }
