@@ -147,8 +147,10 @@ pub use pagetier_devio::{
 };
 pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};
-pub use pagetier_policy::pool::{Gd2lOptions, Retention, WindowPercent};
+pub use pagetier_policy::pool::{Gd2lOptions, Retention};
+pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
 pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
+pub use pagetier_policy::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use pagetier_policy::{
     Choice, Costs, GroupStats, Location, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
 };

@@ -10,6 +10,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Writes every page several times, with a `sync` in between, and cuts the power.
 async fn survives(seed: u64, ring_pages: u32) {
     let fixture = Fixture::with_latency(Duration::from_millis(2), Duration::from_micros(200));
+    pagetier_hostile::register();
     let policy = format!("hostile:{seed}");
     let open = |fixture: &Fixture| {
         let builder = fixture.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);

@@ -187,7 +187,7 @@ impl Builder {
         self
     }
 
-    /// The SSD's policy: a value such as [`SsdPolicy::Lru2`], or a name such as `"cac:ageing"`. Default:
+    /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:ageing"`. Default:
     /// [`SsdPolicy::Auto`]. The policy may change between openings: the SSD's contents stay in use. An
     /// unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {

@@ -153,14 +153,18 @@ impl Caller {
         });
         asked.sort_unstable();
         let asked_once = asked.windows(2).all(|two| two[0] != two[1]);
-        check(asked_once && asked.iter().all(|frame| held.contains_key(frame)), || format!("asked for {asked:?}"))?;
+        check(asked_once && asked.iter().all(|frame| held.contains_key(frame)), || {
+            format!("asked for {asked:?}")
+        })?;
         match victim {
             Some(victim) => {
                 check(accepts(victim.0), || format!("{victim:?} was refused"))?;
                 self.policy.remove(victim, true);
                 self.held.remove(&victim.0);
             }
-            None => check(!held.keys().any(|&frame| accepts(frame)), || format!("some frame would have gone"))?,
+            None => {
+                check(!held.keys().any(|&frame| accepts(frame)), || format!("some frame would have gone"))?
+            }
         }
         Ok(())
     }
@@ -373,7 +377,10 @@ impl Ssd {
             SsdEvent::Victims(n) => {
                 let mut victims = Vec::new();
                 self.policy.next_victims(n, now, &mut victims);
-                check(victims.len() <= n && victims.iter().all(|slot| self.zone.contains(slot)), || "victims.len() <= n && victims.iter().all(|slot| self.zone.contains(slot)) does not hold".to_owned())?;
+                check(victims.len() <= n && victims.iter().all(|slot| self.zone.contains(slot)), || {
+                    "victims.len() <= n && victims.iter().all(|slot| self.zone.contains(slot)) does not hold"
+                        .to_owned()
+                })?;
             }
             SsdEvent::Costs(costs) => self.policy.set_costs(costs),
         }
@@ -398,13 +405,18 @@ impl Ssd {
             },
             now,
         );
-        check(asked.iter().all(|slot| self.zone.contains(slot)), || format!("outside of the zone: {asked:?}"))?;
+        check(asked.iter().all(|slot| self.zone.contains(slot)), || {
+            format!("outside of the zone: {asked:?}")
+        })?;
         let slot = match (verdict, free) {
             (Verdict::Reject, _) => return Ok(()),
             (Verdict::AdmitFree, Some(free)) => SlotId(free as u32),
             (Verdict::AdmitFree, None) => return Err("no slot is free".to_owned()),
             (Verdict::AdmitOver(slot), _) => {
-                check(free.is_none() && refused & 1 << slot.0 == 0 && self.zone.contains(&slot), || "free.is_none() && refused & 1 << slot.0 == 0 && self.zone.contains(&slot) does not hold".to_owned())?;
+                check(free.is_none() && refused & 1 << slot.0 == 0 && self.zone.contains(&slot), || {
+                    "free.is_none() && refused & 1 << slot.0 == 0 && self.zone.contains(&slot) does not hold"
+                        .to_owned()
+                })?;
                 self.lose(self.slots[slot.at()].expect("occupied"), true);
                 slot
             }
@@ -421,7 +433,9 @@ impl SsdEvent {
         match dice.below(38) {
             0..8 => Self::Read(no, dice.access()),
             8..10 => Self::Logical(no, 1 + dice.no(8)),
-            10..18 => Self::Consider(no, dice.pick(&[Cause::Cleaned, Cause::Evicted, Cause::Read]), dice.bits()),
+            10..18 => {
+                Self::Consider(no, dice.pick(&[Cause::Cleaned, Cause::Evicted, Cause::Read]), dice.bits())
+            }
             18..21 => Self::Rewrite(no),
             21..23 => Self::Invalidate(no),
             23..25 => Self::CopiedHome(no, dice.no(SLOTS)),

@@ -93,8 +93,11 @@ impl PoolPolicy {
     pub fn known() -> String {
         // The rivals are among `ALL`; what the program registered follows.
         let registered = catalogues().into_iter().skip(1).flat_map(|found| found.pool_names);
-        let names: Vec<String> =
-            Self::ALL.iter().map(ToString::to_string).chain(registered.map(|name| (*name).to_owned())).collect();
+        let names: Vec<String> = Self::ALL
+            .iter()
+            .map(ToString::to_string)
+            .chain(registered.map(|name| (*name).to_owned()))
+            .collect();
         format!(
             "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
              cent of the pool, as in cfdc-75",

@@ -66,8 +66,11 @@ impl SsdPolicy {
     pub fn known() -> String {
         // The rivals are among `ALL`; what the program registered follows.
         let registered = catalogues().into_iter().skip(1).flat_map(|found| found.ssd_names);
-        let names: Vec<String> =
-            Self::ALL.iter().map(ToString::to_string).chain(registered.map(|name| (*name).to_owned())).collect();
+        let names: Vec<String> = Self::ALL
+            .iter()
+            .map(ToString::to_string)
+            .chain(registered.map(|name| (*name).to_owned()))
+            .collect();
         format!(
             "{}; cac and cc with options, as in cac:ageing,sketch: {}, and ageing=N (counts are halved every N \
              accesses per slot); auto pinned to one setting, as in auto:pin=plain: {}",

@@ -32,12 +32,12 @@
 //!   treated specially (section 1.3 advises against it).
 //! - *All of P is refused*: the victim is the LRU page of W that is not refused (Algorithm 1, line 9).
 
-use crate::pool::LookAhead;
 use super::clusters::{ClusterId, Clusters};
 use super::window::{WindowPercent, WorkingRegion};
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::collections::tournament::{Entry, Tournament};
+use crate::pool::LookAhead;
 use crate::{Access, CleanReason, FrameId, FramePolicy, FrameState, Location, PageId};
 
 /// W of the paper.

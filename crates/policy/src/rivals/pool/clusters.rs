@@ -9,8 +9,6 @@ use crate::collections::links::NIL;
 use crate::{CLUSTER_PAGES_MAX, FrameId, PageId};
 use rustc_hash::FxHashMap;
 
-
-
 /// A cluster's index; valid while the cluster has members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ClusterId(u32);

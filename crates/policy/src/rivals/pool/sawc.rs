@@ -15,8 +15,8 @@
 //! - *Recoverability writes* are not clustered: the caller names the pages.
 
 use super::Casa;
-use crate::pool::LookAhead;
 use super::clusters::Clusters;
+use crate::pool::LookAhead;
 use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId};
 
 /// The state that ClusteredWrite keeps per frame.

@@ -18,10 +18,10 @@
 //! - *A valid page newer than the HDD's* is copied there when its slot is reclaimed, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
-use crate::ssd::LOOK_MAX;
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::collections::slot_table::SlotTable;
+use crate::ssd::LOOK_MAX;
 use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 
 const QUEUE: QueueNo = QueueNo(0);

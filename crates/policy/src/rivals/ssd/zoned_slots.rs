@@ -1,8 +1,8 @@
 //! Slots with per-page state, and the zone of eviction candidates: the base of an SSD policy that ranks slots
 //! and keeps no state of pages without a slot.
 
-use crate::ssd::zone::Zone;
 use crate::collections::slot_table::SlotTable;
+use crate::ssd::zone::Zone;
 use crate::{Costs, PageId, SlotId, Verdict};
 
 /// The slots, and the candidates among them. The caller passes `rank` to each method that needs it; the
