@@ -56,3 +56,18 @@ async fn nor_does_it_without_a_ring() {
         timeout(LONG, survives(seed, 0)).await.unwrap_or_else(|_| panic!("seed {seed} hangs"));
     }
 }
+
+/// Whether the conformance suite finds fault with a policy.
+fn is_refused(check: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+    std::panic::catch_unwind(check).is_err()
+}
+
+#[test]
+fn the_conformance_suite_refuses_policies_that_break_their_word() {
+    use pagetier_policy::{PoolPolicyFactory, SsdPolicyFactory, conformance};
+    for seed in 0..10 {
+        let policy = pagetier_hostile::Hostile::of(seed);
+        assert!(is_refused(|| conformance::check_pool(|params| PoolPolicyFactory::build(policy, params))));
+        assert!(is_refused(|| conformance::check_ssd(|params| SsdPolicyFactory::build(policy, params))));
+    }
+}

@@ -11,8 +11,8 @@ use pagetier_policy::{
     Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Location,
     Millis, PageId, PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict,
 };
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Pseudo-random numbers derived from a seed.
 #[derive(Clone, Copy, Debug)]
@@ -311,7 +311,7 @@ impl Hostile {
     /// The policies of `seed`. Each seed takes a few bytes for the life of the process.
     pub fn of(seed: u64) -> &'static Self {
         static KNOWN: Mutex<BTreeMap<u64, &'static Hostile>> = Mutex::new(BTreeMap::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         known.entry(seed).or_insert_with(|| Box::leak(Box::new(Self(seed))))
     }
 

@@ -1,15 +1,11 @@
 //! What the callers of a policy rely on, as a test that any implementation can run on itself.
 //!
-//! ```
-//! use pagetier_policy::{Costs, FramePolicyParams, PoolPolicy, SlotPolicyParams, SsdPolicy, conformance};
+//! A test of a policy of your own is one line: `conformance::check_pool(|params| MY_FACTORY.build(params))`,
+//! or `check_ssd`.
 //!
-//! conformance::check_pool(|params| PoolPolicy::Lru.build(params));
-//! conformance::check_ssd(|params| SsdPolicy::default().build(params));
-//! ```
-//!
-//! Each check plays random but reproducible lives of a pool or an SSD against the policy, and calls the policy's
-//! own `validate` after every event. The store does not depend on any of it: a policy that breaks its word is
-//! slow, not dangerous.
+//! Each check plays random but reproducible lives of a pool or an SSD against the policy, and calls the
+//! policy's own `validate` after every event. The store does not depend on any of it: a policy that breaks
+//! its word is slow, not dangerous.
 
 use crate::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, Millis,
@@ -163,7 +159,7 @@ impl Caller {
                 self.held.remove(&victim.0);
             }
             None => {
-                check(!held.keys().any(|&frame| accepts(frame)), || format!("some frame would have gone"))?
+                check(!held.keys().any(|&frame| accepts(frame)), || "some frame would have gone".to_owned())?
             }
         }
         Ok(())

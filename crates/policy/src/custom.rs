@@ -1,17 +1,17 @@
 //! Policies from outside of this crate: how they are built, named and found by name.
 //!
-//! A policy is a [`FramePolicy`] or a [`SlotPolicy`]; a factory builds one for each store. Whoever chooses it in
-//! code needs no more: `PoolPolicy::Custom(&MY_FACTORY)`. To be chosen by name as well, in a configuration file
-//! or on a command line, a factory stands in a [`Catalogue`] that the program registers when it starts. The
-//! policies of [`rivals`](crate::rivals) are found in the same way.
+//! A policy is a [`FramePolicy`] or a [`SlotPolicy`]; a factory builds one for each store. To choose it in
+//! code, no more is needed: `PoolPolicy::Custom(&MY_FACTORY)`. To be chosen by name as well, in a
+//! configuration file or on a command line, a factory stands in a [`Catalogue`] that the program registers
+//! when it starts. The policies of [`rivals`](crate::rivals) are found in the same way.
 //!
-//! [`conformance`](crate::conformance) checks a policy against what its callers rely on. A policy that fails it
-//! costs speed, never data: the pool and the SSD check every answer before they act on it.
+//! [`conformance`](crate::conformance) checks a policy against what its callers rely on. A policy that fails
+//! it costs speed, never data: the pool and the SSD check every answer before they act on it.
 
 use crate::{FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams};
+use parking_lot::RwLock;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{PoisonError, RwLock};
 
 /// Builds a pool policy of your own, for [`PoolPolicy::Custom`](crate::PoolPolicy::Custom).
 pub trait PoolPolicyFactory: Send + Sync + fmt::Debug {
@@ -30,8 +30,8 @@ pub trait SsdPolicyFactory: Send + Sync + fmt::Debug {
     /// name count as equal.
     fn name(&self) -> String;
 
-    /// Builds the policy, for an empty SSD of at least one slot. Called at each opening, for each new SSD, and
-    /// whenever a running store switches to the policy.
+    /// Builds the policy, for an empty SSD of at least one slot. Called at each opening, for each new SSD,
+    /// and whenever a running store switches to the policy.
     fn build(&self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy>;
 }
 
@@ -54,16 +54,15 @@ static REGISTERED: RwLock<Vec<&'static Catalogue>> = RwLock::new(Vec::new());
 /// Makes the policies of `catalogue` known to this process by name. Names of this crate take precedence, then
 /// those registered earlier. Registering a catalogue again changes nothing.
 pub fn register(catalogue: &'static Catalogue) {
-    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = REGISTERED.write();
     if !registered.iter().any(|known| std::ptr::eq(*known, catalogue)) {
         registered.push(catalogue);
     }
 }
 
-/// The catalogues by precedence.
-pub(crate) fn catalogues() -> Vec<&'static Catalogue> {
-    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
-    std::iter::once(&crate::rivals::CATALOGUE).chain(registered.iter().copied()).collect()
+/// What the program has registered, in order.
+pub(crate) fn registered() -> Vec<&'static Catalogue> {
+    REGISTERED.read().clone()
 }
 
 macro_rules! equal_by_name {

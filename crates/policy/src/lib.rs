@@ -1,6 +1,7 @@
 //! Every decision of the page store: which frame the buffer pool replaces, which page is worth an SSD slot.
 //!
-//! Pure: no locks, clocks, I/O or async; time, costs and randomness are arguments. The same code runs in the
+//! Pure but for the list of registered names ([`custom`]): no locks, clocks, I/O or async; time, costs and
+//! randomness are arguments. The same code runs in the
 //! store, in the trace replay and in the property tests.
 
 #![forbid(unsafe_code)]

@@ -1,10 +1,12 @@
 //! The choice of the pool policy, typed and by name.
 
-use super::{AdaptivePool, FramePolicy, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru};
-use crate::choice::{by_name, split, write_options};
-use crate::custom::catalogues;
+use super::{
+    AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
+};
+use crate::choice::{by_name, catalogues, split, write_options};
+use crate::custom::registered;
 use crate::rivals::{RivalPool, WindowPercent};
-use crate::{Costs, PoolPolicyFactory, UnknownPolicy};
+use crate::{PoolPolicyFactory, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;
 
@@ -24,32 +26,6 @@ pub enum PoolPolicy {
     MidpointLru,
     /// Any other: one of [`RivalPool`], with which the papers compare, or one of your own.
     Custom(&'static dyn PoolPolicyFactory),
-}
-
-/// The default number of pages per cluster.
-pub const CLUSTER_PAGES: u32 = 64;
-/// The maximum number of pages per cluster: products of sizes, distances and times then fit in 128 bits.
-pub const CLUSTER_PAGES_MAX: u32 = 1 << 16;
-
-/// The parameters that a pool policy is built from. Each policy uses those that apply to it.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct FramePolicyParams {
-    /// Frames of the pool.
-    pub frames: usize,
-    /// Device costs.
-    pub costs: Costs,
-    /// Pages per cluster (REF: per block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default:
-    /// 64. With pages of 16 KiB that is 1 MiB: the size of a flash erase block, and of an extent that a disk
-    /// writes in about the time of a seek.
-    pub cluster_pages: u32,
-}
-
-impl FramePolicyParams {
-    /// The defaults for a pool of `frames` frames.
-    #[must_use]
-    pub const fn new(frames: usize, costs: Costs) -> Self {
-        Self { frames, costs, cluster_pages: CLUSTER_PAGES }
-    }
 }
 
 const FREQUENCY: &str = "frequency";
@@ -91,8 +67,7 @@ impl PoolPolicy {
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        // The rivals are among `ALL`; what the program registered follows.
-        let registered = catalogues().into_iter().skip(1).flat_map(|found| found.pool_names);
+        let registered = registered().into_iter().flat_map(|catalogue| catalogue.pool_names);
         let names: Vec<String> = Self::ALL
             .iter()
             .map(ToString::to_string)

@@ -9,14 +9,16 @@ mod greedy_dual;
 mod h_queues;
 mod hinted;
 mod lru;
+mod params;
 
 pub use adaptive::AdaptivePool;
-pub use choice::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicyParams, PoolPolicy};
+pub use choice::PoolPolicy;
 pub use gd2l::Gd2l;
 pub use gd2l_weighted::Gd2lWeighted;
 pub use greedy_dual::{FREQUENCY_MAX, Gd2lOptions, GreedyDual};
 pub use hinted::{HintedPool, PoolHints, Resident, Retention};
 pub use lru::{Lru, MidpointLru, OneQueue};
+pub use params::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicyParams};
 
 use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId};
 

@@ -1,5 +1,5 @@
-//! The policies that the four papers compare with. Nothing else in Pagetier knows them: they are found by name,
-//! through the same extension point as policies of your own ([`crate::custom`]).
+//! The policies that the four papers compare with. Nothing else in Pagetier knows them: they are found by
+//! name, through the same extension point as policies of your own ([`crate::custom`]).
 
 pub mod pool;
 pub mod ssd;

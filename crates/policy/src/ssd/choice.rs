@@ -3,8 +3,8 @@
 use super::{
     Adaptive, Ageing, Alpha, Cac, CacOptions, EvictionCost, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
 };
-use crate::choice::{by_name, split, write_options};
-use crate::custom::catalogues;
+use crate::choice::{by_name, catalogues, split, write_options};
+use crate::custom::registered;
 use crate::rivals::RivalSsd;
 use crate::{SsdPolicyFactory, UnknownPolicy};
 use std::fmt;
@@ -64,8 +64,7 @@ impl SsdPolicy {
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        // The rivals are among `ALL`; what the program registered follows.
-        let registered = catalogues().into_iter().skip(1).flat_map(|found| found.ssd_names);
+        let registered = registered().into_iter().flat_map(|catalogue| catalogue.ssd_names);
         let names: Vec<String> = Self::ALL
             .iter()
             .map(ToString::to_string)
