@@ -18,7 +18,7 @@
 //! that the simulations take, relative to the pool's.
 
 use pagetier::{
-    MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, SpaceId, pool_bytes_for, ssd_bytes_for,
+    MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::MemoryDevice, pool_bytes_for, ssd_bytes_for,
 };
 use pagetier_ghost::{Reference, TierParams, Tiers};
 use pagetier_policy::{

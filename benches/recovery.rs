@@ -16,7 +16,9 @@
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagetier::{
-    Backend, DirectIo, PageId, PageStore, RecoveryReport, SpaceId, pool_bytes_for, ssd_bytes_for,
+    PageId, PageStore, RecoveryReport, SpaceId,
+    device::{Backend, DirectIo},
+    pool_bytes_for, ssd_bytes_for,
 };
 use pagetier_devio::{IoBuf, IoBufs, IoClass, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::{HEADER_BYTES, Header, PageSize, StoreSeed, verify};

@@ -6,7 +6,11 @@
 //! which other work on the machine disturbs least. Devices in memory respond at once: on real ones misses
 //! cost more, and ghosts relatively less.
 
-use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, WhatIf, WhatIfOptions};
+use pagetier::{
+    MemoryManifest, PageId, PageStore,
+    device::MemoryDevice,
+    what_if::{WhatIf, WhatIfOptions},
+};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution, Zipf};

@@ -3,8 +3,9 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all};
 use pagetier::{
-    BackupOptions, BackupReport, Builder, Error, Location, MemoryDevice, PageId, PageStore, SharedDevice,
-    SpaceId, SsdEvent, SsdMode,
+    Builder, Error, Location, PageId, PageStore, SpaceId, SsdEvent, SsdMode,
+    backup::{BackupOptions, BackupReport},
+    device::{MemoryDevice, SharedDevice},
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;

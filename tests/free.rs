@@ -2,7 +2,9 @@
 //! synced.
 
 use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
-use pagetier::{BackupOptions, Error, Lsn, PageId, PageRef, PageStore, SpaceHints, SpaceId, SsdPolicy};
+use pagetier::{
+    Error, Lsn, PageId, PageRef, PageStore, SpaceHints, SpaceId, SsdPolicy, backup::BackupOptions,
+};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -462,7 +464,7 @@ async fn a_discarded_page_does_not_return_to_its_life_before_it_was_freed() {
         let fixture = Fixture::new();
         let store = written(&fixture).await;
         // The home has version 1.
-        assert!(store.ssd().drain(pagetier::Drain::new()).await.stopped_by.is_none());
+        assert!(store.ssd().drain(pagetier::DrainOptions::new()).await.stopped_by.is_none());
         store.free(at(8)).await.unwrap();
         fill(&mut store.create(at(8)).await.unwrap(), 8, 2);
         fixture.manifest.fail_saves(0, 1, false);

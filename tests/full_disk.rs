@@ -7,7 +7,9 @@
 
 use crate::mounted::{KINDS, SmallDisk, skip};
 use pagetier::{
-    Backend, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
+    Error, OpenError, PageId, PageStore, SpaceId,
+    device::{Backend, DeviceErrorKind},
+    errors::{PoolError, TierError},
 };
 use pagetier_devio::{OpenOptions, open_file};
 use rustix::fs::FallocateFlags;

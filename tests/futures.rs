@@ -1,8 +1,8 @@
 //! Compile-time check: every public future can be awaited in a spawned task.
 
 use pagetier::{
-    BackupOptions, Drain, Loss, Lsn, NewSsd, PageId, PageSize, PageStore, Scrub, SharedDevice, SpaceId,
-    SsdMode, SsdPolicy, calibrate,
+    DrainOptions, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
+    backup::BackupOptions, calibrate, device::SharedDevice, scrub::Scrub,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn every_public_future_is_send(
     is_send(store.import_hot("hot"));
     is_send(store.export_stats("stats", Duration::ZERO));
     is_send(store.resize_pool(0));
-    is_send(store.replace_ssd(NewSsd::path("ssd")));
+    is_send(store.replace_ssd(SsdReplacement::path("ssd")));
     is_send(store.policies().set_ssd(SsdPolicy::Auto));
     is_send(store.ssd().acknowledge_loss());
     is_send(store.shutdown());
@@ -61,7 +61,7 @@ fn every_public_future_is_send(
     });
     is_send(store.trace().stop());
     is_send(store.ssd().set_mode(SsdMode::Off));
-    is_send(store.ssd().drain(Drain::new()));
+    is_send(store.ssd().drain(DrainOptions::new()));
     is_send(store.ssd().readmit());
     is_send(store.ssd().abandon());
     is_send(async move { store.ssd().events().next().await });

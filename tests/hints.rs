@@ -3,8 +3,8 @@
 use crate::changing::{Known, blank_ssd, check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all};
 use pagetier::{
-    Error, Location, NewSsd, PageId, PageStore, PoolPolicy, Retention, ScrubOptions, SpaceHints, SpaceId,
-    SsdMode, SsdPolicy,
+    Error, Location, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy,
+    SsdReplacement, scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use std::sync::Arc;
@@ -315,7 +315,10 @@ async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
     let space = grown(&store).await;
     let other = second(&store).await;
     store.spaces().set_hints(space, off()).unwrap();
-    store.replace_ssd(NewSsd::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE)).await.unwrap();
+    store
+        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
+        .await
+        .unwrap();
     for version in 2..4 {
         write_all(&store, space, version).await;
         write_all(&store, other, version).await;

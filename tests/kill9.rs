@@ -5,7 +5,7 @@
 //! is a few rounds. The writer is this program itself, on real files, alternately with io_uring (and O_DIRECT
 //! where the file system has it) and with threads.
 
-use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId, SsdPolicy};
+use pagetier::{PageId, PageSize, PageStore, SpaceId, SsdPolicy, device::Backend};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io::{BufRead, BufReader, Write};

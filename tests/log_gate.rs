@@ -3,8 +3,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
 use pagetier::{
-    Builder, Error, Exhausted, GateError, GateFuture, GatePanic, LogGate, Loss, Lsn, PageId, PageStore,
-    PoolError, SpaceId,
+    Builder, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId,
+    errors::{Exhausted, GatePanic, PoolError},
 };
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
@@ -267,7 +267,7 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
         ] {
             if let Err(error) = result {
                 assert_eq!(panic_in(&error).as_deref(), Some(message), "{error}");
-                let told = pagetier::Causes(&error).to_string();
+                let told = pagetier::errors::Causes(&error).to_string();
                 assert!(told.contains(message), "{told}");
             }
         }

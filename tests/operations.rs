@@ -6,8 +6,9 @@
 use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
 use pagetier::{
-    BackupOptions, Costs, Drain, Error, NewSsd, OpenError, PageId, PageStore, PoolPolicy, Retention,
-    ScrubOptions, SpaceHints, SpaceId, SsdMode, SsdPolicy, SsdState, WhatIfOptions,
+    Costs, DrainOptions, Error, OpenError, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId,
+    SsdMode, SsdPolicy, SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions,
+    what_if::WhatIfOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::path::PathBuf;
@@ -193,14 +194,14 @@ impl Run {
             ReplaceSsd => {
                 let (new, bytes) = (blank_ssd("new", 90 + round), [260, 100][nth % 2] * PAGE);
                 self.ssds.lock().unwrap().push((Arc::clone(&new), bytes));
-                store.replace_ssd(NewSsd::device(new as SharedDevice).bytes(bytes)).await
+                store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(bytes)).await
             }
             Modes => {
                 let modes = [SsdMode::WriteThrough, SsdMode::Off, SsdMode::ReadOnly, SsdMode::WriteBack];
                 store.ssd().set_mode(modes[nth % 4]).await
             }
             Draining => {
-                let report = store.ssd().drain(Drain::new()).await;
+                let report = store.ssd().drain(DrainOptions::new()).await;
                 let ended = report.stopped_by.is_none() && report.failed.is_empty();
                 return if ended { Ok(()) } else { Err(format!("{report:?}")) };
             }

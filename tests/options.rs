@@ -2,8 +2,10 @@
 
 use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{
-    Advice, Backend, Builder, Costs, DirectIo, Error, OpenError, Options, PageId, PageSize, PageStore,
-    SsdMode, SsdState, frames_for,
+    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
+    device::{Backend, DirectIo},
+    errors::Advice,
+    frames_for,
 };
 use std::error::Error as _;
 use std::time::Duration;

@@ -1,7 +1,10 @@
 //! Pages overwritten without being read, by which an embedder repairs a damaged page.
 
 use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
-use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier::{
+    Error, PageId, PageStore, SpaceId,
+    errors::{PoolError, TierError},
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::future::Future;
 use std::pin::pin;

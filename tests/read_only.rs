@@ -1,7 +1,7 @@
 //! Opening without writing: a store that crashed recovers in memory, and its files stay as they are.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, write, write_all};
-use pagetier::{Builder, OpenError, PageSize, PageStore, ScrubOptions, SpaceId};
+use pagetier::{Builder, OpenError, PageSize, PageStore, SpaceId, scrub::ScrubOptions};
 use pagetier_devio::Device;
 use std::path::Path;
 

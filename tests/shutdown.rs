@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, fill, read, write};
 use pagetier::{
-    Drain, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageSize, PageStore, ScrubOptions,
-    SpaceId, SsdMode,
+    DrainOptions, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageSize, PageStore, SpaceId,
+    SsdMode, scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use std::future::Future;
@@ -60,7 +60,7 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     closed("acknowledge_loss", store.ssd().acknowledge_loss()).await;
     closed("scan", async { store.scan(space, 0..9).next().await.unwrap() }).await;
     assert!(!store.scrub(ScrubOptions::default()).finished().await.complete);
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     // The refused calls have not changed what the next opening finds.
     assert!(closed_cleanly(&fixture));
     let again = fixture.open().await;
@@ -175,7 +175,7 @@ async fn a_shutdown_waits_for_operations_and_ends_long_ones() {
     let slow = ScrubOptions::default().pages_per_second(Some(0.1));
     let scrub = store.scrub(slow);
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(600))).on(IoOp::Write).times(1));
-    let (drained, ended) = tokio::join!(store.ssd().drain(Drain::new()), store.shutdown());
+    let (drained, ended) = tokio::join!(store.ssd().drain(DrainOptions::new()), store.shutdown());
     ended.unwrap();
     assert!(drained.left > 0, "it ended early");
     assert!(!scrub.finished().await.complete);
@@ -268,7 +268,7 @@ async fn the_redo_position_covers_what_each_loss_takes() {
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(10), "it is on the SSD alone");
     store.flush_to(Lsn(30)).await.unwrap();
     assert_eq!(store.redo_from(Lsn(30), Loss::Crash).await.unwrap(), Lsn(30));
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(30));
 }
 
@@ -297,7 +297,7 @@ async fn a_page_that_was_created_and_not_changed_holds_no_log_back() {
     assert_eq!(store.ssd().oldest_lsn(), Some(Lsn(20)));
     log(0, 25).await;
     assert_eq!(store.min_recovery_lsn(), Some(Lsn(25)));
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     drop(store.create(page(5)).await.unwrap());
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(25));
     store.sync().await.unwrap();

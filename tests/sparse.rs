@@ -2,7 +2,7 @@
 //! short gives its room back.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
-use pagetier::{Advice, Builder, DeviceErrorKind, Error, PageId, PageStore, SpaceId};
+use pagetier::{Builder, Error, PageId, PageStore, SpaceId, device::DeviceErrorKind, errors::Advice};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;

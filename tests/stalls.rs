@@ -2,7 +2,8 @@
 
 use crate::fixture::{Fixture, fill};
 use pagetier::{
-    Error, Exhausted, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, PoolError, SpaceId,
+    Error, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId,
+    errors::{Exhausted, PoolError},
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::Arc;

@@ -33,7 +33,7 @@ mod restore;
 mod site;
 mod write;
 
-use crate::error::BackupError;
+pub use crate::error::BackupError;
 use std::path::{Path, PathBuf};
 
 /// The maximum number of backups that the manifest lists.

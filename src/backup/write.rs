@@ -182,7 +182,7 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::{BackupOptions, PageStore};
+    /// use pagetier::{PageStore, backup::BackupOptions};
     ///
     /// let report = store.backup("/backup/db", BackupOptions::new()).await?;
     /// println!("copied {} of {} pages to {}", report.pages, report.looked_at, report.path.display());

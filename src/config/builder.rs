@@ -10,7 +10,7 @@ use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_policy::{Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
-use pagetier_ssdcache::{Progress, SsdMode};
+use pagetier_ssdcache::{RecoveryProgress, SsdMode};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub struct Builder {
     pub(crate) ssd_device: Option<SharedDevice>,
     pub(crate) ring_device: Option<SharedDevice>,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
-    pub(crate) progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    pub(crate) progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<pagetier_ssdcache::Mutation>,
     /// The back end of each device that the opening opened by path, by option.
@@ -251,7 +251,7 @@ impl Builder {
     }
 
     /// Calls `report` while a recovery reads the SSD's zone.
-    pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+    pub fn on_recovery_progress(mut self, report: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
         self
     }

@@ -32,7 +32,7 @@ const CHUNKS_MIN: u64 = 2;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use pagetier::{MemoryDevice, PageSize, SharedDevice, calibrate};
+/// use pagetier::{PageSize, calibrate, device::{MemoryDevice, SharedDevice}};
 /// use std::{sync::Arc, time::Duration};
 ///
 /// // In place of two block devices.
@@ -162,12 +162,12 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{Clock, EmulatedDevice, MemoryDevice, Model};
+    use pagetier_devio::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice};
     use std::sync::Arc;
 
     fn emulated(bytes: u64) -> SharedDevice {
         let memory = Arc::new(MemoryDevice::new("scratch", bytes));
-        Arc::new(EmulatedDevice::new(memory, Model::paper_hdd(), Clock::Tokio))
+        Arc::new(EmulatedDevice::new(memory, DeviceModel::paper_hdd(), EmulatedClock::Tokio))
     }
 
     #[tokio::test(start_paused = true)]

@@ -43,7 +43,7 @@ pub enum OpenError {
     },
     /// The SSD cannot hold its metadata and the minimum number of slots.
     #[error(transparent)]
-    SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
+    SsdTooSmall(#[from] pagetier_ssdcache::SsdTooSmall),
     /// There is no policy of that name.
     #[error(transparent)]
     UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),

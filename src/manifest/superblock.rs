@@ -2,7 +2,7 @@
 //! holds two copies of it.
 
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
-use pagetier_ssdcache::{Marks, is_striped, write_superblocks};
+use pagetier_ssdcache::{OpeningMarks, is_striped, write_superblocks};
 use std::sync::Arc;
 
 /// Byte offset of the first extent; the megabyte before it holds the superblock.
@@ -20,7 +20,7 @@ pub(crate) struct HddSuperblock {
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
     /// The openings that the HDD took part in.
-    pub(crate) marks: Marks,
+    pub(crate) marks: OpeningMarks,
 }
 
 /// What the first block of an HDD contains.
@@ -67,7 +67,7 @@ impl HddSuperblock {
             return FoundHdd::Format(word(12));
         }
         let id = b.get(25..25 + usize::from(b[24]).min(64)).unwrap_or_default();
-        let marks = Marks { opened: word(96), closed: word(100), manifest: long(104) };
+        let marks = OpeningMarks { opened: word(96), closed: word(100), manifest: long(104) };
         FoundHdd::Volume(Self {
             store: String::from_utf8_lossy(id).into_owned(),
             page_bytes: long(16),
@@ -99,7 +99,7 @@ impl HddSuperblock {
     }
 
     /// Records in the superblock of `hdd` the openings that it took part in, and flushes.
-    pub(crate) async fn mark(hdd: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
+    pub(crate) async fn mark(hdd: &SharedDevice, marks: OpeningMarks) -> Result<(), DeviceError> {
         let (FoundHdd::Volume(found), newest) = identify_hdd(hdd).await? else {
             let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
             let (device, len) = (Arc::from(hdd.name()), SUPERBLOCK_BYTES as u64);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_superblock_reads_back_and_foreign_data_is_recognised() {
-        let marks = Marks { opened: 3, closed: 2, manifest: 1 << 40 };
+        let marks = OpeningMarks { opened: 3, closed: 2, manifest: 1 << 40 };
         let superblock = HddSuperblock { store: "abc".into(), page_bytes: 16384, marks };
         let mut block = superblock.encode();
         assert_eq!(HddSuperblock::decode(&block), FoundHdd::Volume(superblock));

@@ -2,7 +2,7 @@
 //! receives them once per interval.
 
 use super::summary::{DeviceSummary, DirSummary, StatsSummary};
-use crate::store::headroom::Room;
+use crate::store::headroom::Headroom;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::stats::Stats;
@@ -113,7 +113,7 @@ fn publish(store: &str, s: &StatsSummary) {
     publish_device(&store, "ssd", &s.ssd_device);
 }
 
-fn publish_room(store: &str, room: &Room) {
+fn publish_room(store: &str, room: &Headroom) {
     let store = store.to_owned();
     gauge!("pagetier_unallocated_bytes", "store" => store.clone()).set(room.unallocated_bytes as f64);
     let free = [

@@ -78,7 +78,7 @@ pub struct ScrubProgress {
 /// A damaged copy.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct ScrubFinding {
     /// The page.
     pub page: PageId,
     /// What is wrong; names page, device and offset.
@@ -95,7 +95,7 @@ pub struct ScrubReport {
     /// The final progress.
     pub progress: ScrubProgress,
     /// The damaged copies, the first 1,024 of them.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<ScrubFinding>,
     /// Whether the scrub checked everything; if not, it was aborted, or the store was dropped.
     pub complete: bool,
 }
@@ -108,7 +108,7 @@ struct ScrubState {
     total: AtomicU64,
     healed: AtomicU64,
     found: AtomicU64,
-    findings: Mutex<Vec<Finding>>,
+    findings: Mutex<Vec<ScrubFinding>>,
 }
 
 impl ScrubState {
@@ -171,7 +171,7 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::ScrubOptions;
+    /// use pagetier::scrub::ScrubOptions;
     ///
     /// let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(1_000.0)));
     /// let report = scrub.finished().await;
@@ -260,6 +260,6 @@ async fn note(shared: &Shared, state: &ScrubState, checked: Checked, heal: bool)
     state.healed.fetch_add(u64::from(healed), Ordering::Relaxed);
     let mut findings = state.findings.lock();
     if findings.len() < FINDINGS_MAX {
-        findings.push(Finding { page, error, healed });
+        findings.push(ScrubFinding { page, error, healed });
     }
 }

@@ -1,7 +1,7 @@
 //! The summary as text: at most a screen of 100 columns.
 
 use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdSummary, StatsSummary};
-use crate::store::headroom::Room;
+use crate::store::headroom::Headroom;
 use crate::store::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
@@ -106,7 +106,7 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
     choice(f, s.choice.as_ref())
 }
 
-fn room(f: &mut Formatter<'_>, r: &Room) -> Result {
+fn room(f: &mut Formatter<'_>, r: &Headroom) -> Result {
     write!(f, "room    {} before the HDD grows", bytes(r.unallocated_bytes))?;
     let files = [("HDD", r.hdd_free_bytes), ("directory", r.directory_free_bytes), ("SSD", r.ssd_free_bytes)];
     for (what, free) in files {

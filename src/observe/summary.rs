@@ -1,11 +1,11 @@
 //! [`Stats`] reduced to what fits on a screen and into a line of JSON: histograms become quantiles, and
 //! classes of I/O without operations are left out.
 
-use crate::store::headroom::Room;
+use crate::store::headroom::Headroom;
 use crate::store::stats::Stats;
 use pagetier_bufpool::PoolStats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
-use pagetier_policy::Choice;
+use pagetier_policy::PolicyChoice;
 use pagetier_ssdcache::{SlotCounts, SsdMode};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -22,7 +22,7 @@ pub struct StatsSummary {
     pub ssd: SsdSummary,
     /// The room for growth.
     #[serde(default)]
-    pub room: Room,
+    pub room: Headroom,
     /// The HDD.
     pub hdd_device: DeviceSummary,
     /// The SSD, or the ring's file of a store without one.
@@ -244,7 +244,7 @@ pub(super) fn mode_name(mode: SsdMode) -> &'static str {
     }
 }
 
-fn choice_of(choice: &Choice) -> ChoiceSummary {
+fn choice_of(choice: &PolicyChoice) -> ChoiceSummary {
     let costs = choice.costs.iter().map(|(name, cost)| ((*name).to_owned(), *cost)).collect();
     ChoiceSummary { setting: choice.setting.to_owned(), changes: choice.changes, costs }
 }

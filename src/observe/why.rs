@@ -4,7 +4,7 @@ use super::summary::mode_name;
 use crate::error::Error;
 use crate::store::page_store::PageStore;
 use crate::volume::space_hints::SpaceHints;
-use pagetier_bufpool::InMemory;
+use pagetier_bufpool::PoolResidency;
 use pagetier_page::PageId;
 use pagetier_policy::pool::Retention;
 use pagetier_policy::{GroupStats, Location, PageCounts};
@@ -24,7 +24,7 @@ pub struct PageWhy {
     /// The page's offset on the HDD, in bytes.
     pub hdd_offset: u64,
     /// Its state in memory; `None`: it is not in memory.
-    pub memory: Option<InMemory>,
+    pub memory: Option<PoolResidency>,
     /// Whether it has a copy on the SSD.
     pub on_ssd: bool,
     /// Whether its newest version below memory is on the SSD alone, as far as is known.

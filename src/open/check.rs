@@ -11,7 +11,7 @@ use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::{DATA_AT, FoundHdd, identify_hdd};
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Found, Layout, Marks, Superblock, identify};
+use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify};
 
 /// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
@@ -23,7 +23,7 @@ pub(super) struct PreparedSsd {
 /// The superblock of a blank device for the store of `manifest`. Its marks record that it took part in every
 /// opening so far.
 pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superblock {
-    let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
+    let marks = OpeningMarks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
     Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
 }
 
@@ -158,11 +158,11 @@ impl Builder {
         &self,
         tier: &'static str,
         device: &str,
-        marks: Marks,
+        marks: OpeningMarks,
         manifest: &Manifest,
     ) -> Result<(), OpenError> {
         let device = device.to_owned();
-        let Marks { opened, closed, manifest: generation } = marks;
+        let OpeningMarks { opened, closed, manifest: generation } = marks;
         if opened.max(closed) > manifest.epoch || generation > manifest.generation {
             return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
         }

@@ -23,7 +23,7 @@ use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Marks, Unproved, format, mark};
+use pagetier_ssdcache::{OpeningMarks, Unproved, format, mark};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Builder {
         let mut leftovers_to = meta.manifest.leftovers_to;
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
-            HddSuperblock { store, page_bytes, marks: Marks::default() }.format(hdd).await?;
+            HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }.format(hdd).await?;
             costs_ms = self.measured(hdd, ssd, prepared, page_size).await?;
             leftovers_to = hdd.size();
         }
@@ -101,7 +101,7 @@ impl Builder {
         ssd: &SharedDevice,
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
-        let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
+        let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
         let hdd_bytes = self.seam().sized(hdd)?.size();
         if let Err(error) = HddSuperblock::mark(hdd, marks).await {
             let unproved = Unproved { hdd: true, ..Unproved::default() };

@@ -11,7 +11,7 @@ use crate::manifest::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_B
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, Marks, Superblock, decode_mark, identify,
+    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, OpeningMarks, Superblock, decode_mark, identify,
 };
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
@@ -90,7 +90,7 @@ pub struct HddInspection {
     /// A description of each of the two copies of the superblock.
     pub superblocks: Vec<String>,
     /// The marks of the newer sound copy.
-    pub marks: Option<Marks>,
+    pub marks: Option<OpeningMarks>,
     /// Whether it belongs to this store.
     pub ours: bool,
 }
@@ -108,7 +108,7 @@ pub struct SsdInspection {
     /// Whether it belongs to this store and is the SSD that the manifest names.
     pub ours: bool,
     /// The superblock's marks.
-    pub marks: Option<Marks>,
+    pub marks: Option<OpeningMarks>,
     /// The number of slots.
     pub slots: u32,
     /// The number of pages in the ring.
@@ -262,7 +262,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
             FoundHdd::Volume(found) => {
                 ours |= found.store == manifest.store;
                 marks = marks.max(Some(found.marks));
-                let Marks { opened, closed, .. } = found.marks;
+                let OpeningMarks { opened, closed, .. } = found.marks;
                 format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
             }
             FoundHdd::Blank => BLANK.into(),

@@ -13,7 +13,7 @@ use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
 use pagetier_devio::{locks, task};
 use pagetier_page::SpaceId;
-use pagetier_ssdcache::Marks;
+use pagetier_ssdcache::OpeningMarks;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -224,7 +224,7 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         self.list_unlisted(&mut meta).await?;
         let epoch = meta.manifest.epoch;
-        let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
+        let marks = OpeningMarks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
         self.tier.mark(marks).await?;
         HddSuperblock::mark(&self.hdd, marks).await?;
         let only = self.tier.only_copies();

@@ -1,6 +1,6 @@
 //! The SSD's control and state for the embedder.
 
-use super::exchange::{Drain, SsdEvents};
+use super::exchange::{DrainOptions, SsdEvents};
 use crate::error::Error;
 use crate::store::page_store::PageStore;
 use crate::volume::loss::SsdLoss;
@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
-/// use pagetier::{Drain, PageStore, SsdMode, SsdState};
+/// use pagetier::{DrainOptions, PageStore, SsdMode, SsdState};
 ///
 /// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
 /// let store = builder.open().await?;
@@ -22,7 +22,7 @@ use rustc_hash::FxHashSet;
 ///
 /// // Before the SSD is removed: write through it, and write home what it alone holds.
 /// store.ssd().set_mode(SsdMode::WriteThrough).await?;
-/// let report = store.ssd().drain(Drain::new()).await;
+/// let report = store.ssd().drain(DrainOptions::new()).await;
 /// assert_eq!(report.left, 0);
 ///
 /// // The store continues without it, and later takes a blank one into use.
@@ -165,8 +165,8 @@ impl Ssd<'_> {
     /// Reports how many pages are left when the deadline passes, when the store is shut down, when copies
     /// cannot be read, or when a device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy
     /// is damaged but which are in memory are rewritten from there soon after.
-    pub async fn drain(self, drain: Drain) -> DrainReport {
-        let (shared, Drain { deadline, progress }) = (&self.0.shared, drain);
+    pub async fn drain(self, drain: DrainOptions) -> DrainReport {
+        let (shared, DrainOptions { deadline, progress }) = (&self.0.shared, drain);
         if !shared.ending.is_here() {
             return DrainReport::default();
         }

@@ -27,12 +27,12 @@ const STANDBY_RING_PAGES: u32 = 256;
 /// Options of a drain; see [`Ssd::drain`](crate::Ssd::drain).
 #[derive(Default)]
 #[must_use]
-pub struct Drain {
+pub struct DrainOptions {
     pub(crate) deadline: Option<Duration>,
     pub(crate) progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
 }
 
-impl Drain {
+impl DrainOptions {
     /// Drains until every page is home, without progress reports.
     pub fn new() -> Self {
         Self::default()
@@ -51,7 +51,7 @@ impl Drain {
     }
 }
 
-impl std::fmt::Debug for Drain {
+impl std::fmt::Debug for DrainOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Drain").field("deadline", &self.deadline).finish_non_exhaustive()
     }

@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// The SSD that replaces the one in use; see [`PageStore::replace_ssd`].
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct NewSsd {
+pub struct SsdReplacement {
     place: Place,
     bytes: u64,
 }
 
-impl NewSsd {
+impl SsdReplacement {
     /// A file or block device. A file is created if it does not exist. A relative path leads from the
     /// present working directory.
     pub fn path(path: impl AsRef<Path>) -> Self {
@@ -59,9 +59,9 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::NewSsd;
+    /// use pagetier::SsdReplacement;
     ///
-    /// store.replace_ssd(NewSsd::path("/dev/nvme1n1").bytes(200 << 30)).await?;
+    /// store.replace_ssd(SsdReplacement::path("/dev/nvme1n1").bytes(200 << 30)).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -72,7 +72,7 @@ impl PageStore {
     /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
     /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
     /// writes until then.
-    pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
+    pub async fn replace_ssd(&self, new: SsdReplacement) -> Result<(), Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
         shared.refuse_read_only()?;
@@ -89,7 +89,7 @@ impl PageStore {
 }
 
 impl Shared {
-    async fn replace(&self, new: NewSsd) -> Result<(), Error> {
+    async fn replace(&self, new: SsdReplacement) -> Result<(), Error> {
         // Check again: another exchange may have run first.
         self.refuse_in_use(&new.place)?;
         let mut meta = self.meta.lock().await;
@@ -97,7 +97,7 @@ impl Shared {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
-        let NewSsd { place, bytes } = new;
+        let SsdReplacement { place, bytes } = new;
         let exchange = async {
             let (size, costs) = (self.page_size(), self.costs());
             let made = self.builder.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;

@@ -63,7 +63,7 @@ impl WhatIfOptions {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
 /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// use pagetier::WhatIfOptions;
+/// use pagetier::what_if::WhatIfOptions;
 ///
 /// let store = builder.open().await?;
 /// store.what_if().start(&WhatIfOptions::new())?;

@@ -3,8 +3,12 @@
 use crate::fixture::fill;
 use crate::world::{DIRTY, DOOMED, PAGES, Setup, Side, World, put};
 use pagetier::{
-    BackupError, BackupOptions, Costs, Drain, Error, Loss, Lsn, OpenError, PageId, PoolError, PoolPolicy,
-    ScrubOptions, SpaceHints, SsdLoss, SsdMode, SsdPolicy, TierError, WhatIfOptions,
+    Costs, DrainOptions, Error, Loss, Lsn, OpenError, PageId, PoolPolicy, SpaceHints, SsdLoss, SsdMode,
+    SsdPolicy,
+    backup::{BackupError, BackupOptions},
+    errors::{PoolError, TierError},
+    scrub::ScrubOptions,
+    what_if::WhatIfOptions,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -356,7 +360,7 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
         name: "drain",
         methods: &["Ssd::drain"],
         run: run!(|w, s| {
-            let report = w.store.ssd().drain(Drain::new()).await;
+            let report = w.store.ssd().drain(DrainOptions::new()).await;
             Ok(Done { partly: report.left > 0, ..Done::default() })
         }),
         ..PLAIN
@@ -485,7 +489,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
         methods: &["PageStore::export_hot", "PageStore::import_hot", "PageStore::hot_set"],
         run: run!(|w, s| {
             let path = w.folder.path().join("hot");
-            let said = |error: pagetier::HotSetError| Refused {
+            let said = |error: pagetier::errors::HotSetError| Refused {
                 kind: "HotSetError".into(),
                 error: format!("{error:?}"),
             };

@@ -1,7 +1,7 @@
 //! Runs parts of tests in processes of their own, which are this program with another environment; and the
 //! store that they all use.
 
-use pagetier::{Backend, Error, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{Error, PageId, PageSize, PageStore, SpaceId, device::Backend};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

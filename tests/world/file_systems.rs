@@ -3,7 +3,11 @@
 //! that was synced is lost.
 
 use crate::mounted::{SmallDisk, run, skip};
-use pagetier::{DeviceErrorKind, Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier::{
+    Error, PageId, PageStore, SpaceId,
+    device::DeviceErrorKind,
+    errors::{PoolError, TierError},
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

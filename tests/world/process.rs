@@ -1,7 +1,7 @@
 //! What happens to a process: forks, signals, refused system calls.
 
 use crate::child::{self, builder, case, check, fill, nothing_is_lost, one_thread, skip};
-use pagetier::{Backend, Error, PageId, PageStore, SpaceId};
+use pagetier::{Error, PageId, PageStore, SpaceId, device::Backend};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::future::Future;
 use std::io::{BufRead, BufReader};

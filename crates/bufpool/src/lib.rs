@@ -44,11 +44,11 @@ mod word;
 pub use ahead::Scan;
 pub use exhausted::Exhausted;
 pub use guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
-pub use look::InMemory;
+pub use look::PoolResidency;
 pub use params::{
     FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams, PoolStats,
 };
 pub use pool::Pool;
-pub use sample_channel::Recorded;
+pub use sample_channel::TraceSummary;
 pub use sampler::SampleSink;
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

@@ -3,7 +3,7 @@
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
-use crate::sample_channel::Recorded;
+use crate::sample_channel::TraceSummary;
 use crate::sampler::SampleSink;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
@@ -231,7 +231,7 @@ impl<T: Tier> Pool<T> {
 
     /// The state of the recording in progress.
     #[must_use]
-    pub fn recorded(&self) -> Option<Recorded> {
+    pub fn recorded(&self) -> Option<TraceSummary> {
         self.inner.recorder.recorded()
     }
 
@@ -239,7 +239,7 @@ impl<T: Tier> Pool<T> {
     ///
     /// # Errors
     /// The writer failed: the trace ends early.
-    pub fn stop_recording(&self) -> std::io::Result<Recorded> {
+    pub fn stop_recording(&self) -> std::io::Result<TraceSummary> {
         self.inner.recorder.stop()
     }
 
@@ -298,7 +298,7 @@ impl<T: Tier> Pool<T> {
 
     /// The setting that the policy follows, if it adapts.
     #[must_use]
-    pub fn choice(&self) -> Option<pagetier_policy::Choice> {
+    pub fn choice(&self) -> Option<pagetier_policy::PolicyChoice> {
         self.inner.policy.lock().choice()
     }
 

@@ -26,7 +26,7 @@ pub use exec::Homes;
 pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
-    OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark, write_superblocks,
+    OpenError, OpenParams, RecoveryProgress, RecoveryReport, format, identify, mark, write_superblocks,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
@@ -34,10 +34,11 @@ pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
 pub use exec::scrub::Checked;
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
-    BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
+    BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,
+    zone_bitmap_bytes,
 };
 pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
-pub use format::superblock::{Found, Marks, Superblock, is_striped};
+pub use format::superblock::{Found, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]

@@ -9,7 +9,7 @@ use crate::exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
 use crate::exec::remember::Flushed;
 use crate::exec::scrub::Checked;
 use crate::exec::{maintenance, write};
-use crate::format::superblock::Marks;
+use crate::format::superblock::OpeningMarks;
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
@@ -17,7 +17,7 @@ use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPa
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Choice, Costs, GroupStats, Location, PageCounts, SlotId, SlotPolicy};
+use pagetier_policy::{Access, Costs, GroupStats, Location, PageCounts, PolicyChoice, SlotId, SlotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -149,7 +149,7 @@ impl SsdTier {
 
     /// The setting that an adaptive policy follows; `None`: the policy does not adapt.
     #[must_use]
-    pub fn choice(&self) -> Option<Choice> {
+    pub fn choice(&self) -> Option<PolicyChoice> {
         self.core.state.lock().slots.policy().choice()
     }
 
@@ -453,7 +453,7 @@ impl SsdTier {
     ///
     /// # Errors
     /// The device cannot be read, written or flushed.
-    pub fn mark(&self, marks: Marks) -> Boxed<'_, Result<(), DeviceError>> {
+    pub fn mark(&self, marks: OpeningMarks) -> Boxed<'_, Result<(), DeviceError>> {
         Box::pin(async move { mark(&self.core.ssd(), marks).await })
     }
 

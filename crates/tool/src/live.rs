@@ -1,7 +1,7 @@
 //! The view of a running store through the file that it exports.
 
 use crate::{Failure, show};
-use pagetier::{DeviceSummary, LiveStats};
+use pagetier::stats::{DeviceSummary, LiveStats};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::IsTerminal;

@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("tpcc_lite: {}", pagetier::Causes(&*error));
+            eprintln!("tpcc_lite: {}", pagetier::errors::Causes(&*error));
             ExitCode::FAILURE
         }
     }

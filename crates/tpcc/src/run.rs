@@ -5,7 +5,7 @@ use crate::error::DbError;
 use crate::tx::{Kind, Outcome, Terminal};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
-use pagetier::Stats;
+use pagetier::stats::Stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

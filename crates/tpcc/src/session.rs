@@ -11,7 +11,7 @@ use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{PageStore, WhatIfOptions};
+use pagetier::{PageStore, what_if::WhatIfOptions};
 use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
 use std::sync::Arc;

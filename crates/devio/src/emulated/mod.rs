@@ -19,8 +19,8 @@ mod model;
 mod pump;
 mod shared;
 
-pub use clock::{Clock, VirtualClock};
-pub use model::Model;
+pub use clock::{EmulatedClock, VirtualClock};
+pub use model::DeviceModel;
 
 use self::core::{Core, Pending, Start};
 use self::model::Timing;
@@ -40,17 +40,17 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// A device with the timing of another one. Operations queue for the servers of a [`Model`] in order of class
+/// A device with the timing of another one. Operations queue for the servers of a [`DeviceModel`] in order of class
 /// and take its service times; their data moves through the underlying device when their service begins. Busy
 /// time in the statistics is the model's service time. Dropping the device executes what is outstanding
 /// without further delay.
 ///
-/// With [`Clock::Tokio`] and [`Clock::Virtual`], operations must be started inside a tokio runtime with
+/// With [`EmulatedClock::Tokio`] and [`EmulatedClock::Virtual`], operations must be started inside a tokio runtime with
 /// timers enabled, and panic otherwise.
 #[derive(Debug)]
 pub struct EmulatedDevice {
     shared: Arc<Shared>,
-    /// [`Clock::Wall`]: the thread and its alarm.
+    /// [`EmulatedClock::Wall`]: the thread and its alarm.
     thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
     owner: Owner,
 }
@@ -59,9 +59,9 @@ impl EmulatedDevice {
     /// Wraps `inner` with the timing of `model`, by `clock`.
     ///
     /// # Panics
-    /// With [`Clock::Wall`], when no thread can be started.
+    /// With [`EmulatedClock::Wall`], when no thread can be started.
     #[must_use]
-    pub fn new(inner: SharedDevice, model: Model, clock: Clock) -> Self {
+    pub fn new(inner: SharedDevice, model: DeviceModel, clock: EmulatedClock) -> Self {
         let servers = model.servers();
         let shared = Arc::new(Shared {
             name: inner.name().into(),
@@ -72,7 +72,7 @@ impl EmulatedDevice {
             recorder: Recorder::new(servers),
             clock,
         });
-        let thread = matches!(shared.clock, Clock::Wall).then(|| start_thread(&shared));
+        let thread = matches!(shared.clock, EmulatedClock::Wall).then(|| start_thread(&shared));
         Self { shared, thread, owner: Owner::here() }
     }
 
@@ -102,9 +102,9 @@ impl EmulatedDevice {
         let in_flight = shared.inner.occupancy().enter();
         core.arrive(Pending { spot, class, arrived_ns, start, promise, in_flight });
         let exact = match &shared.clock {
-            Clock::Wall => return Box::pin(ticket),
-            Clock::Tokio => None,
-            Clock::Virtual(clock) => Some(clock.clone()),
+            EmulatedClock::Wall => return Box::pin(ticket),
+            EmulatedClock::Tokio => None,
+            EmulatedClock::Virtual(clock) => Some(clock.clone()),
         };
         if !std::mem::replace(&mut core.pumped, true) {
             drop(core);

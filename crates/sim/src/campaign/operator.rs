@@ -12,7 +12,8 @@ use super::probe::Probe;
 use super::work::{Outcome, Worker};
 use super::world::look;
 use pagetier::{
-    BackupOptions, Costs, Error, PageId, PageStore, ScrubOptions, SpaceId, SsdLoss, WhatIfOptions,
+    Costs, Error, PageId, PageStore, SpaceId, SsdLoss, backup::BackupOptions, scrub::ScrubOptions,
+    what_if::WhatIfOptions,
 };
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;

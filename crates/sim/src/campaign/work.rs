@@ -459,8 +459,9 @@ impl Worker {
 /// The page that `error` is about, if it names one.
 fn page_of(error: &Error) -> Option<PageId> {
     match error {
-        Error::Pool(pagetier::PoolError::Tier(
-            pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
+        Error::Pool(pagetier::errors::PoolError::Tier(
+            pagetier::errors::TierError::Corrupt { page, .. }
+            | pagetier::errors::TierError::Device { page, .. },
         )) => Some(*page),
         _ => None,
     }

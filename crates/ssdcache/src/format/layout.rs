@@ -50,7 +50,7 @@ pub struct Layout {
 #[error(
     "an SSD of {bytes} bytes is too small: at least {needed} are needed for its metadata and {SLOTS_MIN} slots"
 )]
-pub struct TooSmall {
+pub struct SsdTooSmall {
     /// The size given.
     pub bytes: u64,
     /// The smallest size that works with this page size and ring.
@@ -72,8 +72,8 @@ impl Layout {
     /// The layout with the most slots that fits into `bytes`.
     ///
     /// # Errors
-    /// [`TooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
-    pub fn for_bytes(bytes: u64, page_size: PageSize, ring_pages: u32) -> Result<Self, TooSmall> {
+    /// [`SsdTooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
+    pub fn for_bytes(bytes: u64, page_size: PageSize, ring_pages: u32) -> Result<Self, SsdTooSmall> {
         let with = |slots: u64| Self {
             page_size,
             slots: slots as u32,
@@ -82,7 +82,7 @@ impl Layout {
         };
         let needed = with(u64::from(SLOTS_MIN)).end();
         if bytes < needed {
-            return Err(TooSmall { bytes, needed });
+            return Err(SsdTooSmall { bytes, needed });
         }
         let mut fits = u64::from(SLOTS_MIN);
         let mut over = (bytes / page_size.bytes() as u64 + 1).min(u64::from(u32::MAX));

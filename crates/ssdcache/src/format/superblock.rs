@@ -13,7 +13,7 @@ const STRIPED_MAGIC: [u8; 8] = *b"PGTIERST";
 /// The openings of its store that a device took part in. They identify older copies of a device: of two
 /// marks, the larger is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
-pub struct Marks {
+pub struct OpeningMarks {
     /// The last opening.
     pub opened: u32,
     /// The last opening that ended in a clean close.
@@ -32,7 +32,7 @@ pub struct Superblock {
     /// The division into areas.
     pub layout: Layout,
     /// The openings that it took part in.
-    pub marks: Marks,
+    pub marks: OpeningMarks,
 }
 
 /// What the first block of a device holds.
@@ -127,7 +127,7 @@ impl Superblock {
             return Found::Foreign;
         }
         let id = |from: usize| std::array::from_fn(|i| block[from + i]);
-        let marks = Marks {
+        let marks = OpeningMarks {
             opened: u32_at(block, at::OPENED),
             closed: u32_at(block, at::CLOSED),
             manifest: u64_at(block, at::MANIFEST),
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn reads_back_and_refuses_what_is_not_its_own() {
         let layout = Layout::for_bytes(10 << 20, PageSize::DEFAULT, 8).unwrap();
-        let marks = Marks { opened: 5, closed: 4, manifest: 17 };
+        let marks = OpeningMarks { opened: 5, closed: 4, manifest: 17 };
         let sb = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         let mut block = sb.encode();
         assert_eq!(Superblock::decode(&block), Found::Superblock(sb));

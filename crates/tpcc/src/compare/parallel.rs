@@ -121,7 +121,7 @@ impl Common<'_> {
                 Ok(None) | Err(SessionError::Interrupted) => break,
                 Err(error) => {
                     let refused = matches!(error, SessionError::Open(_));
-                    (Outcome::NotRun { error: pagetier::Causes(&error).to_string(), refused }, 0)
+                    (Outcome::NotRun { error: pagetier::errors::Causes(&error).to_string(), refused }, 0)
                 }
             };
             self.progress.ended(worker, windows, &summary_of(&case, &outcome));

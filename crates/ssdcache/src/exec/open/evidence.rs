@@ -2,7 +2,7 @@
 
 use super::images::{Content, is_of_a_block, read_images};
 use super::unread::Unread;
-use super::{OpenError, OpenParams, Progress};
+use super::{OpenError, OpenParams, RecoveryProgress};
 use crate::exec::single::{ATTEMPTS_MAX, read_one};
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
                 }
             }
             if let Some(report) = &self.params.progress {
-                report(Progress { done, total: self.total });
+                report(RecoveryProgress { done, total: self.total });
             }
         }
         images.sort_unstable_by_key(|(index, _)| *index);

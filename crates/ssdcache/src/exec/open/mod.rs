@@ -101,7 +101,7 @@ pub enum OpenError {
 /// The progress of a recovery, in pages that it reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct RecoveryProgress {
     /// Pages read so far.
     pub done: u64,
     /// Pages to read in all.
@@ -163,7 +163,7 @@ pub struct OpenParams {
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
     /// Called with the progress of the recovery.
-    pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    pub progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     /// Test-only: the rule of the protocol to leave out.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
