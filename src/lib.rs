@@ -46,28 +46,28 @@
 //! | name groups of pages | [`PageStore::spaces`]: [`Spaces::create`], [`Spaces::find`] |
 //! | read a page, change a page | [`PageStore::get`], [`PageStore::get_mut`]: guards [`PageRef`], [`PageMut`] |
 //! | hold a guard that does not borrow the store | [`PageStore::get_owned`], [`PageStore::get_mut_owned`] |
-//! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::create`] |
+//! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::overwrite`] |
 //! | free pages, give their room back | [`PageStore::free`], [`Spaces::free`], [`Spaces::shrink`] |
 //! | read many pages in order | [`PageStore::scan`], [`PageStore::prefetch`] |
 //! | make everything durable | [`PageStore::sync`] |
 //! | connect your log | [`Builder::log_gate`], [`LogGate`], [`PageMut::set_lsn`] |
-//! | redo after a crash | [`PageStore::recreate`], [`PageStore::overwrite`], [`PageRef::lsn`] |
+//! | redo after a crash | [`PageStore::get_or_create`], [`PageStore::overwrite`], [`PageRef::lsn`] |
 //! | make a checkpoint, shorten the log | [`PageStore::flush_to`], then [`PageStore::redo_from`] with [`Loss::Crash`] |
 //! | keep the log that the loss of the SSD would need | [`PageStore::redo_from`] with [`Loss::Ssd`] |
 //! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`]; a drop is a crash, and safe |
-//! | wait until a dropped store is gone | [`PageStore::left`] |
+//! | wait until a dropped store is gone | [`PageStore::wait_closed`] |
 //! | copy a running store | [`PageStore::backup`], [`Builder::restore`] |
-//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`] |
+//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`](backup::BackupError::advice) |
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
 //! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
 //! | see what the store does | [`PageStore::stats`], [`PageStore::why`], [`PageStore::recovery`] |
 //! | estimate what more memory or SSD would save | [`PageStore::what_if`] |
 //! | verify and heal every copy | [`PageStore::scrub`] |
-//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`PageStore::set_pool_policy`] |
+//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`Policies::set_pool`] |
 //! | keep the pool's contents across a restart | [`PageStore::export_hot`], [`PageStore::import_hot`] |
 //! | examine a store without writing | [`Builder::open_read_only`], [`Builder::inspect`] |
 //! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`] |
-//! | add a device | [`device`] |
+//! | add a device, a policy | [`device`], [`policy`] |
 //!
 //! # Glossary
 //!
@@ -133,11 +133,11 @@ pub mod inspect {
 
 /// The policies: their options, and how to add one of your own.
 ///
-/// A policy decides which page leaves memory ([`FramePolicy`](policy::FramePolicy)) or which pages the SSD holds
-/// ([`SlotPolicy`](policy::SlotPolicy)). Choose one with [`Builder::pool_policy`] and [`Builder::ssd_policy`], by
-/// name or by value. For one of your own, implement the trait and a factory, check it with
-/// [`conformance`](policy::conformance), and pass [`PoolPolicy::Custom`] or [`SsdPolicy::Custom`]. A bad policy
-/// costs speed, never data. `examples/own_policy.rs` is a whole one.
+/// A policy decides which page leaves memory ([`FramePolicy`](policy::FramePolicy)) or which pages the SSD
+/// holds ([`SlotPolicy`](policy::SlotPolicy)). Choose one with [`Builder::pool_policy`] and
+/// [`Builder::ssd_policy`], by name or by value. For one of your own, implement the trait and a factory,
+/// check it with [`conformance`](policy::conformance), and pass [`PoolPolicy::Custom`] or
+/// [`SsdPolicy::Custom`]. A bad policy costs speed, never data. `examples/own_policy.rs` is a whole one.
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
     pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};

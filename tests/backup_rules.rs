@@ -199,7 +199,7 @@ async fn freed_while_read(rule: Option<Mutation>) -> u32 {
     let report = backup_during(&fixture, &store, dir.path(), |store| async move {
         let page = PageId::new(space, PAGES - 1);
         store.free(page).await.unwrap();
-        fill(&mut store.create(page).await.unwrap(), PAGES - 1, 9);
+        fill(&mut store.overwrite(page).await.unwrap(), PAGES - 1, 9);
     });
     assert_eq!(report.await.full_because, None);
     let (_dir, copy, copied) = restored(dir.path()).await;

@@ -226,17 +226,17 @@ async fn the_pools_policy_is_switched_under_load_between_any_two() {
     let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
     for &from in PoolPolicy::ALL {
         for &to in PoolPolicy::ALL {
-            store.set_pool_policy(from).unwrap();
+            store.policies().set_pool(from).unwrap();
             store.validate().unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
-            store.set_pool_policy(to).unwrap();
-            assert_eq!(store.pool_policy(), to);
+            store.policies().set_pool(to).unwrap();
+            assert_eq!(store.policies().pool(), to);
             store.validate().unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
     // Both policies have one family of errors.
-    for unknown in [store.set_pool_policy("no such"), store.policies().set_ssd("no such").await] {
+    for unknown in [store.policies().set_pool("no such"), store.policies().set_ssd("no such").await] {
         assert!(matches!(&unknown, Err(Error::UnknownPolicy(_))), "{unknown:?}");
         assert_eq!(unknown.unwrap_err().advice(), Advice::FixConfiguration);
     }
@@ -257,7 +257,7 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     }
     let before = store.hot_set(usize::MAX);
     for to in ["gd2l", "lru"] {
-        store.set_pool_policy(to).unwrap();
+        store.policies().set_pool(to).unwrap();
         let after = store.hot_set(usize::MAX);
         assert_eq!(after.len(), before.len());
         if to == "lru" {

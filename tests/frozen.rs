@@ -185,7 +185,7 @@ async fn writes_the_fixtures() {
         if close {
             store.close().await.unwrap();
         } else {
-            let left = store.left();
+            let left = store.wait_closed();
             drop(store);
             left.await;
         }

@@ -31,9 +31,9 @@ fn every_public_future_is_send(
     is_send(store.get_mut(page));
     is_send(shared.get_owned(page));
     is_send(shared.get_mut_owned(page));
-    is_send(store.create(page));
     is_send(store.overwrite(page));
-    is_send(store.recreate(page));
+    is_send(store.overwrite(page));
+    is_send(store.get_or_create(page));
     is_send(store.discard(page));
     is_send(store.free(page));
     is_send(store.free_pages(&[]));
@@ -54,7 +54,7 @@ fn every_public_future_is_send(
     is_send(store.policies().set_ssd(SsdPolicy::Auto));
     is_send(store.ssd().acknowledge_loss());
     is_send(store.shutdown());
-    is_send(store.left());
+    is_send(store.wait_closed());
     is_send(async move {
         let mut scan = store.scan(space, 0..1);
         let _ = scan.next().await;

@@ -188,8 +188,8 @@ async fn a_change_counts_from_its_lsn_or_from_the_drop_of_its_guard() {
     let redo_from = async || store.redo_from(end, Loss::Crash).await.unwrap();
 
     // Created pages do not count, held or not.
-    let created = store.create(page(0)).await.unwrap();
-    let recreated = store.recreate(page(1)).await.unwrap();
+    let created = store.overwrite(page(0)).await.unwrap();
+    let recreated = store.get_or_create(page(1)).await.unwrap();
     assert_eq!(redo_from().await, end);
     drop((created, recreated));
     assert_eq!(redo_from().await, end);

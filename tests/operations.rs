@@ -184,7 +184,7 @@ impl Run {
             ResizePool => store.resize_pool([200, 40, 90][nth % 3] * PAGE).await.map(drop),
             SetPoolPolicy => {
                 let policy = PoolPolicy::ALL[nth % PoolPolicy::ALL.len()];
-                return store.set_pool_policy(policy).map_err(|error| error.to_string());
+                return store.policies().set_pool(policy).map_err(|error| error.to_string());
             }
             SetSsdPolicy => store.policies().set_ssd(SsdPolicy::ALL[nth % SsdPolicy::ALL.len()]).await,
             WriteBudget => {

@@ -50,7 +50,7 @@ async fn heals(policy: &str, ring_pages: u32) {
         if no % 2 == 0 {
             assert!(is_damaged(&read(&store, space, no).await), "page {no}");
             assert!(store.get_mut(PageId::new(space, no)).await.is_err());
-            assert!(store.recreate(PageId::new(space, no)).await.is_err());
+            assert!(store.get_or_create(PageId::new(space, no)).await.is_err());
         }
         overwrite(&store, space, no, 3).await;
     }

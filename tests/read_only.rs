@@ -37,7 +37,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
         write(&store, space, no, 3).await.unwrap();
     }
     // Dropping it is a crash: recovery has work to do.
-    let left = store.left();
+    let left = store.wait_closed();
     drop(store);
     left.await;
     let before = contents(&path);

@@ -195,7 +195,7 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     for &no in &later {
         store.free(PageId::new(space, no)).await.unwrap();
-        fixture::fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 9);
+        fixture::fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 9);
     }
     evict(&store, space, &later).await;
     let _ = store.sync().await;

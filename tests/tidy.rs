@@ -508,7 +508,7 @@ fn the_readme_shows_the_quickstart() {
 const WITHOUT_BLOCKING_FORM: [(&str, &str); 3] = [
     ("PageStore::get_owned", "its guard would outlive the thread's runtime"),
     ("PageStore::get_mut_owned", "its guard would outlive the thread's runtime"),
-    ("PageStore::left", "it outlives the store, and close and drop wait for it"),
+    ("PageStore::wait_closed", "it outlives the store, and close and drop wait for it"),
 ];
 
 /// The type that an `impl` line is about.

@@ -34,7 +34,7 @@ macro_rules! part {
 
         impl $part<'_> {
             $(
-                #[doc = concat!("See [`crate::", stringify!($part), "::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+                #[doc = concat!("See `", stringify!($part), "::", stringify!($name), "` of [`crate::PageStore::", stringify!($method), "`].\n\n# Errors\nAs there.")]
                 #[inline]
                 pub fn $name(self, $($arg: $type),*) -> Result<$ok, $err> {
                     self.0.block_on(self.0.store().$method().$name($($arg),*))
@@ -156,7 +156,7 @@ part! {
 }
 
 impl Estimates<'_> {
-    /// See [`pagetier::what_if::Estimates::stop`](crate::Estimates::stop).
+    /// See [`pagetier::what_if::Estimates::stop`](crate::what_if::Estimates::stop).
     #[must_use]
     #[inline]
     pub fn stop(self) -> Option<WhatIf> {
@@ -182,20 +182,20 @@ impl PageStore {
 }
 
 impl Scrub<'_> {
-    /// See [`pagetier::scrub::Scrub::progress`](crate::Scrub::progress).
+    /// See [`pagetier::scrub::Scrub::progress`](crate::scrub::Scrub::progress).
     #[must_use]
     #[inline]
     pub fn progress(&self) -> ScrubProgress {
         self.scrub.progress()
     }
 
-    /// See [`pagetier::scrub::Scrub::abort`](crate::Scrub::abort).
+    /// See [`pagetier::scrub::Scrub::abort`](crate::scrub::Scrub::abort).
     #[inline]
     pub fn abort(&self) {
         self.scrub.abort();
     }
 
-    /// See [`pagetier::scrub::Scrub::finished`](crate::Scrub::finished).
+    /// See [`pagetier::scrub::Scrub::finished`](crate::scrub::Scrub::finished).
     #[must_use]
     #[inline]
     pub fn finished(self) -> ScrubReport {

@@ -146,8 +146,7 @@ impl PageStore {
         allocate(space: SpaceId) -> Result<PageMut<'_>, Error>;
         get_mut(page: PageId) -> Result<PageMut<'_>, Error>;
         overwrite(page: PageId) -> Result<PageMut<'_>, Error>;
-        create(page: PageId) -> Result<PageMut<'_>, Error>;
-        recreate(page: PageId) -> Result<PageMut<'_>, Error>;
+        get_or_create(page: PageId) -> Result<PageMut<'_>, Error>;
         discard(page: PageId) -> Result<(), Error>;
         free(page: PageId) -> Result<(), Error>;
         free_pages(pages: &[PageId]) -> Result<u32, Error>;

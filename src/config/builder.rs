@@ -213,8 +213,8 @@ impl Builder {
     /// once its last device operation has ended, while a call of its gate may still run and write the log.
     /// Either hold a lock on the log for as long as the log exists in memory
     /// ([`guide`](crate::guide#recovery-order) says how), or await
-    /// [`PageStore::left`](crate::PageStore::left) before you open the log. A store releases its gate,
-    /// the `Arc`, when it is shut down or dropped and the last call has ended.
+    /// [`PageStore::wait_closed`](crate::PageStore::wait_closed) before you open the log. A store releases
+    /// its gate, the `Arc`, when it is shut down or dropped and the last call has ended.
     pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
         self.gate = Some(gate);
         self

@@ -29,15 +29,15 @@ use std::sync::atomic::Ordering;
 
 impl PageStore {
     /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
-    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::create`],
-    /// [`PageStore::overwrite`] and [`PageStore::recreate`] make the page exist again under that number. Its
+    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::overwrite`]
+    /// and [`PageStore::get_or_create`] make the page exist again under that number. Its
     /// earlier contents are never read again, in this run or later, unless the new page is discarded
     /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
     /// page leaves it free.
     ///
     /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
     /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
-    /// [`PageStore::create`], or its allocation was cut short).
+    /// [`PageStore::overwrite`], or its allocation was cut short).
     ///
     /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
     /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is

@@ -147,7 +147,7 @@ impl Ssd<'_> {
     /// benefit exceeds the price; policies that estimate no benefit admit no such copy. Required writes are
     /// never held back: changed pages, which go through the doublewrite ring even on their way home, the
     /// journal and the map. A budget that does not cover these stays overdrawn;
-    /// [`TierStats::write_budget`](crate::TierStats) reports the rate and the factor.
+    /// [`TierStats::write_budget`](crate::stats::TierStats) reports the rate and the factor.
     ///
     /// Less than 1 MiB per day counts as 1 MiB. Each opening starts a new budget
     /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).

@@ -45,8 +45,8 @@ impl PageStore {
     /// store does not write to the old one again, but keeps it locked until the store is closed. From then
     /// on, open the store with the new SSD: it does not open with the old one.
     ///
-    /// A larger SSD has larger tables: [`Stats`](crate::Stats) reports their memory, which may then exceed
-    /// [`Builder::pool_bytes`].
+    /// A larger SSD has larger tables: [`Stats`](crate::stats::Stats) reports their memory, which may then
+    /// exceed [`Builder::pool_bytes`].
     ///
     /// The mode does not change: until the exchange the SSD takes no changed pages, as in
     /// [`SsdMode::WriteThrough`], and a mode set meanwhile ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The room that a store has for growth, in bytes. See [`Stats::room`](crate::Stats::room).
+/// The room that a store has for growth, in bytes. See [`Stats::room`](crate::stats::Stats::room).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Headroom {

@@ -153,18 +153,17 @@ impl PageStore {
     /// | method | number | if the page exists | use |
     /// | --- | --- | --- | --- |
     /// | `allocate` | the store's choice | never does | engines that let the store count |
-    /// | [`create`](PageStore::create) | yours | zeroes it, without a read | a new page in normal operation, with a log |
-    /// | [`overwrite`](PageStore::overwrite) | yours | zeroes it, without a read | redo of a full image; repair of a corrupt page |
-    /// | [`recreate`](PageStore::recreate) | yours | returns its contents, clean | redo of a partial change; a page that may be new |
+    /// | [`overwrite`](PageStore::overwrite) | yours | zeroes it, without a read | a new page, with a log; redo of a full image; repair of a corrupt page |
+    /// | [`get_or_create`](PageStore::get_or_create) | yours | returns its contents, clean | redo of a partial change; a page that may be new |
     ///
-    /// `create` and `overwrite` do the same; the names say why they are called. Each method returns a page
-    /// that it has made as zeroes, dirty, with LSN 0, and grows the space to hold it.
+    /// Each method returns a page that it has made as zeroes, dirty, with LSN 0, and grows the space to hold
+    /// it.
     ///
     /// Reuses a freed page ([`PageStore::free`]), the lowest that has room on the HDD if there is one;
     /// otherwise adds a page at the end. The page is permanently part of the space once a [`PageStore::sync`]
-    /// (or the embedder's redo, see [`PageStore::recreate`]) covers it. Cancel-safe; a cancellation or a
+    /// (or the embedder's redo, see [`PageStore::get_or_create`]) covers it. Cancel-safe; a cancellation or a
     /// crash may leave a page number unused. An engine with a log keeps its own page count in a page, and
-    /// creates pages by number: [`PageStore::create`].
+    /// creates pages by number: [`PageStore::overwrite`].
     ///
     /// ```
     /// # use pagetier::*;
@@ -283,7 +282,7 @@ impl PageStore {
     /// /// Applies the log record at `lsn`, which sets bytes of a page. A record with several changes of one
     /// /// page applies them all before `set_lsn`.
     /// async fn redo(store: &PageStore, id: PageId, lsn: Lsn, at: usize, bytes: &[u8]) -> Result<(), Error> {
-    ///     let mut page = store.recreate(id).await?;
+    ///     let mut page = store.get_or_create(id).await?;
     ///     if page.lsn() < lsn {
     ///         page[at..at + bytes.len()].copy_from_slice(bytes);
     ///         page.set_lsn(lsn);
@@ -294,7 +293,7 @@ impl PageStore {
     ///
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
-    pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+    pub async fn get_or_create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.shared.ending.here()?;
         // A page that is being freed may still be in memory: it is created anew, once it has left.
         if self.shared.volume.exists(page) {
@@ -307,16 +306,27 @@ impl PageStore {
         Ok(PageMut(self.pool.get_or_create(page).await?))
     }
 
-    /// For redo with full page images, and to repair a page whose only copy is corrupt or unreadable: returns
-    /// the page exclusively, all zeroes and dirty, without reading its current contents. The page need not
-    /// exist or be in memory; the space grows to hold it. The next [`PageStore::sync`] writes it and
-    /// invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's size.
+    /// Makes `page` anew: returns it exclusively, all zeroes and dirty, without reading its current contents.
+    ///
+    /// - *A new page*, for an embedder that keeps its own page count: it knows the number. The embedder's log
+    ///   decides whether the page exists after a crash, so page numbers stay exact: see
+    ///   [`PageStore::allocate`].
+    /// - *Redo* of a record with a full page image.
+    /// - *Repair* of a page whose only copy is corrupt or unreadable.
+    ///
+    /// The page need not exist or be in memory. The space grows to hold it and all pages before it: those
+    /// that were never created have room, and do not exist. A number for which the HDD has no room takes
+    /// none; one too far beyond the space's room is an error
+    /// ([`Builder::page_gap_max`](crate::Builder::page_gap_max)). The next [`PageStore::sync`] writes the
+    /// page and invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's
+    /// size.
     ///
     /// ```
     /// # use pagetier::*;
-    /// # async fn example(store: &PageStore, id: PageId, image: &[u8], lsn: Lsn)
+    /// # async fn example(store: &PageStore, space: SpaceId, pages: u32, image: &[u8], lsn: Lsn)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut page = store.overwrite(id).await?;
+    /// // The engine's own count of pages, which its log covers, gives the number.
+    /// let mut page = store.overwrite(PageId::new(space, pages)).await?;
     /// page.copy_from_slice(image);
     /// page.set_lsn(lsn);
     /// # Ok(())
@@ -325,6 +335,7 @@ impl PageStore {
     ///
     /// # Errors
     /// As [`PageStore::allocate`].
+    #[doc(alias = "create")]
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         let _arrives = self.extend_to(page).await?;
         Ok(PageMut(self.pool.create(page).await?))
@@ -380,36 +391,6 @@ impl PageStore {
     /// ```
     pub fn prefetch(&self, pages: &[PageId]) {
         self.pool.prefetch(pages);
-    }
-
-    /// Creates `page`, for an embedder that keeps its own page count. Returns it latched exclusively, all
-    /// zeroes and dirty, without reading anything, as [`PageStore::overwrite`] does. The space grows to hold
-    /// it and all pages before it: those that were never created have room, and do not exist. A number for
-    /// which the HDD has no room takes none; one too far beyond the space's room is an error
-    /// ([`Builder::page_gap_max`]). The embedder's log decides whether the page exists after a crash, so page
-    /// numbers stay exact: see [`PageStore::allocate`].
-    ///
-    /// The page may exist: it is then overwritten, as redo of the record that created it requires.
-    /// Cancel-safe: a dropped future changes nothing but the space's size.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore, space: SpaceId, pages: u32, lsn: Lsn)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::PageId;
-    ///
-    /// // The engine's own count of pages, which its log covers, gives the number.
-    /// let mut page = store.create(PageId::new(space, pages)).await?;
-    /// page[0] = 1;
-    /// page.set_lsn(lsn);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`PageStore::allocate`].
-    pub async fn create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        self.overwrite(page).await
     }
 
     /// Discards the page's contents: drops it from memory and the SSD without writing it. Unlike with

@@ -85,7 +85,7 @@ impl PageStore {
     /// dropped.
     pub(crate) async fn close_owned(self) -> Result<(), Error> {
         self.shared.ending.here()?;
-        let left = self.left();
+        let left = self.wait_closed();
         let ended = if self.shared.ending.refuse() {
             self.shutdown().await
         } else {
@@ -108,14 +108,14 @@ impl PageStore {
     /// # let temporary = tempfile::tempdir()?;
     /// # let open = || pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20).open();
     /// let store = open().await?;
-    /// let left = store.left();
+    /// let closed = store.wait_closed();
     /// drop(store); // as a crash does
-    /// left.await;
+    /// closed.await;
     /// open().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn left(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
+    pub fn wait_closed(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
         self.leave.tenure().left()
     }
 }

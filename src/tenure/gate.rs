@@ -57,8 +57,8 @@ impl LogGate for Gate {
     }
 }
 
-/// The embedder's log gate panicked: the source of [`PoolError::Log`](crate::PoolError::Log). The pages stay
-/// dirty in memory, and their next write calls the gate again.
+/// The embedder's log gate panicked: the source of [`PoolError::Log`](crate::errors::PoolError::Log). The
+/// pages stay dirty in memory, and their next write calls the gate again.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the log gate panicked: {message}")]
 #[non_exhaustive]

@@ -28,7 +28,7 @@ use pagetier_policy::{Costs, GroupStats, PageCounts};
 pub struct Policies<'a>(pub(crate) &'a PageStore);
 
 impl PageStore {
-    /// The policies of pool and SSD: replaces the SSD's, sets costs, reports counts.
+    /// The policies of pool and SSD: replaces them, sets costs, reports counts.
     #[must_use]
     pub fn policies(&self) -> Policies<'_> {
         Policies(self)

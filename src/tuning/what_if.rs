@@ -120,7 +120,7 @@ impl Estimates<'_> {
         }
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
-            pool_policy: self.0.pool_policy(),
+            pool_policy: self.0.policies().pool(),
             ssd_policy: self.0.policies().ssd(),
             costs: self.0.shared.costs(),
             cluster_pages: self.0.shared.builder.options.cluster_pages,

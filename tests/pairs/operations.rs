@@ -144,10 +144,10 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "create, beyond the end",
-        methods: &["PageStore::create"],
+        methods: &["PageStore::overwrite"],
         run: run!(|w, s| {
             for no in [PAGES + 1, PAGES + 200] {
-                fill(&mut w.store.create(w.page(no)).await?, no, s.version());
+                fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
             done()
         }),
@@ -167,11 +167,11 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "recreate",
-        methods: &["PageStore::recreate"],
+        methods: &["PageStore::get_or_create"],
         effects: |w| of(w, 4..7, Effect::Write),
         run: run!(|w, s| {
             for no in 4..7 {
-                fill(&mut w.store.recreate(w.page(no)).await?, no, s.version());
+                fill(&mut w.store.get_or_create(w.page(no)).await?, no, s.version());
             }
             done()
         }),
@@ -203,12 +203,12 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "free, then create again",
-        methods: &["PageStore::free", "PageStore::create"],
+        methods: &["PageStore::free", "PageStore::overwrite"],
         effects: |w| [of(w, 3..8, Effect::Again), of(w, 60..62, Effect::Again)].concat(),
         run: run!(|w, s| {
             for no in [60, 61, 3, 4, 5, 6, 7] {
                 exists(w.store.free(w.page(no)).await)?;
-                fill(&mut w.store.create(w.page(no)).await?, no, s.version());
+                fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
             done()
         }),
@@ -428,10 +428,10 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "set the pool's policy",
-        methods: &["PageStore::set_pool_policy", "PageStore::pool_policy", "Policies::set_costs"],
+        methods: &["Policies::set_pool", "Policies::pool", "Policies::set_costs"],
         run: run!(|w, s| {
             for policy in [PoolPolicy::Lru, PoolPolicy::default()] {
-                w.store.set_pool_policy(policy)?;
+                w.store.policies().set_pool(policy)?;
                 w.store.policies().set_costs(Costs { hdd_read_ms: 3.0, ..w.store.policies().costs() })?;
                 tokio::task::yield_now().await;
             }

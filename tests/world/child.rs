@@ -97,7 +97,7 @@ pub(crate) async fn fill(store: &PageStore, version: u8) -> Result<SpaceId, Erro
         None => store.spaces().create("t").await?,
     };
     for no in 0..PAGES {
-        let mut page = store.recreate(PageId::new(space, no)).await?;
+        let mut page = store.get_or_create(PageId::new(space, no)).await?;
         page[..8].copy_from_slice(&word(no, version));
     }
     store.sync().await?;

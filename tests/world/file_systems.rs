@@ -271,7 +271,7 @@ async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
     let opened = PageStore::builder().directory(&place.directory).ssd_bytes(6 << 20).open().await;
     if let Ok(store) = opened {
         check(&store, space, PAGES, |_| 5).await;
-        let left = store.left();
+        let left = store.wait_closed();
         drop(store);
         left.await;
     }

@@ -77,8 +77,8 @@ fn is_refused(store: &PageStore, space: SpaceId, parent: u32) {
     refused(at_once(store.get(page)).unwrap_err());
     refused(at_once(store.get_mut(page)).unwrap_err());
     refused(at_once(store.allocate(space)).unwrap_err());
-    refused(at_once(store.create(page)).unwrap_err());
-    refused(at_once(store.recreate(page)).unwrap_err());
+    refused(at_once(store.overwrite(page)).unwrap_err());
+    refused(at_once(store.get_or_create(page)).unwrap_err());
     refused(at_once(store.free(page)).unwrap_err());
     refused(at_once(store.discard(page)).unwrap_err());
     refused(at_once(store.sync()).unwrap_err());

@@ -78,8 +78,8 @@ impl Tree {
         tag: u64,
     ) -> Result<Self, TreeError> {
         let tree = Self::open(store, wal, space);
-        let meta = tree.store.create(tree.id(META_PAGE)).await?;
-        let root = tree.store.create(tree.id(ROOT)).await?;
+        let meta = tree.store.overwrite(tree.id(META_PAGE)).await?;
+        let root = tree.store.overwrite(tree.id(ROOT)).await?;
         let mut m = MiniTx::new(tree.wal.as_ref());
         let [meta, root] = [meta, root].map(|page| m.add(page));
         edit::build_first(&mut m, meta, root, tag);

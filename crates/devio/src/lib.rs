@@ -8,8 +8,8 @@
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`DeviceModel`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
-//! The crate needs no particular executor, except for [`EmulatedClock::Tokio`] and delays of [`SimDevice`], which
-//! take their time from tokio, and for [`Reap::Reactor`].
+//! The crate needs no particular executor, except for [`EmulatedClock::Tokio`] and delays of [`SimDevice`],
+//! which take their time from tokio, and for [`Reap::Reactor`].
 
 #[macro_use]
 mod delegate;

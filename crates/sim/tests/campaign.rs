@@ -13,14 +13,14 @@ fn small(seed: u64) -> Plan {
     reduced(Plan::from_seed(seed))
 }
 
-fn reduced(mut plan: Plan) -> Plan {
+pub(crate) fn reduced(mut plan: Plan) -> Plan {
     plan.lives = plan.lives.min(3);
     plan.ops = plan.ops.min(300);
     plan.images = 20;
     plan
 }
 
-fn expect_none(ended: Result<(), Violation>) {
+pub(crate) fn expect_none(ended: Result<(), Violation>) {
     if let Err(v) = ended {
         panic!(
             "seed {}: {} at {}; replay: campaign --mode random --seed {} --with {:?}",

@@ -40,13 +40,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// A device with the timing of another one. Operations queue for the servers of a [`DeviceModel`] in order of class
-/// and take its service times; their data moves through the underlying device when their service begins. Busy
-/// time in the statistics is the model's service time. Dropping the device executes what is outstanding
-/// without further delay.
+/// A device with the timing of another one. Operations queue for the servers of a [`DeviceModel`] in order
+/// of class and take its service times; their data moves through the underlying device when their service
+/// begins. Busy time in the statistics is the model's service time. Dropping the device executes what is
+/// outstanding without further delay.
 ///
-/// With [`EmulatedClock::Tokio`] and [`EmulatedClock::Virtual`], operations must be started inside a tokio runtime with
-/// timers enabled, and panic otherwise.
+/// With [`EmulatedClock::Tokio`] and [`EmulatedClock::Virtual`], operations must be started inside a tokio
+/// runtime with timers enabled, and panic otherwise.
 #[derive(Debug)]
 pub struct EmulatedDevice {
     shared: Arc<Shared>,

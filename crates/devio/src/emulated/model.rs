@@ -94,9 +94,9 @@ impl DeviceModel {
         self
     }
 
-    /// A [`DeviceModel::disk_7200rpm`] with its write cache on or off; no effect on other models. With it, a write
-    /// takes only the bus time. The cached writes reach the platters in order of position: while the disk is
-    /// idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
+    /// A [`DeviceModel::disk_7200rpm`] with its write cache on or off; no effect on other models. With it, a
+    /// write takes only the bus time. The cached writes reach the platters in order of position: while the
+    /// disk is idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
     #[must_use]
     pub const fn with_write_cache(mut self, on: bool) -> Self {
         if let Kind::Disk { ref mut write_cache, .. } = self.kind {

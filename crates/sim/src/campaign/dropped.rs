@@ -92,7 +92,7 @@ impl Worker {
                     model.loosen(page.space.0, Some(page.no));
                     model.doing.by_number += 1;
                 }
-                drop(up_to(polls, store.recreate(page)).await);
+                drop(up_to(polls, store.get_or_create(page)).await);
                 self.model.lock().doing.by_number -= 1;
             }
             3 => drop(up_to(polls, store.flush_to(Lsn(u64::MAX - 1))).await),

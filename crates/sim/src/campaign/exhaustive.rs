@@ -285,7 +285,7 @@ async fn write_some(
     let pages = model.lock().live_pages();
     let chosen: Vec<PageId> = pages.into_iter().filter(fits).skip(from as usize).take(count).collect();
     for page in chosen {
-        let guard = store.recreate(page).await.map_err(|error| format!("recreate: {error}"))?;
+        let guard = store.get_or_create(page).await.map_err(|error| format!("recreate: {error}"))?;
         version_in(&guard, page)?;
         put(model, guard);
     }

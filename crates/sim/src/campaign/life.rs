@@ -447,7 +447,7 @@ impl<'a> Life<'a> {
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
-        let left = kept.as_ref().map(|store| store.left());
+        let left = kept.as_ref().map(|store| store.wait_closed());
         drop(kept);
         probe.released();
         if let Some(left) = left {

@@ -221,7 +221,7 @@ impl Worker {
                     return Ok(());
                 }
                 self.model.lock().doing.by_number += 1;
-                let recreated = store.recreate(page).await;
+                let recreated = store.get_or_create(page).await;
                 self.model.lock().doing.by_number -= 1;
                 match recreated {
                     Ok(guard) => {
@@ -247,7 +247,7 @@ impl Worker {
     pub(super) async fn recreate_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, true) else { return Ok(()) };
         let store = Arc::clone(&self.store);
-        match store.recreate(page).await {
+        match store.get_or_create(page).await {
             Ok(guard) => self.publish(guard),
             Err(error) => return self.judge("recreate", Some(page), &error),
         }
