@@ -7,6 +7,8 @@ mod cycles;
 mod errors;
 #[path = "tidy/examples.rs"]
 mod examples;
+#[path = "tidy/interface.rs"]
+mod interface;
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;

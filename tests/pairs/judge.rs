@@ -225,8 +225,8 @@ pub(crate) async fn judge(
     if let Some(closed) = closed {
         let store = reopened(&world.disks, "the close").await?;
         let same = |page| match closed.get(&page) {
-            // A page that is listed as lost may still have been in memory, where a read that was on its way when
-            // the SSD was given up had put it.
+            // A page that is listed as lost may still have been in memory, where a read that was on its way
+            // when the SSD was given up had put it.
             Some(Found::Version(version)) => {
                 judged.with_losses(page, Allowed { versions: [*version].into(), absent: false })
             }
