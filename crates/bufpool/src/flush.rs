@@ -143,7 +143,9 @@ impl<T: Tier> Inner<T> {
             };
             let staged = self.stage_latched(frame);
             let word = &self.frames.at(frame).word;
-            let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
+            // From one load. Between two of them a write could fail, "being written" become "dirty", and
+            // the page pass for clean: `sync` would report success without it.
+            let (dirty, writing) = word.unwritten();
             self.frames.release(frame, Mode::Shared);
             match staged {
                 Some(staged) => return Ok(Turn::Staged(staged)),

@@ -23,6 +23,7 @@
 //! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | "dirty" and "being written" read one after the other | `a_page_whose_write_fails_never_seems_clean` |
 //! | the set of unwritten frames: a frame added only if its bit is clear; cleared without a second look; walks that do not exclude each other | `every_later_walk_finds_a_change` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
 //! | `enter` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
@@ -442,6 +443,21 @@ fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
             assert_eq!(below.1.load(Ordering::Relaxed), 2, "clean, but its last change was never written");
         }
         at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_page_whose_write_fails_never_seems_clean() {
+    model(2, || {
+        let word = Arc::new(Word::new());
+        word.begin_fill();
+        word.dirty();
+        assert!(word.begin_clean());
+        let failing = Arc::clone(&word);
+        let write = thread::spawn(move || assert!(!failing.end_clean(false)));
+        let (dirty, being_written) = word.unwritten();
+        assert!(dirty || being_written, "a sync would take the page for written");
+        join(vec![write]);
     });
 }
 

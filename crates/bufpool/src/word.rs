@@ -181,6 +181,12 @@ impl Word {
         self.0.load(Ordering::Acquire) & (DIRTY | CLEANING) != 0
     }
 
+    /// Whether the frame is dirty, and whether it is being written, at one moment.
+    pub(crate) fn unwritten(&self) -> (bool, bool) {
+        let word = self.0.load(Ordering::Acquire);
+        (word & DIRTY != 0, word & CLEANING != 0)
+    }
+
     /// Whether the frame is dirty, not being written, and its shared latch is available.
     pub(crate) fn is_cleanable(&self) -> bool {
         let w = self.0.load(Ordering::Relaxed);
