@@ -66,6 +66,8 @@ impl<'a, T: Tier> Scan<'a, T> {
             let page = PageId::new(self.space, self.next);
             self.pool.inner.note(page, false, true);
             let result = self.pool.inner.get_scanned(page).await;
+            // After the wait, so that a dropped call returns the same page again; before the result, so
+            // that a page that cannot be read does not stop the scan.
             self.next += 1;
             match result {
                 Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
@@ -79,6 +81,7 @@ impl<'a, T: Tier> Scan<'a, T> {
         let inner = &self.pool.inner;
         let window = inner.frames.hints.ahead_max(self.space, inner.params().read_ahead_pages as u32);
         self.ahead = self.ahead.max(self.next);
+        // At half the window left, so that the device reads the next part while the scan uses the rest.
         if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
             let count = window.min(self.end - self.ahead);
             self.pool.inner.read_ahead(PageId::new(self.space, self.ahead), count);
@@ -117,6 +120,7 @@ impl<T: Tier> Inner<T> {
                     }
                     run.push(leased);
                 }
+                // A page in memory splits the run: one operation reads neighbours only.
                 None => self.fetch_ahead(from, std::mem::take(&mut run)),
             }
         }
@@ -131,6 +135,7 @@ impl<T: Tier> Inner<T> {
             return None;
         }
         let frame = match self.frames.hints.is_full(page.space) {
+            // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
             false => self.frames.free.pop().or_else(|| self.evict())?,
             true => match self.evict_own(page.space) {
                 Own::Frame(frame) => frame,

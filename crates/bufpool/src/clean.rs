@@ -76,6 +76,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
         let Some(inner) = pool.upgrade() else { return };
         bump(&inner.rounds);
         if inner.closed.load(Ordering::Acquire) {
+            // To drop the set would abort its writes half-way.
             while writes.join_next().await.is_some() {}
             return;
         }
@@ -121,6 +122,7 @@ impl<T: Tier> Inner<T> {
     /// Stages the next pages to write: first likely victims, then pages with changes older than the redo
     /// bound.
     fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
+        // Before the look, not after it: evictions during the look then count towards the next one.
         self.evicted_since_clean.store(0, Ordering::Relaxed);
         let frames = &self.frames;
         // If the next victims are all pinned, write those behind them.
@@ -146,6 +148,7 @@ impl<T: Tier> Inner<T> {
         };
         let mut set = Vec::new();
         self.policy.lock().clean_set(depth, params.clean_batch, &mut state, &mut set);
+        // A policy of the embedder's own may name frames that do not exist.
         let known = set.into_iter().filter(|frame| frame.at() < frames.all.len());
         let mut batch = self.stage_all(known, CleanReason::Replacement);
         if batch.is_empty() && any {
@@ -167,6 +170,8 @@ impl<T: Tier> Inner<T> {
     ) -> Vec<Staged<T>> {
         let mut batch = Vec::new();
         for frame in frames.take(self.params().clean_batch) {
+            // Takes what there is: a smaller batch now beats waiting, and the end of a write brings the
+            // cleaner back.
             let Some(buf) = self.staging.pop() else { break };
             match self.try_stage(frame, buf, reason) {
                 Ok(staged) => batch.push(staged),
@@ -191,6 +196,7 @@ impl<T: Tier> Inner<T> {
                 old.push((lsn, frame));
             }
         });
+        // The next look can wait for an eighth of the span only if this batch takes all that is due.
         if old.len() <= self.params().clean_batch {
             self.lsn_checked.store(newest, Ordering::Relaxed);
         }
@@ -204,6 +210,7 @@ impl<T: Tier> Inner<T> {
         buf: IoBuf,
         reason: CleanReason,
     ) -> Result<Staged<T>, IoBuf> {
+        // The cleaner never queues for a latch: as a waiter it would keep later readers out of a hot page.
         if self.frames.at(frame).word.try_latch(Mode::Shared) != Attempt::Latched {
             return Err(buf);
         }
@@ -263,6 +270,8 @@ impl<T: Tier> Inner<T> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
         let waiting = self.stalls.wait(On::Log, page);
+        // Write-ahead: none of the batch may reach a device before the log has its newest change, or a
+        // crash could leave a change on disk that the log does not know.
         if let Err(source) = self.log_durable(newest).await {
             batch.into_iter().for_each(|staged| staged.write.end(Err(()), staged.image));
             return Err(PoolError::Log { page, source });
@@ -278,14 +287,18 @@ impl<T: Tier> Inner<T> {
         let result = Mutex::new(Ok(()));
         let done = |written: WrittenPage| {
             let mut writes = open.lock();
+            // A tier that reports a page twice is ignored the second time; one that it forgets becomes
+            // dirty again when `open` is dropped.
             let Some(at) = writes.iter().position(|w| w.page == written.page) else { return };
             let write = writes.swap_remove(at);
             drop(writes);
+            // Outside the lock on `open`: the policy's lock comes first in the order.
             self.displaced(&mut self.policy.lock(), written.displaced);
             write.end(written.result.as_ref().map(|home| *home).map_err(|_| ()), written.image);
             if let Err(error) = written.result {
                 let causes = pagetier_devio::Causes(&error);
                 tracing::warn!(page = %written.page, error = %causes, "a page could not be written and stays dirty");
+                // The first error is the caller's; the log has the others.
                 let mut first = result.lock();
                 if first.is_ok() {
                     *first = Err(PoolError::Tier(error));
@@ -313,6 +326,8 @@ impl<T: Tier> Inner<T> {
 
     fn end_write(&self, frame: FrameId, result: Result<Location, ()>, reason: CleanReason) {
         let f = self.frames.at(frame);
+        // What redo needs is settled before the page can count as clean or dirty: `redo_from` looks at the
+        // LSNs alone, at any moment.
         let lsn = f.writing_lsn.load(Ordering::Acquire);
         if result.is_err() {
             bump(&self.counters.write_errors);
@@ -321,6 +336,8 @@ impl<T: Tier> Inner<T> {
             f.writing_lsn.store(NO_LSN, Ordering::Release);
         }
         let mut policy = self.policy.lock();
+        // Under the policy's lock. Otherwise a change could come between the new state and its report: the
+        // policy would hear "dirty", then "clean", and take a dirty page for a victim.
         let clean = f.word.end_clean(result.is_ok());
         if let Ok(home) = result {
             policy.cleaned(frame, home, reason);
@@ -337,6 +354,7 @@ impl<T: Tier> Inner<T> {
             }
         }
         drop(policy);
+        // A page that has become clean may be what a flush, a discard or a request for a frame waits for.
         self.cleaned.notify_waiters();
         self.frames.freed.notify_one();
     }

@@ -56,6 +56,8 @@ impl<T: Tier> Pool<T> {
                 pages.extend(f.page().map(|page| (f.redo_from(), page)));
             }
         });
+        // The oldest change first: redo's starting point moves on even if the flush ends half-way. Equal
+        // LSNs go by page number, so that neighbours reach the tier together.
         pages.sort_unstable();
         let mut tasks = Flushes(JoinSet::new());
         let mut result = Ok(());
@@ -87,6 +89,7 @@ impl<T: Tier> Pool<T> {
             result = result.and(joined(tasks.0.join_next().await));
         }
         result?;
+        // I24: the tier's flush begins after the last page write has ended.
         Ok(self.inner.tier.flush().await?)
     }
 
@@ -111,6 +114,7 @@ fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -
     match done {
         None => Ok(()),
         Some(Ok(result)) => result,
+        // The task was aborted: its runtime ends.
         Some(Err(_)) => Err(PoolError::Closed),
     }
 }

@@ -126,6 +126,7 @@ impl<P: Held> Guard<P, true> {
         self.modified = true;
         let header = Header { lsn, ..Header::peek(self.image()) };
         header.put(self.image_mut());
+        // LSNs only grow, and redo starts at the oldest: later ones through the same guard change nothing.
         if !self.lsn_set {
             self.lsn_set = true;
             self.pool.frames.note_lsn(self.frame, lsn);
@@ -136,6 +137,8 @@ impl<P: Held> Guard<P, true> {
     /// Converts the exclusive latch into a shared one: other readers may enter.
     #[must_use]
     pub fn downgrade(mut self) -> Guard<P, false> {
+        // While the latch is still exclusive: the readers that are let in, a cleaner among them, must see
+        // the page dirty.
         self.publish();
         self.pass_on();
         let (pool, frame) = (self.pool.clone(), self.frame);
@@ -157,6 +160,8 @@ impl<P: Held> Guard<P, true> {
             drop(policy);
             return Err(self);
         }
+        // The tier has forgotten the page, so its changes must not be written any more: `abandon` drops
+        // them.
         policy.remove(frame, false);
         drop(policy);
         self.pass_on();
@@ -182,6 +187,8 @@ impl<P: Held> DerefMut for Guard<P, true> {
 
 impl<P: Held, const EXCLUSIVE: bool> Drop for Guard<P, EXCLUSIVE> {
     fn drop(&mut self) {
+        // Only an exclusive guard can have passed its latch on; for a shared one the compiler drops the
+        // test.
         if EXCLUSIVE && self.passed_on {
             return;
         }

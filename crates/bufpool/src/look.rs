@@ -84,6 +84,8 @@ impl<T: Tier> Pool<T> {
         let mut policy = inner.policy.lock();
         // The pool's size may have changed since the policy was built.
         new.set_frames(inner.params().frames);
+        // The order carries over what the old policy knew: the new one would otherwise begin with a random
+        // order, and evict hot pages first.
         for frame in eviction_order(policy.inner(), &inner.frames.all) {
             // Do not track a frame that has just lost its page: the pending notification of its removal then
             // has no effect.

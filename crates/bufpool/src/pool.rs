@@ -47,9 +47,12 @@ impl<T: Tier> Pool<T> {
         tier: Arc<T>,
         gate: Option<Arc<dyn LogGate>>,
     ) -> Result<Self, PoolError> {
+        // Its tasks stay on this runtime, whichever one a request runs on later.
         let runtime = tokio::runtime::Handle::current();
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
+        // Both tasks hold the pool weakly: a pool that nothing else refers to must end, not wait for its
+        // own tasks.
         task::spawn(&inner.runtime, crate::clean::run(Arc::downgrade(&inner), clean, needed));
         let stalls = crate::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
         task::spawn(&inner.runtime, stalls);
@@ -152,6 +155,8 @@ impl<T: Tier> Pool<T> {
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
         let frame = inner.free_frame(page).await?;
+        // Entered latched: a request for the page that comes meanwhile waits and gets the blank page,
+        // instead of reading what may be damaged below.
         if !inner.enter(frame, page) {
             inner.frames.give_back(frame);
             return Ok(None);
@@ -174,6 +179,8 @@ impl<T: Tier> Pool<T> {
             if inner.closing.load(Ordering::Acquire) {
                 return Err(PoolError::Closed);
             }
+            // Enabled before the look at the frame: a write that ends in between would otherwise go
+            // unnoticed.
             let cleaned = inner.cleaned.notified();
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
@@ -186,6 +193,8 @@ impl<T: Tier> Pool<T> {
                 continue;
             };
             let guard = PageMut::new(&**inner, frame);
+            // A write in flight holds a copy of the page. If the page were discarded under it, the write
+            // would bring the page back below.
             if inner.frames.at(guard.frame()).word.is_cleaning() {
                 drop(guard);
                 cleaned.await;
@@ -213,6 +222,8 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::discard`].
     pub async fn discard_where(&self, gone: impl Fn(PageId) -> bool) -> Result<(), PoolError> {
         for frame in self.inner.frames.all.iter() {
+            // Without a lock: a page that enters memory meanwhile is the caller's to prevent, as for any
+            // discard.
             if let Some(page) = frame.page().filter(|p| gone(*p)) {
                 self.discard(page).await?;
             }
@@ -279,6 +290,7 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         let params = inner.params();
         let page = params.page_size.bytes();
+        // Of the largest size ever: a shrunken pool gives up pages, not metadata (`resize`).
         let metadata = inner.frames.all.len() * (size_of::<crate::frame::Frame>() + 4)
             + inner.frames.table.memory_bytes()
             + crate::unwritten::bytes_for(inner.frames.all.len())
@@ -332,6 +344,8 @@ impl<T: Tier> Pool<T> {
         let frames = &self.inner.frames;
         let held = frames.all.iter().filter(|f| f.page().is_some()).count();
         let policy = self.inner.policy.lock();
+        // Pages enter the table before the policy, which does not know those that are being read: hence no
+        // equality.
         if policy.len() > held {
             return Err(format!("the policy tracks {} frames, {held} hold pages", policy.len()));
         }

@@ -93,6 +93,8 @@ impl<T: Tier> Inner<T> {
                 None => {}
             }
         }
+        // Only after a failure. The engine must not truncate its log beyond these changes:
+        // `min_recovery_lsn` is 0 from here on, and before they are dropped.
         if word.is_unwritten() {
             self.lost.store(true, Ordering::Release);
         }

@@ -130,6 +130,8 @@ impl Stalls {
         for (Waiting { id, on, page }, age) in ages.due(&waits, Instant::now()) {
             tracing::warn!(page = %page, waited = ?age, "page {page} has waited {age:.0?} for {on}");
             if let WaitId::Latch(ticket) = id
+                // Only after it is old: a guard that its task is about to drop, in another branch of a
+                // `join`, looks the same for a moment.
                 && self.holders.holds(page, ticket.task)
             {
                 self.waiters.refuse(ticket);
@@ -176,6 +178,7 @@ pub(crate) async fn run(stalls: Weak<Stalls>, watch: Arc<Watch>) {
         watch.woken().await;
         let mut ages = Ages::default();
         loop {
+            // First the pause: most waits end within microseconds, and a look locks every queue.
             tokio::time::sleep(LOOK_EVERY).await;
             let Some(stalls) = stalls.upgrade() else { return };
             if !stalls.look(&mut ages) && watch.rest(|| stalls.any()) {

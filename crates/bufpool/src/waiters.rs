@@ -100,6 +100,8 @@ impl Waiters {
         waker: &Waker,
     ) -> Option<Ticket> {
         let mut queue = self.shard(frame).lock();
+        // Flag first, then a last attempt. A holder that releases before the flag is set wakes none, but
+        // then the attempt succeeds; one that releases after it sees the flag and grants.
         word.set_waiters(true);
         let first = !queue.waiters.iter().any(|w| w.ticket.frame == frame);
         if first && word.grant(mode) {
@@ -121,6 +123,7 @@ impl Waiters {
         let mut wakers = SmallVec::<[Waker; 2]>::new();
         let mut left = false;
         for waiter in queue.waiters.iter_mut().filter(|w| w.ticket.frame == frame && !w.granted()) {
+            // Strictly in line: if readers behind a waiting writer went first, it might wait for ever.
             if !word.grant(waiter.mode) {
                 left = true;
                 break;
@@ -129,12 +132,14 @@ impl Waiters {
         }
         word.set_waiters(left);
         drop(queue);
+        // Outside the lock: a waker may run code that takes it again.
         wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Whether the waiter has been granted the latch or refused. After a grant it has left the queue.
     pub(crate) fn poll(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<(), Refused>> {
         let mut queue = self.shard(ticket.frame).lock();
+        // Polled again after its end: it left the queue when the latch was granted.
         let Some(at) = queue.position(ticket) else { return Poll::Pending };
         let known = match &mut queue.waiters[at].state {
             State::Waiting(known) if known.will_wake(waker) => return Poll::Pending,
