@@ -79,6 +79,7 @@ impl IoBuf {
     /// Ends a lease and returns the owner token; `None` for an owned buffer, which is freed.
     #[must_use]
     pub fn into_owner(mut self) -> Option<Box<dyn Any + Send>> {
+        // `Empty` stays behind, so that the drop of `self` neither frees the memory nor drops the token.
         match std::mem::replace(&mut self.kind, Kind::Empty) {
             Kind::Leased(owner) => Some(owner),
             owned => {

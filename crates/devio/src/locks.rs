@@ -280,6 +280,8 @@ mod check {
 
     pub(super) fn holds(rank: Rank, place: Place) -> Held {
         static IDS: AtomicU64 = AtomicU64::new(0);
+        // Outside any flow there is no telling what belongs together: a test may hold one lock and drive
+        // two operations by hand.
         let Some(node) = CURRENT.with_borrow(Clone::clone) else { return Held(None) };
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         node.held.lock().push((id, rank, place));
@@ -289,6 +291,7 @@ mod check {
     pub(super) fn wants(rank: Rank, place: Place) {
         let later = |node: Arc<Node>| {
             let held = node.held.lock();
+            // `>=`: two locks of one rank have no order between them, so each could wait for the other.
             held.iter().find(|(_, held, _)| *held >= rank).map(|(_, held, at)| (*held, *at))
         };
         if let Some(held) = around().find_map(later) {
@@ -303,6 +306,7 @@ mod check {
     }
 
     fn report(violation: Violation) {
+        // A test that provokes a violation must see it instead of ending the process.
         if let Some(observer) = around().find_map(|node| node.observer.clone()) {
             observer.0.lock().push(violation);
             return;
@@ -334,6 +338,8 @@ mod check {
         async move {
             let mut future = pin!(future);
             poll_fn(move |context| {
+                // Per poll, since the task may move to another thread in between. Restored by a drop, so
+                // that a panic of the future leaves the outer flow in force.
                 let _polling = Polling(CURRENT.replace(Some(Arc::clone(&node))));
                 future.as_mut().poll(context)
             })
@@ -348,6 +354,8 @@ mod check {
 
     /// Makes `future` a flow, within the flow that calls this.
     pub fn flow<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        // Captured when the flow is made, not when it is polled: the maker is the one that waits for it,
+        // perhaps from another task (`task::outcome`).
         let outer = CURRENT.with_borrow(Clone::clone);
         polled(Node { outer, ..Node::default() }, future)
     }

@@ -119,6 +119,7 @@ impl<D: RawDevice> Metered<D> {
         if let Err(kind) = check(offset, &bufs, raw.alignment(), raw.size()) {
             return Err(refused(bufs, meter.fail(spot, kind)));
         }
+        // Not passed on: an implementation is promised ranges that are not empty.
         if spot.len == 0 {
             return Err(Box::pin(ready(Completion { bufs, result: Ok(()) })));
         }
@@ -232,6 +233,8 @@ impl Run {
         let busy_ns = recorder.end(now_ns);
         match result {
             Ok(()) => {
+                // Memory would otherwise show the time of a memcpy as that of a device, and virtual-time
+                // runs would differ from one to the next.
                 let (busy_ns, latency_ns) = if at_once { (0, 0) } else { (busy_ns, now_ns - self.began_ns) };
                 recorder.done(self.spot.counter(self.class), self.spot.len, busy_ns, latency_ns);
                 Ok(())
@@ -256,6 +259,8 @@ fn started<R: Send + 'static, T: Send + 'static>(
     mut raw: Pin<Box<dyn Future<Output = R> + Send>>,
     end: impl FnOnce(R, bool) -> T + Send + 'static,
 ) -> Pin<Box<dyn Future<Output = T> + Send>> {
+    // With a waker that does nothing: the first poll by the caller registers its own, and every future is
+    // polled again then.
     match raw.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Box::pin(ready(end(result, true))),
         Poll::Pending => {
@@ -277,6 +282,7 @@ impl<T: Send + 'static> Future for Detached<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Some(rest) = &mut self.rest else { return Poll::Pending };
+        // Taken out only when it is ready, so that a drop before then finds it.
         let result = std::task::ready!(rest.as_mut().poll(cx));
         self.rest = None;
         Poll::Ready(result)
@@ -286,6 +292,8 @@ impl<T: Send + 'static> Future for Detached<T> {
 impl<T: Send + 'static> Drop for Detached<T> {
     fn drop(&mut self) {
         if let (Some(rest), Some(runtime)) = (self.rest.take(), &self.runtime) {
+            // Outside a runtime there is nothing to finish it, and the implementation has to keep its
+            // buffers itself (`RawDevice`).
             drop(runtime.spawn(rest));
         }
     }

@@ -161,6 +161,8 @@ impl DeviceStats {
     /// The difference from `earlier`, a snapshot of the same device.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        // Saturating, so that snapshots in the wrong order, or of two devices, give zeros instead of a
+        // panic.
         let (e, r) = (&earlier.errors, &earlier.retries);
         Self {
             classes: std::array::from_fn(|i| ClassStats {

@@ -94,6 +94,7 @@ impl VirtualClock {
         let mut agenda = self.agenda.lock();
         let tick = *agenda.tick.get_or_insert(now);
         let into_tick = Duration::from_nanos((now.duration_since(tick).as_nanos() % TICK.as_nanos()) as u64);
+        // Otherwise time would stop at deadlines for which no task waits.
         agenda.forget_cancelled();
         let to_next = agenda.deadlines.peek().map(|Reverse((at, _))| at.duration_since(now));
         let to_tick = TICK - into_tick;
@@ -103,6 +104,8 @@ impl VirtualClock {
             _ if !into_tick.is_zero() => to_tick,
             _ => return,
         };
+        // Taken before the clock moves, woken after it: a task that looks at the clock sees its deadline
+        // reached.
         let due = agenda.take_due(now + by);
         drop(agenda);
         if !by.is_zero() {
@@ -166,6 +169,7 @@ impl Future for ExactSleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        // The time decides, not the wake-up.
         if Instant::now() >= this.at || this.rounded.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }

@@ -99,6 +99,8 @@ impl EmulatedDevice {
         let (promise, ticket) = ticket();
         let inner = SharedDevice::clone(&shared.inner);
         let start: Start = Box::new(move || start(&*inner));
+        // From the arrival on, though the inner operation starts later: a leaving store must wait for what
+        // is queued here.
         let in_flight = shared.inner.occupancy().enter();
         core.arrive(Pending { spot, class, arrived_ns, start, promise, in_flight });
         let exact = match &shared.clock {
@@ -106,6 +108,7 @@ impl EmulatedDevice {
             EmulatedClock::Tokio => None,
             EmulatedClock::Virtual(clock) => Some(clock.clone()),
         };
+        // Marked under the core's lock: of two first operations only one starts the task.
         if !std::mem::replace(&mut core.pumped, true) {
             drop(core);
             tokio::spawn(Pump::new(Arc::clone(shared), exact));
@@ -157,6 +160,7 @@ impl Drop for EmulatedDevice {
             std::mem::forget((Arc::clone(&self.shared), self.thread.take()));
             return;
         }
+        // What waits is served at once: a drop must not last as long as a modelled disk has work.
         self.set_timing(false);
         let Some((thread, alarm)) = self.thread.take() else { return };
         alarm.close();

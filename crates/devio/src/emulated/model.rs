@@ -175,6 +175,8 @@ impl Timing {
                     Task::Write => (flash.write_ns, flash.write_rate),
                     Task::Flush => return flash.flush_ns,
                 };
+                // Channels work in parallel, their data shares one bus: the bandwidth bounds many large
+                // operations, the fixed time bounds few small ones.
                 let begin_ns = self.bus_free_ns.max(at_ns);
                 self.bus_free_ns = begin_ns + transfer_ns(len, rate);
                 self.bus_free_ns - at_ns + fixed_ns
@@ -218,11 +220,14 @@ impl Timing {
     /// The time of seek and rotation.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     fn positioning(&self, task: Task, offset: u64, at_ns: u64) -> u64 {
+        // A read that continues comes from the read-ahead buffer, at any time. A write that continues has
+        // missed its sector by the time that it comes, unless it follows at once.
         if offset == self.head && (task == Task::Read || at_ns == self.idle_since_ns) {
             return 0;
         }
         let track_bytes = self.rate_at(offset) * TURN_NS as f64 / SECOND;
         let distance = offset.abs_diff(self.head) as f64;
+        // Within a track only the platter moves.
         let seek_ns = if distance < track_bytes {
             0.0
         } else {
@@ -231,6 +236,7 @@ impl Timing {
         };
         let arrived_ns = at_ns + seek_ns as u64;
         let angle_ns = ((offset as f64 % track_bytes) / track_bytes * TURN_NS as f64) as u64;
+        // The platters turn on with the device's clock: the wait depends on when the head arrives.
         let wait_ns = (angle_ns + TURN_NS - arrived_ns % TURN_NS) % TURN_NS;
         seek_ns as u64 + wait_ns
     }
@@ -245,8 +251,10 @@ impl Timing {
     fn cache_write(&mut self, offset: u64, len: u64, at_ns: u64) -> u64 {
         let mut taken_ns = OVERHEAD_NS + transfer_ns(len, BUS_RATE);
         if self.cached_bytes + len > WRITE_CACHE_BYTES {
+            // Half of it at a time, so that the sorted sweep over the platters has a point.
             taken_ns += self.destage_to(WRITE_CACHE_BYTES / 2, at_ns + taken_ns);
         }
+        // A page that is written again in the cache reaches the platters once.
         let before = self.cached.insert(offset, len).unwrap_or(0);
         self.cached_bytes = self.cached_bytes - before + len;
         taken_ns

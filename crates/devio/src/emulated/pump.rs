@@ -29,6 +29,7 @@ impl Pump {
     }
 
     fn set_timer(&mut self, at_ns: u64) {
+        // Most steps leave the next deadline as it is, and a timer is not free.
         if at_ns == self.due_ns && self.timer.is_some() {
             return;
         }
@@ -92,6 +93,7 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // Kept as a flag: a ring while the thread is stepping must end its next wait.
         self.state.lock().rung = true;
         self.rung.notify_one();
     }

@@ -58,6 +58,7 @@ impl Shared {
         let mut finished = Finished::new();
         let next = {
             let mut core = self.core.lock();
+            // Before the step: an arrival right after it must find a stepper to wake.
             core.stepper = Some(cx.waker().clone());
             let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
             if next == Next::Idle && !matches!(self.clock, EmulatedClock::Wall) {
@@ -67,6 +68,7 @@ impl Shared {
             }
             next
         };
+        // Outside the lock: a task that is woken may start its next operation on this thread.
         hand_over(finished);
         next
     }

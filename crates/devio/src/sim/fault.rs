@@ -103,6 +103,7 @@ impl Fault {
             Some(wanted) => wanted == op,
             None => matches!(op, IoOp::Read | IoOp::Write),
         };
+        // A flush and a growth have no range of their own.
         let touches = matches!(op, IoOp::Flush | IoOp::Grow)
             || (offset < self.range.end && self.range.start < offset + len);
         kind && touches && number >= self.from_op && self.times > 0
