@@ -164,10 +164,10 @@ impl<T: Tier> Inner<T> {
             for ((frame, page), one) in frames.into_iter().zip(pages).zip(fetched) {
                 // A failed read frees its frame; the next request for the page reads it and reports the
                 // error.
-                let Ok(home) = one.result else { continue };
+                let Ok(location) = one.result else { continue };
                 keep(one.buf);
                 bump(&inner.counters.prefetched);
-                inner.policy.lock().insert(frame, page, home, Access::Sequential);
+                inner.policy.lock().insert(frame, page, location, Access::Sequential);
                 inner.frames.release(frame, Mode::Exclusive);
             }
         });

@@ -294,10 +294,13 @@ impl<T: Tier> Inner<T> {
             drop(writes);
             // Outside the lock on `open`: the policy's lock comes first in the order.
             self.displaced(&mut self.policy.lock(), written.displaced);
-            write.end(written.result.as_ref().map(|home| *home).map_err(|_| ()), written.image);
+            write.end(written.result.as_ref().copied().map_err(|_| ()), written.image);
             if let Err(error) = written.result {
                 let causes = pagetier_devio::Causes(&error);
-                tracing::warn!(page = %written.page, error = %causes, "a page could not be written and stays dirty");
+                tracing::warn!(
+                    page = %written.page, error = %causes,
+                    "a page could not be written; it stays in memory, and is written again later"
+                );
                 // The first error is the caller's; the log has the others.
                 let mut first = result.lock();
                 if first.is_ok() {
@@ -339,8 +342,8 @@ impl<T: Tier> Inner<T> {
         // Under the policy's lock. Otherwise a change could come between the new state and its report: the
         // policy would hear "dirty", then "clean", and take a dirty page for a victim.
         let clean = f.word.end_clean(result.is_ok());
-        if let Ok(home) = result {
-            policy.cleaned(frame, home, reason);
+        if let Ok(location) = result {
+            policy.cleaned(frame, location, reason);
             if !clean {
                 policy.dirtied(frame);
             }
@@ -349,7 +352,7 @@ impl<T: Tier> Inner<T> {
                 CleanReason::Recoverability => &self.counters.written_recoverability,
             };
             bump(by_reason);
-            if home == Location::Ssd {
+            if location == Location::Ssd {
                 bump(&self.counters.written_ssd);
             }
         }

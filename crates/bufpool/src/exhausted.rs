@@ -50,7 +50,10 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pinned { pinned, pages } => {
-                write!(f, "guards pin {pinned} of them, for example of")?;
+                write!(
+                    f,
+                    "guards hold {pinned} of them (drop some, or enlarge the pool), for example of page"
+                )?;
                 pages.iter().try_for_each(|page| write!(f, " {page}"))
             }
             Self::Log { dirty, source } => {
@@ -61,10 +64,16 @@ impl fmt::Display for Exhausted {
                 write!(f, "{dirty} are dirty, and cannot be written: {}", Causes(source))
             }
             Self::NotDriven { dirty } => {
-                write!(f, "{dirty} are dirty, and the runtime that the store was opened on does not run")
+                write!(
+                    f,
+                    "{dirty} are dirty, and nothing writes them: the runtime that opened the store does not run"
+                )
             }
             Self::Slow { dirty, writing, pinned } => {
-                write!(f, "{dirty} are dirty, {writing} being written, {pinned} pinned: the devices are slow")
+                write!(
+                    f,
+                    "{dirty} are dirty, {writing} being written, {pinned} held by guards: the devices are slow"
+                )
             }
         }
     }

@@ -179,8 +179,8 @@ impl<T: Tier> Inner<T> {
             }
             let access = access.unwrap_or_else(|| self.frames.hints.access(page.space));
             work.note("access", field::debug(access));
-            let home = self.load(frame, page, access).await?;
-            work.note("tier", field::debug(home));
+            let location = self.load(frame, page, access).await?;
+            work.note("tier", field::debug(location));
             Ok(Some(frame))
         });
         let missed = missed.await;
@@ -210,13 +210,13 @@ impl<T: Tier> Inner<T> {
         drop(waiting);
         // On an error the buffer is dropped here, and its lease with it: the frame leaves the table, and
         // the tasks that wait for its latch look again and read the page themselves.
-        let home = fetched.result?;
+        let location = fetched.result?;
         keep(fetched.buf);
-        bump(if home == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
+        bump(if location == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts this read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
-        self.arrived(frame, page, home, access);
-        Ok(home)
+        self.arrived(frame, page, location, access);
+        Ok(location)
     }
 
     /// Informs the policy of a page in memory.

@@ -162,8 +162,8 @@ impl<T: Tier> Pool<T> {
             return Ok(None);
         }
         inner.blank(frame, page);
-        let home = inner.tier.location(page);
-        inner.arrived(frame, page, home, inner.frames.hints.access(page.space));
+        let location = inner.tier.location(page);
+        inner.arrived(frame, page, location, inner.frames.hints.access(page.space));
         Ok(Some(PageMut::dirty(&**inner, frame)))
     }
 

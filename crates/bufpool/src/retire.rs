@@ -55,7 +55,7 @@ impl<T: Tier> Pool<T> {
 }
 
 impl<T: Tier> Inner<T> {
-    /// Step 1.
+    /// Step 1: when this returns, no further page enters memory.
     pub(crate) fn refuse_misses(&self) {
         self.closing.store(true, Ordering::Release);
         self.frames.table.pass_locks();

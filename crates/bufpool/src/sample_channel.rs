@@ -13,13 +13,13 @@ const CHUNKS_MAX: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct TraceSummary {
-    /// Requests recorded.
+    /// Requests that were passed on.
     pub records: u64,
     /// Requests lost because the thread fell behind.
     pub lost: u64,
 }
 
-/// Consecutive items.
+/// Consecutive items, as the thread gets them.
 #[derive(Debug)]
 pub(crate) struct Chunk<T> {
     pub(crate) items: Vec<T>,
@@ -113,7 +113,7 @@ impl<T: Send + 'static, R: Send + 'static> Tap<T, R> {
         Ok(true)
     }
 
-    /// As [`SampleChannel::put`].
+    /// Passes an item on if a channel is in use: as [`SampleChannel::put`].
     #[cold]
     pub(crate) fn put(&self, item: T, stamp: impl FnOnce() -> u64) {
         if let Some(channel) = &mut *self.0.lock() {

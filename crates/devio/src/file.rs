@@ -300,7 +300,7 @@ impl RawFile {
                 Err(errno) => {
                     // Some file systems, such as ext4, keep what they had reserved before they failed.
                     if let Err(error) = ftruncate(&self.fd, was) {
-                        tracing::warn!(device = %self.meter.name, %error, "a failed growth was not undone");
+                        tracing::warn!(device = %self.meter.name, %error, "a growth of the file failed, and the space that it took could not be given back");
                     }
                     return Err(kind_of(errno.raw_os_error()));
                 }

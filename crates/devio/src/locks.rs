@@ -220,7 +220,7 @@ mod check {
     pub struct Place(&'static Location<'static>);
 
     impl Place {
-        /// The caller's.
+        /// The line of code that calls this.
         #[must_use]
         #[track_caller]
         pub fn here() -> Self {
@@ -390,7 +390,7 @@ mod check {
     pub struct Place;
 
     impl Place {
-        /// The caller's.
+        /// The line of code that calls this.
         #[inline]
         #[must_use]
         pub fn here() -> Self {

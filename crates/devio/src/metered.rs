@@ -106,7 +106,7 @@ impl<D: RawDevice> Metered<D> {
         Self(Arc::new(Inner { raw, meter }))
     }
 
-    /// The implementation.
+    /// The implementation that this device wraps.
     #[must_use]
     pub fn get_ref(&self) -> &D {
         &self.0.raw

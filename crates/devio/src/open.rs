@@ -82,7 +82,7 @@ impl Default for OpenOptions {
 /// An opened device, and which options took effect.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The device.
+    /// The device, ready for operations.
     pub device: SharedDevice,
     /// The backend in use: never [`Backend::Auto`].
     pub backend: Backend,

@@ -33,7 +33,7 @@ impl Default for Owner {
 }
 
 impl Owner {
-    /// This process.
+    /// The process that calls this.
     #[must_use]
     pub fn here() -> Self {
         let mark = *MARK.get_or_init(wiped_by_a_fork);

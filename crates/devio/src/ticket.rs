@@ -41,7 +41,9 @@ impl<T> Promise<T> {
             drop(self);
         }));
         if caught.is_err() {
-            tracing::error!("a waker or a buffer's owner panicked on completion");
+            tracing::error!(
+                "a task or the owner of a buffer panicked when its I/O completed; the device goes on"
+            );
         }
     }
 

@@ -238,7 +238,7 @@ impl UringCore {
                 Err(error) if refusal(&error) == Refusal::Interrupted => {}
                 // Entries that were not accepted stay queued: the next call, by any thread, submits them.
                 Err(error) => {
-                    tracing::debug!(device = %self.file.meter.name, %error, "submission is deferred");
+                    tracing::debug!(device = %self.file.meter.name, %error, "the kernel did not accept an operation yet; it is submitted again");
                     self.ring.wake();
                     return false;
                 }

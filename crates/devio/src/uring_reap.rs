@@ -84,7 +84,7 @@ impl Reaping {
             // A completion may drop the last handle on the thread itself; the thread then ends by itself.
             ReapedBy::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
                 if thread.join().is_err() {
-                    tracing::error!(device = %core.file.meter.name, "the reaper panicked");
+                    tracing::error!(device = %core.file.meter.name, "the thread that reaps io_uring's completions panicked");
                 }
             }
             ReapedBy::Thread(_) | ReapedBy::Ended => {}

@@ -235,7 +235,7 @@ impl Ring {
     pub(crate) fn stop_announcing(&self) {
         self.wake();
         if let Err(error) = self.uring.submitter().unregister_eventfd() {
-            tracing::debug!(%error, "announcements were not enabled");
+            tracing::debug!(%error, "io_uring did not announce its completions");
         }
     }
 
@@ -243,7 +243,7 @@ impl Ring {
     pub(crate) fn wake(&self) {
         if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
             // Only a full counter can be the reason, and then the reaper is awake anyway.
-            tracing::debug!(%error, "waking the reaper");
+            tracing::debug!(%error, "the thread that reaps io_uring's completions was awake already");
         }
     }
 

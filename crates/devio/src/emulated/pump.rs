@@ -133,7 +133,7 @@ impl Alarm {
 pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
     // The kernel may otherwise delay a wake-up by 50 µs to save power.
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-        tracing::debug!(%error, "timer slack");
+        tracing::debug!(%error, "the timer slack cannot be lowered, so delays may be 50 µs too long");
     }
     let waker = Waker::from(Arc::clone(alarm));
     let mut cx = Context::from_waker(&waker);
