@@ -5,7 +5,7 @@
 
 use crate::guard::PageRef;
 use crate::hints::Own;
-use crate::inner::{Inner, bump};
+use crate::inner::{PoolInner, bump};
 use crate::load::keep;
 use crate::params::PoolError;
 use crate::pool::Pool;
@@ -90,7 +90,7 @@ impl<'a, T: Tier> Scan<'a, T> {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Gets a page for a scan. The policy does not see a hit, so the page stays where read-ahead put it.
     pub(crate) async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
         loop {
@@ -176,7 +176,7 @@ impl<T: Tier> Inner<T> {
 
 /// Subtracts pages from those in flight, even if their task is dropped half-way.
 struct InFlight<T: Tier> {
-    pool: Arc<Inner<T>>,
+    pool: Arc<PoolInner<T>>,
     pages: usize,
 }
 

@@ -6,10 +6,10 @@
 //! write of a page is in flight. Writes run in their own tasks, so a dropped caller leaves none half done.
 
 use crate::frame::NO_LSN;
-use crate::inner::{Inner, bump};
+use crate::inner::{PoolInner, bump};
 use crate::params::PoolError;
-use crate::stalls::On;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
+use crate::waits::stalls::On;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::locks::apart;
 use pagetier_devio::{IoBuf, IoClass};
@@ -38,7 +38,7 @@ pub(crate) struct Staged<T: Tier> {
 /// The write of a page. If this is dropped before the write ends (its task was aborted, the tier panicked),
 /// the write has failed: the page becomes dirty again, and a new staging buffer replaces the lost one.
 struct Write<T: Tier> {
-    pool: Arc<Inner<T>>,
+    pool: Arc<PoolInner<T>>,
     frame: FrameId,
     page: PageId,
     reason: CleanReason,
@@ -69,7 +69,7 @@ impl<T: Tier> Drop for Write<T> {
 }
 
 /// The cleaner's task. Ends with the pool.
-pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, needed: Arc<Notify>) {
+pub(crate) async fn run<T: Tier>(pool: Weak<PoolInner<T>>, woken: Arc<Notify>, needed: Arc<Notify>) {
     let mut writes: JoinSet<bool> = JoinSet::new();
     let mut back_off = BACK_OFF.0;
     loop {
@@ -109,7 +109,7 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Wakes the cleaner, even from the pause after a failed write.
     pub(crate) fn need_cleaner(&self) {
         #[cfg(feature = "mutations")]
@@ -363,14 +363,14 @@ impl<T: Tier> Inner<T> {
     }
 }
 
-impl<T: Tier> std::fmt::Debug for Inner<T> {
+impl<T: Tier> std::fmt::Debug for PoolInner<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").finish_non_exhaustive()
+        f.debug_struct("PoolInner").finish_non_exhaustive()
     }
 }
 
 #[cfg(all(test, loom))]
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// For the models: one write of the page in `frame`, latched by the caller, if it is dirty.
     pub(crate) fn clean_latched(self: &Arc<Self>, frame: FrameId, write: impl FnOnce(&[u8])) {
         if let Some(staged) = self.stage_latched(frame) {

@@ -1,10 +1,10 @@
 //! Finds free frames: takes the policy's victims, or waits.
 
 use crate::exhausted::Exhausted;
-use crate::inner::{Inner, PolicyGuard, bump};
+use crate::inner::{PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
-use crate::stalls::On;
 use crate::tier::{Displaced, Tier};
+use crate::waits::stalls::On;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::{FrameId, FramePolicy};
@@ -19,7 +19,7 @@ pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// A frame without a page, for `page`: a free one, or a victim's. Waits for the cleaner if necessary.
     pub(crate) async fn free_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
         if self.closing.load(Ordering::Relaxed) {

@@ -64,15 +64,12 @@ impl fmt::Display for Exhausted {
                 write!(f, "{dirty} are dirty, and cannot be written: {}", Causes(source))
             }
             Self::NotDriven { dirty } => {
-                write!(
-                    f,
-                    "{dirty} are dirty, and nothing writes them: the runtime that opened the store does not run"
-                )
+                write!(f, "{dirty} are dirty, and nothing writes them: the store's runtime does not run")
             }
             Self::Slow { dirty, writing, pinned } => {
                 write!(
                     f,
-                    "{dirty} are dirty, {writing} being written, {pinned} held by guards: the devices are slow"
+                    "{dirty} dirty, {writing} being written, {pinned} held by guards: the devices are slow"
                 )
             }
         }

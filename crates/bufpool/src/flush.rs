@@ -2,11 +2,11 @@
 
 use crate::clean::Staged;
 use crate::frame::Frame;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use crate::word::{Attempt, Mode};
+use crate::word::Mode;
 use pagetier_devio::locks::flow;
 use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId};
@@ -127,7 +127,7 @@ enum Turn<T: Tier> {
     Later,
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
     /// a staging buffer. While it waits it holds nothing else, so a dropped flush loses nothing and others
     /// can proceed.
@@ -137,7 +137,7 @@ impl<T: Tier> Inner<T> {
             tokio::pin!(cleaned, unstaged);
             cleaned.as_mut().enable();
             unstaged.as_mut().enable();
-            let frame = match self.hit_quietly(page) {
+            let frame = match self.try_latch_resident(page, Mode::Shared) {
                 Some(frame) => frame,
                 None if !may_wait => return Ok(Turn::Later),
                 None => match self.latch_resident(page, Mode::Shared).await? {
@@ -166,15 +166,5 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
         let buf = self.staging.pop()?;
         self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
-    }
-
-    fn hit_quietly(&self, page: PageId) -> Option<FrameId> {
-        let frame = self.frames.table.find(&self.frames.all, page)?;
-        let latched = self.frames.at(frame).word.try_latch(Mode::Shared) == Attempt::Latched;
-        if latched && self.frames.at(frame).page() != Some(page) {
-            self.frames.release(frame, Mode::Shared);
-            return None;
-        }
-        latched.then_some(frame)
     }
 }

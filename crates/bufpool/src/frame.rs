@@ -15,8 +15,8 @@ const BLANK: u64 = Lsn::BLANK.0;
 /// A frame's metadata: 40 bytes.
 ///
 /// Invariants, under the lock of the page's bucket: `page` is set if and only if the frame is in that
-/// bucket's chain, and then the word is not that of a free frame. Under the exclusive latch: a dirty page has a
-/// `recovery_lsn`, be it [`Lsn::BLANK`].
+/// bucket's chain, and then the word is not that of a free frame. Under the exclusive latch: a dirty page has
+/// a `recovery_lsn`, be it [`Lsn::BLANK`].
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) word: Word,

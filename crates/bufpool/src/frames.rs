@@ -10,7 +10,7 @@ use crate::memory::Growable;
 use crate::sync::SegQueue;
 use crate::table::Table;
 use crate::unwritten::Unwritten;
-use crate::waiters::Waiters;
+use crate::waits::queues::LatchQueues;
 use crate::word::{Mode, Released};
 use pagetier_devio::Owner;
 use pagetier_page::{Lsn, PageId};
@@ -29,7 +29,7 @@ pub(crate) struct Frames {
     pub(crate) table: Table,
     /// The frames that `sync` has to look at.
     pub(crate) unwritten: Unwritten,
-    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) waiters: Arc<LatchQueues>,
     pub(crate) hints: Hints,
     pub(crate) free: SegQueue<FrameId>,
     /// The frames that the pool has given up: neither free nor in use, and without memory.
@@ -58,7 +58,7 @@ impl Frames {
             all: Growable::new(max, || Frame::new(crate::table::NONE))?,
             table: Table::new(count, max)?,
             unwritten: Unwritten::new(max)?,
-            waiters: Arc::new(Waiters::new()),
+            waiters: Arc::new(LatchQueues::new()),
             hints: Hints::default(),
             free: SegQueue::new(),
             given_up: Mutex::new(Vec::new()),

@@ -10,11 +10,11 @@
 //! Without hints, a miss and an eviction cost one relaxed load each; a hit costs nothing.
 
 use crate::evict::RETRY;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
-use crate::stalls::On;
 use crate::tier::Tier;
+use crate::waits::stalls::On;
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::pool::{PoolHints, Resident};
 use pagetier_policy::{FrameId, FramePolicy};
@@ -80,7 +80,7 @@ pub(crate) enum Own {
     Nothing,
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// A frame of another page of the same space, for a space that has used up its quota. `None`: the request
     /// takes any frame.
     #[cold]

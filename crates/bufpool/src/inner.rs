@@ -6,9 +6,9 @@ use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
 use crate::record::Recorder;
 use crate::sampler::Sampler;
-use crate::stalls::Stalls;
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
+use crate::waits::stalls::Stalls;
 use pagetier_devio::IoBuf;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
@@ -26,8 +26,8 @@ pub(crate) fn bump(counter: &AtomicU64) {
 }
 
 /// The state that a pool shares with its tasks and guards. Other crates cannot name it.
-pub struct Inner<T: Tier> {
-    /// The parameters at opening. The sizes may have changed since: see [`Inner::params`].
+pub struct PoolInner<T: Tier> {
+    /// The parameters at opening. The sizes may have changed since: see [`PoolInner::params`].
     pub(crate) opened: PoolParams,
     pub(crate) sized: parking_lot::RwLock<PoolParams>,
     /// Held while the pool's size changes.
@@ -79,7 +79,7 @@ pub struct Inner<T: Tier> {
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Reports a page request to the recorder and the sampler.
     #[inline]
     pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool) {
@@ -205,7 +205,7 @@ impl<T: Tier> Inner<T> {
     }
 }
 
-impl<T: Tier> Drop for Inner<T> {
+impl<T: Tier> Drop for PoolInner<T> {
     fn drop(&mut self) {
         // Wake the tasks: they find the pool gone and end.
         self.clean.notify_one();

@@ -9,11 +9,10 @@
 //! with it.
 
 use crate::frames::Frames;
-use crate::inner::{Inner, PolicyGuard, bump};
+use crate::inner::{PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
-use crate::stalls::On;
 use crate::tier::Tier;
-use crate::wait::Wait;
+use crate::waits::stalls::On;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_devio::spans::Work;
@@ -23,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::field;
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
     #[inline]
     pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<FrameId> {
@@ -98,47 +97,6 @@ impl<T: Tier> Inner<T> {
                 self.frames.waiters.grant(frame, &self.frames.at(frame).word);
             }
             return Ok(frame);
-        }
-    }
-
-    /// Latches the frame of `page` if the page is in memory; waits as long as necessary.
-    ///
-    /// # Errors
-    /// [`PoolError::Deadlock`].
-    pub(crate) async fn latch_resident(
-        &self,
-        page: PageId,
-        mode: Mode,
-    ) -> Result<Option<FrameId>, PoolError> {
-        loop {
-            let found = self.frames.table.find(&self.frames.all, page);
-            let frame = match found {
-                Some(frame) => frame,
-                // "Not there" is certain only under the lock. Believed without it, the page would be read
-                // into a second frame beside the first, and the changes in one of them would be lost.
-                None => match self.frames.table.lock(page).find(&self.frames.all) {
-                    Some(frame) => frame,
-                    None => return Ok(None),
-                },
-            };
-            let word = &self.frames.at(frame).word;
-            match word.try_latch(mode) {
-                Attempt::Latched => {}
-                // The pin keeps the page in the frame for the time of the wait, so the latch that is
-                // granted is one of this page, unless its holder gives the page up.
-                Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, page, mode).await?,
-                // The frame is being evicted under the bucket's lock: wait for that, then retry.
-                Attempt::Busy | Attempt::Gone => {
-                    drop(self.frames.table.lock(page));
-                    continue;
-                }
-            }
-            // The holder may have given the page up: its read failed, or it was discarded. The frame is
-            // then an orphan that the last pin frees, perhaps this one.
-            if !word.is_gone() && self.frames.at(frame).page.load(Ordering::Acquire) == page.to_u64() {
-                return Ok(Some(frame));
-            }
-            self.frames.release(frame, mode);
         }
     }
 

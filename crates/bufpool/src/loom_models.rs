@@ -35,14 +35,14 @@
 use crate::frame::{Frame, NO_LSN};
 use crate::frames::Frames;
 use crate::hits::{BATCH, HitBuffers};
-use crate::inner::Inner;
+use crate::inner::PoolInner;
+use crate::latch::Wait;
 use crate::params::{PoolError, PoolParams};
 use crate::pool::Pool;
 use crate::resize::Shrinking;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use crate::unwritten::Unwritten;
-use crate::wait::Wait;
-use crate::waiters::Waiters;
+use crate::waits::queues::LatchQueues;
 use crate::word::{Attempt, Mode, Word};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;
@@ -150,7 +150,7 @@ fn pool(frames: usize) -> Pool<Numbers> {
     params.read_ahead_pages = 0;
     params.frames_max = frames + 2;
     let policy = PoolPolicy::Lru.build(&FramePolicyParams::new(frames, Costs::PAPER));
-    let inner = Inner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
+    let inner = PoolInner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
     match inner {
         Ok(inner) => Pool { inner: Arc::new(inner) },
         Err(error) => panic!("no pool: {error}"),
@@ -284,7 +284,7 @@ fn a_cancelled_waiter_lets_those_behind_it_in() {
 #[test]
 fn the_task_that_checks_the_waits_rests_only_if_it_will_be_woken() {
     model(3, || {
-        let waiters = Arc::new(Waiters::new());
+        let waiters = Arc::new(LatchQueues::new());
         let watch = Arc::clone(&waiters.watch);
         watch.wake();
         let theirs = Arc::clone(&waiters);

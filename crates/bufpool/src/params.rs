@@ -180,8 +180,7 @@ pub enum PoolError {
     /// The pool could not shrink further: the other frames stayed pinned or dirty for the allowed time. It
     /// keeps the size that it has reached.
     #[error(
-        "the pool could not shrink to {wanted} frames and stays at {frames}: none became free in {waited:.1?}: \
-         {why}"
+        "the pool stays at {frames} frames instead of {wanted}: no other became free in {waited:.1?}: {why}"
     )]
     Shrink {
         /// The number of frames that the pool has.

@@ -1,7 +1,7 @@
 //! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::sample_channel::TraceSummary;
 use crate::sampler::SampleSink;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// A buffer pool over a [`Tier`]. Cheap to clone; all clones share one pool.
 pub struct Pool<T: Tier> {
-    pub(crate) inner: Arc<Inner<T>>,
+    pub(crate) inner: Arc<PoolInner<T>>,
 }
 
 impl<T: Tier> Clone for Pool<T> {
@@ -49,12 +49,13 @@ impl<T: Tier> Pool<T> {
     ) -> Result<Self, PoolError> {
         // Its tasks stay on this runtime, whichever one a request runs on later.
         let runtime = tokio::runtime::Handle::current();
-        let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
+        let inner = Arc::new(PoolInner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
         // Both tasks hold the pool weakly: a pool that nothing else refers to must end, not wait for its
         // own tasks.
         task::spawn(&inner.runtime, crate::clean::run(Arc::downgrade(&inner), clean, needed));
-        let stalls = crate::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
+        let stalls =
+            crate::waits::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
         task::spawn(&inner.runtime, stalls);
         Ok(Self { inner })
     }

@@ -6,7 +6,7 @@
 //! shrink only when too few others are left.
 
 use crate::evict::RETRY;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -55,7 +55,7 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     pub(crate) fn grow(&self, more: usize) -> Result<(), Error> {
         if self.frames.count() + more > self.opened.frames_max.max(self.opened.frames) {
             let why = "the pool reserved no address space for so many frames when it was opened";
@@ -128,7 +128,7 @@ impl<T: Tier> Inner<T> {
 
 /// A shrink in progress. When this is dropped, the pool is consistent at the size that it has reached.
 pub(crate) struct Shrinking<'a, T: Tier> {
-    pub(crate) pool: &'a Inner<T>,
+    pub(crate) pool: &'a PoolInner<T>,
     /// Frames whose memory has not been given back yet.
     pub(crate) taken: Vec<FrameId>,
 }

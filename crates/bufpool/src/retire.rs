@@ -11,7 +11,7 @@
 //!    frame becomes an orphan that the last of them frees.
 
 use crate::guard::PageRef;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -54,7 +54,7 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Step 1: when this returns, no further page enters memory.
     pub(crate) fn refuse_misses(&self) {
         self.closing.store(true, Ordering::Release);

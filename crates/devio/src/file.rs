@@ -183,9 +183,8 @@ impl RawFile {
     }
 
     fn begin(&self, spot: Spot, class: IoClass, bufs: IoBufs) -> Transfer {
-        let now_ns = self.meter.now_ns();
-        self.meter.recorder.begin(now_ns);
-        Transfer::new(spot, class, bufs, now_ns, self.meter.occupancy.enter())
+        let (began_ns, in_flight) = self.meter.begin();
+        Transfer::new(spot, class, bufs, began_ns, in_flight)
     }
 
     /// Interprets the kernel's answer for `transfer`; `Some` with the result when the transfer has ended.
@@ -205,18 +204,7 @@ impl RawFile {
 
     /// Counts a transfer that has ended, and builds its completion.
     pub(crate) fn finish(&self, transfer: Transfer, result: Result<(), DeviceErrorKind>) -> Completion {
-        let now_ns = self.meter.now_ns();
-        // Before the result is looked at: failed operations keep a device busy, too.
-        let busy_ns = self.meter.recorder.end(now_ns);
-        let latency_ns = now_ns.saturating_sub(transfer.began_ns);
-        let (spot, counter) = (transfer.spot, transfer.spot.counter(transfer.class));
-        let result = match result {
-            Ok(()) => {
-                self.meter.recorder.done(counter, spot.len, busy_ns, latency_ns);
-                Ok(())
-            }
-            Err(kind) => Err(self.meter.fail(spot, kind)),
-        };
+        let result = self.meter.end((transfer.spot, transfer.class), transfer.began_ns, result);
         Completion { bufs: transfer.bufs, result }
     }
 

@@ -219,28 +219,23 @@ struct Run {
 
 impl Run {
     fn begin(meter: &Arc<Meter>, spot: Spot, class: IoClass) -> Self {
-        let began_ns = meter.now_ns();
-        meter.recorder.begin(began_ns);
-        let (meter, in_flight) = (Arc::clone(meter), meter.occupancy.enter());
-        Self { meter, spot, class, began_ns, open: true, _in_flight: in_flight }
+        let (began_ns, in_flight) = meter.begin();
+        Self { meter: Arc::clone(meter), spot, class, began_ns, open: true, _in_flight: in_flight }
     }
 
     /// Counts the operation. One that completed inside its call has taken no time.
     fn end(mut self, result: Result<(), DeviceErrorKind>, at_once: bool) -> Result<(), DeviceError> {
         self.open = false;
-        let recorder = &self.meter.recorder;
-        let now_ns = if at_once { self.began_ns } else { self.meter.now_ns() };
-        let busy_ns = recorder.end(now_ns);
-        match result {
-            Ok(()) => {
-                // Memory would otherwise show the time of a memcpy as that of a device, and virtual-time
-                // runs would differ from one to the next.
-                let (busy_ns, latency_ns) = if at_once { (0, 0) } else { (busy_ns, now_ns - self.began_ns) };
-                recorder.done(self.spot.counter(self.class), self.spot.len, busy_ns, latency_ns);
-                Ok(())
-            }
-            Err(kind) => Err(self.meter.fail(self.spot, kind)),
+        if !at_once {
+            return self.meter.end((self.spot, self.class), self.began_ns, result);
         }
+        // Memory would otherwise show the time of a memcpy as that of a device, and virtual-time runs would
+        // differ from one to the next.
+        let recorder = &self.meter.recorder;
+        recorder.end(self.began_ns);
+        result.map_err(|kind| self.meter.fail(self.spot, kind))?;
+        recorder.done(self.spot.counter(self.class), self.spot.len, 0, 0);
+        Ok(())
     }
 }
 

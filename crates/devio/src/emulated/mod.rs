@@ -25,7 +25,7 @@ pub use model::DeviceModel;
 use self::core::{Core, Pending, Start};
 use self::model::Timing;
 use self::pump::{Alarm, Pump};
-use self::shared::Shared;
+use self::shared::Emulation;
 use crate::check::{Spot, check, refused, total_len};
 use crate::class::Counter;
 use crate::device::IoBufs;
@@ -49,7 +49,7 @@ use std::thread::JoinHandle;
 /// runtime with timers enabled, and panic otherwise.
 #[derive(Debug)]
 pub struct EmulatedDevice {
-    shared: Arc<Shared>,
+    shared: Arc<Emulation>,
     /// [`EmulatedClock::Wall`]: the thread and its alarm.
     thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
     owner: Owner,
@@ -63,7 +63,7 @@ impl EmulatedDevice {
     #[must_use]
     pub fn new(inner: SharedDevice, model: DeviceModel, clock: EmulatedClock) -> Self {
         let servers = model.servers();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Emulation {
             name: inner.name().into(),
             inner,
             origin: OnceLock::new(),
@@ -133,7 +133,7 @@ impl EmulatedDevice {
     }
 }
 
-fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
+fn start_thread(shared: &Arc<Emulation>) -> (JoinHandle<()>, Arc<Alarm>) {
     let alarm = Arc::new(Alarm::default());
     shared.core.lock().stepper = Some(Arc::clone(&alarm).into());
     let (for_thread, its_alarm) = (Arc::clone(shared), Arc::clone(&alarm));
@@ -147,7 +147,7 @@ fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
 }
 
 /// Runs an operation without a modelled delay.
-async fn untimed(shared: Arc<Shared>, spot: Spot, class: IoClass, inner: IoFuture) -> Completion {
+async fn untimed(shared: Arc<Emulation>, spot: Spot, class: IoClass, inner: IoFuture) -> Completion {
     let completion = inner.await;
     shared.count(spot.counter(class), spot.len, &completion.result);
     completion

@@ -25,19 +25,19 @@ const WRITE_CACHE_BYTES: u64 = 32 << 20;
 /// A timing model. Service times are per operation; queueing is the device's task.
 #[derive(Clone, Debug)]
 pub struct DeviceModel {
-    pub(super) kind: Kind,
+    kind: Kind,
     page_bytes: u32,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+enum Kind {
     Fixed { read_ns: u64, write_ns: u64 },
     Disk { capacity: u64, write_cache: bool },
     Flash(Flash),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Flash {
+struct Flash {
     channels: u32,
     read_ns: u64,
     write_ns: u64,

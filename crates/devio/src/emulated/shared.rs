@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365);
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Emulation {
     pub(super) name: Arc<str>,
     pub(super) inner: SharedDevice,
     pub(super) clock: EmulatedClock,
@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) recorder: Recorder,
 }
 
-impl Shared {
+impl Emulation {
     pub(super) fn now_ns(&self) -> u64 {
         let elapsed = match self.clock {
             EmulatedClock::Wall => self.wall_origin.elapsed(),
