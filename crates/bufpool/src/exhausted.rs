@@ -50,10 +50,7 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pinned { pinned, pages } => {
-                write!(
-                    f,
-                    "guards hold {pinned} of them (drop some, or enlarge the pool), for example of page"
-                )?;
+                write!(f, "guards hold {pinned} of them (drop some, or enlarge the pool), such as those of")?;
                 pages.iter().try_for_each(|page| write!(f, " {page}"))
             }
             Self::Log { dirty, source } => {
@@ -67,10 +64,7 @@ impl fmt::Display for Exhausted {
                 write!(f, "{dirty} are dirty, and nothing writes them: the store's runtime does not run")
             }
             Self::Slow { dirty, writing, pinned } => {
-                write!(
-                    f,
-                    "{dirty} dirty, {writing} being written, {pinned} held by guards: the devices are slow"
-                )
+                write!(f, "{dirty} dirty, {writing} being written, {pinned} held by guards: slow devices")
             }
         }
     }
