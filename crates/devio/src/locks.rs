@@ -33,7 +33,7 @@ pub enum Rank {
     Latch,
     /// The manifest's mutex.
     Manifest,
-    /// The tier's gate.
+    /// The tier's writers: shared by each write, exclusive for an exchange of the SSD.
     Writers,
     /// The write-back's duty.
     HomeDuty,
