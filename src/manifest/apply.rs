@@ -15,6 +15,8 @@ impl Manifest {
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), &'static str> {
         match change {
             Change::Add { space, name } => {
+                // Numbers are never reused. A page of a dropped space may still have a copy on the SSD, which
+                // would become a page of the new one.
                 if *space < self.next_space || *space == u32::MAX {
                     return Err("a record creates a space with a used id");
                 }
@@ -28,6 +30,8 @@ impl Manifest {
                 let runs = &mut self.space_mut(*space)?.runs;
                 match *at {
                     None => append(runs, *run),
+                    // In the middle of a space, only a hole may be filled: pages that lie there would lose
+                    // their homes.
                     Some(at) if is_within(runs, at, run.1) && places(runs, at..at + run.1).is_empty() => {
                         *runs = replaced(runs, at, *run);
                     }
@@ -36,6 +40,8 @@ impl Manifest {
             }
             Change::Free { space, pages } => {
                 let space = self.space_mut(*space)?;
+                // A page cannot be freed twice in a row. If a record says so, it belongs to another state of
+                // the manifest.
                 if !pages.iter().all(|(first, count)| space.free.insert(*first, *count)) {
                     return Err("a record frees a free page");
                 }
@@ -56,6 +62,7 @@ impl Manifest {
                 let pages = (*at)
                     .checked_mul(u64::from(EXTENT_PAGES))
                     .zip(count.checked_mul(u64::from(EXTENT_PAGES)));
+                // A page that exists needs its home.
                 let free = pages.is_some_and(|(first, count)| space.free.has_run(first, count));
                 if !free || !is_within(&space.runs, *at, *count) {
                     return Err("a record gives back extents with pages");
@@ -66,6 +73,7 @@ impl Manifest {
             }
             Change::Cut { space, extents } => {
                 let space = self.space_mut(*space)?;
+                // Free pages below the end keep their numbers, so only extents beyond the last number may go.
                 let has = reserved(&space.runs) / u64::from(EXTENT_PAGES);
                 if *extents >= has || u64::from(space.pages) > extents * u64::from(EXTENT_PAGES) {
                     return Err("a record cuts off extents with pages");
@@ -78,6 +86,7 @@ impl Manifest {
             Change::EndDrop { space } => {
                 let at = self.spaces.binary_search_by_key(space, |space| space.id);
                 let dropped = self.spaces.remove(at.map_err(|_| "a record names no space")?);
+                // Holes of the dropped space were given back earlier, when they became holes.
                 let placed = dropped.runs.into_iter().filter(|(first, _)| *first != HOLE);
                 self.extents_free = merged(self.extents_free.iter().copied().chain(placed).collect());
             }
