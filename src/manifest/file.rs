@@ -159,7 +159,7 @@ impl ManifestFile {
     /// Refuses to write over a file that is not the store's.
     fn check_ours(&self, state: &State) -> Result<()> {
         match self.directory.identity_of(FILE)? {
-            // The names decide, not an open descriptor: someone may have moved a copy into place while we
+            // The names decide, not an open descriptor: a copy may have been moved into place while we
             // held the old file.
             Some(found) if state.ours != Some(found) => Err(self.not_ours()),
             _ => Ok(()),
