@@ -167,8 +167,8 @@ impl Shared {
         meta: &mut Meta,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
-        // A write of such a page may have reached the HDD only in part. Flushed, it cannot be torn into the
-        // next space's page by a crash.
+        // A write of such a page may still be in the HDD's cache. Unflushed, a crash could tear it over a page
+        // of the space that gets the extent next.
         self.tier.flush_home().await?;
         for extents in extents {
             meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents }).await?;
@@ -236,7 +236,7 @@ impl Shared {
             locks::apart(self.drop_copies(space, &pages)).await?;
         }
         // Recorded first: if the copies were dropped first, a crash before the record would leave a page that
-        // exists with an old version (I28).
+        // exists, in an older version (I28).
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };

@@ -54,6 +54,7 @@ impl PageStore {
             return Err(Error::PoolTooSmall { bytes, needed });
         }
         let before = shared.frames();
+        // Shrinking waits for guards; a shutdown must not wait for that.
         let resized = shared.ending.unless_ended(self.pool.resize(frames)).await;
         tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool's size");
         resized.ok_or(Error::Closed)??;

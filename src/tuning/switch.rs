@@ -28,6 +28,8 @@ impl Policies<'_> {
         let shared = &self.0.shared;
         // Held until the pool has the policy, so that of two switches the later one is named.
         let mut switched = shared.builder.switched_pool_policy.lock();
+        // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
+        // use.
         shared.at_costs(|costs| {
             let params = FramePolicyParams {
                 cluster_pages: shared.builder.options.cluster_pages,

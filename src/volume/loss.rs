@@ -66,6 +66,7 @@ impl OnlyCopies {
         let mut spaces: Vec<LostPages> = Vec::new();
         for (space, first, count) in &self.runs {
             let range = *first..first.saturating_add(*count);
+            // A space that was dropped since needs no redo.
             let Some(SpaceInfo { id, name, .. }) = names.iter().find(|s| s.id.0 == *space) else { continue };
             match spaces.last_mut().filter(|s| s.space == *id) {
                 Some(last) => last.ranges.push(range),
@@ -85,6 +86,7 @@ impl OnlyCopies {
             extents.saturating_mul(u64::from(EXTENT_PAGES)).min(u64::from(u32::MAX)) as u32
         };
         let written = manifest.spaces.iter().filter(|s| end(s) > 0 && !s.dropping);
+        // Unknown where redo must begin: the SSD had the positions.
         Self { redo_from: None, runs: written.map(|s| (s.id, 0, end(s))).collect(), coarse: true }
     }
 
