@@ -98,6 +98,7 @@ pub(super) fn numbers(dir: &Path) -> Result<Vec<u32>, BackupError> {
 
 fn record(kind: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
+    // The kind is covered, too: a flipped bit must not make a page of a tail.
     let seed = crc32c::crc32c(&kind.to_le_bytes());
     let sum = parts.iter().fold(seed, |sum, part| crc32c::crc32c_append(sum, part));
     out.extend_from_slice(&kind.to_le_bytes());
@@ -173,6 +174,7 @@ impl Reader {
                 self.pages += 1;
                 let word = |at| word_at(&bytes, at);
                 let long = |at| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+                // A page that this backup should not have would overwrite a newer one from the chain.
                 if long(16) <= self.head.since {
                     return Err(damaged("it has a page that belongs to the previous backup"));
                 }
@@ -185,6 +187,7 @@ impl Reader {
             TAIL => {
                 let tail: Tail =
                     serde_json::from_slice(&bytes).map_err(|_| damaged("its tail is damaged"))?;
+                // Each record has its own checksum, so only the number tells that whole records are gone.
                 if tail.pages != self.pages {
                     return Err(damaged("pages are missing from it"));
                 }
@@ -214,6 +217,7 @@ fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>)
         return Err(BackupError::damaged(path, "it has a record of an impossible length"));
     }
     let mut bytes = Vec::new();
+    // Read up to the length, not allocated by it: a damaged one could ask for 64 MiB.
     let read = file.take(u64::from(len)).read_to_end(&mut bytes).map_err(BackupError::io(path))?;
     if read < len as usize {
         return Err(BackupError::damaged(path, "it ends early"));

@@ -51,6 +51,8 @@ impl Builder {
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
         self.hold_directories()?;
+        // From here on whatever ends this future, a failure or the caller, releases the locks by dropping
+        // `leave`.
         let (tenure, leave) = self.begin_tenure();
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
@@ -77,6 +79,7 @@ impl Builder {
         let manifests = Arc::new(self.manifest_store(&tenure).await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
+        // Opened and locked before anything is judged: another opener could otherwise change what we judge.
         let hdd = self.open_place(&self.hdd_place(), "hdd.vol", "hdd", self.options.create).await?;
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
@@ -88,8 +91,10 @@ impl Builder {
             );
         }
         self.check_hdd(&hdd, &manifest, fresh).await?;
+        // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
+        // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
         let params = self.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =
@@ -97,6 +102,8 @@ impl Builder {
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {
+            // The manifest's counts may be too small after a crash. Recovery would take pages beyond them for
+            // pages that do not exist.
             count_all_reserved(&volume, &counted);
         }
         let costs = self.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
@@ -135,6 +142,7 @@ impl Builder {
             volume.end_drop(space);
         }
         if !was_clean {
+            // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let policy = pool_policy.build(&FramePolicyParams {
@@ -154,6 +162,8 @@ impl Builder {
     fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
+            // A first opening that a crash cut short begins again under the same id, which its devices may
+            // bear already.
             unused if self.options.create => Ok((unused, None)),
             None => Err(self.no_manifest()),
             Some(_) => Err(self.not_found()),
@@ -175,12 +185,14 @@ impl Builder {
     /// Whether the directory, which has no manifest, holds parts of a store that had one.
     pub(super) fn has_parts(&self) -> bool {
         let has = |held: &Arc<HeldDir>| {
+            // A file of zero bytes is what a refused opening may leave; one with data was a store's.
             held.size_of(SPARE).is_ok() || held.size_of("hdd.vol").is_ok_and(|bytes| bytes > 0)
         };
         self.held.as_ref().is_some_and(has)
     }
 
     fn check_options(&self) -> Result<(), OpenError> {
+        // All of it before the first lock: a wrong option must not even create the directory.
         self.options.page_bytes.map(PageSize::new).transpose()?;
         self.policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
@@ -223,6 +235,7 @@ impl Builder {
 
     /// Refuses a ready-made device that is given twice.
     fn refuse_same_devices(&self) -> Result<(), OpenError> {
+        // With `ssd_bytes(0)` the SSD is not used, so it may be the ring's device.
         let ssd = self.ssd_device.as_ref().filter(|_| self.ssd_size() > 0);
         let given =
             [("hdd", self.hdd_device.as_ref()), ("ssd", ssd), ("ring_device", self.ring_device.as_ref())];
@@ -242,6 +255,7 @@ impl Builder {
     async fn manifest_store(&mut self, tenure: &Tenure) -> Result<ManifestStore, OpenError> {
         if let Some(cell) = &self.memory {
             if let Some(hdd) = &self.hdd_device {
+                // There is no directory to lock. The HDD stands for the store: a second opener needs it, too.
                 tenure.take(Arc::clone(hdd), None).await?;
             }
             return Ok(ManifestStore::memory(Arc::clone(cell)));
@@ -272,6 +286,7 @@ impl Builder {
         if !self.options.create || self.held.as_ref().is_some_and(is_complete) {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
+        // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
         tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
         if self.held.is_none() {
             self.held = Some(HeldDir::open(&path, self.seam()).map_err(failed)?);
@@ -313,6 +328,8 @@ impl Builder {
             let why = "a store in memory needs a ready-made device".into();
             return Err(OpenError::BadOption { option, why });
         };
+        // Before it is locked: a file that is given twice would be locked against itself, and reported as in
+        // use by another store.
         self.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.options.direct_io,
@@ -324,12 +341,14 @@ impl Builder {
         };
         let opened = at.open_device(&options)?;
         if let Some(tenure) = self.tenure.as_ref().filter(|_| opened.created) {
+            // If the opening is refused, its empty file goes again.
             tenure.created_file(&at);
         }
         self.note_opened(option, &opened);
         if !opened.block_device {
             self.check_file_system(option, &at.shown, at.file_system());
         }
+        // Behind the fence from its first use on: a dropped opening must not write either (I18).
         let device = self.take(opened.device, Some(&at)).await?;
         self.note_used(&at, option);
         Ok(device)
@@ -345,6 +364,8 @@ impl Builder {
 
     /// The SSD, or the ring's file of a store without an SSD.
     async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+        // A new store follows the options, an existing one its manifest: `ssd_bytes(0)` does not silently
+        // leave out an SSD that may hold newer pages.
         let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
         if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
             if !self.options.accept_ssd_loss {
@@ -367,6 +388,8 @@ impl Builder {
     /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
     pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
         if self.options.directory.is_none() && self.ring_device.is_none() {
+            // A store in memory has no place for a file. Its ring ends with the process, as its manifest
+            // does.
             return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
         }
         self.open_place(&self.ring_place(), "ring", "ring_device", create).await
@@ -406,6 +429,8 @@ impl Builder {
             // The tables of such a pool alone could take all memory, which ends the process.
             return Err(OpenError::PoolTooLarge { bytes, machine });
         }
+        // The SSD's tables come out of the same budget, so the message names the sum that the user has to
+        // give.
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
         let mut params = PoolParams::for_budget(
             self.options.pool_bytes.saturating_sub(tables),
@@ -428,6 +453,7 @@ impl Builder {
 /// The costs that a calibration recorded in the manifest.
 fn known_costs(manifest: &Manifest) -> Option<Costs> {
     let ms = manifest.costs_ms.as_ref()?;
+    // Costs that cannot be read are as good as none: the paper's apply.
     let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
     let [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] = all.try_into().ok()?;
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
