@@ -108,6 +108,7 @@ impl Manifest {
             costs_ms: None,
             backups: Vec::new(),
             unproved: None,
+            // Space 0 does not exist: page ids of zeroes, as in a blank header, then never name a page.
             next_space: 1,
             extents_used: 0,
             leftovers_to: 0,

@@ -57,6 +57,8 @@ impl HddSuperblock {
         }
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        // Before the magic is judged: such a member has one of its own, and "foreign" would advise to blank
+        // it.
         if is_striped(b) {
             return FoundHdd::Striped;
         }
@@ -121,6 +123,8 @@ pub(crate) async fn identify_hdd(hdd: &SharedDevice) -> Result<(FoundHdd, u64), 
         let done = hdd.read(at, buf, IoClass::Recovery).await;
         done.result?;
         let this = done.bufs.first().map_or(FoundHdd::Blank, |b| HddSuperblock::decode(b.as_slice()));
+        // A torn write damages one copy at most, since they are written one after the other with a flush
+        // between (I20).
         let newer = match (&this, &last.0) {
             (FoundHdd::Volume(this), FoundHdd::Volume(other)) => this.marks > other.marks,
             (FoundHdd::Blank, _) | (_, FoundHdd::Volume(_)) => false,

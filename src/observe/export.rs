@@ -106,9 +106,11 @@ async fn export_periodically(shared: Weak<Shared>, path: PathBuf, every: Duratio
     let mut failed = false;
     for number in 2.. {
         tokio::time::sleep(every).await;
+        // Weak: the export ends with the store.
         let Some(now) = shared.upgrade().map(|shared| live(&shared, number, every)) else { return };
         let result = put(path.clone(), now).await;
         if let Err(error) = &result
+            // Once per failure, not ten times a second on a full disk.
             && !failed
         {
             tracing::warn!(path = %path.display(), %error, "statistics cannot be exported");

@@ -87,6 +87,8 @@ impl Shared {
             doubtful: Arc::clone(&meta.doubtful),
             meta: Mutex::new(Rank::Manifest, meta),
             builder,
+            // The opening's runtime: tasks of the store must not end with one that a caller happens to use
+            // later.
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
             hints: AllHints::default(),
@@ -95,6 +97,7 @@ impl Shared {
             gate,
             room_alarm: AtomicBool::default(),
         });
+        // Room may be low from the start: an operator should not learn that from the first failed growth.
         shared.watch_room();
         shared.watch();
         if let Some(points) = cost_points {

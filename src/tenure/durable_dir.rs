@@ -47,6 +47,8 @@ fn create_in(system: &impl Directories, dir: &Path, all: &mut Vec<PathBuf>) -> R
         return Ok(());
     };
     if system.exists(dir) {
+        // It exists, but perhaps only in the kernel's cache: a process that was killed made it and did not
+        // sync.
         return match system.sync(parent) {
             // Another user's directory: this process could not have synced it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
@@ -55,6 +57,7 @@ fn create_in(system: &impl Directories, dir: &Path, all: &mut Vec<PathBuf>) -> R
     }
     create_in(system, parent, all)?;
     match system.make(dir) {
+        // Another process was faster. It is not ours to remove.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => {
             made?;
