@@ -34,7 +34,7 @@ impl Seam {
         if self.lack(Mutation::ChecksumsUnseeded) { StoreSeed::NONE } else { seed }
     }
 
-    /// Changes the pool's parameters.
+    /// Mutation `CleanerSleeps`: a paused cleaner is not woken by requests.
     pub(crate) fn pool(self, params: &mut PoolParams) {
         let _ = &params;
         #[cfg(feature = "mutations")]

@@ -22,16 +22,13 @@ const PAGE_FIELDS: usize = 24;
 /// The maximum length of a record: a length read from a file is not trusted.
 const TEXT_BYTES_MAX: u32 = 64 << 20;
 
-/// The head of a file.
+/// The head of a file: of which store it is, and what it continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// This backup's id.
     pub(super) id: String,
-    /// The store's id.
     pub(super) store: String,
     /// The id of the store's SSD when the backup was taken.
     pub(super) ssd: Option<String>,
-    /// The page size in bytes.
     pub(super) page_bytes: u64,
     /// The file's number in its directory.
     pub(super) number: u32,
@@ -46,7 +43,7 @@ pub(super) struct Head {
     pub(super) losses: Option<u64>,
 }
 
-/// The tail of a file.
+/// The tail of a file, which proves that the file is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tail {
     /// The number of pages in the file.

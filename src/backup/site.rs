@@ -54,10 +54,10 @@ pub(super) enum Begun {
     Site(Site),
 }
 
-/// Where the store is built.
+/// The directory in which the store is built; no other restoration has it.
 pub(super) struct Site {
     target: Target,
-    /// Keeps other restorations out.
+    /// Locked, which keeps other restorations out.
     file: File,
 }
 

@@ -64,7 +64,6 @@ impl Draft {
         Ok(Self { file: Some(file), dir, partial, waiting: Vec::new(), bytes: 0 })
     }
 
-    /// Empties the file.
     async fn begin_again(&mut self) -> Result<(), BackupError> {
         let (file, path) = (self.file.take(), self.partial.clone());
         self.file = blocking(move || emptied(file).map_err(BackupError::io(&path))).await?;

@@ -16,10 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a device is.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// In the store's directory.
+    /// In the store's directory, under the option's default name.
     Default,
     Path(PathBuf),
     Device(SharedDevice),

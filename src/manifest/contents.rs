@@ -31,7 +31,7 @@ const MANIFEST_FORMAT_MIN: u32 = 2;
 /// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
 
-/// The manifest's contents.
+/// The manifest, with the changes of its tail applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// The size of the file that these contents were written to: a shorter one has been cut, perhaps within
@@ -117,7 +117,6 @@ impl Manifest {
         }
     }
 
-    /// Adds a space without pages.
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {
         let space = SpaceRecord {
             id,
@@ -260,11 +259,12 @@ pub(crate) struct ManifestStore {
     unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
 }
 
-/// Where the manifest is kept.
 #[derive(Debug)]
 enum Place {
-    /// In a directory.
-    Directory { file: ManifestFile, saver: Saver },
+    Directory {
+        file: ManifestFile,
+        saver: Saver,
+    },
     /// In memory: the store lives as long as the process, or any holder of the cell.
     Memory(Arc<MemoryManifest>),
 }
@@ -273,12 +273,10 @@ enum Place {
 pub(crate) type Hold = Vec<InFlight>;
 
 impl ManifestStore {
-    /// A manifest in `cell`.
     pub(crate) fn memory(cell: Arc<MemoryManifest>) -> Self {
         Self::at(Place::Memory(cell))
     }
 
-    /// A manifest in `directory`.
     pub(crate) fn directory(directory: Arc<HeldDir>, saver: Saver) -> Self {
         Self::at(Place::Directory { file: ManifestFile::new(directory), saver })
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Pages per extent.
+/// Pages per extent: 1 MiB of pages of the default size. Larger ones waste more of small spaces.
 pub(crate) const EXTENT_PAGES: u32 = 64;
 
 /// Stands for the first extent of a run without a place on the HDD.

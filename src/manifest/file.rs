@@ -67,7 +67,7 @@ struct Appendable {
     rewritten: usize,
 }
 
-/// What a save writes.
+/// What a save writes: the contents state the size of their file, so they are made once it is known.
 #[derive(Clone, Copy)]
 struct Contents<'a> {
     /// The most bytes that they take.

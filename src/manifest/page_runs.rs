@@ -17,7 +17,6 @@ impl PageRuns {
         self.ends.is_empty()
     }
 
-    /// The number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.pages
     }
@@ -46,7 +45,6 @@ impl PageRuns {
         self.ends.iter().map(|(first, end)| (*first, end - first))
     }
 
-    /// The pages in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.iter().flat_map(|(first, count)| first..first + count)
     }

@@ -20,7 +20,6 @@ struct Queue {
     running: bool,
 }
 
-/// The queue of saves.
 #[derive(Clone, Default)]
 pub(crate) struct Saver {
     queue: Arc<Mutex<Queue>>,

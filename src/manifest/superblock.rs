@@ -13,10 +13,9 @@ const FORMAT: u32 = 2;
 /// Bytes of each copy of the volume's superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 
-/// The volume's superblock.
+/// What says to which store the HDD belongs, and which openings it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HddSuperblock {
-    /// The store's id.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
     /// The openings that the HDD took part in.

@@ -45,7 +45,6 @@ pub(crate) struct End {
     seed: u32,
     /// The position within one copy of the tail.
     at: usize,
-    /// The number of records.
     pub(crate) records: u64,
 }
 

@@ -29,7 +29,7 @@ pub struct LiveStats {
     pub pid: u32,
     /// The page size in bytes.
     pub page_bytes: u64,
-    /// The spaces.
+    /// Every space with its size, in id order.
     pub spaces: Vec<SpacePages>,
     /// The statistics since the store was opened.
     pub stats: StatsSummary,
@@ -39,9 +39,9 @@ pub struct LiveStats {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SpacePages {
-    /// Its id.
+    /// Its id, which page ids bear.
     pub id: u32,
-    /// Its name.
+    /// Its name, unique in the store.
     pub name: String,
     /// The number of its pages.
     pub pages: u32,

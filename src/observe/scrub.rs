@@ -196,7 +196,7 @@ impl PageStore {
     }
 }
 
-/// Limits the rate.
+/// Limits the rate of pages: at most one `each`, without catching up on more than [`CATCH_UP_MAX`].
 struct Pace {
     each: Option<Duration>,
     next: Instant,
@@ -251,7 +251,6 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
     true
 }
 
-/// What is checked.
 enum Place {
     Slot(u32),
     Home(PageId),

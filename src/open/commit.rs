@@ -100,7 +100,7 @@ impl Builder {
         Ok(meta)
     }
 
-    /// Step 4.
+    /// Step 4 of the module's list.
     async fn mark_devices(
         &self,
         manifests: &Arc<ManifestStore>,

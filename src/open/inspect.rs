@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The manifest.
+    /// The manifest, its tail included.
     pub manifest: ManifestInspection,
     /// The HDD, or why it cannot be read.
     pub hdd: Result<HddInspection, String>,
@@ -63,9 +63,9 @@ pub struct ManifestInspection {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SpaceInspection {
-    /// Its id.
+    /// Its id, which page ids bear.
     pub id: u32,
-    /// Its name.
+    /// Its name; a space that is being dropped may share it with a newer one.
     pub name: String,
     /// The number of its pages; after a crash there may be more.
     pub pages: u32,
@@ -127,7 +127,7 @@ pub struct SsdInspection {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct JournalInspection {
-    /// Their number.
+    /// How many blocks are sound.
     pub blocks: u64,
     /// Their lowest sequence number.
     pub first: u64,

@@ -69,7 +69,7 @@ impl PageStore {
     }
 }
 
-/// Describes what recovery found.
+/// What recovery found, for the log: what is 0, as most of it is, goes unsaid.
 fn recovery_text(r: &RecoveryReport) -> String {
     let (kept, end) = (r.trusted + r.found, if r.clean { "after a close" } else { "after a crash" });
     let more = [

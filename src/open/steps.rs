@@ -8,6 +8,7 @@ use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::saver::Saver;
+use crate::store::manifest_state::Meta;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
@@ -85,11 +86,7 @@ impl Builder {
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
         self.check_known(&manifest, known_costs(&manifest).is_some())?;
-        if !fresh && manifest.ssd.is_none() && self.names_ssd() {
-            tracing::warn!(
-                "the store has no SSD; `ssd().readmit()` puts the one that the options name into use"
-            );
-        }
+        self.warn_of_unused_ssd(fresh, &manifest);
         self.check_hdd(&hdd, &manifest, fresh).await?;
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
@@ -102,15 +99,12 @@ impl Builder {
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {
-            // The manifest's counts may be too small after a crash. Recovery would take pages beyond them for
-            // pages that do not exist.
             count_all_reserved(&volume, &counted);
         }
         let costs = self.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = self.slot_params(prepared.layout.slots, costs, params.frames);
         // `check_options` has checked the names.
         let (pool_policy, ssd_policy) = self.policies()?;
-        let admissions_max = (params.frames / 64).clamp(2, 64);
         let seed = self.seed(&meta.manifest.store);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
@@ -121,7 +115,7 @@ impl Builder {
             policy: ssd_policy.build(&ssd_params),
             zone_percent: self.options.zone_percent,
             epoch: meta.manifest.epoch,
-            admissions_max,
+            admissions_max: (params.frames / 64).clamp(2, 64),
             mode: self.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
@@ -134,13 +128,7 @@ impl Builder {
         if self.options.ssd_write_budget.is_some() {
             tier.set_write_budget(self.options.ssd_write_budget, costs);
         }
-        // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
-        for space in volume.dropping() {
-            let mut ended = Ok(());
-            meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));
-            ended.map_err(|why| OpenError::BadManifest { why: why.to_owned() })?;
-            volume.end_drop(space);
-        }
+        end_drops(&volume, &mut meta)?;
         if !was_clean {
             // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
@@ -156,6 +144,15 @@ impl Builder {
         let store = PageStore::new(leave, shared);
         store.log_opening();
         Ok(store)
+    }
+
+    /// A store keeps to its manifest: an SSD that only the options name is not put into use by itself.
+    fn warn_of_unused_ssd(&self, fresh: bool, manifest: &Manifest) {
+        if !fresh && manifest.ssd.is_none() && self.names_ssd() {
+            tracing::warn!(
+                "the store has no SSD; `ssd().readmit()` puts the one that the options name into use"
+            );
+        }
     }
 
     /// The manifest that an unfinished first opening left, or else that of an existing store.
@@ -471,8 +468,21 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     }
 }
 
-/// Counts every page that the extents hold: recovery must know the home of every page that may have been
-/// written.
+/// Completes the removals of spaces that an earlier process began.
+fn end_drops(volume: &Volume, meta: &mut Meta) -> Result<(), OpenError> {
+    // Recovery has left no write to them in flight, and its checkpoint names none of their pages. The record
+    // may wait for the next save: until then, every opening comes to the same result.
+    for space in volume.dropping() {
+        let mut ended = Ok(());
+        meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));
+        ended.map_err(|why| OpenError::BadManifest { why: why.to_owned() })?;
+        volume.end_drop(space);
+    }
+    Ok(())
+}
+
+/// Counts every page that the extents hold. The manifest's counts may be too small after a crash, and
+/// recovery would take pages beyond them for pages that do not exist.
 fn count_all_reserved(volume: &Volume, spaces: &[SpaceInfo]) {
     for space in spaces {
         volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);

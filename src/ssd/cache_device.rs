@@ -12,7 +12,7 @@ use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
 
 impl Builder {
-    /// Formats the ring's file.
+    /// Formats the file (or ready-made device) that holds the ring of a store without an SSD.
     pub(crate) async fn make_ring(
         &self,
         meta: &Meta,

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-/// The operations on directories.
+/// What the creation needs of the system; a test counts what is made durable.
 trait Directories {
     fn exists(&self, dir: &Path) -> bool;
     fn make(&self, dir: &Path) -> Result<()>;

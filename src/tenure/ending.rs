@@ -50,7 +50,6 @@ impl Ending {
         self.operations.try_read().map_err(|_| Error::Closed)
     }
 
-    /// Whether a shutdown has begun.
     pub(crate) fn has_begun(&self) -> bool {
         *self.begun.borrow()
     }

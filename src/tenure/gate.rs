@@ -19,7 +19,7 @@ enum State {
     Released,
 }
 
-/// The gate of one opening.
+/// The embedder's log as one opening sees it, and no longer: see [`Gate::release`].
 pub(crate) struct Gate {
     state: Mutex<State>,
     owner: Owner,

@@ -49,7 +49,6 @@ impl HeldDir {
         }
     }
 
-    /// Opens the file `name`.
     pub(crate) fn file(&self, name: impl AsRef<Path>, flags: OFlags) -> Result<File> {
         // For its owner alone: page contents and the manifest may be confidential.
         let mode = Mode::RUSR | Mode::WUSR;
@@ -67,7 +66,6 @@ impl HeldDir {
         self.with(|fd| rustix::fs::renameat_with(fd, one, fd, other, RenameFlags::EXCHANGE))
     }
 
-    /// Removes the file `name`.
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> Result<()> {
         self.with(|fd| rustix::fs::unlinkat(fd, name.as_ref(), AtFlags::empty()))
     }
@@ -154,7 +152,6 @@ impl At {
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
-    /// Opens it as a device.
     pub(crate) fn open_device(&self, options: &OpenOptions) -> std::result::Result<Opened, OpenError> {
         let name = self.shown.display().to_string();
         // Absolute: `CWD` is ignored by the kernel.

@@ -168,7 +168,6 @@ impl Tenure {
         (Arc::clone(&tenure), Leave(tenure))
     }
 
-    /// Locks the store's directory.
     pub(crate) async fn lock_directory(&self, directory: &Arc<HeldDir>) -> Result<(), OpenError> {
         let (lock, is_new) = DirectoryLock::take(directory).await?;
         match &mut *self.held.lock() {

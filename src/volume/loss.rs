@@ -31,9 +31,9 @@ pub struct SsdLoss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostPages {
-    /// The space.
+    /// The space's id.
     pub space: SpaceId,
-    /// Its name.
+    /// The space's name, for messages.
     pub name: String,
     /// The page ranges, in order, without overlaps.
     pub ranges: Vec<Range<u32>>,
@@ -53,7 +53,6 @@ impl SsdLoss {
         of_space.flat_map(|s| &s.ranges).any(|r| r.contains(&page.no))
     }
 
-    /// The empty loss.
     pub(crate) fn none() -> Self {
         Self { exact: true, spaces: Vec::new(), redo_from: None }
     }

@@ -35,15 +35,15 @@ use tokio::sync::Notify;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceInfo {
-    /// Its id.
+    /// Its id, which page ids bear; never reused.
     pub id: SpaceId,
-    /// Its name.
+    /// Its name, unique in the store.
     pub name: String,
     /// Its number of pages, free ones included.
     pub pages: u32,
     /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
-    /// Its hints.
+    /// How its pages are to be treated; by default as the policies decide.
     pub hints: SpaceHints,
     /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
     pub frames: Option<u64>,
@@ -100,16 +100,15 @@ impl Freed {
 /// A page number for a new page.
 #[derive(Debug)]
 pub(crate) enum Taken<'a> {
-    /// The page exists.
+    /// The number, of a page that exists from here on.
     Page(u32, Mark<'a>),
     /// The space has to grow for this page.
     NoRoom(u32),
 }
 
-/// The result of [`Volume::claim`].
 #[derive(Debug)]
 pub(crate) enum Claimed<'a> {
-    /// The page exists.
+    /// It exists from here on.
     Yes(Mark<'a>),
     /// Its space has no extent for it.
     NoRoom,
@@ -231,7 +230,6 @@ impl Volume {
         }
     }
 
-    /// The spaces being dropped.
     pub(crate) fn dropping(&self) -> Vec<SpaceId> {
         self.spaces.iter().filter(|s| s.dropping).map(|s| *s.key()).collect()
     }
@@ -316,7 +314,6 @@ impl Volume {
         *pages = pages.numbers().filter(left).collect();
     }
 
-    /// Whether the page exists.
     pub(crate) fn exists(&self, page: PageId) -> bool {
         self.live(page.space).is_some_and(|s| s.has(page.no))
     }
@@ -538,7 +535,7 @@ impl Volume {
         tail.runs.iter().map(|(first, count)| at(*first)..at(first + count)).collect()
     }
 
-    /// Returns withheld extents to `space`.
+    /// Undoes [`Volume::withhold_tail`].
     pub(crate) fn restore_tail(&self, space: SpaceId, tail: &Tail) {
         if let Some(mut s) = self.spaces.get_mut(&space) {
             tail.runs.iter().for_each(|run| s.placement.append(*run));
