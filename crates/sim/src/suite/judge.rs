@@ -7,7 +7,6 @@ use serde::Serialize;
 /// The results of a pair of policies over all cases.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Judged {
-    /// The policies.
     pub pair: String,
     /// The number of cases: workloads times sizes.
     pub cases: usize,
