@@ -201,7 +201,7 @@ fn word_at(bytes: &[u8], at: usize) -> u32 {
 
 fn short(path: &Path, error: std::io::Error) -> BackupError {
     match error.kind() {
-        ErrorKind::UnexpectedEof => BackupError::damaged(path, "it ends early"),
+        ErrorKind::UnexpectedEof => BackupError::damaged(path, "it is incomplete: it ends within a record"),
         _ => BackupError::io(path)(error),
     }
 }
@@ -217,7 +217,7 @@ fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>)
     // Read up to the length, not allocated by it: a damaged one could ask for 64 MiB.
     let read = file.take(u64::from(len)).read_to_end(&mut bytes).map_err(BackupError::io(path))?;
     if read < len as usize {
-        return Err(BackupError::damaged(path, "it ends early"));
+        return Err(BackupError::damaged(path, "it is incomplete: it ends within a record"));
     }
     if crc32c::crc32c_append(crc32c::crc32c(&kind.to_le_bytes()), &bytes) != sum {
         return Err(BackupError::damaged(path, "a record's checksum does not match"));

@@ -158,7 +158,7 @@ impl Target {
         let path = self.to.join(FILE);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "left behind");
+                tracing::warn!(path = %path.display(), %error, "a file of the finished restoration stays behind; it does no harm");
             }
             _ => {}
         }

@@ -70,7 +70,7 @@ pub struct Builder {
     pub(crate) progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<pagetier_ssdcache::Mutation>,
-    /// The back end of each device that the opening opened by path, by option.
+    /// The I/O backend chosen for each device path, keyed by option name.
     pub(crate) served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
@@ -291,7 +291,7 @@ impl Builder {
         // Only if needed: a process without a working directory can still open a store by absolute paths.
         if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
             let working = HeldDir::working(seam);
-            let failed = |e| OpenError::directory(Path::new("."), "cannot be held", e);
+            let failed = |e| OpenError::directory(Path::new("."), "cannot be opened", e);
             self.working = Some(working.map_err(failed)?);
         }
         if let (Some(path), None) = (&self.options.directory, &self.memory) {

@@ -52,7 +52,7 @@ pub enum BackupError {
         path: PathBuf,
     },
     /// A restoration builds its store in this directory, which holds something else.
-    #[error("{path}: it is in the way, and no restoration has left it; rename or remove it", path = .path.display())]
+    #[error("{path}: the store would be built here, but other files are in the way; rename or remove it", path = .path.display())]
     InTheWay {
         /// The directory.
         path: PathBuf,

@@ -173,16 +173,16 @@ impl Manifest {
         // Stamps hold the epoch in their high bits. If it wrapped, the next opening would write stamps below
         // those on the devices, and recovery would prefer the older versions (I11).
         if self.epoch >= Stamp::EPOCHS - 1 {
-            return Err("the store cannot be opened again: its stamps are used up");
+            return Err("the store was opened as often as its format allows, and cannot be opened again");
         }
         if self.opened > self.epoch || self.closed > self.opened {
-            return Err("its openings are out of order");
+            return Err("it records a close without its opening, or an opening that had not begun");
         }
         if self.extents_used > EXTENTS_MAX {
             return Err("it has more extents than any device");
         }
         if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
-            return Err("it names more unproved pages than there can be");
+            return Err("it lists more pages after failed flushes than there can be");
         }
         // Copies on the SSD are found by space and page number. Two spaces of one id would read each other's
         // pages.

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 /// The maximum number of page runs in the manifest's list.
 pub(crate) const RUNS_MAX: usize = 1 << 16;
 
-/// The maximum when there is no room for more.
-pub(crate) const RUNS_MIN: usize = 256;
+/// Used instead of [`RUNS_MAX`] when the disk has no room for a longer manifest.
+pub(crate) const RUNS_MAX_WHEN_FULL: usize = 256;
 
-/// Far more pages than the tier accumulates between two flushes of the HDD.
+/// Upper bound on listed homes. The tier flushes long before it accumulates this many.
 const HOMES_MAX: u64 = 1 << 20;
 
 /// The pages whose newest version is on the SSD alone.

@@ -70,7 +70,7 @@ impl Saver {
             // waiting for ever.
             if let Err(error) = thread.spawn(move || saver.work()) {
                 // Late is better than never: the runtime's thread does it.
-                tracing::warn!(%error, "no thread for saves of the manifest");
+                tracing::warn!(%error, "no thread can be started to save the manifest: the runtime waits for the disk instead");
                 self.work();
             }
         }

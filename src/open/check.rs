@@ -202,7 +202,7 @@ impl Builder {
         tracing::warn!(
             runs = lost.runs.len(),
             coarse = lost.coarse,
-            "the SSD that the store last used is given up"
+            "the SSD that the store last used is given up; `ssd().loss()` lists the pages that may be lost"
         );
         Some(lost)
     }

@@ -137,7 +137,10 @@ impl Builder {
             && let Some(tenure) = &self.tenure
             && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved).await
         {
-            tracing::error!(%unnoted, "a failed flush could not be recorded in the manifest");
+            tracing::error!(
+                %unnoted,
+                "a flush failed and could not be recorded in the manifest: reboot before you open the store again"
+            );
         }
         error.into()
     }

@@ -51,7 +51,7 @@ pub struct ManifestInspection {
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// Whether a failed flush left pages unproved.
+    /// Whether a flush failed, so that some writes may not be durable: the next opening repeats them.
     pub unproved: bool,
     /// The extents of the HDD up to the volume's end, and how many of them are free.
     pub extents: (u64, u64),
@@ -388,7 +388,7 @@ impl Display for Inspection {
             writeln!(f, "          LISTS {} PAGES AS LOST with an SSD that was given up", m.lost_pages)?;
         }
         if m.unproved {
-            writeln!(f, "          a failed flush left pages unproved: the next opening rewrites them")?;
+            writeln!(f, "          a flush failed: the next opening writes again what may not be durable")?;
         }
         let (used, free) = m.extents;
         writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;

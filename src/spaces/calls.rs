@@ -6,7 +6,7 @@
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
-use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MIN};
+use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MAX_WHEN_FULL};
 use crate::manifest::superblock::HddSuperblock;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
@@ -251,10 +251,10 @@ impl Shared {
             }
         };
         match meta.change(&self.volume, closed(RUNS_MAX)).await {
-            // The list may need room that a full disk does not have. A coarser one of at most `RUNS_MIN` runs
+            // The list may need room that a full disk does not have. A coarser one of at most `RUNS_MAX_WHEN_FULL` runs
             // fits (I26).
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
-                meta.change(&self.volume, closed(RUNS_MIN)).await
+                meta.change(&self.volume, closed(RUNS_MAX_WHEN_FULL)).await
             }
             other => other,
         }

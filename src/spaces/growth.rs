@@ -104,7 +104,9 @@ impl Shared {
                     // Impossible while the mutex is held. But memory and manifest differ now, so no page may
                     // be written there.
                     if !self.volume.grow(growth) {
-                        return Err(Error::Refusing { cause: Arc::from("a growth did not fit its plan") });
+                        return Err(Error::Refusing {
+                            cause: Arc::from("a growth of a space does not match the extents in memory"),
+                        });
                     }
                 }
             }
@@ -141,7 +143,10 @@ impl Shared {
         // They are recorded and lie beyond the last page, where they do no harm: `shrink` gives them back
         // later.
         if let Err(error) = self.cut_tail(space, extents, meta).await {
-            tracing::warn!(%space, %error, "a failed growth keeps its extents until the space shrinks");
+            tracing::warn!(
+                %space, %error,
+                "a growth failed; the space keeps what it had taken until `spaces().shrink` gives it back"
+            );
             return;
         }
         let bytes = self.volume.end().max(hdd_bytes);
@@ -152,7 +157,9 @@ impl Shared {
         // HDD has does not open. So the HDD is cut only once the manifest is certain again.
         match meta.settle(&self.volume).await.and_then(|()| Ok(self.hdd.cut(bytes)?)) {
             Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
-            Err(error) => tracing::warn!(%error, "a failed growth keeps its room on the HDD"),
+            Err(error) => {
+                tracing::warn!(%error, "a growth failed, and the HDD's file keeps its larger size, which later growths use")
+            }
         }
     }
 

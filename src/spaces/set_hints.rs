@@ -52,7 +52,7 @@ impl Spaces<'_> {
         shared.pool.set_hints(space, hints.for_pool());
         shared.tier.keep_off(space, hints.never_to_ssd);
         drop(all);
-        tracing::info!(%space, ?hints, "the space's hints");
+        tracing::info!(%space, ?hints, "the space has new hints");
         Ok(())
     }
 

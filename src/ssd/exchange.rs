@@ -118,7 +118,8 @@ impl Shared {
                 }
                 if !shared.builder.keeps_its_ring() {
                     tracing::error!(
-                        "the SSD failed; the store keeps it, since a ring in memory would not outlive the process"
+                        "the SSD failed, and the store does not continue without it: it has no directory for the \
+                         doublewrite ring, and one in memory would be lost with the process"
                     );
                     continue;
                 }
@@ -127,7 +128,7 @@ impl Shared {
                 match shared.continue_without_ssd(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
-                        tracing::error!(error = %Causes(&error), "the SSD failed, and the store cannot continue without it")
+                        tracing::error!(error = %Causes(&error), "the SSD failed, and the switch to operation without it failed, too")
                     }
                 }
             }

@@ -537,11 +537,11 @@ impl PageStore {
     /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only opening.
     pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
         self.shared.refuse_read_only()?;
-        // A page that is written after the first step is found in memory, or in the last step. What left
-        // memory before the first step is durable after the second.
         self.shared.ending.here()?;
-        let in_memory = self.pool.min_recovery_lsn();
-        self.flush().await?;
+        // No page can slip through: one written back after step 1 was seen dirty in step 1, or is on the SSD
+        // in step 3; one written earlier was made durable by step 2.
+        let in_memory = self.pool.min_recovery_lsn(); // 1
+        self.flush().await?; // 2
         let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
         let from = [in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min);
         if loss == Loss::Ssd {

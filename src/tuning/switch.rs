@@ -38,7 +38,7 @@ impl Policies<'_> {
             shared.pool.set_policy(policy.build(&params));
         });
         *switched = Some(policy);
-        tracing::info!(%policy, "the pool's policy");
+        tracing::info!(%policy, "the pool has a new policy");
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Shared {
         *self.builder.switched_ssd_policy.lock() = Some(policy);
         // The costs may have been measured again while the switch waited.
         self.at_costs(|costs| self.tier.set_costs(costs));
-        tracing::info!(%policy, "the SSD's policy");
+        tracing::info!(%policy, "the SSD has a new policy");
         Ok(())
     }
 }
