@@ -198,7 +198,7 @@ impl Shared {
         if self.volume.is_dropping(space).is_none() {
             return Ok(());
         }
-        // Memory follows: a growth into extents that the manifest does not list as free yet could not be recorded.
+        // Memory follows: a growth into extents that the manifest does not list as free could not be recorded.
         meta.append(&self.volume, &Change::EndDrop { space: space.0 }).await?;
         self.forget_hints(space);
         self.volume.end_drop(space);
@@ -251,8 +251,8 @@ impl Shared {
             }
         };
         match meta.change(&self.volume, closed(RUNS_MAX)).await {
-            // The list may need room that a full disk does not have. A coarser one of at most `RUNS_MAX_WHEN_FULL` runs
-            // fits (I26).
+            // The list may need room that a full disk does not have. A coarser one of at most
+            // `RUNS_MAX_WHEN_FULL` runs fits (I26).
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
                 meta.change(&self.volume, closed(RUNS_MAX_WHEN_FULL)).await
             }

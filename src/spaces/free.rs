@@ -167,8 +167,8 @@ impl Shared {
         meta: &mut Meta,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
-        // A write of such a page may still be in the HDD's cache. Unflushed, a crash could tear it over a page
-        // of the space that gets the extent next.
+        // A write of such a page may still be in the HDD's cache. Unflushed, a crash could tear it over a
+        // page of the space that gets the extent next.
         self.tier.flush_home().await?;
         for extents in extents {
             meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents }).await?;
