@@ -198,7 +198,7 @@ impl Shared {
         if self.volume.is_dropping(space).is_none() {
             return Ok(());
         }
-        // Memory follows: a growth into extents that the manifest does not list as free could not be recorded.
+        // Memory follows: a growth into extents that the manifest does not list as free cannot be recorded.
         meta.append(&self.volume, &Change::EndDrop { space: space.0 }).await?;
         self.forget_hints(space);
         self.volume.end_drop(space);
