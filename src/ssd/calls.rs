@@ -125,7 +125,7 @@ impl Ssd<'_> {
             }
             (SsdMode::Off, _) => {
                 let attached = shared.alone(move |shared| async move {
-                    // Of two calls that wait for each other, only the first attaches.
+                    // Of two such calls, the second finds the SSD attached.
                     if shared.tier.mode() == SsdMode::Off {
                         shared.attach().await?;
                     }

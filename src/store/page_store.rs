@@ -542,7 +542,7 @@ impl PageStore {
         // in step 3; one written earlier was made durable by step 2.
         let in_memory = self.pool.min_recovery_lsn(); // 1
         self.flush().await?; // 2
-        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
+        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None }; // 3
         let from = [in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min);
         if loss == Loss::Ssd {
             // Once the engine has removed the log before it, nothing else would say after a crash that the
