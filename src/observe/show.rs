@@ -42,7 +42,7 @@ impl Display for StatsSummary {
 
 fn pool(f: &mut Formatter<'_>, p: &PoolSummary) -> Result {
     let c = &p.counts;
-    let ratio = p.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.2} %", ratio * 100.0));
+    let ratio = p.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.2}%", ratio * 100.0));
     writeln!(f, "pool    {} frames, {} hits, {} misses, hit ratio {ratio}", p.frames, c.hits, c.misses)?;
     writeln!(
         f,

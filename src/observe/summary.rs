@@ -23,7 +23,7 @@ pub struct StatsSummary {
     /// The room for growth.
     #[serde(default)]
     pub room: Headroom,
-    /// The HDD.
+    /// The HDD's operations.
     pub hdd_device: DeviceSummary,
     /// The SSD, or the ring's file of a store without one.
     pub ssd_device: DeviceSummary,
