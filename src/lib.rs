@@ -54,16 +54,17 @@
 //! | redo after a crash | [`PageStore::get_or_create`], [`PageStore::overwrite`], [`PageRef::lsn`] |
 //! | make a checkpoint, shorten the log | [`PageStore::flush_to`], then [`PageStore::redo_from`] with [`Loss::Crash`] |
 //! | keep the log that the loss of the SSD would need | [`PageStore::redo_from`] with [`Loss::Ssd`] |
-//! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`]; a drop is a crash, and safe |
+//! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`] of a shared store; dropping the store is safe, but counts as a crash |
 //! | wait until a dropped store is gone | [`PageStore::wait_closed`] |
 //! | copy a running store | [`PageStore::backup`], [`Builder::restore`] |
 //! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`](backup::BackupError::advice) |
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
 //! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
-//! | see what the store does | [`PageStore::stats`], [`PageStore::why`], [`PageStore::recovery`] |
+//! | see what the store does | [`PageStore::stats`] (prints a screen), [`PageStore::why`], [`Policies::groups`], [`PageStore::recovery`] |
+//! | export statistics | [`PageStore::export_stats`]; `PageStore::export_metrics` with the feature `metrics` |
 //! | estimate what more memory or SSD would save | [`PageStore::what_if`] |
 //! | verify and heal every copy | [`PageStore::scrub`] |
-//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`Policies::set_pool`] |
+//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`Policies::set_pool`], [`Policies::set_ssd`] |
 //! | keep the pool's contents across a restart | [`PageStore::export_hot`], [`PageStore::import_hot`] |
 //! | examine a store without writing | [`Builder::open_read_only`], [`Builder::inspect`] |
 //! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`] |

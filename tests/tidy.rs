@@ -181,6 +181,20 @@ fn comments_and_documents_name_the_actor() {
     none("banned words in documents", &breaches(&files("md"), |_, line| banned(line)));
 }
 
+/// English writes a percentage without a space. In code, a number before `%` is a remainder.
+#[test]
+fn percentages_have_no_space() {
+    let spaced = |text: &str| {
+        text.match_indices(" %").any(|(at, _)| text[..at].ends_with(|c: char| c.is_ascii_digit()))
+    };
+    none("percentages with a space in documents", &breaches(&files("md"), |_, line| spaced(line)));
+    let in_sources = breaches(&files("rs"), |_, line| {
+        let comment = line.split_once("//").is_some_and(|(_, text)| spaced(text));
+        comment || line.split('"').skip(1).step_by(2).any(spaced)
+    });
+    none("percentages with a space in comments and texts", &in_sources);
+}
+
 #[test]
 fn unsafe_code_stays_in_its_files() {
     let is_unsafe = |line: &str| {

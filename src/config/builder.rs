@@ -16,10 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a device is.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// In the store's directory.
+    /// In the store's directory, under the option's default name.
     Default,
     Path(PathBuf),
     Device(SharedDevice),
@@ -71,7 +70,7 @@ pub struct Builder {
     pub(crate) progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<pagetier_ssdcache::Mutation>,
-    /// The back end of each device that the opening opened by path, by option.
+    /// The I/O backend chosen for each device path, keyed by option name.
     pub(crate) served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
@@ -289,14 +288,16 @@ impl Builder {
     pub(crate) fn hold_directories(&mut self) -> Result<(), OpenError> {
         let seam = self.seam();
         let is_relative = |path: &Option<PathBuf>| path.as_deref().is_some_and(Path::is_relative);
+        // Only if needed: a process without a working directory can still open a store by absolute paths.
         if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
             let working = HeldDir::working(seam);
-            let failed = |e| OpenError::directory(Path::new("."), "cannot be held", e);
+            let failed = |e| OpenError::directory(Path::new("."), "cannot be opened", e);
             self.working = Some(working.map_err(failed)?);
         }
         if let (Some(path), None) = (&self.options.directory, &self.memory) {
             self.held = match HeldDir::open(path, seam) {
                 Ok(held) => Some(held),
+                // It may be created later, once nothing else refuses the opening.
                 Err(e) if e.kind() == ErrorKind::NotFound => None,
                 Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {
                     return Err(OpenError::NotADirectory { path: path.clone() });
@@ -321,6 +322,7 @@ impl Builder {
     pub(crate) fn refuse_twice(&self, at: &At, option: &'static str) -> Result<(), OpenError> {
         let Some(found) = at.identity() else { return Ok(()) };
         let used = self.used.lock();
+        // By identity: two paths may lead to one file, by a link or a bind mount.
         match used.iter().find(|(other, used)| *other != option && *used == found) {
             Some((other, _)) => Err(OpenError::SameDevice { device: at.shown.clone(), option, other }),
             None => Ok(()),
@@ -340,6 +342,8 @@ impl Builder {
         &self,
         exchange: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
+        // A failed exchange has opened the new device and noted it. The old one stays in use, so its note
+        // comes back.
         let before = self.used.lock().clone();
         exchange.await.inspect_err(|_| *self.used.lock() = before)
     }

@@ -133,6 +133,7 @@ async fn phase(
         }
         operations += 1;
     }
+    // By the device's own counters: time in the runtime's queue is not the device's.
     let busy = device.stats().since(&before).totals_of(&[IoClass::Recovery]);
     Ok(((busy.read.busy_ns + busy.write.busy_ns) as f64 / 1e6, operations))
 }

@@ -113,6 +113,8 @@ impl OpenError {
             | Self::SameDevice { .. }
             | Self::Format { .. } => Advice::FixConfiguration,
             Self::Directory { source, .. } => of_io(source, Advice::FixConfiguration),
+            // These pass by themselves: the other process closes the store, or the kernel frees what a killed
+            // one held.
             Self::Runtime { .. } | Self::AlreadyOpen { .. } | Self::DeviceInUse { .. } => Advice::Retry,
             Self::OtherStore { .. }
             | Self::SsdMissing { .. }

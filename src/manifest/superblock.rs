@@ -13,10 +13,9 @@ const FORMAT: u32 = 2;
 /// Bytes of each copy of the volume's superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 
-/// The volume's superblock.
+/// What says to which store the HDD belongs, and which openings it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HddSuperblock {
-    /// The store's id.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
     /// The openings that the HDD took part in.
@@ -57,6 +56,8 @@ impl HddSuperblock {
         }
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        // Before the magic is judged: such a member has one of its own, and "foreign" would advise to blank
+        // it.
         if is_striped(b) {
             return FoundHdd::Striped;
         }
@@ -121,6 +122,8 @@ pub(crate) async fn identify_hdd(hdd: &SharedDevice) -> Result<(FoundHdd, u64), 
         let done = hdd.read(at, buf, IoClass::Recovery).await;
         done.result?;
         let this = done.bufs.first().map_or(FoundHdd::Blank, |b| HddSuperblock::decode(b.as_slice()));
+        // A torn write damages one copy at most, since they are written one after the other with a flush
+        // between (I20).
         let newer = match (&this, &last.0) {
             (FoundHdd::Volume(this), FoundHdd::Volume(other)) => this.marks > other.marks,
             (FoundHdd::Blank, _) | (_, FoundHdd::Volume(_)) => false,

@@ -186,6 +186,7 @@ impl PageStore {
         let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
         let homes: u64 = self.spaces().list().iter().map(|s| u64::from(s.pages)).sum();
         state.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
+        // Weak: a scrub may take days, and must not keep a dropped store alive.
         let (shared, its) = (Arc::downgrade(&self.shared), Arc::clone(&state));
         let scrub = task::spawn(&Handle::current(), async move {
             let complete = go(shared, options, &its).await;
@@ -195,7 +196,7 @@ impl PageStore {
     }
 }
 
-/// Limits the rate.
+/// Limits the rate of pages: at most one `each`, without catching up on more than [`CATCH_UP_MAX`].
 struct Pace {
     each: Option<Duration>,
     next: Instant,
@@ -210,10 +211,13 @@ impl Pace {
     async fn wait(&mut self) {
         match self.each {
             Some(each) => {
+                // After a stall, say a suspended machine, it does not read at full speed until all lost time
+                // is made up.
                 let earliest = Instant::now().checked_sub(CATCH_UP_MAX).unwrap_or(self.next);
                 self.next = self.next.max(earliest) + each;
                 sleep_until(self.next).await;
             }
+            // Without a limit, too, other tasks get their turn between two pages.
             None => tokio::task::yield_now().await,
         }
     }
@@ -225,6 +229,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
     let Some(start) = shared.upgrade() else { return false };
     let slots = if options.slots { start.tier.slots() } else { 0 };
     let spaces = if options.homes { start.volume.list() } else { Vec::new() };
+    // Not held while it waits for its pace.
     drop(start);
     let homes = spaces.iter().flat_map(|s| (0..s.pages).map(|no| Place::Home(PageId::new(s.id, no))));
     for place in (0..slots).map(Place::Slot).chain(homes) {
@@ -232,6 +237,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
         let Some(shared) = shared.upgrade().filter(|_| !state.stop.load(Ordering::Acquire)) else {
             return false;
         };
+        // Per page: a shutdown waits for one read, not for the whole scrub.
         let Ok(_operation) = shared.ending.enter() else { return false };
         let checked = match place {
             Place::Slot(slot) => shared.tier.scrub_slot(slot, options.heal).await,
@@ -245,7 +251,6 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
     true
 }
 
-/// What is checked.
 enum Place {
     Slot(u32),
     Home(PageId),
@@ -253,6 +258,7 @@ enum Place {
 
 async fn note(shared: &Shared, state: &ScrubState, checked: Checked, heal: bool) {
     let Checked { page, error: Some(error), mut healed, redo_from, .. } = checked else { return };
+    // The tier knows no other copy. Memory may have one.
     if heal && !healed {
         healed = shared.pool.rewrite(page, redo_from).await;
     }

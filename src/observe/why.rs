@@ -105,6 +105,8 @@ impl Display for PageWhy {
         match &self.memory {
             None => writeln!(f, "memory  no")?,
             Some(m) => {
+                // A page that is being written may be dirty again already. That a write is under way explains
+                // more.
                 let state = match (m.dirty, m.being_written) {
                     (_, true) => "being written",
                     (true, false) => "dirty",
@@ -115,6 +117,7 @@ impl Display for PageWhy {
                 writeln!(f, "memory  yes, {state}, {} pins{h}{lsn}", m.pins)?;
             }
         }
+        // In words: `on_ssd` alone does not say whether losing the SSD would lose the page.
         let copy = match (self.on_ssd, self.ssd_alone) {
             (false, _) => "no copy",
             (true, true) => "the only copy of the newest version",

@@ -48,10 +48,11 @@ impl Spaces<'_> {
         } else {
             all.insert(space, hints);
         }
+        // Under the lock: of two calls at once, pool, SSD and the table must all end with the same one.
         shared.pool.set_hints(space, hints.for_pool());
         shared.tier.keep_off(space, hints.never_to_ssd);
         drop(all);
-        tracing::info!(%space, ?hints, "the space's hints");
+        tracing::info!(%space, ?hints, "the space has new hints");
         Ok(())
     }
 

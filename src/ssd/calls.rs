@@ -104,6 +104,7 @@ impl Ssd<'_> {
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);
+        // Only a change from or to `Off` writes to the manifest; the other modes are for this run.
         if (shared.tier.mode() == SsdMode::Off) != (mode == SsdMode::Off) {
             shared.refuse_read_only()?;
         }
@@ -113,6 +114,8 @@ impl Ssd<'_> {
                 // The mode itself does not change: it applies if the call fails, and once an SSD is back in
                 // use.
                 let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
+                // Before the exchange, which stops writes. If pages are left, the exchange refuses and names
+                // their number.
                 let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
@@ -122,6 +125,7 @@ impl Ssd<'_> {
             }
             (SsdMode::Off, _) => {
                 let attached = shared.alone(move |shared| async move {
+                    // Of two such calls, the second finds the SSD attached.
                     if shared.tier.mode() == SsdMode::Off {
                         shared.attach().await?;
                     }
@@ -177,6 +181,7 @@ impl Ssd<'_> {
         };
         let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
         let only = shared.tier.only_copies();
+        // A copy that cannot be read can still be saved if memory has the page.
         let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
         let _ = shared.rewrite(&bad).await;
         report

@@ -22,6 +22,7 @@ impl SsdReplacement {
     /// present working directory.
     pub fn path(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
+        // Now, not when it is attached: the working directory may have changed by then.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self { place: Place::Path(path), bytes: 256 << 20 }
     }
@@ -78,7 +79,9 @@ impl PageStore {
         shared.refuse_read_only()?;
         shared.refuse_in_use(&new.place)?;
         // Of several such calls, and whatever mode is set meanwhile, the strictest counts.
+        // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
         let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
+        // Outside of the exchange, which stops writes: a drain may take hours. What it left is refused below.
         let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
         let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;
@@ -93,6 +96,8 @@ impl Shared {
         // Check again: another exchange may have run first.
         self.refuse_in_use(&new.place)?;
         let mut meta = self.meta.lock().await;
+        // A save that failed may have named the SSD at that place: formatting it could destroy what the
+        // manifest names (I21).
         if let Some(cause) = self.builder.seam().refuses_attach(self.tier.refusing_for_good()) {
             return Err(Error::Refusing { cause });
         }
@@ -105,6 +110,7 @@ impl Shared {
             self.exchange(ssd, Some(id), None, &mut meta).await
         };
         self.builder.exchanging(exchange).await?;
+        // The options still name the old one. `readmit` after an `Off` must not format that.
         self.builder.ssd_is_at(place, bytes);
         Ok(())
     }
@@ -116,6 +122,8 @@ impl Shared {
         for (used, option) in used {
             let (same, device) = match place {
                 Place::Device(new) => {
+                    // Not the devices' addresses: one device may be wrapped twice, and its occupancy is
+                    // shared by the wrappers.
                     (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
                 }
                 Place::Path(path) => (self.builder.is_used(path, option), path.clone()),

@@ -71,6 +71,7 @@ impl Shared {
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
+        // Logged at each change, not at each growth.
         if self.room_alarm.swap(is_low, Ordering::Relaxed) == is_low {
             return;
         }
@@ -99,6 +100,7 @@ fn is_sparse(at: &At) -> bool {
 /// The bytes that an unprivileged process can still write to the file system.
 fn free_bytes(system: io::Result<StatFs>) -> Option<u64> {
     let system = system.ok()?;
+    // POSIX counts in fragments; some file systems leave the field 0.
     let block = if system.f_frsize > 0 { system.f_frsize } else { system.f_bsize };
     Some(system.f_bavail.saturating_mul(u64::try_from(block).unwrap_or(0)))
 }

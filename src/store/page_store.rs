@@ -182,10 +182,13 @@ impl PageStore {
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         self.shared.ending.here()?;
         loop {
+            // The number is taken at once, under the space's lock: two calls never get the same one, however
+            // long each waits for a frame.
             match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
                 Taken::Page(no, _arrives) => {
                     return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?));
                 }
+                // Then again from the start: another call may have used up the room that this one made.
                 Taken::NoRoom(no) => self.grow(space, no).await?,
             }
         }
@@ -298,6 +301,7 @@ impl PageStore {
         // A page that is being freed may still be in memory: it is created anew, once it has left.
         if self.shared.volume.exists(page) {
             match self.pool.get_mut(page).await {
+                // Counted but without a version: skipped by a larger number, or freed since the check.
                 Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
                 other => return Ok(PageMut(other?)),
             }
@@ -348,6 +352,8 @@ impl PageStore {
             match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
                 Claimed::Yes(arrives) => return Ok(arrives),
                 Claimed::NoRoom => self.grow(page.space, page.no).await?,
+                // Its earlier copies must be gone before it exists again (I28). Redo meets this when it frees
+                // and creates a page in one go.
                 Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
             }
         }
@@ -448,8 +454,12 @@ impl PageStore {
     /// The first failure; pages that could not be written stay dirty in memory.
     pub async fn sync(&self) -> Result<(), Error> {
         let _operation = self.shared.ending.enter()?;
+        // A save that failed may have freed a page or dropped a space in the file alone: what is written
+        // there now would be lost by a crash (I28).
         self.settle_manifest().await?;
         self.pool.flush_all().await?;
+        // Last: a page under a freed number exists after a crash only once the manifest says so, and it may
+        // say so only once the page's new version is durable (I28).
         self.shared.record_reused().await
     }
 
@@ -527,12 +537,12 @@ impl PageStore {
     /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only opening.
     pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
         self.shared.refuse_read_only()?;
-        // A page that is written after the first step is found in memory, or in the last step. What left
-        // memory before the first step is durable after the second.
         self.shared.ending.here()?;
-        let in_memory = self.pool.min_recovery_lsn();
-        self.flush().await?;
-        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
+        // No page can slip through: one written back after step 1 was seen dirty in step 1, or is on the SSD
+        // in step 3; one written earlier was made durable by step 2.
+        let in_memory = self.pool.min_recovery_lsn(); // 1
+        self.flush().await?; // 2
+        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None }; // 3
         let from = [in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min);
         if loss == Loss::Ssd {
             // Once the engine has removed the log before it, nothing else would say after a crash that the

@@ -34,7 +34,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The statistics at this moment.
     pub(crate) fn of(shared: &Shared) -> Self {
         Self {
             pool: shared.pool.stats(),

@@ -54,8 +54,9 @@ impl PageStore {
             return Err(Error::PoolTooSmall { bytes, needed });
         }
         let before = shared.frames();
+        // Shrinking waits for guards; a shutdown must not wait for that.
         let resized = shared.ending.unless_ended(self.pool.resize(frames)).await;
-        tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool's size");
+        tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool was resized");
         resized.ok_or(Error::Closed)??;
         Ok(frames as u64)
     }

@@ -28,6 +28,8 @@ impl Policies<'_> {
         let shared = &self.0.shared;
         // Held until the pool has the policy, so that of two switches the later one is named.
         let mut switched = shared.builder.switched_pool_policy.lock();
+        // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
+        // use.
         shared.at_costs(|costs| {
             let params = FramePolicyParams {
                 cluster_pages: shared.builder.options.cluster_pages,
@@ -36,7 +38,7 @@ impl Policies<'_> {
             shared.pool.set_policy(policy.build(&params));
         });
         *switched = Some(policy);
-        tracing::info!(%policy, "the pool's policy");
+        tracing::info!(%policy, "the pool has a new policy");
         Ok(())
     }
 
@@ -100,7 +102,7 @@ impl Shared {
         *self.builder.switched_ssd_policy.lock() = Some(policy);
         // The costs may have been measured again while the switch waited.
         self.at_costs(|costs| self.tier.set_costs(costs));
-        tracing::info!(%policy, "the SSD's policy");
+        tracing::info!(%policy, "the SSD has a new policy");
         Ok(())
     }
 }

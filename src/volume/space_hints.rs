@@ -30,7 +30,7 @@ pub struct SpaceHints {
 }
 
 impl SpaceHints {
-    /// No hints.
+    /// No hints: the policies decide.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -45,7 +45,6 @@ pub enum TreeError {
     /// A page is not the part of the tree that it should be.
     #[error("page {page} is not what the tree expects: {what}")]
     Damaged {
-        /// The page.
         page: PageId,
         /// What is wrong with it.
         what: &'static str,
@@ -108,7 +107,6 @@ impl Tree {
         }
     }
 
-    /// The store.
     #[must_use]
     pub fn store(&self) -> &Arc<PageStore> {
         &self.store

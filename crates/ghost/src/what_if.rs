@@ -129,8 +129,8 @@ impl WhatIf {
         };
         let effect = match change {
             change if change.abs() < 0.5 => "would change nothing".to_owned(),
-            change if change < 0.0 => format!("would save {:.0} % of the I/O time", -change),
-            change => format!("would cost {change:.0} % more I/O time"),
+            change if change < 0.0 => format!("would save {:.0}% of the I/O time", -change),
+            change => format!("would cost {change:.0}% more I/O time"),
         };
         format!(
             "{what} {effect} ({:.0} instead of {:.0} ms per 1,000 requests)",
@@ -147,7 +147,7 @@ impl fmt::Display for WhatIf {
         let size = |pages: u32| bytes(u64::from(pages) * self.page_bytes);
         writeln!(
             f,
-            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the \
+            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2}% of the \
              pages sampled, {} of {} requests",
             self.pool_policy,
             self.ssd_policy,

@@ -51,7 +51,7 @@ fn two_pages_that_take_turns_in_a_pool_for_one() {
     let advice = report.advice();
     assert!(advice.iter().any(|line| line.starts_with("another 16 KiB of SSD would save")), "{advice:?}");
     assert!(
-        advice.iter().any(|line| line.starts_with("another 16 KiB of memory would save 100 %")),
+        advice.iter().any(|line| line.starts_with("another 16 KiB of memory would save 100%")),
         "{advice:?}"
     );
 }

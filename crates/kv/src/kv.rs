@@ -146,7 +146,6 @@ impl Kv {
         self.tree.store()
     }
 
-    /// The log.
     #[must_use]
     pub fn wal(&self) -> &Wal {
         &self.wal

@@ -31,7 +31,6 @@ pub(crate) enum LocationError {
     /// The notes of an earlier run are unreadable.
     #[error("{path}: the notes of an earlier run cannot be read: {why}", path = .path.display())]
     Notes {
-        /// The file.
         path: PathBuf,
         /// What is wrong with them.
         why: String,

@@ -371,7 +371,7 @@ pub(crate) fn details(row: &Row) -> String {
     }
     if let Some(reopened) = &row.reopened {
         out += &format!(
-            "\nreopened: {} page changes and {} commits recovered; the SSD was {:.0} % warm ({} pages)",
+            "\nreopened: {} page changes and {} commits recovered; the SSD was {:.0}% warm ({} pages)",
             reopened.redone_changes, reopened.repeated_commits, reopened.ssd_warm_pct, reopened.ssd_pages,
         );
     }

@@ -154,7 +154,6 @@ pub(crate) struct Terminals<'d> {
 }
 
 impl<'d> Terminals<'d> {
-    /// Starts them.
     pub(crate) fn start(database: &'d Arc<Database>, terminals: u32, seed: u64, virtual_time: bool) -> Self {
         let phase = Arc::new(Phase::default());
         let mut tasks = JoinSet::new();

@@ -102,8 +102,8 @@ fn simulate(
         ssd_factors: args.run.ssd_factors.clone(),
         ..GhostParams::new(pool_pages, ssd_pages)
     })?;
-    let bar = progress_bar(references.len() as u64, "{msg} [{bar:40}] {percent} %, {eta} left");
-    bar.set_message(format!("{:.2} % of the pages", 100.0 * sampling.rate()));
+    let bar = progress_bar(references.len() as u64, "{msg} [{bar:40}] {percent}%, {eta} left");
+    bar.set_message(format!("{:.2}% of the pages", 100.0 * sampling.rate()));
     let warmup = (references.len() as f64 * args.run.warmup_percent / 100.0) as usize;
     let mut sampled =
         SampleSummary { requests: (references.len() - warmup) as u64, ..SampleSummary::default() };
@@ -159,7 +159,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             print!("\nthe same from all pages\n{all}");
         }
         eprintln!(
-            "the sample is off by {:.1} % on average, {:.1} % at most; it took {took:.1?}, all pages {full:.1?}",
+            "the sample is off by {:.1}% on average, {:.1}% at most; it took {took:.1?}, all pages {full:.1?}",
             100.0 * mean,
             100.0 * most
         );

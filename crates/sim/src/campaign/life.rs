@@ -37,7 +37,6 @@ const BUSY_MAX: Duration = Duration::from_secs(3600);
 /// The starting point of a life.
 #[derive(Clone, Copy)]
 pub(super) enum Start<'a> {
-    /// Blank devices.
     Blank,
     /// The state that a crash left.
     Crash(&'a Moment, Outcome),
@@ -459,7 +458,6 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Unused devices.
 fn blank_devices(plan: &Plan, seed: u64) -> Disks {
     let power = bounded_power();
     let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);

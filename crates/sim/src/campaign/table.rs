@@ -32,7 +32,6 @@ const GROUPS: usize = 12;
 
 type Run = for<'a> fn(&'a mut Worker) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// One operation.
 pub(super) struct Operation {
     pub(super) name: &'static str,
     group: Group,

@@ -183,7 +183,7 @@ fn blocks(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// With a block per batch, enough that the journal rarely forces a checkpoint, and below 2 % of a small SSD.
+/// With a block per batch, enough that the journal rarely forces a checkpoint, and below 2% of a small SSD.
 fn journal_blocks(slots: u64) -> u32 {
     (slots / 64).clamp(8, u64::from(JOURNAL_BLOCKS_MAX)) as u32
 }

@@ -5,7 +5,6 @@ use pagetier_sim::{Bound, Counts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One run.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) pool_policy: String,
