@@ -213,7 +213,7 @@ impl PageStore {
             }
         };
         let Made { id, base, looked_at, pages } = made;
-        let settled = self.settle_discards().await?;
+        let settled = self.finalize_discards().await?;
         let (path, bytes) = draft.finish(base.number).await?;
         if !settled {
             tracing::warn!(
@@ -243,7 +243,7 @@ impl PageStore {
         // The parent module explains this order.
         let seam = self.shared.builder.seam();
         head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
-        seam.before_copying(self.shared.tier.writes_settled()).await;
+        seam.before_copying(self.shared.tier.writes_ended()).await;
         // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
         let gone = Gone {
             freed: self.shared.volume.watch_freed(),
@@ -398,12 +398,12 @@ impl PageStore {
 
     /// Prevents crashes from bringing back versions that were discarded before the backup read their pages:
     /// the next backup would skip them. Returns whether none can come back.
-    async fn settle_discards(&self) -> Result<bool, BackupError> {
+    async fn finalize_discards(&self) -> Result<bool, BackupError> {
         let shared = Arc::clone(&self.shared);
         // Runs in its own task: a checkpoint must not be dropped half-way.
         let settled = task::outcome(&self.shared.runtime, async move {
             let _operation = shared.ending.enter()?;
-            Ok::<_, Error>(shared.tier.settle_discards().await)
+            Ok::<_, Error>(shared.tier.finalize_discards().await)
         });
         Ok(settled.await.ok_or(BackupError::Runtime)??)
     }

@@ -312,7 +312,7 @@ impl Shared {
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
-        self.builder.seam().settled(self.tier.writes_settled()).await;
+        self.builder.seam().settled(self.tier.writes_ended()).await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;

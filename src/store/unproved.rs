@@ -45,7 +45,7 @@ impl Remember for InManifest {
         self.change(move |noted| noted.add(&unproved))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let devices = devices.to_vec();
         let clear = move |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
         let begun = self.tenure.while_open(|| self.change(clear));

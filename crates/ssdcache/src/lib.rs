@@ -13,12 +13,12 @@ extern crate self as pagetier_ssdcache;
 
 mod exec;
 mod format;
-mod keep_off;
 mod mode;
 #[cfg(feature = "mutations")]
 mod moment;
 mod mutation;
 mod protocol;
+mod remember;
 mod seam;
 mod tier;
 
@@ -30,7 +30,6 @@ pub use exec::open::{
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
-pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
 pub use exec::scrub::Checked;
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
@@ -54,6 +53,7 @@ pub use protocol::slots::Tampered;
 pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
+pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
 #[doc(hidden)]
 pub use seam::Seam;
 pub use tier::{ModeLimit, SsdTier, TierStats};

@@ -6,13 +6,13 @@ use crate::exec::drain::{DrainProgress, DrainReport};
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, mark, open};
 use crate::exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 use crate::exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
-use crate::exec::remember::Flushed;
 use crate::exec::scrub::Checked;
 use crate::exec::{maintenance, write};
 use crate::format::superblock::OpeningMarks;
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
+use crate::remember::Flushed;
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
@@ -199,11 +199,11 @@ impl SsdTier {
         Box::pin(async move {
             let settles = |state: &mut Protocol| {
                 let Protocol { slots, home, .. } = state;
-                slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+                slots.discard_where(&mut |page| page.space == space && !home.must_keep_copy(page));
                 if !home.has_pages_of(space) {
                     return Some(false);
                 }
-                (home.backs_pages_of(space) && home.can_settle()).then_some(true)
+                (home.has_backed_pages_of(space) && home.flush_would_settle()).then_some(true)
             };
             while self.core.when_some(settles).await {
                 self.core.flush_hdd().await?;
@@ -305,8 +305,8 @@ impl SsdTier {
 
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
     /// this call. Returns whether no such version can come back any more. Must be driven to completion.
-    pub fn settle_discards(&self) -> Boxed<'_, bool> {
-        Box::pin(self.core.settle_discards())
+    pub fn finalize_discards(&self) -> Boxed<'_, bool> {
+        Box::pin(self.core.finalize_discards())
     }
 
     /// Whether the newest version of each of `pages` is certainly on the SSD alone. Not certain are versions
@@ -317,8 +317,8 @@ impl SsdTier {
     }
 
     /// Waits until every write that has begun has ended. Cancel-safe.
-    pub fn writes_settled(&self) -> Boxed<'_, ()> {
-        Box::pin(self.core.writes_settled())
+    pub fn writes_ended(&self) -> Boxed<'_, ()> {
+        Box::pin(self.core.writes_ended())
     }
 
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
@@ -364,11 +364,11 @@ impl SsdTier {
         if only > 0 && !accept_loss {
             return Err(ExchangeError::OnlyCopies { pages: only });
         }
-        let mends = self.core.state.lock().home.mends_homes();
-        if mends && self.core.mend_homes().await.is_ok() {
+        let mends = self.core.state.lock().home.needs_ring_repair();
+        if mends && self.core.repair_from_ring().await.is_ok() {
             self.core.flush_hdd().await?;
         }
-        if self.core.state.lock().home.mends_homes() && !accept_loss {
+        if self.core.state.lock().home.needs_ring_repair() && !accept_loss {
             let cause = "home writes failed, and what they may have torn can be repaired only from the \
                 present ring";
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
@@ -458,14 +458,14 @@ impl SsdTier {
     }
 
     /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.
-    pub fn scrub_slot(&self, slot: u32, heal: bool) -> Boxed<'_, Option<Checked>> {
-        Box::pin(self.core.scrub_slot(SlotId(slot), heal))
+    pub fn scrub_slot(&self, slot: u32, repair: bool) -> Boxed<'_, Option<Checked>> {
+        Box::pin(self.core.scrub_slot(SlotId(slot), repair))
     }
 
     /// Verifies the home of `page`, and compares it with its clean copy. Must be driven to completion when
-    /// `heal` is on.
-    pub fn scrub_home(&self, page: PageId, heal: bool) -> Boxed<'_, Checked> {
-        Box::pin(self.core.scrub_home(page, heal))
+    /// `repair` is on.
+    pub fn scrub_home(&self, page: PageId, repair: bool) -> Boxed<'_, Checked> {
+        Box::pin(self.core.scrub_home(page, repair))
     }
 
     /// Reads the newest version of `page` below memory, or a later one, whole and verified, with its header.
@@ -499,6 +499,21 @@ impl SsdTier {
     #[must_use]
     pub fn is_only_copy(&self, page: PageId) -> bool {
         self.core.state.lock().slots.is_only_copy(page)
+    }
+
+    /// With `off`, keeps the pages of `space` off the SSD from now on; without, admits them again. Pages that
+    /// are kept off get no copies there, and their existing copies are removed in the background: only copies
+    /// are written home first. Images in the doublewrite ring are not copies. Holds until the tier is closed,
+    /// also under another policy and on another SSD.
+    pub fn keep_off(&self, space: SpaceId, off: bool) {
+        self.core.state.lock().slots.keep_off(space, off);
+        self.core.wake.notify_one();
+    }
+
+    /// Whether pages of the space of `page` may get copies on the SSD.
+    #[must_use]
+    pub fn admits(&self, page: PageId) -> bool {
+        self.core.state.lock().slots.admits(page)
     }
 
     /// The group whose α applies to `page`, if the policy groups pages and tracks this one.
@@ -623,7 +638,7 @@ impl Tier for SsdTier {
 
     fn discarded(&self, page: PageId) -> bool {
         let mut state = self.core.state.lock();
-        let free = !state.home.keeps_copy(page);
+        let free = !state.home.must_keep_copy(page);
         if free {
             state.slots.discard(page);
             state.home.discard(page);
@@ -636,10 +651,10 @@ impl Tier for SsdTier {
         Box::pin(async move {
             let settles = |state: &mut Protocol| {
                 let home = &state.home;
-                if !home.keeps_copy(page) {
+                if !home.must_keep_copy(page) {
                     return Some(false);
                 }
-                (home.is_backed(page) && home.can_settle()).then_some(true)
+                (home.is_backed_by_slot(page) && home.flush_would_settle()).then_some(true)
             };
             while self.core.when_some(settles).await {
                 // A failed flush also ends the slot's backing.

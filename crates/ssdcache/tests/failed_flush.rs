@@ -336,7 +336,7 @@ impl Remember for NoNote {
         Box::pin(ready(Err(io::ErrorKind::StorageFull.into())))
     }
 
-    fn proved(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         Box::pin(ready(Ok(())))
     }
 }
@@ -403,7 +403,7 @@ impl Remember for Killed {
         Box::pin(ready(Err(io::ErrorKind::Interrupted.into())))
     }
 
-    fn proved(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         Box::pin(ready(Ok(())))
     }
 }

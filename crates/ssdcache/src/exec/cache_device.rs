@@ -2,9 +2,9 @@
 //! of use, put back or replaced.
 
 use crate::exec::flush::{Failures, GroupFlush};
-use crate::exec::remember::Flushed;
 use crate::format::layout::Layout;
 use crate::protocol::flushes::SsdFlush;
+use crate::remember::Flushed;
 use pagetier_devio::SharedDevice;
 use std::sync::Arc;
 use tokio::runtime::Handle;

@@ -16,21 +16,21 @@ const MAP_CHUNK_BYTES: usize = 1 << 17;
 impl Core {
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
     /// this call. Returns whether none can.
-    pub(crate) async fn settle_discards(&self) -> bool {
+    pub(crate) async fn finalize_discards(&self) -> bool {
         let (discards, by_ring) = {
             let state = self.state.lock();
-            (state.slots.discards(), state.home.may_come_back())
+            (state.slots.discards(), state.home.may_resurrect_discarded())
         };
         let _duty = self.map_duty.lock().await;
         let due = {
             let state = self.state.lock();
             let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
-            usable && !state.slots.are_settled(discards)
+            usable && !state.slots.discards_are_final(discards)
         };
         if due && let Err(error) = self.checkpoint().await {
             self.ssd_failed(&error);
         }
-        !by_ring && self.state.lock().slots.are_settled(discards)
+        !by_ring && self.state.lock().slots.discards_are_final(discards)
     }
 
     /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
@@ -98,7 +98,7 @@ impl Core {
     }
 
     /// Rewrites both headers of the map in force, one of which was damaged, and flushes.
-    pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
+    pub(crate) async fn rewrite_headers(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd().await
     }

@@ -106,11 +106,11 @@ impl Core {
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) {
         // Wait for the slot writes that were in flight when the drain began.
-        self.writes_settled().await;
+        self.writes_ended().await;
         // Slots that back home writes need only an HDD flush.
         let settles = {
             let state = self.state.lock();
-            state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
+            state.home.flush_would_settle() || state.slots.wants_home_flush(&|_| false)
         };
         if settles && let Err(source) = self.flush_hdd().await {
             *drain.stopped_by.lock() = Some(source);

@@ -6,9 +6,9 @@
 //! dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on it.
 //! The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
 
-use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
+use crate::remember::{Flushed, Remember, Unproved};
 use crate::seam::Seam;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
@@ -215,8 +215,8 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::remember::RememberInMemory;
     use crate::protocol::flushes::HddFlush;
+    use crate::remember::RememberInMemory;
     use pagetier_devio::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};

@@ -4,22 +4,20 @@
 //! group flushes' locks are leaves. A task that waits for a change of the state registers with `changed`
 //! before it checks.
 
-mod all;
 pub(crate) mod budget;
 pub(crate) mod cache_device;
 pub(crate) mod checkpoint;
 mod coalesce;
 pub(crate) mod drain;
 pub(crate) mod flush;
+mod join_all;
 pub(crate) mod maintenance;
-mod mend;
 pub(crate) mod open;
 pub(crate) mod quiet;
 mod read;
 pub(crate) mod readmit;
-pub(crate) mod remember;
+mod ring_repair;
 pub(crate) mod scrub;
-mod seam;
 mod second_chance;
 mod single;
 #[cfg(test)]
@@ -35,6 +33,7 @@ use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
+use crate::remember::Flushed;
 use crate::seam::{GuardedProtocol, Seam};
 use budget::Budget;
 use cache_device::CacheDevice;
@@ -45,7 +44,6 @@ use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
-use remember::Flushed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};

@@ -93,7 +93,7 @@ impl Drop for Closing<'_> {
 
 impl Core {
     /// Waits until every write that has begun has ended; later ones obey a mode set before. Cancel-safe.
-    pub(crate) async fn writes_settled(&self) {
+    pub(crate) async fn writes_ended(&self) {
         drop(self.writers.write().await);
     }
 

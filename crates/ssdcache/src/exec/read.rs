@@ -1,6 +1,6 @@
 //! Reading a page: from its slot if it has one, otherwise from its home; verified before it is returned.
 
-use super::all::all;
+use super::join_all::join_all;
 use crate::exec::Core;
 use crate::exec::single::read_one;
 use crate::mode::SsdEvent;
@@ -184,11 +184,11 @@ impl Core {
         }
     }
 
-    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, home: Location, access: Access) -> Fetched {
+    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, from: Location, access: Access) -> Fetched {
         let now = self.now();
         let mut state = self.state.lock();
-        state.slots.note_read(page, Some(home), access, now);
-        let asked = home == Location::Hdd && state.slots.admits_on_read() && self.has_slots();
+        state.slots.note_read(page, Some(from), access, now);
+        let asked = from == Location::Hdd && state.slots.admits_on_read() && self.has_slots();
         if asked && state.may_admit(self.admissions_max) {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
@@ -200,7 +200,7 @@ impl Core {
             }
         }
         // Look again, since the SSD may have evicted the page meanwhile.
-        let home = state.slots.location(page);
+        let location = state.slots.location(page);
         let changes = state.slots.policy().choice_changes();
         let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
         let changed = if noted { None } else { state.slots.policy().choice() };
@@ -213,7 +213,7 @@ impl Core {
                 "the SSD's policy follows another setting"
             );
         }
-        Fetched { buf, result: Ok(home) }
+        Fetched { buf, result: Ok(location) }
     }
 
     /// Reads ahead: one vectored read for each stretch of adjacent pages on the HDD, single reads from the
@@ -238,10 +238,10 @@ impl Core {
                 None => singles.push((index, page, buf)),
             }
         }
-        let from_ssd = all(singles.into_iter().map(|(index, page, buf)| async move {
+        let from_ssd = join_all(singles.into_iter().map(|(index, page, buf)| async move {
             (index, self.read_page(page, Access::Sequential, buf).await)
         }));
-        let from_hdd = all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
+        let from_hdd = join_all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
         let (ssd, hdd) = futures_util::future::join(from_ssd, from_hdd).await;
         let mut fetched: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
         fetched.sort_unstable_by_key(|(index, _)| *index);

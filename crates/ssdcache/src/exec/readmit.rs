@@ -6,7 +6,7 @@
 //! written again durable, losses are recorded, and a checkpoint names what counts. (5) Quiet: the SSD is in
 //! use. Writes wait for the quiet steps only, none of which reads a slot.
 
-use super::all::all;
+use super::join_all::join_all;
 use crate::exec::Core;
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::open::identify;
@@ -14,7 +14,7 @@ use crate::exec::read::SlotHold;
 use crate::exec::single::write_one;
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
-use crate::protocol::slots::{Fallen, ToProve};
+use crate::protocol::slots::{Fallen, ToVerify};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass};
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -31,7 +31,7 @@ const DEPTH: usize = 32;
 #[non_exhaustive]
 pub struct ReadmitReport {
     /// Copies that were verified and are in use again.
-    pub proved: u64,
+    pub verified: u64,
     /// Damaged copies of versions that the HDD has, which were dropped.
     pub dropped: u64,
     /// Versions written before the failure whose durability was uncertain: rewritten and durable.
@@ -112,14 +112,14 @@ struct Begun {
 /// What verification found.
 #[derive(Default)]
 struct Verified {
-    proved: u64,
+    sound: u64,
     rewritten: u64,
     /// The versions that cannot be read.
     bad: FxHashMap<SlotId, (PageId, Stamp)>,
 }
 
 /// The state of one copy.
-enum Proof {
+enum CopyState {
     Sound,
     /// It is sound, and was written again because no good flush had covered it.
     Rewritten,
@@ -151,7 +151,7 @@ impl Core {
         let quiet = self.quiesce().await;
         self.may_readmit(&begun)?;
         let mut state = self.state.lock();
-        state.slots.proved();
+        state.slots.take_into_use();
         self.forgive(&mut state);
         drop(state);
         drop(quiet);
@@ -199,14 +199,14 @@ impl Core {
         let completed = begun.old.flush.completed();
         let (mut slots, unproved) = {
             let state = self.state.lock();
-            (state.slots.to_prove(), state.slots.unproved_predecessors(completed))
+            (state.slots.to_verify(), state.slots.unproved_predecessors(completed))
         };
         let mut verified = Verified::default();
         loop {
-            let some: Vec<(ToProve, SlotHold<'_>)> = {
+            let some: Vec<(ToVerify, SlotHold<'_>)> = {
                 let mut state = self.state.lock();
                 let held = slots.by_ref().filter_map(|slot| {
-                    let one = state.slots.begin_proof(slot, completed, &unproved)?;
+                    let one = state.slots.begin_verification(slot, completed, &unproved)?;
                     Some((one, SlotHold { core: self, slot }))
                 });
                 held.take(DEPTH).collect()
@@ -217,23 +217,23 @@ impl Core {
             if by.is_stopped() {
                 return Err(ReadmitError::Stopped);
             }
-            let proofs = some.into_iter().map(|(one, hold)| async move {
-                let proof = self.prove_one(one, &begun.old).await;
+            let checks = some.into_iter().map(|(one, hold)| async move {
+                let state_of_copy = self.verify_one(one, &begun.old).await;
                 drop(hold);
-                (one, proof)
+                (one, state_of_copy)
             });
-            for (ToProve { slot, entry, .. }, proof) in all(proofs).await {
-                match proof? {
-                    Proof::Sound => verified.proved += 1,
-                    Proof::Rewritten => verified.rewritten += 1,
-                    Proof::Bad => drop(verified.bad.insert(slot, (entry.page, entry.stamp))),
+            for (ToVerify { slot, entry, .. }, state_of_copy) in join_all(checks).await {
+                match state_of_copy? {
+                    CopyState::Sound => verified.sound += 1,
+                    CopyState::Rewritten => verified.rewritten += 1,
+                    CopyState::Bad => drop(verified.bad.insert(slot, (entry.page, entry.stamp))),
                 }
             }
         }
     }
 
-    async fn prove_one(&self, one: ToProve, old: &CacheDevice) -> Result<Proof, DeviceError> {
-        let ToProve { slot, entry, unproved } = one;
+    async fn verify_one(&self, one: ToVerify, old: &CacheDevice) -> Result<CopyState, DeviceError> {
+        let ToVerify { slot, entry, unproved } = one;
         let at = old.layout.slot_at(slot.0);
         let read =
             self.read_image(&old.device, at, (entry.page, entry.stamp), self.buffer(), IoClass::Recovery);
@@ -242,11 +242,11 @@ impl Core {
             // A flush alone proves nothing about a version that a failed one should have covered.
             Ok(()) if unproved && !entry.clean => {
                 write_one(&old.device, at, image, IoClass::Recovery).await?;
-                Ok(Proof::Rewritten)
+                Ok(CopyState::Rewritten)
             }
             Ok(()) => {
                 self.give_back(image);
-                Ok(Proof::Sound)
+                Ok(CopyState::Sound)
             }
             // A bad sector is no reason to give up the other copies; a device that is gone is.
             Err(TierError::Device { source, .. }) if !matches!(source.kind, DeviceErrorKind::Io(_)) => {
@@ -254,7 +254,7 @@ impl Core {
             }
             Err(_) => {
                 self.give_back(image);
-                Ok(Proof::Bad)
+                Ok(CopyState::Bad)
             }
         }
     }
@@ -267,8 +267,8 @@ impl Core {
     ) -> Result<(ReadmitReport, Vec<(PageId, Lsn)>), ReadmitError> {
         let _quiet = self.quiesce().await;
         self.may_readmit(begun)?;
-        let Verified { proved, rewritten, bad } = verified;
-        let mut report = ReadmitReport { proved, rewritten, ..ReadmitReport::default() };
+        let Verified { sound, rewritten, bad } = verified;
+        let mut report = ReadmitReport { verified: sound, rewritten, ..ReadmitReport::default() };
         let completed = begun.old.flush.completed();
         if begun.flush_failed {
             *self.cache_device.write() = begun.old.renewed();

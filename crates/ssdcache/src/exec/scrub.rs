@@ -21,14 +21,14 @@ pub struct Checked {
     /// What is wrong, naming page, device and offset; `None`: the copy is sound.
     pub error: Option<TierError>,
     /// Whether the damage was repaired.
-    pub healed: bool,
+    pub repaired: bool,
     /// If the page's newest version is lost, the log position from which redo would bring it back.
     pub redo_from: Lsn,
 }
 
 impl Checked {
     fn fine(page: PageId) -> Self {
-        Self { page, error: None, healed: false, redo_from: Lsn(0) }
+        Self { page, error: None, repaired: false, redo_from: Lsn(0) }
     }
 }
 
@@ -41,9 +41,9 @@ enum HomeFound {
 }
 
 impl Core {
-    /// Verifies the copy in `slot`. With `heal`, a bad clean copy is given up if the page's home is sound.
+    /// Verifies the copy in `slot`. With `repair`, a bad clean copy is given up if the page's home is sound.
     /// `None`: there is no copy.
-    pub(crate) async fn scrub_slot(&self, slot: SlotId, heal: bool) -> Option<Checked> {
+    pub(crate) async fn scrub_slot(&self, slot: SlotId, repair: bool) -> Option<Checked> {
         if !self.has_slots() || slot.0 >= self.layout().slots {
             return None;
         }
@@ -60,17 +60,17 @@ impl Core {
             return Some(Checked::fine(page));
         }
         tracing::error!(error = %pagetier_devio::Causes(&error), "scrub");
-        let mut healed = false;
-        if clean && heal && matches!(self.look_home(page).await, Some(HomeFound::Sound(_))) {
+        let mut repaired = false;
+        if clean && repair && matches!(self.look_home(page).await, Some(HomeFound::Sound(_))) {
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
-            healed = true;
+            repaired = true;
         }
-        Some(Checked { page, error: Some(error), healed, redo_from })
+        Some(Checked { page, error: Some(error), repaired, redo_from })
     }
 
     /// Verifies the home of `page` by its checksum and id, and by its clean copy on the SSD if it has one.
-    /// With `heal`, a bad home is rewritten from the copy on the SSD.
-    pub(crate) async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
+    /// With `repair`, a bad home is rewritten from the copy on the SSD.
+    pub(crate) async fn scrub_home(&self, page: PageId, repair: bool) -> Checked {
         let copy = self.state.lock().slots.copy_of(page);
         let error = match self.look_home(page).await {
             None => return Checked::fine(page),
@@ -84,14 +84,14 @@ impl Core {
             Some(HomeFound::Bad(error)) => error,
         };
         tracing::error!(error = %pagetier_devio::Causes(&error), "scrub");
-        let mut healed = false;
-        if heal && self.state.lock().slots.copy_of(page).is_some() {
+        let mut repaired = false;
+        if repair && self.state.lock().slots.copy_of(page).is_some() {
             let copied = self.copy_pages_home(&[page]).await;
-            healed =
+            repaired =
                 !copied.home.is_empty() && matches!(self.look_home(page).await, Some(HomeFound::Sound(_)));
         }
         let redo_from = self.state.lock().slots.lsn_of(page);
-        Checked { page, error: Some(error), healed, redo_from }
+        Checked { page, error: Some(error), repaired, redo_from }
     }
 
     /// `None`: the page does not exist.

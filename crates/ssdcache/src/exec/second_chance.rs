@@ -3,7 +3,7 @@
 //! A copy is written like any other version: with a fresh stamp, into a slot of the zone. The old slot is
 //! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
-use super::all::all;
+use super::join_all::join_all;
 use crate::exec::Core;
 use crate::protocol::slots::Move;
 use pagetier_bufpool::{TierError, WrittenPage};
@@ -86,6 +86,6 @@ impl Core {
                 result.is_ok().then_some(image)
             }
         });
-        all(reads).await
+        join_all(reads).await
     }
 }

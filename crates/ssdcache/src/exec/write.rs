@@ -2,8 +2,8 @@
 //! copy.
 
 use crate::exec::Core;
-use crate::exec::coalesce::Piece;
-use crate::exec::write_home::{HomeBound, Outcome, write_runs};
+use crate::exec::coalesce::{Piece, write_runs};
+use crate::exec::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{Plan, Ticket};
@@ -57,7 +57,7 @@ impl Core {
                 left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
                 return;
             }
-            let sorted = self.sort_out(left);
+            let sorted = self.route(left);
             left = sorted.wait;
             let stuck = sorted.slots.is_empty() && sorted.home.is_empty();
             if stuck {
@@ -80,7 +80,7 @@ impl Core {
         }
     }
 
-    fn sort_out(&self, batch: Vec<DirtyPage>) -> Sorted {
+    fn route(&self, batch: Vec<DirtyPage>) -> Sorted {
         let now = self.now();
         let mut sorted = Sorted::default();
         let (has_slots, doublewrite) = (self.has_slots(), self.doublewrite());
@@ -97,13 +97,13 @@ impl Core {
                 sorted.home.push(HomeBound::new(page, dirty.image, lsn));
                 continue;
             }
-            let home = state.slots.location(page);
-            state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
+            let location = state.slots.location(page);
+            state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), location, now);
             match self.seam.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
                     if ticket.backs_home {
-                        state.home.append(page, ticket.stamp);
+                        state.home.plan_appended(page, ticket.stamp);
                     }
                     sorted.slots.push((ticket, dirty.image, lsn));
                 }
@@ -161,7 +161,7 @@ impl Core {
         let mut state = self.state.lock();
         state.slots.end_write(ticket, result.is_ok(), durable_at, now);
         if result.is_err() {
-            state.home.give_up_append(ticket.page, ticket.stamp);
+            state.home.cancel_appended(ticket.page, ticket.stamp);
         }
         if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
             state.slots.policy().wrote(ticket.page, Location::Ssd, now);
@@ -184,9 +184,9 @@ impl Core {
             let result = match outcome {
                 Outcome::Failed(error) => Err(error),
                 Outcome::Home | Outcome::Superseded | Outcome::GivenUp => {
-                    let (home, by_copy) = self.arrived_home(page, image.as_slice());
+                    let (location, by_copy) = self.arrived_home(page, image.as_slice());
                     displaced = displaced.or(by_copy);
-                    Ok(home)
+                    Ok(location)
                 }
             };
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
@@ -210,7 +210,7 @@ impl Core {
         let each = |page, image: IoBuf, outcome| {
             let now = self.now();
             let mut state = self.state.lock();
-            state.home.give_up_append(page, Header::peek(image.as_slice()).stamp);
+            state.home.cancel_appended(page, Header::peek(image.as_slice()).stamp);
             let result = match outcome {
                 Outcome::Failed(TierError::Device { .. }) if self.refusing.cause().is_none() => {
                     let lsn = state.slots.lsn_of(page);
@@ -286,8 +286,8 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let now = core.now();
     let mut state = core.state.lock();
     core.charge(&mut state, now);
-    let home = state.slots.location(page);
-    state.slots.policy().logical(page, logical, home, now);
+    let location = state.slots.location(page);
+    state.slots.policy().logical(page, logical, location, now);
     let may = state.may_admit(core.admissions_max);
     let fresh = &mut || core.stamps.fresh();
     let ticket = if may { state.slots.plan_copy(page, Cause::Evicted, now, fresh) } else { None };

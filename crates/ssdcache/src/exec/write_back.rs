@@ -4,7 +4,7 @@
 //! the slot is clean only after a flush of the HDD.
 
 use super::Core;
-use super::all::all;
+use super::join_all::join_all;
 use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
@@ -71,7 +71,7 @@ impl Drop for HeldSlots<'_> {
             state.end_write_back(one, self.home.contains(&one));
         }
         // From here on a checkpoint names the actual state of these slots.
-        state.home.end_write_back();
+        state.home.forget_write_backs();
         drop(state);
         self.core.changed.notify_waiters();
         self.core.wake.slots.notify_one();
@@ -81,7 +81,7 @@ impl Drop for HeldSlots<'_> {
 impl HeldSlots<'_> {
     async fn copy(mut self) -> Copied {
         let mut failed = Vec::new();
-        let result = self.all(&mut failed).await;
+        let result = self.copy_batch(&mut failed).await;
         if result.is_err() {
             self.home.clear();
         }
@@ -90,7 +90,7 @@ impl HeldSlots<'_> {
         Copied { home, failed, result }
     }
 
-    async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
+    async fn copy_batch(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
         let durable_at = core.seam.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
@@ -131,7 +131,7 @@ impl HeldSlots<'_> {
             async move { (one, read.await) }
         });
         let mut pages = Vec::with_capacity(self.batch.len());
-        for (one, (image, result)) in all(reads).await {
+        for (one, (image, result)) in join_all(reads).await {
             let Err(error) = result else {
                 pages.push(HomeBound::new(one.page, image, Lsn(0)));
                 continue;

@@ -40,7 +40,7 @@ impl Core {
             // page that goes home first must not have. A crash would leave the copy and a newer home, so the
             // page would read as either.
             let duty = self.home_duty.lock().await;
-            if let Err(error) = self.settle_copies(&batch).await {
+            if let Err(error) = self.make_copies_durable(&batch).await {
                 fail_all(batch, &error, each);
                 continue;
             }
@@ -108,14 +108,14 @@ impl Core {
 
     /// Makes the copies of `batch` durable: they must outlive a torn home. Flushes the HDD if that makes any
     /// clean, so that no later flush does.
-    async fn settle_copies(&self, batch: &[HomeBound]) -> Result<(), TierError> {
+    async fn make_copies_durable(&self, batch: &[HomeBound]) -> Result<(), TierError> {
         let completed = self.cache_device().flush.completed();
         let (volatile, settles) = {
             let state = self.state.lock();
             let slots = &state.slots;
             let copies = || batch.iter().filter_map(|b| slots.copy_of(b.page));
             let volatile = copies().any(|(slot, _)| !slots.is_durable(slot, completed));
-            let waits = |b: &HomeBound| slots.waits_for_home(b.page) || state.home.is_backed(b.page);
+            let waits = |b: &HomeBound| slots.waits_for_home(b.page) || state.home.is_backed_by_slot(b.page);
             (volatile, batch.iter().any(waits))
         };
         if volatile {
@@ -145,7 +145,7 @@ impl Core {
     fn end_first(&self, id: BatchId, begun: bool, failed: Vec<PageId>) {
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
-        state.home.recorded(id);
-        state.home.end(id, begun, failed, flush);
+        state.home.end_recording(id);
+        state.home.end_home_writes(id, begun, failed, flush);
     }
 }

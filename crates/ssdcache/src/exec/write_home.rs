@@ -7,24 +7,18 @@
 //! is the table of pages on their way.
 
 use super::Core;
-use super::all::all;
-use super::coalesce::{Piece, coalesce};
+use super::coalesce::{Piece, write_runs};
+use super::join_all::join_all;
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
 use futures_util::future::join;
-use futures_util::stream::{Stream, StreamExt};
+use futures_util::stream::StreamExt;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
-const WRITES_MAX: usize = 8;
-
-/// The number of an urgent batch's writes in flight. Its share of the disk is its share of the queued writes.
-const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image on its way home.
 #[derive(Debug)]
@@ -134,7 +128,7 @@ impl Core {
         }
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
-        state.home.end(id, begun, failed.into_inner(), flush);
+        state.home.end_home_writes(id, begun, failed.into_inner(), flush);
         drop(state);
         self.changed.notify_waiters();
         self.wake.slots.notify_one();
@@ -179,7 +173,10 @@ impl Core {
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
                 // If the repair fails, the writes that need a place fail and their pages stay dirty. Later
                 // writes try again, since the error may be temporary.
-                self.mend_homes().await.inspect_err(|error| self.seam.mend_failed(self, error))?;
+                self.repair_from_ring().await.inspect_err(|error| {
+                    let refuse = || self.refuse(&pagetier_devio::Causes(error).to_string(), false);
+                    self.seam.ring_repair_failed(refuse);
+                })?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -226,7 +223,7 @@ impl Core {
     async fn flush_for_place(&self, why: NoPlace) -> Result<(), TierError> {
         let wanted = {
             let home = &self.state.lock().home;
-            home.ring_wants_flush() || (why == NoPlace::Journal && home.can_settle())
+            home.ring_flush_is_due() || (why == NoPlace::Journal && home.flush_would_settle())
         };
         if wanted {
             self.flush_hdd().await?;
@@ -243,7 +240,7 @@ impl Core {
         let HomePlan { id, ring, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
-            self.state.lock().home.recorded(id);
+            self.state.lock().home.end_recording(id);
             written
         };
         let (batch, written) = if images_first {
@@ -256,7 +253,7 @@ impl Core {
                 Ok(()) => (batch, journal().await),
                 error => {
                     // These blocks will never be written: they reserve no place.
-                    self.state.lock().home.recorded(id);
+                    self.state.lock().home.end_recording(id);
                     (batch, error)
                 }
             }
@@ -299,7 +296,7 @@ impl Core {
             let buf = IoBuf::copy_of(&block.encode(self.seed));
             cache.device.write(cache.layout.journal_at(block.seq), IoBufs::from_iter([buf]), IoClass::Meta)
         });
-        all(writes).await.into_iter().try_for_each(|done| done.result)
+        join_all(writes).await.into_iter().try_for_each(|done| done.result)
     }
 
     /// Step 3.
@@ -323,25 +320,6 @@ impl Core {
             }
         }
     }
-}
-
-/// Writes `pieces` in runs of adjacent ones, a bounded number at a time. Yields the runs as they complete.
-pub(super) fn write_runs<T: Send>(
-    device: &SharedDevice,
-    pieces: Vec<Piece<T>>,
-    class: IoClass,
-) -> impl Stream<Item = (impl Iterator<Item = (T, IoBuf)> + use<T>, Result<(), DeviceError>)> + Send + Unpin + use<T>
-{
-    let device = Arc::clone(device);
-    let writes = coalesce(pieces).into_iter().map(move |run| {
-        let device = Arc::clone(&device);
-        async move {
-            let done = device.write(run.offset, run.bufs, class).await;
-            (run.tags.into_iter().zip(done.bufs), done.result)
-        }
-    });
-    let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
-    Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
 }
 
 fn stamp_of(image: &IoBuf) -> Stamp {

@@ -165,7 +165,7 @@ impl HomeBatches {
         self.claims.entry(page).or_default()
     }
 
-    fn disclaim(&mut self, page: PageId, which: impl FnOnce(&mut Claims) -> &mut u32) {
+    fn unclaim(&mut self, page: PageId, which: impl FnOnce(&mut Claims) -> &mut u32) {
         let Some(claims) = self.claims.get_mut(&page) else { return };
         let count = which(claims);
         *count = count.saturating_sub(1);
@@ -184,13 +184,13 @@ impl HomeBatches {
     /// Whether the slot of `page` backs a home write that is not durable. A crash might tear the home, and
     /// only the slot could repair it.
     #[must_use]
-    pub fn is_backed(&self, page: PageId) -> bool {
+    pub fn is_backed_by_slot(&self, page: PageId) -> bool {
         self.claims(page).backed > 0
     }
 
     /// Whether `page` must keep its copy: a crash might tear its home, and nothing else could repair it.
     #[must_use]
-    pub fn keeps_copy(&self, page: PageId) -> bool {
+    pub fn must_keep_copy(&self, page: PageId) -> bool {
         let Claims { held, backed, .. } = self.claims(page);
         held + backed > 0
     }
@@ -203,7 +203,7 @@ impl HomeBatches {
 
     /// Whether slots of pages of `space` back home writes.
     #[must_use]
-    pub fn backs_pages_of(&self, space: SpaceId) -> bool {
+    pub fn has_backed_pages_of(&self, space: SpaceId) -> bool {
         self.claims.iter().any(|(page, claims)| page.space == space && claims.backed > 0)
     }
 
@@ -232,20 +232,20 @@ impl HomeBatches {
 
     /// Ends a hold.
     pub fn release(&mut self, page: PageId) {
-        self.disclaim(page, |claims| &mut claims.held);
+        self.unclaim(page, |claims| &mut claims.held);
     }
 
     /// Notes that the slot to which version `stamp` of `page` is appended will back its home write.
-    pub fn append(&mut self, page: PageId, stamp: Stamp) {
+    pub fn plan_appended(&mut self, page: PageId, stamp: Stamp) {
         if self.appended.insert((page, stamp)) {
             self.claim(page).backed += 1;
         }
     }
 
-    /// Reverts [`HomeBatches::append`], unless the home write has begun.
-    pub fn give_up_append(&mut self, page: PageId, stamp: Stamp) {
+    /// Reverts [`HomeBatches::plan_appended`], unless the home write has begun.
+    pub fn cancel_appended(&mut self, page: PageId, stamp: Stamp) {
         if self.appended.remove(&(page, stamp)) {
-            self.disclaim(page, |claims| &mut claims.backed);
+            self.unclaim(page, |claims| &mut claims.backed);
         }
     }
 
@@ -324,7 +324,7 @@ impl HomeBatches {
 
     /// Notes that the writes of the batch's journal blocks have ended or will never start: none of them can
     /// land later.
-    pub fn recorded(&mut self, id: BatchId) {
+    pub fn end_recording(&mut self, id: BatchId) {
         if let Some(batch) = self.batch(id) {
             batch.phase = Phase::Writing;
         }
@@ -332,12 +332,12 @@ impl HomeBatches {
 
     /// Ends the home writes of batch `id`; those of `failed` failed. HDD flush number `flush` makes the
     /// others durable. `begun`: any of them had begun.
-    pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
+    pub fn end_home_writes(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());
         batch.phase = Phase::Written { flush };
         for (page, _) in &versions {
-            self.disclaim(*page, |claims| &mut claims.writing);
+            self.unclaim(*page, |claims| &mut claims.writing);
             if begun && !failed.contains(page) {
                 self.reached_home(*page, flush);
             }
@@ -351,7 +351,7 @@ impl HomeBatches {
             }
             Backing::Ring | Backing::WriteBack => {}
             Backing::Appended => {
-                self.end_backing(versions.iter().filter(|version| failed.contains(&version.0)));
+                self.mark_torn(versions.iter().filter(|version| failed.contains(&version.0)));
                 let still = |version: &(PageId, Stamp)| !failed.contains(&version.0);
                 self.batch(id).into_iter().for_each(|batch| batch.versions.retain(still));
             }
@@ -360,15 +360,15 @@ impl HomeBatches {
     }
 
     /// Ends the write-back whose slots were released: checkpoints name their actual state again.
-    pub fn end_write_back(&mut self) {
+    pub fn forget_write_backs(&mut self) {
         self.batches.retain(|batch| batch.backing != Backing::WriteBack || batch.is_under_way());
     }
 
     /// Ends the backing of versions whose home writes failed.
-    fn end_backing<'a>(&mut self, versions: impl Iterator<Item = &'a (PageId, Stamp)>) {
+    fn mark_torn<'a>(&mut self, versions: impl Iterator<Item = &'a (PageId, Stamp)>) {
         for (page, stamp) in versions {
             self.torn_from = Some(self.torn_from.map_or(*stamp, |oldest| oldest.min(*stamp)));
-            self.disclaim(*page, |claims| &mut claims.backed);
+            self.unclaim(*page, |claims| &mut claims.backed);
         }
     }
 
@@ -391,7 +391,7 @@ impl HomeBatches {
     pub(crate) fn settle(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
         let settled = self.take_backed(&|batch| batch.is_covered(number));
         for (page, _) in &settled {
-            self.disclaim(*page, |claims| &mut claims.backed);
+            self.unclaim(*page, |claims| &mut claims.backed);
         }
         settled
     }
@@ -400,7 +400,7 @@ impl HomeBatches {
     /// their slots hold the only copies.
     pub fn flush_failed(&mut self) {
         let torn = self.take_backed(&|batch| batch.flush().is_some());
-        self.end_backing(torn.iter());
+        self.mark_torn(torn.iter());
     }
 
     /// Removes the batches that slots back and that `over` selects; returns their versions.
@@ -447,7 +447,7 @@ impl HomeBatches {
 
     /// Whether the ring may bring back a version whose page was discarded since.
     #[must_use]
-    pub fn may_come_back(&self) -> bool {
+    pub fn may_resurrect_discarded(&self) -> bool {
         !self.discarded.is_empty()
     }
 
@@ -464,8 +464,8 @@ impl HomeBatches {
     }
 
     /// Claims the pages whose homes are to be rewritten from the ring, each from its newest image there,
-    /// until [`HomeBatches::end_mend`].
-    pub fn begin_mend(&mut self) -> Vec<FailedHome> {
+    /// until [`HomeBatches::end_ring_repair`].
+    pub fn begin_ring_repair(&mut self) -> Vec<FailedHome> {
         let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
         for batch in &self.batches {
             for ((page, stamp), at) in batch.versions.iter().copied().zip(batch.ring.clone()) {
@@ -488,7 +488,7 @@ impl HomeBatches {
     /// Notes whether the home of `page` was rewritten (`home`), which HDD flush number `flush` will make
     /// durable. Returns whether its images wait for no more than that flush. A discarded page gets only one
     /// attempt, since its home has no value.
-    pub fn mended(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
+    pub fn note_ring_repair(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
         let over = home || self.discarded.contains(&page);
         if over {
             self.reached_home(page, flush);
@@ -497,8 +497,8 @@ impl HomeBatches {
     }
 
     /// Ends the repair of `page`.
-    pub fn end_mend(&mut self, page: PageId) {
-        self.disclaim(page, |claims| &mut claims.writing);
+    pub fn end_ring_repair(&mut self, page: PageId) {
+        self.unclaim(page, |claims| &mut claims.writing);
         self.release(page);
         self.forget_discard(page);
     }
@@ -537,7 +537,7 @@ impl HomeBatches {
 
     /// Whether there may be torn homes that only the ring can repair.
     #[must_use]
-    pub fn mends_homes(&self) -> bool {
+    pub fn needs_ring_repair(&self) -> bool {
         self.batches.iter().any(|batch| matches!(batch.phase, Phase::Torn(_)))
     }
 
@@ -551,7 +551,7 @@ impl HomeBatches {
     /// ring with smaller stamps are durable at home; so are versions that slots back. `fresh` is an unused
     /// stamp.
     #[must_use]
-    pub fn floor(&self, fresh: Stamp) -> (Stamp, bool) {
+    pub fn journal_floor(&self, fresh: Stamp) -> (Stamp, bool) {
         let backed = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
         let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
         let slots = backed.chain(self.torn_from).min();
@@ -563,7 +563,7 @@ impl HomeBatches {
 
     /// Whether an HDD flush is due to keep the ring from filling up.
     #[must_use]
-    pub fn ring_wants_flush(&self) -> bool {
+    pub fn ring_flush_is_due(&self) -> bool {
         let full = self.ring_used() > u64::from(self.ring_pages) / 2;
         full && self.ringed().next().is_some_and(|batch| batch.flush().is_some())
     }
@@ -574,14 +574,14 @@ impl HomeBatches {
 
     /// Whether an HDD flush would make home writes durable that slots back.
     #[must_use]
-    pub fn can_settle(&self) -> bool {
+    pub fn flush_would_settle(&self) -> bool {
         self.written_backed().next().is_some()
     }
 
     /// Whether so many home writes that slots back, or so many of their records, have accumulated that an HDD
     /// flush is due.
     #[must_use]
-    pub fn backed_want_flush(&self) -> bool {
+    pub fn backed_flush_is_due(&self) -> bool {
         let pages: usize = self.written_backed().map(|batch| batch.versions.len()).sum();
         let blocks: u64 = self.written_backed().map(|b| b.journal.end - b.journal.start).sum();
         pages >= BACKED_MAX || (blocks > 0 && blocks * 4 >= u64::from(self.journal_blocks))

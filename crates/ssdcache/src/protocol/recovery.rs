@@ -183,7 +183,7 @@ impl Evidence {
 
     /// The newest checkpoint that, according to a journal block, was in force.
     #[must_use]
-    pub fn generation_proved(&self) -> u64 {
+    pub fn generation_in_force(&self) -> u64 {
         self.journal.iter().map(|b| b.generation).max().unwrap_or(0)
     }
 

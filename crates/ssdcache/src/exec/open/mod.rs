@@ -8,19 +8,17 @@ mod evidence;
 mod format;
 mod identify;
 mod images;
+mod make_durable;
 mod newest;
-mod prove;
 mod repair;
 mod unread;
 
 pub use format::format;
 pub use identify::{identify, mark, write_superblocks};
-pub(crate) use unread::Unread;
 
 use crate::exec::budget::Budget;
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::flush::{Failures, GroupFlush};
-use crate::exec::remember::{Flushed, Remember};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
@@ -31,6 +29,7 @@ use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
+use crate::remember::{Flushed, Remember};
 use crate::seam::{GuardedProtocol, Seam};
 use evidence::Reader;
 use newest::Newest;
@@ -203,7 +202,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
 
 async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
     let seam = params.seam();
-    seam.opening(&mut params);
+    seam.opening(&mut params.epoch, &mut params.remember);
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
@@ -213,8 +212,8 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     // Runs in parallel with the reads that follow, which leave the processor idle.
     let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
     let evidence = reader.evidence(&header, map).await?;
-    if evidence.generation_proved() > header.generation {
-        return Err(reader.damaged("header", evidence.generation_proved()));
+    if evidence.generation_in_force() > header.generation {
+        return Err(reader.damaged("header", evidence.generation_in_force()));
     }
     let mut verdict = evidence.merge();
     reader.unread.refuse_slot(verdict.unknown)?;
@@ -238,11 +237,11 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
     let cache = CacheDevice::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
     let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &cache.flush };
-    report.rewritten = reader.prove(&evidence, &unproved, &flushes).await?;
-    reader.heal(&mut verdict).await?;
-    let mut written = reader.mend(&evidence, &verdict, &unproved).await?;
-    written.add(reader.repair(&evidence, unproved.hdd).await?);
-    report.repaired = written.mended;
+    report.rewritten = reader.make_durable(&evidence, &unproved, &flushes).await?;
+    reader.zero_unreadable(&mut verdict).await?;
+    let mut written = reader.repair_from_slots(&evidence, &verdict, &unproved).await?;
+    written.add(reader.repair_from_ring(&evidence, unproved.hdd).await?);
+    report.repaired = written.repaired;
     report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
@@ -289,12 +288,12 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     };
     if core.has_slots() {
         if !twice {
-            core.restate_map(&header).await?;
+            core.rewrite_headers(&header).await?;
         }
         core.checkpoint().await?;
     }
     if !noted.is_empty()
-        && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd]).await
+        && let Err(error) = core.failures.remember.made_durable(&[Flushed::Hdd, Flushed::Ssd]).await
     {
         // The next opening repeats the work.
         tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");

@@ -41,7 +41,7 @@ impl Reader<'_> {
     /// After a close: writes zeroes to unreadable places that are not needed, which often makes them
     /// readable. The next recovery may follow a crash and need them. Clean copies in such places are given
     /// up.
-    pub(crate) async fn heal(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
+    pub(crate) async fn zero_unreadable(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
         if !self.params.closed {
             return Ok(());
         }

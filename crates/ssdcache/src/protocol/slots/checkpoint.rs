@@ -12,7 +12,7 @@ use pagetier_policy::Millis;
 pub(super) struct Discards {
     all: u64,
     captured: u64,
-    settled: u64,
+    final_up_to: u64,
 }
 
 impl Discards {
@@ -30,8 +30,8 @@ impl Slots {
 
     /// Whether no crash brings back a version that one of the first `discards` discards gave up.
     #[must_use]
-    pub fn are_settled(&self, discards: u64) -> bool {
-        self.discards.settled >= discards
+    pub fn discards_are_final(&self, discards: u64) -> bool {
+        self.discards.final_up_to >= discards
     }
 
     /// Captures the map and names the next zone. Until [`Slots::end_checkpoint`], only slots in both zones
@@ -62,7 +62,7 @@ impl Slots {
         // durable.
         if ok {
             self.in_force = self.generation + 1;
-            self.discards.settled = self.discards.captured;
+            self.discards.final_up_to = self.discards.captured;
         }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);

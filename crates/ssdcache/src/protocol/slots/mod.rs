@@ -29,7 +29,7 @@ pub use types::{
 };
 
 pub(crate) use kept_off::{Leaving, OnItsWay};
-pub(crate) use readmitted::{Fallen, ToProve};
+pub(crate) use readmitted::{Fallen, ToVerify};
 #[cfg(feature = "mutations")]
 pub use tampering::Tampered;
 pub(crate) use types::NoSlot;
@@ -273,7 +273,7 @@ impl Slots {
             return self.release(slot);
         }
         let stored = Stored { version, durable_at: Some(durable_at), readers: 0, moving: false };
-        self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
+        self.slots[slot.at()].state = SlotState::Live { stored, being_replaced: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
             // The old copy was evicted meanwhile, and the policy has been notified.
@@ -289,16 +289,16 @@ impl Slots {
     fn keeps_old_copy(&mut self, page: PageId, now: Millis) {
         match self.by_page.get(&page) {
             Some(&old) => {
-                self.set_overtaken(old, false);
+                self.set_being_replaced(old, false);
                 self.policy.inserted(page, old, now);
             }
             None => self.policy.removed(page, false, now),
         }
     }
 
-    fn set_overtaken(&mut self, slot: SlotId, is: bool) {
-        if let SlotState::Live { overtaken, .. } = &mut self.slots[slot.at()].state {
-            *overtaken = is;
+    fn set_being_replaced(&mut self, slot: SlotId, is: bool) {
+        if let SlotState::Live { being_replaced, .. } = &mut self.slots[slot.at()].state {
+            *being_replaced = is;
         }
     }
 
@@ -325,8 +325,8 @@ impl Slots {
     /// Notes a change of the buffered page `page`. Returns true if this invalidated a copy identical to the
     /// HDD's (2013 paper, section 5); a newer copy stays.
     pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
-        let home = self.location(page);
-        self.policy.logical(page, logical, home, now);
+        let location = self.location(page);
+        self.policy.logical(page, logical, location, now);
         if self.through || self.appends() {
             // The copy equals the HDD's version until a newer one is written.
             self.cancel_move(page);
@@ -358,7 +358,7 @@ impl Slots {
     }
 
     fn give_up_copy(&mut self, page: PageId) {
-        self.overtake(page);
+        self.cancel_incoming(page);
         if let Some(slot) = self.unmap(page) {
             let s = &mut self.slots[slot.at()];
             if s.version().is_some_and(Version::is_dirty) {
@@ -379,7 +379,7 @@ impl Slots {
     }
 
     /// Cancels what is being written to the SSD for `page`: a newer version supersedes it.
-    fn overtake(&mut self, page: PageId) {
+    fn cancel_incoming(&mut self, page: PageId) {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
         }
@@ -420,14 +420,14 @@ impl Slots {
         now: Millis,
         stamp: Stamp,
     ) -> Ticket {
-        self.overtake(page);
+        self.cancel_incoming(page);
         let s = &mut self.slots[slot.at()];
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
         let version = Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: false };
         s.state = SlotState::Writing { version, abandoned: false, renews: false };
         let old = self.by_page.get(&page).copied();
         if let Some(old) = old {
-            self.set_overtaken(old, true);
+            self.set_being_replaced(old, true);
         }
         let (arrives, over_only_copy) = (old.is_none(), self.is_only_copy(page));
         self.arriving += usize::from(arrives);

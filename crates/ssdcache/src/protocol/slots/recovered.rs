@@ -29,7 +29,7 @@ impl Slots {
                 Some(entry) if !self.by_page.contains_key(&entry.page) => {
                     let stored =
                         Stored { version: version(entry), durable_at: None, readers: 0, moving: false };
-                    self.slots[at].state = SlotState::Live { stored, overtaken: false };
+                    self.slots[at].state = SlotState::Live { stored, being_replaced: false };
                     self.by_page.insert(entry.page, slot);
                     self.policy.recovered(entry.page, slot);
                 }

@@ -14,11 +14,11 @@
 use crate::exec::check;
 use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
-use crate::exec::remember::Unproved;
 use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
+use crate::remember::Unproved;
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
 use rustc_hash::FxHashSet;
@@ -44,7 +44,7 @@ impl OpenParams {
 impl Reader<'_> {
     /// Rewrites what a failed flush of the SSD left unproved, then flushes both devices. Returns the number
     /// of pages and blocks rewritten.
-    pub(crate) async fn prove(
+    pub(crate) async fn make_durable(
         &self,
         evidence: &Evidence,
         unproved: &Unproved,

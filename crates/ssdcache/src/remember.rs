@@ -69,7 +69,7 @@ pub trait Remember: Send + Sync + 'static {
 
     /// Clears the note for `devices`: everything that it covers has been rewritten and is durable. After an
     /// error the note remains.
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>>;
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>>;
 
     /// Returns what [`Remember::note`] needs to work after the store is dropped. Held while a flush is under
     /// way.
@@ -92,7 +92,7 @@ impl Remember for RememberInMemory {
         Box::pin(ready(Ok(())))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let mut noted = self.0.lock();
         devices.iter().for_each(|device| noted.clear(*device));
         Box::pin(ready(Ok(())))

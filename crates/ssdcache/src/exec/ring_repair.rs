@@ -7,15 +7,15 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
 
 /// The pages being repaired, released on drop, even if the repair was cut short.
-struct Mending<'a> {
+struct RingRepair<'a> {
     core: &'a Core,
     pages: Vec<FailedHome>,
 }
 
-impl Drop for Mending<'_> {
+impl Drop for RingRepair<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
-        self.pages.iter().for_each(|one| state.home.end_mend(one.page));
+        self.pages.iter().for_each(|one| state.home.end_ring_repair(one.page));
         drop(state);
         self.core.changed.notify_waiters();
     }
@@ -27,19 +27,20 @@ impl Core {
     ///
     /// # Errors
     /// No home could be written; the last error.
-    pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
-        self.seam.may_mend()?;
-        let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
-        let (mut mended, mut failed) = (false, None);
-        for one in &mending.pages {
-            let home = self.mend_home(*one).await;
-            mended |= self.state.lock().home.mended(one.page, home.is_ok(), self.hdd_flush.next());
+    pub(crate) async fn repair_from_ring(&self) -> Result<(), TierError> {
+        self.seam.may_repair_from_ring()?;
+        let repair = RingRepair { core: self, pages: self.state.lock().home.begin_ring_repair() };
+        let (mut repaired, mut failed) = (false, None);
+        for one in &repair.pages {
+            let home = self.repair_home_from_ring(*one).await;
+            repaired |=
+                self.state.lock().home.note_ring_repair(one.page, home.is_ok(), self.hdd_flush.next());
             failed = home.err().or(failed);
         }
-        failed.filter(|_| !mended).map_or(Ok(()), Err)
+        failed.filter(|_| !repaired).map_or(Ok(()), Err)
     }
 
-    async fn mend_home(&self, one: FailedHome) -> Result<(), TierError> {
+    async fn repair_home_from_ring(&self, one: FailedHome) -> Result<(), TierError> {
         let page = one.page;
         let Some(offset) = self.homes.offset(page) else { return Ok(()) };
         let cache = self.cache_device();
