@@ -315,7 +315,8 @@ impl Mutation {
     /// - `ListPassesForExact`: `loss.rs`, `a_list_that_passes_for_exact_names_pages_that_the_hdd_has`
     /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_that_is_discarded_while_it_is_drained_is_torn`
     /// - `MarkOutlivesHeaders`: `map_marks.rs`, `a_mark_that_outlives_its_headers_passes_for_damage`
-    /// - `FailedRepairFinal`: `home_order.rs`, `with_a_failed_repair_that_is_final_the_store_refuses_for_ever`
+    /// - `FailedRepairFinal`: `home_order.rs`,
+    ///   `with_a_failed_repair_that_is_final_the_store_refuses_for_ever`
     /// - `CleanerSleeps`: `log_gate.rs`, `a_cleaner_that_sleeps_out_its_pause_holds_a_request_up`
     /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`

@@ -14,7 +14,7 @@ use std::io;
 /// A device whose flush can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Flushed {
-    /// The HDD.
+    /// The HDD: home writes may be lost.
     Hdd,
     /// The SSD, or the ring's file in a store without one.
     Ssd,

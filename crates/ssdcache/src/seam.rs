@@ -163,13 +163,16 @@ impl Seam {
         }
         let body = planned.steps.iter().position(|step| *step == Step::Body);
         if let Some(body) = body.filter(|_| self.lack(Mutation::HeaderBeforeBody)) {
+            // The flush that separates the body from the headers.
             planned.steps.remove(body + 1);
         }
         if planned.steps.first() == Some(&Step::WipeMark) && self.lack(Mutation::MarkOutlivesHeaders) {
+            // The wiping of the mark, and the flush behind it.
             planned.steps.drain(..2);
         }
         let headers = planned.steps.iter().position(|step| *step == Step::Headers);
         if let Some(headers) = headers.filter(|_| self.lack(Mutation::HeaderNotFlushed)) {
+            // The flush behind the headers, and the mark.
             planned.steps.truncate(headers + 1);
         }
         planned

@@ -118,7 +118,7 @@ impl SsdTier {
         self.recovery
     }
 
-    /// Counters and sizes.
+    /// Counters and sizes at this moment, which may be a mixture of two moments under load.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
@@ -199,6 +199,8 @@ impl SsdTier {
         Box::pin(async move {
             let settles = |state: &mut Protocol| {
                 let Protocol { slots, home, .. } = state;
+                // A page being copied home keeps its slot: only from there could a recovery repair the home
+                // if it is torn, and the extent may get another owner (I4).
                 slots.discard_where(&mut |page| page.space == space && !home.must_keep_copy(page));
                 if !home.has_pages_of(space) {
                     return Some(false);
@@ -229,6 +231,7 @@ impl SsdTier {
                 let _ = task.await;
             }
             self.core.when(|state| state.admissions == 0).await;
+            // First let copies become clean, so that the last checkpoint names them as such.
             self.core.flush_hdd().await?;
             if self.core.has_slots() {
                 self.core.checkpoint().await?;
@@ -489,7 +492,7 @@ impl SsdTier {
         self.core.ssd()
     }
 
-    /// The HDD.
+    /// The HDD, on which every page has its home.
     #[must_use]
     pub fn hdd_device(&self) -> &SharedDevice {
         &self.core.hdd
@@ -608,6 +611,8 @@ impl Tier for SsdTier {
             if let Some(refusal) = self.core.refusal() {
                 return Err(refusal);
             }
+            // With a ring, an SSD flush covers everything: pages in slots, and the images and records of home
+            // writes. Without one, home writes are durable only on the HDD (I24).
             let devices: &[Flushed] = match (self.core.doublewrite(), self.core.has_slots()) {
                 (true, _) => &[Flushed::Ssd],
                 (false, true) => &[Flushed::Ssd, Flushed::Hdd],
@@ -638,6 +643,8 @@ impl Tier for SsdTier {
 
     fn discarded(&self, page: PageId) -> bool {
         let mut state = self.core.state.lock();
+        // While the slot backs a home write it must stay, or a torn home could not be repaired (I4). The
+        // caller waits for `settled` and asks again.
         let free = !state.home.must_keep_copy(page);
         if free {
             state.slots.discard(page);

@@ -17,6 +17,7 @@ impl Core {
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
     /// this call. Returns whether none can.
     pub(crate) async fn finalize_discards(&self) -> bool {
+        // Count before waiting for the duty: discards that come later are not this caller's.
         let (discards, by_ring) = {
             let state = self.state.lock();
             (state.slots.discards(), state.home.may_resurrect_discarded())
@@ -58,6 +59,7 @@ impl Core {
         header.body_crc = body_crc;
         work.note("generation", header.generation);
         work.note("bytes", body.len());
+        // Writers go on meanwhile, in slots that are in the old zone and the new one (I2).
         let result = self.write_map(&header, &body, steps).await;
         self.state.lock().end_checkpoint(&header, result.is_ok());
         self.changed.notify_waiters();
@@ -105,6 +107,7 @@ impl Core {
 
     async fn write_headers(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {
         let cache = self.cache_device();
+        // Two copies, so that one bad block does not make the map unusable (I10).
         let [first, second] = [0, 1].map(|copy| {
             let at = cache.layout.map_header_at(area, copy);
             write_one(&cache.device, at, IoBuf::copy_of(block), IoClass::Meta)

@@ -18,7 +18,7 @@ pub(crate) struct Piece<T> {
     pub(crate) tag: T,
 }
 
-/// One vectored write.
+/// Adjacent pieces, written by one vectored operation.
 #[derive(Debug)]
 struct Run<T> {
     offset: u64,

@@ -82,6 +82,8 @@ impl Core {
     ) -> DrainReport {
         let drain = Arc::new(DrainState::default());
         let waiting = Waiting(Arc::clone(&drain));
+        // Stop new only copies first, then list the old ones. The other way round, the list would never be
+        // empty under load.
         let draining = Draining::new(self);
         let (core, task_drain) = (Arc::clone(self), Arc::clone(&drain));
         let task = task::spawn(&self.runtime, async move {
@@ -124,6 +126,8 @@ impl Core {
             }
         };
         loop {
+            // While a version is copied home, its page may be rewritten on the SSD (without a ring it must
+            // be), so look again until no only copy is left.
             let left: Vec<PageId> = {
                 let state = self.state.lock();
                 let only = state.slots.only_copies().into_iter().map(|(page, _)| page);
@@ -138,6 +142,7 @@ impl Core {
                 let copied = self.copy_pages_home(pages).await;
                 drain.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
                 for (page, error) in copied.failed {
+                    // A copy that cannot be read would be tried for ever.
                     skip.insert(page);
                     drain.failed.lock().push((page, error));
                 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// Handles failed flushes.
+/// Where a failed flush is noted before anything else learns of it (I14).
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
@@ -41,6 +41,9 @@ impl Failures {
         match self.remember.note(&unproved).await {
             Ok(()) => error,
             Err(cause) => {
+                // The next opening will know nothing of the failure, and would trust pages that are in the
+                // operating system's cache alone. Only a reboot empties that cache, so the caller must tell
+                // the operator.
                 tracing::error!(%error, %cause, "a failed flush could not be noted in the manifest");
                 let what = format!(
                     "{}; the manifest took no note of it ({cause}): restart the machine before the store is \
@@ -146,6 +149,8 @@ impl<N: FlushNumber> GroupFlush<N> {
     /// Starts flush `number`. One flush runs at a time, so that it serves all waiters. The device's operation
     /// begins here instead of in the flush's task, so a dropped store begins none.
     async fn run(&self, number: u64) {
+        // If the store is dropped while the flush runs, a failure must still reach the manifest, so its locks
+        // stay held until the flush has ended (I18).
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
@@ -157,6 +162,8 @@ impl<N: FlushNumber> GroupFlush<N> {
 impl Shared {
     fn turn(&self, number: u64) -> Next {
         let mut n = self.numbers.lock();
+        // Look at this before the failure: what an earlier flush made durable stays so, whatever failed
+        // later.
         if n.completed >= number {
             return Next::Done(Ok(n.completed));
         }
@@ -205,6 +212,8 @@ impl Drop for Running {
         match self.outcome.take() {
             Some(Ok(())) => n.completed = self.number,
             Some(Err(error)) => n.failed = Some(error),
+            // The task was cut short, so whether the flush failed is unknown. Counting it as good could break
+            // a promise (I14).
             None => n.failed = self.shared.failures.seam.unfinished_flush(self.shared.unknown()),
         }
         drop(n);

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 /// The device that replaces the one in use: a newly formatted SSD, or a file for the ring alone.
 pub struct NewCacheDevice {
-    /// The formatted device.
+    /// The device, formatted by [`format`](crate::format).
     pub device: SharedDevice,
-    /// Its layout.
+    /// The layout that its superblock states.
     pub layout: Layout,
     /// The SSD policy, empty.
     pub policy: Box<dyn SlotPolicy>,
@@ -59,10 +59,10 @@ pub enum ExchangeError<E> {
     /// Writes are refused because of the HDD.
     #[error("the store refuses writes since: {cause}")]
     Refusing {
-        /// The first error.
+        /// The error after which the store became read-only.
         cause: Arc<str>,
     },
-    /// A device failed.
+    /// A device failed while the exchange was prepared: nothing has changed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The exchange could not be recorded. It is uncertain which device a restart would find, so writes are
@@ -99,7 +99,10 @@ impl Core {
 
     /// Waits for quiet. Cancel-safe.
     pub(crate) async fn quiesce(&self) -> Quiet<'_> {
+        // From the outside in. A writer may need an admission, a write-back or a checkpoint to get on, so
+        // each of these must still run while we wait for the one before.
         let writers = self.writers.write().await;
+        // Under a steady load the number of admissions in flight would never be 0.
         self.state.lock().closing = true;
         let closing = Closing(self);
         self.when(|state| state.admissions == 0).await;
@@ -118,12 +121,15 @@ impl Quiet<'_> {
         let mut state = core.state.lock();
         let copies = state.slots.copies();
         let lost = state.slots.only_copies();
+        // Which spaces stay off the SSD is the store's decision and outlives the device.
         let kept_off = state.slots.spaces_kept_off();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
         kept_off.into_iter().for_each(|space| state.slots.keep_off(space, true));
         state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, Default::default());
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
+        // Still under the state's lock, so that no plan made for a slot of the old device is carried out on
+        // the new one (I29).
         *core.cache_device.write() = core.new_cache_device(device, layout);
         core.forgive(&mut state);
         core.resend_price();

@@ -22,6 +22,8 @@ impl Drop for SlotHold<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
         state.slots.end_read(self.slot);
+        // Only an exchange of the SSD waits for readers. Waking every task at the end of each read would cost
+        // more than the rest of this function.
         let awaited = state.slots.is_hidden();
         drop(state);
         if awaited {
@@ -55,6 +57,7 @@ impl Core {
             buf = back;
             match result {
                 Ok(true) => return self.fetched(page, buf, Location::Ssd, access),
+                // The copy was bad, and the HDD has the same version.
                 Ok(false) => {}
                 Err(error) => return Fetched { buf, result: Err(error) },
             }
@@ -102,6 +105,8 @@ impl Core {
         let (buf, result) = self.read_image(ssd, offset, (page, stamp), buf, class_of(access)).await;
         drop(hold);
         let Err(error) = result else { return (buf, Ok(true)) };
+        // A bad sector concerns one page. A device that is gone fails every read, so stop using it at the
+        // first.
         if let TierError::Device { source, .. } = &error
             && matches!(source.kind, DeviceErrorKind::Gone)
         {
@@ -113,6 +118,8 @@ impl Core {
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
             return (buf, Ok(false));
         }
+        // Never fall back to the home here: it has an older version, and returning that one would silently
+        // undo a synced change.
         if matches!(error, TierError::Corrupt { .. }) {
             self.event(SsdEvent::Lost { page });
         }
@@ -127,6 +134,8 @@ impl Core {
         match result {
             Ok(()) => match self.missing(page, &buf) {
                 None => self.judge_home(page, offset, buf, access),
+                // A failed flush may have dropped a home write that was reported as done. The ring still has
+                // the image.
                 Some(written) => {
                     let read = self.read_from_ring(page, written, offset, buf, class_of(access));
                     match read.await {
@@ -226,6 +235,8 @@ impl Core {
             let on_ssd = self.has_slots() && self.state.lock().slots.location(page) == Location::Ssd;
             match self.homes.source(page).filter(|_| !on_ssd) {
                 Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
+                    // One seek serves the whole stretch. A page with a copy on the SSD ends it, since its
+                    // home may be older.
                     Some(stretch) => {
                         stretch.pages.push((index, page));
                         stretch.bufs.push(buf);
@@ -238,6 +249,7 @@ impl Core {
                 None => singles.push((index, page, buf)),
             }
         }
+        // Both devices work at the same time, so the run takes as long as the slower of the two.
         let from_ssd = join_all(singles.into_iter().map(|(index, page, buf)| async move {
             (index, self.read_page(page, Access::Sequential, buf).await)
         }));

@@ -50,13 +50,13 @@ pub struct ReadmitReport {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadmitError {
-    /// A device failed.
+    /// The SSD or the HDD failed, so nothing could be verified.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device is not the SSD that this store was using.
     #[error("{device}: it is not the SSD that the store was using ({found})")]
     OtherSsd {
-        /// The device.
+        /// The name of the device that stands where the SSD was.
         device: String,
         /// What its superblock holds.
         found: String,
@@ -64,13 +64,13 @@ pub enum ReadmitError {
     /// Writes are refused for a cause that a re-admission does not remove.
     #[error("the store refuses writes since: {cause}; close it and open it again")]
     Refusing {
-        /// The first error.
+        /// The error after which the store became read-only.
         cause: Arc<str>,
     },
     /// A device failed while the copies were verified.
     #[error("a device failed meanwhile, so the SSD is not taken back: {cause}")]
     FailedAgain {
-        /// The error.
+        /// The error that came while the copies were being verified.
         cause: Arc<str>,
     },
     /// The store was shut down meanwhile.
@@ -79,7 +79,7 @@ pub enum ReadmitError {
     /// The lost pages could not be recorded.
     #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
     Unrecorded {
-        /// Why.
+        /// Why the manifest could not be saved.
         cause: String,
     },
 }
@@ -103,13 +103,11 @@ pub trait Readmitter: Send + Sync {
 /// How the store was when a re-admission began.
 struct Begun {
     old: Arc<CacheDevice>,
-    /// Writes were refused.
     refusing: bool,
     /// A flush of the SSD had failed.
     flush_failed: bool,
 }
 
-/// What verification found.
 #[derive(Default)]
 struct Verified {
     sound: u64,
@@ -135,6 +133,7 @@ impl Core {
         let bad: FxHashSet<PageId> = verified.bad.values().map(|(page, _)| *page).collect();
         let mut only = self.state.lock().slots.only_copies();
         only.retain(|(page, _)| bad.contains(page));
+        // A page that is still in memory need not be lost: write it again before its bad copy is judged.
         by.rewrite(only).await;
         let (report, mut given_up) = self.end_verification(&begun, verified).await?;
         // A later `sync` cannot make durable what is gone, so pages that fell back are losses, too.
@@ -144,11 +143,15 @@ impl Core {
         if !given_up.is_empty() {
             by.record(given_up).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
+        // Until this flush, what was written again is as volatile as it was before (I31).
         self.flush_ssd().await?;
         let duty = self.map_duty.lock().await;
+        // A bad slot may read well after the next power cycle. Unless a new checkpoint leaves it out, a
+        // recovery would take it for the page's newest version.
         self.checkpoint().await.inspect_err(|error| self.ssd_failed(error))?;
         drop(duty);
         let quiet = self.quiesce().await;
+        // If the SSD failed once more while it was verified, the findings count for nothing.
         self.may_readmit(&begun)?;
         let mut state = self.state.lock();
         state.slots.take_into_use();
@@ -171,6 +174,7 @@ impl Core {
         let failed = refusing || self.state.lock().ssd_error.is_some();
         // From here on no slot is written: a failed SSD takes no pages.
         drop(quiet);
+        // Another SSD at the same path, say after cables were swapped, would be read by this one's map.
         match identify(&old.device).await? {
             Found::Superblock(found) if by.is_ours(&found) && found.layout == old.layout => {}
             found => {
@@ -196,6 +200,7 @@ impl Core {
 
     /// Step 2: reads every copy, some at a time.
     async fn verify(&self, begun: &Begun, by: &impl Readmitter) -> Result<Verified, ReadmitError> {
+        // Fixed at the start: a flush from now on says nothing about what was written before the failure.
         let completed = begun.old.flush.completed();
         let (mut slots, unproved) = {
             let state = self.state.lock();
@@ -205,6 +210,8 @@ impl Core {
         loop {
             let some: Vec<(ToVerify, SlotHold<'_>)> = {
                 let mut state = self.state.lock();
+                // Each copy is held as by a read, and only a few at once: the store goes on, and needs slots
+                // to become free.
                 let held = slots.by_ref().filter_map(|slot| {
                     let one = state.slots.begin_verification(slot, completed, &unproved)?;
                     Some((one, SlotHold { core: self, slot }))
@@ -270,6 +277,8 @@ impl Core {
         let Verified { sound, rewritten, bad } = verified;
         let mut report = ReadmitReport { verified: sound, rewritten, ..ReadmitReport::default() };
         let completed = begun.old.flush.completed();
+        // From here on flushes of this SSD count again: whatever the failed one left unproved has been
+        // written again, or is given up below.
         if begun.flush_failed {
             *self.cache_device.write() = begun.old.renewed();
         }

@@ -37,11 +37,14 @@ impl Core {
                 self.state.lock().home.note_ring_repair(one.page, home.is_ok(), self.hdd_flush.next());
             failed = home.err().or(failed);
         }
+        // One place gained is enough: the caller looks again, and comes back for the others when it needs
+        // their places (I25).
         failed.filter(|_| !repaired).map_or(Ok(()), Err)
     }
 
     async fn repair_home_from_ring(&self, one: FailedHome) -> Result<(), TierError> {
         let page = one.page;
+        // A page that was given up has no home that could be torn.
         let Some(offset) = self.homes.offset(page) else { return Ok(()) };
         let cache = self.cache_device();
         let (ssd, at) = (&cache.device, cache.layout.ring_at(one.place));
@@ -51,6 +54,7 @@ impl Core {
             self.give_back(image);
             return Err(error);
         }
+        // The repair is a home write like any other: list it before it starts (I14).
         let lsn = self.unflushed.unflushed(page).unwrap_or_default();
         if let Err(cause) = self.unflushed.begin(&[(page, one.stamp, lsn)]) {
             return Err(TierError::Refusing { cause });

@@ -16,7 +16,7 @@ const READS_MAX: usize = 3;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Checked {
-    /// The page.
+    /// The page whose slot or home was checked.
     pub page: PageId,
     /// What is wrong, naming page, device and offset; `None`: the copy is sound.
     pub error: Option<TierError>,
@@ -98,6 +98,7 @@ impl Core {
     async fn look_home(&self, page: PageId) -> Option<HomeFound> {
         let mut found = None;
         for _ in 0..READS_MAX {
+            // A home in the middle of its write reads as torn: a false alarm.
             self.when(|state| !state.home.is_writing(page)).await;
             let offset = self.homes.source(page)?;
             let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
@@ -107,6 +108,7 @@ impl Core {
                     Err(defect) => {
                         let unwritten = match defect {
                             Defect::Blank => true,
+                            // What a dropped space left there is no damage: this page was never written.
                             Defect::WrongPage { found } => self.homes.offset(found) != Some(offset),
                             _ => false,
                         };

@@ -54,6 +54,8 @@ impl Core {
     async fn move_all(&self, moves: Vec<Move>) {
         let mut reading = Moving { core: self, moves, copied: false };
         let images = self.read_moving(&reading.moves).await;
+        // Two guards, because a dropped call leaves two kinds of slots: one whose image was not sent yet is
+        // free again, one whose write may still land is not.
         let mut writing = Moving { core: self, moves: Vec::with_capacity(images.len()), copied: true };
         let (mut slots, mut bad) = (Vec::with_capacity(images.len()), Vec::new());
         for (one, image) in reading.moves.drain(..).zip(images) {

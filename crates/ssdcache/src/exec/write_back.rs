@@ -82,6 +82,8 @@ impl HeldSlots<'_> {
     async fn copy(mut self) -> Copied {
         let mut failed = Vec::new();
         let result = self.copy_batch(&mut failed).await;
+        // A home write that no flush has followed proves nothing: the slots stay dirty, and are tried again
+        // (I5).
         if result.is_err() {
             self.home.clear();
         }
@@ -92,6 +94,8 @@ impl HeldSlots<'_> {
 
     async fn copy_batch(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
+        // The slots take the ring's place, so their images must be durable before a home can be torn (I4).
+        // Most are: victims were written long ago.
         let durable_at = core.seam.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
         if let Some(number) = durable_at.filter(|number| completed < *number) {
@@ -104,6 +108,8 @@ impl HeldSlots<'_> {
             core.give_back(image);
             match outcome {
                 Outcome::Home => arrived.lock().push(page),
+                // Not a failure: the write that superseded the slot brings the newer version where it
+                // belongs.
                 Outcome::Superseded => {}
                 // The copy has no home, so it is not worth another attempt.
                 Outcome::GivenUp => core.state.lock().slots.discard(page),
@@ -116,6 +122,8 @@ impl HeldSlots<'_> {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());
         }
         failed.extend(errors);
+        // One flush for the whole batch. Until it has completed, the slots hold the only durable versions
+        // (I5).
         core.flush(core.seam.flushed_by_write_back()).await?;
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
@@ -140,6 +148,7 @@ impl HeldSlots<'_> {
                 core.ssd_failed(source);
             }
             tracing::error!(error = %pagetier_devio::Causes(&error), "a copy on the SSD cannot be written home");
+            // Under a policy that appends, the front would otherwise wait for this slot for ever.
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));
         }

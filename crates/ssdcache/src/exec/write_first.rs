@@ -25,6 +25,7 @@ impl Core {
             return (Vec::new(), pages);
         }
         let state = self.state.lock();
+        // With a ring its image would be durable before the record; here nothing is until the home is.
         let over = |b: &HomeBound| self.seam.supersedes_only_copy(state.slots.is_only_copy(b.page));
         pages.into_iter().partition(over)
     }
@@ -84,6 +85,7 @@ impl Core {
         // A home write that failed may have torn the home: its page keeps its copy, so it gets no record.
         blocks.iter_mut().for_each(|block| block.records.retain(|record| home.contains(&record.page)));
         blocks.retain(|block| !block.records.is_empty());
+        // The record voids the only copy, so the home must be durable before it (I6).
         let result = match self.flush_hdd().await {
             Ok(()) => self.record(blocks, flush).await,
             Err(source) => Err(source),
@@ -92,6 +94,7 @@ impl Core {
             Ok(()) => {
                 ended.iter().filter(|one| matches!(one.2, Outcome::Failed(_))).map(|one| one.0).collect()
             }
+            // Without a record every copy still counts, whatever its home holds by now.
             Err(_) => ended.iter().map(|one| one.0).collect(),
         };
         self.end_first(id, true, failed);

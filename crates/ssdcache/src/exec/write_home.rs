@@ -100,6 +100,8 @@ impl Core {
         let failed = Mutex::new(Vec::new());
         let each_noted = |page, image, outcome| {
             self.unflushed.ended(page, self.hdd_flush.next());
+            // A page given up was not written, so a slot must not become clean by the flush that follows
+            // (I5). An image in the ring has no such effect, and a home that does not exist is not torn.
             let unbacked = matches!(outcome, Outcome::GivenUp) && backing != Backing::Ring;
             if unbacked || matches!(outcome, Outcome::Failed(_)) {
                 failed.lock().push(page);
@@ -109,9 +111,13 @@ impl Core {
         let (batch, prepared) = self.prepare(batch, plan).await;
         let refused = match prepared {
             Ok(()) => {
+                // List them before the first write starts: the note of a failed flush must name every home
+                // that it may have lost, those in flight included (I14).
                 self.unflushed.begin(&unflushed(&batch)).err().map(|cause| TierError::Refusing { cause })
             }
             Err(source) => {
+                // Whether ring and journal hold the batch is unknown. Of a home write now, a power cut could
+                // leave a torn page that nothing repairs (I4), or an old copy that nothing voids (I3).
                 self.ssd_failed(&source);
                 self.refuse(&source.to_string(), true);
                 Some(TierError::Flush { source })
@@ -121,11 +127,13 @@ impl Core {
         match refused {
             None => self.write_in_place(batch, class, &each_noted).await,
             Some(error) => {
+                // No home was written: the next flush must not make the slots of this batch clean.
                 let backed = (backing == Backing::Appended).then_some(&versions);
                 failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
                 fail_all(batch, &error, each);
             }
         }
+        // Ask only now that the writes have ended: a flush already under way may have begun before them (I4).
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
         state.home.end_home_writes(id, begun, failed.into_inner(), flush);
@@ -193,9 +201,13 @@ impl Core {
         let mut state = self.state.lock();
         let mut pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
         let way = self.seam.in_the_way(state.in_the_way(backing, &pages));
+        // Wait without taking places. Two home writes of one page in flight could arrive in either order, and
+        // the older version would stay (I8).
         if way.writing {
             return (Err(NoPlace::Busy), Vec::new());
         }
+        // A slot that was superseded since the batch was chosen is not copied: the newer version has an order
+        // of its own, and may be home already (I8).
         pages.retain(|one| !way.superseded.contains(&one.page));
         let superseded: Vec<HomeBound> = batch.extract_if(.., |b| way.superseded.contains(&b.page)).collect();
         if batch.is_empty() {
@@ -206,6 +218,8 @@ impl Core {
         if let Ok(plan) = &planned
             && backing == Backing::Ring
         {
+            // The stamps were drawn where the order of home writes is decided, so of two images of a page the
+            // one with the larger stamp arrives later.
             for (b, (_, stamp)) in batch.iter_mut().zip(&plan.versions) {
                 pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
             }
@@ -240,10 +254,15 @@ impl Core {
         let HomePlan { id, ring, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
+            // Also after an error: the blocks may have landed or not, but they will not land later, on their
+            // successors.
             self.state.lock().home.end_recording(id);
             written
         };
         let (batch, written) = if images_first {
+            // The record voids the page's copy on the SSD, which is the only one of its version. If a power
+            // cut left the record without the new image, the page would be lost (I6). So a flush separates
+            // them.
             let (batch, ringed) = self.write_ring(batch, &ring).await;
             let flushed = match ringed {
                 Ok(()) if flush => self.flush_ssd().await,
@@ -258,6 +277,8 @@ impl Core {
                 }
             }
         } else {
+            // Here the HDD has whatever the records void, so images and records may land in any order, and
+            // share one flush.
             let ((batch, ringed), journaled) = join(self.write_ring(batch, &ring), journal()).await;
             (batch, ringed.and(journaled))
         };
@@ -299,12 +320,13 @@ impl Core {
         join_all(writes).await.into_iter().try_for_each(|done| done.result)
     }
 
-    /// Step 3.
+    /// Step 3: the home writes. Pages that were given up meanwhile are not written.
     pub(super) async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass, each: Each<'_>) {
         let mut pieces = Vec::with_capacity(batch.len());
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
+                // Freed since. Its former place may belong to another space by now.
                 None if self.homes.is_given_up(page) => each(page, image, Outcome::GivenUp),
                 None => each(page, image, Outcome::Failed(TierError::NoSuchPage { page })),
             }

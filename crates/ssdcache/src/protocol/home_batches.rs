@@ -1,10 +1,37 @@
 //! The table of home writes: every page on its way to the HDD, and everything that waits for it.
 //!
-//! A batch begins when it takes its places in ring and journal, and stays in the table until nothing needs it
-//! (I4, I7). Images in the ring and appended slots are needed until an HDD flush that began after the home
-//! writes has completed; a write-back until its source slots are released. Queries about the whole (where
-//! ring and journal may be overwritten, from which stamps on homes may be torn, whether a flush would help)
-//! are folds over this table; queries about single pages are indexed.
+//! A batch goes through these phases:
+//!
+//! ```text
+//!                       records durable,
+//!          +-----------+ or never written +---------+   all writes have ended   +---------+
+//!  begin-> | Recording | ---------------> | Writing | ------------------------> | Written | -> gone
+//!          +-----------+ (end_recording)  +---------+     (end_home_writes)     +---------+
+//!   takes places in                            |                                     ^
+//!   ring and journal                           | some failed, and the ring           |
+//!                                              | has their images                    | a repair, a later
+//!                                              v                                     | version, or a discard
+//!                                          +------+                                  | (reached_home)
+//!                                          | Torn | ---------------------------------+
+//!                                          +------+
+//! ```
+//!
+//! When a written batch is gone depends on what backs its homes until they are durable (I4):
+//!
+//! | backed by | kept until | then |
+//! | --- | --- | --- |
+//! | ring | an HDD flush that began after `end_home_writes`, and all batches before are gone | places free |
+//! | appended slots | such a flush | slots clean; those of failed home writes stay dirty |
+//! | slots written back | the slots are released (`forget_write_backs`), after such a flush | |
+//! | nothing (no ring) | `end_home_writes` | |
+//!
+//! A page that goes home first (`exec/write_first.rs`) passes through the same phases, but its records are
+//! written last. Until a batch is gone it may pin the journal (I7), and its pages may have to keep their
+//! copies ([`HomeBatches::must_keep_copy`]). No home write of a page begins before an earlier one has ended
+//! (I8).
+//!
+//! Queries about the whole (where ring and journal may be overwritten, from which stamps on homes may be
+//! torn, whether a flush would help) are folds over the batches; queries about single pages are indexed.
 
 use super::flushes::HddFlush;
 use crate::format::journal::{Backing, RECORDS_MAX};
@@ -18,7 +45,7 @@ use std::ops::Range;
 /// reads for them.
 const BACKED_MAX: usize = 128;
 
-/// Names a batch.
+/// Names a batch. Later batches have larger ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct BatchId(u64);
 
@@ -47,11 +74,11 @@ pub struct Places {
 /// A page whose home write failed, with its image in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailedHome {
-    /// The page.
+    /// The page, whose home may be torn.
     pub page: PageId,
     /// The version being written home.
     pub stamp: Stamp,
-    /// The image's place.
+    /// The ring page with the image that repairs it.
     pub place: u32,
 }
 
@@ -230,7 +257,7 @@ impl HomeBatches {
         self.claim(page).held += 1;
     }
 
-    /// Ends a hold.
+    /// Ends one [`HomeBatches::hold`]. The page may lose its copy once all its claims have ended.
     pub fn release(&mut self, page: PageId) {
         self.unclaim(page, |claims| &mut claims.held);
     }
@@ -254,6 +281,7 @@ impl HomeBatches {
     /// The maximum number of pages of a batch: half the ring, and at most one journal block.
     #[must_use]
     pub fn batch_max(&self, backing: Backing) -> usize {
+        // Half the ring, so that a batch can be prepared while the one before it waits for its HDD flush.
         let ringed = backing == Backing::Ring && self.ring_pages > 0;
         if ringed { (self.ring_pages as usize / 2).clamp(1, RECORDS_MAX) } else { RECORDS_MAX }
     }
@@ -307,8 +335,11 @@ impl HomeBatches {
         let id = BatchId(self.ids);
         let ring = self.ring.end..self.ring.end + self.images_of(backing, versions.len());
         let journal = self.journal.end..self.journal.end + self.blocks_of(versions.len());
+        // Places are taken in the order of batches, so they can be given back in that order, too.
         (self.ring.end, self.journal.end) = (ring.end, journal.end);
         for version in &versions {
+            // The claim that `plan_appended` made passes to the batch. Counted twice, it would never be
+            // released.
             let planned = backing == Backing::Appended && self.appended.remove(version);
             let claims = self.claim(version.0);
             claims.writing += 1;
@@ -343,13 +374,18 @@ impl HomeBatches {
             }
         }
         match backing {
+            // Without a ring nothing backs these homes, so nothing is held until a flush.
             Backing::Ring if self.batch(id).is_some_and(|batch| !batch.is_ringed()) => {
                 self.batches.retain(|batch| batch.id != id);
             }
+            // These homes may be torn. Their images stay until a repair, or a later version, has reached the
+            // home (I4, I25).
             Backing::Ring if !failed.is_empty() => {
                 self.batch(id).into_iter().for_each(|batch| batch.phase = Phase::Torn(failed.clone()));
             }
             Backing::Ring | Backing::WriteBack => {}
+            // A flush makes slots clean whose home writes succeeded. The others leave the batch: their slots
+            // stay dirty.
             Backing::Appended => {
                 self.mark_torn(versions.iter().filter(|version| failed.contains(&version.0)));
                 let still = |version: &(PageId, Stamp)| !failed.contains(&version.0);
@@ -381,6 +417,7 @@ impl HomeBatches {
 
     /// Frees the ring's images that flush `number` covers, in ring order.
     pub(crate) fn free_ring(&mut self, number: HddFlush) {
+        // The ring's tail is a single number, so a covered batch waits for the ones before it.
         let covered = self.ringed().take_while(|batch| batch.is_covered(number));
         let tail = covered.last().map_or(self.ring.start, |batch| batch.ring.end);
         self.ring.start = tail;
@@ -427,6 +464,7 @@ impl HomeBatches {
     /// Notes that a later version of `page` is home, which HDD flush number `flush` will make durable.
     fn reached_home(&mut self, page: PageId, flush: HddFlush) {
         self.discarded.remove(&page);
+        // A later home write overwrites what an earlier one of the same page tore.
         for batch in self.batches.iter_mut() {
             if let Phase::Torn(pages) = &mut batch.phase {
                 pages.retain(|other| *other != page);
@@ -470,6 +508,8 @@ impl HomeBatches {
         for batch in &self.batches {
             for ((page, stamp), at) in batch.versions.iter().copied().zip(batch.ring.clone()) {
                 let one = FailedHome { page, stamp, place: self.place(at) };
+                // Only the newest image may go home: an older one would undo the version that replaced it
+                // (I22).
                 let newer = newest.get(&page).is_none_or(|other| other.stamp < stamp);
                 if newer && batch.is_torn(page) && !self.is_writing(page) {
                     newest.insert(page, one);
@@ -479,6 +519,8 @@ impl HomeBatches {
         let mut failed: Vec<FailedHome> = newest.into_values().collect();
         failed.sort_unstable_by_key(|one| one.page);
         for one in &failed {
+            // Claimed as a write, so that no other one runs beside the repair (I8), and as held, so that a
+            // discard waits until the home is whole.
             let claims = self.claim(one.page);
             (claims.writing, claims.held) = (claims.writing + 1, claims.held + 1);
         }
@@ -531,6 +573,7 @@ impl HomeBatches {
     /// Whether the oldest images wait for a page whose home write failed, while no home write is under way.
     #[must_use]
     pub fn ring_is_stuck(&self) -> bool {
+        // While a home write is under way, its end may free the ring without a repair.
         let torn = self.ringed().next().is_some_and(|batch| matches!(batch.phase, Phase::Torn(_)));
         torn && self.pages_writing() == 0
     }
@@ -554,6 +597,7 @@ impl HomeBatches {
     pub fn journal_floor(&self, fresh: Stamp) -> (Stamp, bool) {
         let backed = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
         let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
+        // A torn home remains its slot's to repair, also after a failed flush, and keeps the floor below it.
         let slots = backed.chain(self.torn_from).min();
         let ring = self.ringed().map(|batch| batch.stamp_min).min().unwrap_or(fresh);
         (slots.map_or(ring, |slots| slots.min(ring)), slots.is_some())

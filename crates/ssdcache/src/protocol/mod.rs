@@ -150,6 +150,7 @@ impl Protocol {
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Result<HomePlan, NoPlace> {
         self.home.has_room(backing, pages.len())?;
+        // Drawn before the stamps of the images, so it is a lower bound of all of them.
         let stamp_min = fresh();
         let ringed = backing == Backing::Ring;
         let images_first =
@@ -158,12 +159,15 @@ impl Protocol {
         let stamp = |one: &HomePage| if ringed { fresh() } else { one.stamp };
         let stamps: Vec<Stamp> = pages.iter().map(stamp).collect();
         let versions: Vec<_> = pages.iter().map(|one| one.page).zip(stamps).collect();
+        // The copy of a second chance has old content, but may have a larger stamp than this record, which
+        // would then not void it (I16).
         if ringed {
             pages.iter().for_each(|one| self.slots.cancel_move(one.page));
         }
         let Places { id, ring, journal } = self.home.begin(backing, versions.clone(), stamp_min, lsn);
         let mut blocks = Vec::new();
         if self.home.has_journal() {
+            // Asked for after the batch has its places, so that the floor is not above its own images.
             let (ring_floor, slots_back) = self.home.journal_floor(fresh());
             let generation = self.slots.in_force();
             for (seq, versions) in
@@ -182,6 +186,7 @@ impl Protocol {
         match backing {
             Backing::Ring => self.slots.is_only_copy(one.page),
             Backing::Appended => one.over_only_copy,
+            // The record has the slot's own stamp, so it voids only older copies.
             Backing::WriteBack => false,
         }
     }

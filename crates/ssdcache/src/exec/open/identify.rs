@@ -26,6 +26,7 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
         let (buf, result) = read_one(device, copy * BLOCK_BYTES, buf, IoClass::Recovery).await;
         result?;
         match (Superblock::decode(buf.as_slice()), last.0) {
+            // A crash between the writes of the two copies leaves one behind (I20).
             (Found::Superblock(this), Found::Superblock(other)) if this.marks <= other.marks => {}
             (Found::Blank, _) => {}
             (found @ Found::Superblock(_), _) => last = (found, copy),

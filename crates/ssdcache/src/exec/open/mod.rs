@@ -52,7 +52,7 @@ use tracing::field;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A device failed.
+    /// A device failed as a whole, or a write of the recovery failed. The next attempt starts again.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// Neither map checkpoint is sound, so the contents of the SSD are unknown. The SSD is left unchanged.
@@ -61,7 +61,7 @@ pub enum OpenError {
          open with a blank one in its place and accept the loss"
     )]
     NoMap {
-        /// The SSD.
+        /// The name of the SSD.
         device: String,
     },
     /// The map checkpoint that was in force is damaged. The previous one lacks what was written since, so it
@@ -72,13 +72,13 @@ pub enum OpenError {
          and accept the loss"
     )]
     DamagedMap {
-        /// The SSD.
+        /// The name of the SSD.
         device: String,
         /// The map area, `A` or `B`.
         map: char,
         /// `header` (both copies of it) or `body`.
         part: &'static str,
-        /// The checkpoint.
+        /// The generation of the checkpoint that was in force.
         generation: u64,
     },
     /// A block cannot be read that may hold, or describe, the newest version of any page. The devices are
@@ -136,7 +136,7 @@ pub struct RecoveryReport {
 
 /// The parameters of an opening.
 pub struct OpenParams {
-    /// The HDD.
+    /// The HDD, on which every page has its home.
     pub hdd: SharedDevice,
     /// The SSD, or the ring's file in a store without one.
     pub ssd: SharedDevice,
@@ -212,10 +212,13 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     // Runs in parallel with the reads that follow, which leave the processor idle.
     let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
     let evidence = reader.evidence(&header, map).await?;
+    // A journal block was written under a newer checkpoint, both of whose headers are gone. This one does not
+    // know what was written since (I10).
     if evidence.generation_in_force() > header.generation {
         return Err(reader.damaged("header", evidence.generation_in_force()));
     }
     let mut verdict = evidence.merge();
+    // Refuse before the first write: an attempt that succeeds later must find the same evidence.
     reader.unread.refuse_slot(verdict.unknown)?;
     let mut report = RecoveryReport {
         clean: params.closed,
@@ -237,6 +240,8 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
     let cache = CacheDevice::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
     let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &cache.flush };
+    // Before any other write. Suppose an image repairs a home before the image itself is durable: a power cut
+    // in the middle would leave a torn home and no image (I13).
     report.rewritten = reader.make_durable(&evidence, &unproved, &flushes).await?;
     reader.zero_unreadable(&mut verdict).await?;
     let mut written = reader.repair_from_slots(&evidence, &verdict, &unproved).await?;
@@ -250,12 +255,14 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
 
     let mut entries = verdict.entries;
     for entry in &mut entries {
+        // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
         *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
     }
     let mut slots = finished(slots).await;
     slots.apply_recovered(&entries);
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
+    // All blocks since the checkpoint stay in use until the next one is durable (I7).
     let journal = header.journal_from.min(next)..next;
     let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal);
     let core = Core {
@@ -287,9 +294,11 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         seam,
     };
     if core.has_slots() {
+        // With one copy of the header left, a single bad block would make the SSD unusable (I10).
         if !twice {
             core.rewrite_headers(&header).await?;
         }
+        // No slot has been written so far: the first zone is the one that this checkpoint names (I13).
         core.checkpoint().await?;
     }
     if !noted.is_empty()

@@ -43,6 +43,8 @@ impl Reader<'_> {
         let Some(newest) = headers.first().map(|(h, _)| h.generation) else {
             return Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() });
         };
+        // That checkpoint was in force, and its headers are gone. Falling back to the one before would lose
+        // every page written under it (I10).
         if marked_in_force > newest {
             return Err(self.damaged("header", marked_in_force));
         }
@@ -50,6 +52,7 @@ impl Reader<'_> {
         // is damaged.
         let of_newest = headers.partition_point(|(h, _)| h.generation == newest);
         for (header, area) in self.seam().usable_maps(&headers[..of_newest], &headers) {
+            // A second read, since a bit flipped in transfer is no damage (I32).
             for _ in 0..2 {
                 let bytes = self.map_body(*area).await?;
                 if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {

@@ -59,6 +59,8 @@ impl Reader<'_> {
         let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
         let from = evidence.slots_back_from();
         let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
+        // The last write-back may have been cut short; those before it ended with an HDD flush (I4). Under
+        // the doublewrite policy the journal gives the stamp from which on homes may be torn.
         let may = entries.filter(|(_, e)| {
             let backs = from.is_some_and(|from| e.stamp >= from) || listed.contains(&e.page);
             last.contains(&e.page) || (!e.clean && backs)
@@ -93,6 +95,8 @@ impl Reader<'_> {
                 continue;
             }
             let home_is_sound = self.home_is_sound(page, home).await?;
+            // A sound home needs nothing, unless a failed flush may have left it in a volatile cache alone
+            // (I14).
             if home_is_sound && !unproved.hdd {
                 continue;
             }
@@ -145,6 +149,7 @@ impl Reader<'_> {
             // The slot of that newer version repairs the home, or was given away because the version was
             // durable on the HDD.
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
+            // Below the floor the home was durable before the crash, and may hold a newer version by now.
             let needed = newest && !superseded && found.stamp >= floor;
             let home = self.params.homes.place(found.page).filter(|_| needed);
             wanted.extend(home.map(|home| (home, *index, *found)));
@@ -195,6 +200,7 @@ impl Reader<'_> {
         let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
         let newest = |h: Header| h.stamp >= found.stamp;
         if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
+            // The home is sound but perhaps not durable, so write the same bytes again (I14).
             if always {
                 write_one(hdd, home, current, IoClass::Recovery).await?;
             }

@@ -42,6 +42,8 @@ impl Reader<'_> {
     /// readable. The next recovery may follow a crash and need them. Clean copies in such places are given
     /// up.
     pub(crate) async fn zero_unreadable(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
+        // After a crash such a place may hold the only version of a page. It may read well at the next
+        // attempt, so it is not overwritten.
         if !self.params.closed {
             return Ok(());
         }

@@ -123,6 +123,7 @@ impl Slots {
             generation,
             in_force: generation,
             capturing: false,
+            // Not 0: the first checkpoint is due even if nothing is written, since it names the first zone.
             changes: 1,
             rejected_before: 0,
             next_look: REJECTIONS_PER_LOOK,
@@ -161,6 +162,8 @@ impl Slots {
         }
         let hidden = self.hidden;
         let Some((slot, stored)) = self.live_mut(page) else { return Located::Hdd };
+        // The SSD is being exchanged. The home serves, except for only copies: whether those are lost is
+        // about to be decided.
         if hidden {
             return if stored.version.is_dirty() { Located::Pending } else { Located::Hdd };
         }
@@ -177,6 +180,7 @@ impl Slots {
             return;
         };
         stored.readers -= 1;
+        // Retired during the read, and waiting for no flush.
         if retired && stored.readers == 0 && stored.durable_at.is_none() {
             self.release(slot);
         }
@@ -262,6 +266,8 @@ impl Slots {
             }
         }
         if !ok {
+            // The failed write may still land, in whole or in part. It would destroy the image of a page that
+            // got the slot meanwhile.
             self.slots[slot.at()].state = SlotState::Bad;
             self.bad += 1;
             if !abandoned {
@@ -279,6 +285,7 @@ impl Slots {
             // The old copy was evicted meanwhile, and the policy has been notified.
             self.policy.inserted(page, slot, now);
         }
+        // Not free yet: until the new version is durable, a crash falls back to the old one (I1).
         if let Some(old) = before {
             self.retire(old, version.stamp, durable_at);
         }
@@ -335,6 +342,7 @@ impl Slots {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
         } else if let Some((slot, stored)) = self.live_mut(page) {
+            // The change is in memory alone, so this version is still the newest durable one (I1).
             if stored.version.is_dirty() {
                 return false;
             }
@@ -420,6 +428,7 @@ impl Slots {
         now: Millis,
         stamp: Stamp,
     ) -> Ticket {
+        // An older image on its way must not become the page's copy when it lands.
         self.cancel_incoming(page);
         let s = &mut self.slots[slot.at()];
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
@@ -427,6 +436,7 @@ impl Slots {
         s.state = SlotState::Writing { version, abandoned: false, renews: false };
         let old = self.by_page.get(&page).copied();
         if let Some(old) = old {
+            // A second chance now would give the old content a larger stamp than the new version's (I16).
             self.set_being_replaced(old, true);
         }
         let (arrives, over_only_copy) = (old.is_none(), self.is_only_copy(page));
@@ -508,7 +518,7 @@ impl Slots {
         self.in_force
     }
 
-    /// Counters so far.
+    /// Counters since the opening.
     #[must_use]
     pub fn counts(&self) -> SlotCounts {
         self.counts

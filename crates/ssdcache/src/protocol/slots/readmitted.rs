@@ -106,9 +106,13 @@ impl Slots {
         }
         let mut newer = (stamp, found.durable_at);
         loop {
+            // A good flush had covered this version, so a `sync` may have promised it. An older one would be
+            // silent loss (I31).
             if newer.1 <= Some(completed) {
                 return Fallen::Lost;
             }
+            // Follow the successors, not the page number: a page that was freed and reused has slots of an
+            // earlier life.
             let Some(at) = self.retired.iter().position(|one| one.successor == newer.0) else { break };
             let one = self.retired[at];
             let Some(stored) = self.slots[one.slot.at()].stored().copied() else { break };
@@ -119,6 +123,7 @@ impl Slots {
             }
             newer = (stored.version.stamp, one.durable_at);
         }
+        // No slot has a version of this life left, so the durable one is at home.
         self.unmap(page);
         self.release(slot);
         self.policy.removed(page, false, now);
@@ -155,6 +160,7 @@ impl Slots {
             }
         }
         for one in &mut self.retired {
+            // Retired slots remain the fallback until what replaced them is durable.
             one.until = again;
             unproved(&mut one.durable_at);
         }

@@ -23,6 +23,7 @@ impl Slots {
         let mut staying = Vec::new();
         for slot in slots {
             let free = !self.hidden && self.may_move(slot, busy);
+            // At least one slot of each group is gained: if every page stayed, the front would never advance.
             if free && staying.len() + 1 < group && self.policy.second_chance(slot) {
                 self.set_moving(slot, true);
                 staying.push(slot);
