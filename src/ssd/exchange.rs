@@ -10,7 +10,7 @@ use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter, Slots,
     SsdEvent, SsdMode, SsdState, Superblock,
 };
 use parking_lot::Mutex;
@@ -249,7 +249,7 @@ impl Shared {
 
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.builder.seam().is_exact(self.tier.are_only_copies(pages))
+        self.builder.seam().is_exact(self.tier.ask(|slots| slots.are_only_copies(pages)))
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
@@ -313,7 +313,7 @@ impl Shared {
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
         self.builder.seam().settled(self.tier.writes_ended()).await;
-        let _ = self.rewrite(&self.tier.only_copies()).await;
+        let _ = self.rewrite(&self.tier.ask(Slots::only_copies)).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;
         drop(mode);
@@ -356,7 +356,7 @@ impl Shared {
         let Readmitting { exact, before, saved, given_up, .. } = readmitting;
         let (before, saved, given_up) = (before.into_inner(), saved.into_inner(), given_up.into_inner());
         report.reverted.retain(|page| !saved.contains(page));
-        let only = self.tier.only_copies();
+        let only = self.tier.ask(Slots::only_copies);
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
         let mut in_memory = self.rewrite(&lost).await;
         in_memory.extend(saved.into_iter().filter(|page| given_up.iter().any(|(of, _)| of == page)));

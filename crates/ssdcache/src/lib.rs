@@ -14,13 +14,10 @@ extern crate self as pagetier_ssdcache;
 mod exec;
 mod format;
 mod mode;
-#[cfg(feature = "mutations")]
-mod moment;
 mod mutation;
 mod protocol;
 mod remember;
 mod seam;
-mod tier;
 
 pub use exec::Homes;
 pub use exec::budget::BudgetStats;
@@ -31,6 +28,7 @@ pub use exec::open::{
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
 pub use exec::scrub::Checked;
+pub use exec::tier::{ModeLimit, SsdTier, TierStats};
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
     BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,
@@ -39,14 +37,14 @@ pub use format::layout::{
 pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
 pub use format::superblock::{Found, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
-#[cfg(feature = "mutations")]
-#[doc(hidden)]
-pub use moment::Moment;
 #[doc(hidden)]
 pub use mutation::Mutation;
 pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
 pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
 pub use protocol::recovery::{Evidence, Image, Verdict};
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use protocol::slots::Moment;
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use protocol::slots::Tampered;
@@ -56,4 +54,3 @@ pub use protocol::slots::{
 pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
 #[doc(hidden)]
 pub use seam::Seam;
-pub use tier::{ModeLimit, SsdTier, TierStats};

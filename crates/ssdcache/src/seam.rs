@@ -137,7 +137,7 @@ impl Seam {
     /// # Errors
     /// They may not be repaired.
     pub(crate) fn may_repair_from_ring(self) -> Result<(), TierError> {
-        let refused = || TierError::Refusing { cause: "homes are not repaired".into() };
+        let refused = || TierError::Refusing { cause: "pages on the HDD are not repaired".into() };
         if self.lack(Mutation::FailedHomeKept) { Err(refused()) } else { Ok(()) }
     }
 

@@ -2,38 +2,45 @@
 
 use super::Core;
 use super::single::write_one;
+use super::tier::SsdTier;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
 use pagetier_devio::spans::Work;
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use tracing::field;
 
 /// The maximum size of one write of a map's body in bytes, so that reads get in between.
 const MAP_CHUNK_BYTES: usize = 1 << 17;
 
-impl Core {
+impl SsdTier {
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
-    /// this call. Returns whether none can.
-    pub(crate) async fn finalize_discards(&self) -> bool {
-        // Count before waiting for the duty: discards that come later are not this caller's.
-        let (discards, by_ring) = {
-            let state = self.state.lock();
-            (state.slots.discards(), state.home.may_resurrect_discarded())
-        };
-        let _duty = self.map_duty.lock().await;
-        let due = {
-            let state = self.state.lock();
-            let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
-            usable && !state.slots.discards_are_final(discards)
-        };
-        if due && let Err(error) = self.checkpoint().await {
-            self.ssd_failed(&error);
-        }
-        !by_ring && self.state.lock().slots.discards_are_final(discards)
+    /// this call. Returns whether no such version can come back any more. Must be driven to completion.
+    pub fn finalize_discards(&self) -> Boxed<'_, bool> {
+        Box::pin(async move {
+            let core = &*self.core;
+            // Count before waiting for the duty: discards that come later are not this caller's.
+            let (discards, by_ring) = {
+                let state = core.state.lock();
+                (state.slots.discards(), state.home.may_resurrect_discarded())
+            };
+            let _duty = core.map_duty.lock().await;
+            let due = {
+                let state = core.state.lock();
+                let usable = state.ssd_error.is_none() && core.refusing.cause().is_none();
+                usable && !state.slots.discards_are_final(discards)
+            };
+            if due && let Err(error) = core.checkpoint().await {
+                core.ssd_failed(&error);
+            }
+            !by_ring && core.state.lock().slots.discards_are_final(discards)
+        })
     }
+}
 
+impl Core {
     /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let work = Work::of(|| {

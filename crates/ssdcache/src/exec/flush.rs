@@ -44,10 +44,14 @@ impl Failures {
                 // The next opening will know nothing of the failure, and would trust pages that are in the
                 // operating system's cache alone. Only a reboot empties that cache, so the caller must tell
                 // the operator.
-                tracing::error!(%error, %cause, "a failed flush could not be noted in the manifest");
+                tracing::error!(
+                    %error,
+                    %cause,
+                    "flush failed and could not be recorded in the manifest: reboot before reopening the store"
+                );
                 let what = format!(
-                    "{}; the manifest took no note of it ({cause}): restart the machine before the store is \
-                     opened again",
+                    "{}; flush failed and could not be recorded in the manifest ({cause}); reboot before \
+                     reopening the store",
                     error.kind
                 );
                 DeviceError { kind: DeviceErrorKind::Io(Arc::new(io::Error::other(what))), ..error }
@@ -180,8 +184,7 @@ impl Shared {
 
     /// The error of a flush whose result is unknown.
     fn unknown(&self) -> DeviceError {
-        let why =
-            io::Error::other("the runtime that the flush ran on has ended: what came of it is not known");
+        let why = io::Error::other("the runtime ended during the flush, so its outcome is unknown");
         let (device, kind) = (Arc::from(self.device.name()), DeviceErrorKind::Io(Arc::new(why)));
         DeviceError { device, op: IoOp::Flush, offset: 0, len: 0, kind }
     }

@@ -12,6 +12,8 @@ pub(crate) mod drain;
 pub(crate) mod flush;
 mod join_all;
 pub(crate) mod maintenance;
+#[cfg(feature = "mutations")]
+mod moment;
 pub(crate) mod open;
 pub(crate) mod quiet;
 mod read;
@@ -22,6 +24,7 @@ mod second_chance;
 mod single;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tier;
 mod unflushed;
 mod version;
 pub(crate) mod write;
@@ -304,7 +307,7 @@ impl Core {
     /// Refuses writes from now on: continuing could lose data.
     pub(crate) fn refuse(&self, cause: &str, by_ssd: bool) {
         if self.refusing.set(cause, by_ssd) {
-            tracing::error!(cause, "the store refuses writes from now on");
+            tracing::error!(cause, "the store is read-only from now on: further writes could lose data");
             self.event(SsdEvent::Refusing { cause: Arc::from(cause), by_ssd });
         }
         self.changed.notify_waiters();
@@ -323,7 +326,7 @@ impl Core {
         }
         drop(state);
         if let Some(cause) = first.filter(|_| self.has_slots()) {
-            tracing::error!(%cause, "the SSD takes no new pages from now on");
+            tracing::error!(%cause, "the SSD failed: changed pages go to the HDD until it is re-admitted");
             self.event(SsdEvent::Degraded { cause });
         }
         self.changed.notify_waiters();

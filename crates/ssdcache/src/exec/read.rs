@@ -114,7 +114,7 @@ impl Core {
         }
         if !dirty {
             let causes = pagetier_devio::Causes(&error);
-            tracing::warn!(%page, error = %causes, "a clean SSD copy cannot be used, reading the HDD");
+            tracing::warn!(%page, error = %causes, "a copy on the SSD is bad: reading the HDD, which has the same version");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
             return (buf, Ok(false));
         }

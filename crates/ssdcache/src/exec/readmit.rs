@@ -12,9 +12,10 @@ use crate::exec::cache_device::CacheDevice;
 use crate::exec::open::identify;
 use crate::exec::read::SlotHold;
 use crate::exec::single::write_one;
+use crate::exec::tier::SsdTier;
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
-use crate::protocol::slots::{Fallen, ToVerify};
+use crate::protocol::slots::{Fallen, Slots, ToVerify};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass};
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -54,7 +55,7 @@ pub enum ReadmitError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device is not the SSD that this store was using.
-    #[error("{device}: it is not the SSD that the store was using ({found})")]
+    #[error("{device}: not the SSD that the store was using (found {found})")]
     OtherSsd {
         /// The name of the device that stands where the SSD was.
         device: String,
@@ -62,22 +63,24 @@ pub enum ReadmitError {
         found: String,
     },
     /// Writes are refused for a cause that a re-admission does not remove.
-    #[error("the store refuses writes since: {cause}; close it and open it again")]
+    #[error("the store is read-only after an earlier error: {cause}; close and reopen it")]
     Refusing {
         /// The error after which the store became read-only.
         cause: Arc<str>,
     },
     /// A device failed while the copies were verified.
-    #[error("a device failed meanwhile, so the SSD is not taken back: {cause}")]
+    #[error("a device failed while the SSD was verified, so the SSD stays out of use: {cause}")]
     FailedAgain {
         /// The error that came while the copies were being verified.
         cause: Arc<str>,
     },
     /// The store was shut down meanwhile.
-    #[error("the store was shut down, so the SSD is not taken back")]
+    #[error("the store was shut down while the SSD was verified")]
     Stopped,
     /// The lost pages could not be recorded.
-    #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
+    #[error(
+        "the list of lost pages could not be saved in the manifest, so the SSD stays out of use: {cause}"
+    )]
     Unrecorded {
         /// Why the manifest could not be saved.
         cause: String,
@@ -124,45 +127,52 @@ enum CopyState {
     Bad,
 }
 
-impl Core {
-    /// Takes the SSD back after a failure; does nothing if it has not failed. If the call is dropped, the SSD
-    /// stays degraded, but a write of a copy may still be under way.
-    pub(crate) async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
-        let Some(begun) = self.begin_readmission(by).await? else { return Ok(ReadmitReport::default()) };
-        let verified = self.verify(&begun, by).await?;
+impl SsdTier {
+    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed. Reads
+    /// every copy on it, beside other work. Must be driven to completion, or be the last call: if it is
+    /// dropped, the SSD stays degraded, but a write of a copy may still be under way.
+    ///
+    /// # Errors
+    /// [`ReadmitError`]; the SSD stays degraded.
+    pub async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
+        let core = &*self.core;
+        let Some(begun) = core.begin_readmission(by).await? else { return Ok(ReadmitReport::default()) };
+        let verified = core.verify(&begun, by).await?;
         let bad: FxHashSet<PageId> = verified.bad.values().map(|(page, _)| *page).collect();
-        let mut only = self.state.lock().slots.only_copies();
+        let mut only = self.ask(Slots::only_copies);
         only.retain(|(page, _)| bad.contains(page));
         // A page that is still in memory need not be lost: write it again before its bad copy is judged.
         by.rewrite(only).await;
-        let (report, mut given_up) = self.end_verification(&begun, verified).await?;
+        let (report, mut given_up) = core.end_verification(&begun, verified).await?;
         // A later `sync` cannot make durable what is gone, so pages that fell back are losses, too.
-        let only = self.state.lock().slots.only_copies();
+        let only = self.ask(Slots::only_copies);
         given_up.extend(only.into_iter().filter(|(page, _)| report.lost.contains(page)));
         given_up.sort_unstable();
         if !given_up.is_empty() {
             by.record(given_up).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         // Until this flush, what was written again is as volatile as it was before (I31).
-        self.flush_ssd().await?;
-        let duty = self.map_duty.lock().await;
+        core.flush_ssd().await?;
+        let duty = core.map_duty.lock().await;
         // A bad slot may read well after the next power cycle. Unless a new checkpoint leaves it out, a
         // recovery would take it for the page's newest version.
-        self.checkpoint().await.inspect_err(|error| self.ssd_failed(error))?;
+        core.checkpoint().await.inspect_err(|error| core.ssd_failed(error))?;
         drop(duty);
-        let quiet = self.quiesce().await;
+        let quiet = core.quiesce().await;
         // If the SSD failed once more while it was verified, the findings count for nothing.
-        self.may_readmit(&begun)?;
-        let mut state = self.state.lock();
+        core.may_readmit(&begun)?;
+        let mut state = core.state.lock();
         state.slots.take_into_use();
-        self.forgive(&mut state);
+        core.forgive(&mut state);
         drop(state);
         drop(quiet);
-        tracing::info!(?report, "the SSD is in use again");
-        self.event(SsdEvent::Active);
+        tracing::info!(?report, "the SSD was verified and is in use again");
+        core.event(SsdEvent::Active);
         Ok(report)
     }
+}
 
+impl Core {
     /// Step 1. `None`: the SSD has not failed.
     async fn begin_readmission(&self, by: &impl Readmitter) -> Result<Option<Begun>, ReadmitError> {
         let quiet = self.quiesce().await;

@@ -108,7 +108,7 @@ impl Core {
                 continue;
             }
             let location = state.slots.location(page);
-            state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), location, now);
+            state.slots.policy_mut().logical(page, std::mem::take(&mut dirty.logical), location, now);
             match self.seam.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
@@ -182,7 +182,7 @@ impl Core {
             state.home.cancel_appended(ticket.page, ticket.stamp);
         }
         if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
-            state.slots.policy().wrote(ticket.page, Location::Ssd, now);
+            state.slots.policy_mut().wrote(ticket.page, Location::Ssd, now);
         }
         drop(state);
         if let Err(error) = result {
@@ -241,7 +241,7 @@ impl Core {
                 Outcome::Failed(error) => Err(error),
                 Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.location(page)),
                 Outcome::Home => {
-                    state.slots.policy().wrote(page, Location::Hdd, now);
+                    state.slots.policy_mut().wrote(page, Location::Hdd, now);
                     Ok(state.slots.location(page))
                 }
             };
@@ -265,10 +265,10 @@ impl Core {
             if state.slots.location(page) == Location::Ssd {
                 state.slots.discard(page);
             }
-            state.slots.policy().wrote(page, Location::Hdd, now);
+            state.slots.policy_mut().wrote(page, Location::Hdd, now);
             return (Location::Hdd, state.slots.take_unreported());
         }
-        state.slots.policy().wrote(page, Location::Hdd, now);
+        state.slots.policy_mut().wrote(page, Location::Hdd, now);
         // The copy that the page had is of an older version now. One step gives it up and plans a new one, so
         // that no read can find the old one in between (I17).
         let may = state.may_admit(self.admissions_max);
@@ -313,11 +313,11 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let mut state = core.state.lock();
     core.charge(&mut state, now);
     let location = state.slots.location(page);
-    state.slots.policy().logical(page, logical, location, now);
+    state.slots.policy_mut().logical(page, logical, location, now);
     let may = state.may_admit(core.admissions_max);
     let fresh = &mut || core.stamps.fresh();
     let ticket = if may { state.slots.plan_copy(page, Cause::Evicted, now, fresh) } else { None };
-    state.slots.policy().left_pool(page, now);
+    state.slots.policy_mut().left_pool(page, now);
     let Some(ticket) = ticket else {
         // A rejection may mean that the zone has no candidate left. Nothing else asks for a new zone then:
         // without a wake every later page would be rejected, too.

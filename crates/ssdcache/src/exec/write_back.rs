@@ -147,7 +147,8 @@ impl HeldSlots<'_> {
             if let TierError::Device { source, .. } = &error {
                 core.ssd_failed(source);
             }
-            tracing::error!(error = %pagetier_devio::Causes(&error), "a copy on the SSD cannot be written home");
+            let causes = pagetier_devio::Causes(&error);
+            tracing::error!(error = %causes, "a copy on the SSD cannot be read, so it cannot be written to the HDD");
             // Under a policy that appends, the front would otherwise wait for this slot for ever.
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));

@@ -1,22 +1,7 @@
 //! The table of home writes: every page on its way to the HDD, and everything that waits for it.
 //!
-//! A batch goes through these phases:
-//!
-//! ```text
-//!                       records durable,
-//!          +-----------+ or never written +---------+   all writes have ended   +---------+
-//!  begin-> | Recording | ---------------> | Writing | ------------------------> | Written | -> gone
-//!          +-----------+ (end_recording)  +---------+     (end_home_writes)     +---------+
-//!   takes places in                            |                                     ^
-//!   ring and journal                           | some failed, and the ring           |
-//!                                              | has their images                    | a repair, a later
-//!                                              v                                     | version, or a discard
-//!                                          +------+                                  | (reached_home)
-//!                                          | Torn | ---------------------------------+
-//!                                          +------+
-//! ```
-//!
-//! When a written batch is gone depends on what backs its homes until they are durable (I4):
+//! The phases of a batch are drawn below. When a written batch is gone depends on what backs its homes until
+//! they are durable (I4):
 //!
 //! | backed by | kept until | then |
 //! | --- | --- | --- |
@@ -32,6 +17,18 @@
 //!
 //! Queries about the whole (where ring and journal may be overwritten, from which stamps on homes may be
 //! torn, whether a flush would help) are folds over the batches; queries about single pages are indexed.
+
+//                       records durable,
+//          +-----------+ or never written +---------+   all writes have ended   +---------+
+//  begin-> | Recording | ---------------> | Writing | ------------------------> | Written | -> gone
+//          +-----------+ (end_recording)  +---------+     (end_home_writes)     +---------+
+//   takes places in                            |                                     ^
+//   ring and journal                           | some failed, and the ring           |
+//                                              | has their images                    | a repair, a later
+//                                              v                                     | version, or a discard
+//                                          +------+                                  | (reached_home)
+//                                          | Torn | ---------------------------------+
+//                                          +------+
 
 use super::flushes::HddFlush;
 use crate::format::journal::{Backing, RECORDS_MAX};

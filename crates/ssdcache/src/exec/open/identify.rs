@@ -43,7 +43,9 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
 /// When the device cannot be read, written or flushed.
 pub async fn mark(device: &SharedDevice, marks: OpeningMarks) -> Result<(), DeviceError> {
     let (Found::Superblock(found), newest) = newest_superblock(device).await? else {
-        let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
+        let kind = DeviceErrorKind::Unusable(
+            "its superblock, which identifies the store, is missing or damaged".to_owned(),
+        );
         let (device, len) = (Arc::from(device.name()), 2 * BLOCK_BYTES);
         return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
     };

@@ -48,7 +48,7 @@ impl Reader<'_> {
         &self,
         evidence: &Evidence,
         unproved: &Unproved,
-        flushes: &RecoveryFlushes<'_>,
+        flushes: &RecoveryFlushes,
     ) -> Result<u64, DeviceError> {
         let mut rewritten = 0;
         if unproved.ssd {

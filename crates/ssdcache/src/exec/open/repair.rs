@@ -218,8 +218,8 @@ impl Reader<'_> {
             }
         }
         if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
-            tracing::error!(page = %found.page, "its image in the ring is damaged: a torn \
-                home remains torn");
+            tracing::error!(page = %found.page, "the image in the doublewrite ring is damaged: \
+                if the page was torn on the HDD, it stays so and reads as corrupt");
             return Ok(None);
         }
         write_one(hdd, home, image, IoClass::Recovery).await?;

@@ -64,7 +64,8 @@ impl Reader<'_> {
         }
         for at in places.chain(slots.iter().map(|slot| layout.slot_at(*slot))) {
             if let Err(error) = self.void(at).await {
-                tracing::warn!(%error, "a block of the SSD can be neither read nor written");
+                // Nothing needs it now. The next opening tries again.
+                tracing::warn!(%error, "an unused block of the SSD can be neither read nor overwritten");
             }
         }
         Ok(())

@@ -132,7 +132,7 @@ mod tests {
             let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
             let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
             slots.end_write(ticket, true, SsdFlush(1), NOW);
-            slots.policy().wrote(page, Location::Ssd, NOW);
+            slots.policy_mut().wrote(page, Location::Ssd, NOW);
         }
         checkpoint(&mut slots);
         let batch = slots.begin_write_back(&|_| false, 32, NOW);

@@ -29,6 +29,8 @@ pub use types::{
 };
 
 pub(crate) use kept_off::{Leaving, OnItsWay};
+#[cfg(feature = "mutations")]
+pub use moment::Moment;
 pub(crate) use readmitted::{Fallen, ToVerify};
 #[cfg(feature = "mutations")]
 pub use tampering::Tampered;
@@ -495,7 +497,13 @@ impl Slots {
     // ---- views
 
     /// The policy, for its statistics.
-    pub fn policy(&mut self) -> &mut dyn SlotPolicy {
+    #[must_use]
+    pub fn policy(&self) -> &dyn SlotPolicy {
+        &*self.policy
+    }
+
+    /// The policy, to be informed.
+    pub fn policy_mut(&mut self) -> &mut dyn SlotPolicy {
         &mut *self.policy
     }
 
