@@ -48,7 +48,7 @@ impl Unproved {
         self.homes.dedup();
     }
 
-    /// Removes what concerns `device`: everything on it is proved.
+    /// Removes what concerns `device`: everything on it is durable.
     pub fn clear(&mut self, device: Flushed) {
         match device {
             Flushed::Hdd => (self.hdd, self.homes) = (false, Vec::new()),

@@ -30,8 +30,8 @@ impl CacheDevice {
     }
 
     /// The same device without its failed flush.
-    pub(crate) fn renewed(&self) -> Arc<Self> {
-        let flush = self.flush.renewed();
+    pub(crate) fn without_failure(&self) -> Arc<Self> {
+        let flush = self.flush.without_failure();
         Arc::new(Self { device: SharedDevice::clone(&self.device), layout: self.layout, flush })
     }
 }

@@ -124,15 +124,15 @@ impl<N: FlushNumber> GroupFlush<N> {
 
     /// The same flushes, numbered on, without the failure: what the failed one covered must be written again
     /// first.
-    pub(crate) fn renewed(&self) -> Self {
+    pub(crate) fn without_failure(&self) -> Self {
         let Shared { device, which, failures, runtime, numbers, .. } = &*self.0;
         let (started, completed) = {
             let numbers = numbers.lock();
             (numbers.started, numbers.completed)
         };
-        let renewed = Self::new(SharedDevice::clone(device), *which, failures, runtime);
-        *renewed.0.numbers.lock() = Numbers { started, completed, ..Numbers::default() };
-        renewed
+        let fresh = Self::new(SharedDevice::clone(device), *which, failures, runtime);
+        *fresh.0.numbers.lock() = Numbers { started, completed, ..Numbers::default() };
+        fresh
     }
 
     /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.

@@ -290,7 +290,7 @@ impl Core {
         // From here on flushes of this SSD count again: whatever the failed one left unproved has been
         // written again, or is given up below.
         if begun.flush_failed {
-            *self.cache_device.write() = begun.old.renewed();
+            *self.cache_device.write() = begun.old.without_failure();
         }
         let again = self.next_ssd_flush();
         let now = self.now();

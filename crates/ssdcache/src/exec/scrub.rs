@@ -1,4 +1,4 @@
-//! Verifies a slot or a home, and heals it from the other copy if there is one. The caller sets the pace.
+//! Verifies a slot or a home, and repairs it from the other copy if there is one. The caller sets the pace.
 
 use crate::exec::Core;
 use crate::exec::read::SlotHold;

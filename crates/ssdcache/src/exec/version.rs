@@ -32,12 +32,15 @@ impl SsdTier {
                         let hold = SlotHold { core, slot };
                         match core.read_copy(hold, page, stamp).await {
                             Ok(buf) => return Ok(Some(buf)),
+                            // The home has an older version, which a backup must not take for this one.
                             Err(error) if dirty => return Err(error),
                             Err(error) => Some(error),
                         }
                     }
                     _ => None,
                 };
+                // A home in the middle of its write reads as torn. Another write may begin right after this
+                // wait, so a bad home counts only after many reads.
                 core.when(|state| !state.home.is_writing(page)).await;
                 reads += 1;
                 match core.read_home_version(page).await {

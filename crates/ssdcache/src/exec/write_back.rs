@@ -1,4 +1,4 @@
-//! Copies from slots to the HDD: of victims, of pages whose homes are healed, and of drained pages.
+//! Copies from slots to the HDD: of victims, of pages whose homes are repaired, and of drained pages.
 //!
 //! All take the same steps: the slot is durable and backs the home write, the journal voids older copies, and
 //! the slot is clean only after a flush of the HDD.

@@ -2,7 +2,8 @@
 //!
 //! Recovery makes only changes that can be repeated: it rewrites what a failed flush left unproved, repairs
 //! torn homes from ring and slots, and ends with a new checkpoint, before which no slot is given out. It
-//! flushes both devices before it writes any home, since what it has read may not be durable (`prove`).
+//! flushes both devices before it writes any home, since what it has read may not be durable
+//! (`make_durable`).
 
 mod evidence;
 mod format;
@@ -308,6 +309,7 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) ->
         home_duty: locks::Mutex::new(Rank::HomeDuty, ()),
         map_duty: locks::Mutex::new(Rank::MapDuty, ()),
         events: broadcast::channel(EVENTS_KEPT).0,
+        // Set once there is a pool. Until then checkpoints keep the floor that was recovered.
         redo_from: OnceLock::new(),
         spare: Mutex::new(Vec::new()),
         stopping: AtomicBool::new(false),
