@@ -449,7 +449,7 @@ async fn an_ssd_that_has_not_failed_is_left_as_it_is() {
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     let report = store.ssd().readmit().await.unwrap();
-    assert_eq!(report.proved + report.rewritten + report.dropped, 0);
+    assert_eq!(report.verified + report.rewritten + report.dropped, 0);
     assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Active, SsdMode::WriteBack));
     fixture.ssd.set_present(false);
     assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));

@@ -157,7 +157,7 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
     fixture.ssd.set_present(true);
     let report = store.ssd().readmit().await.unwrap();
-    assert!(report.lost.is_empty() && report.proved > 0, "{report:?}");
+    assert!(report.lost.is_empty() && report.verified > 0, "{report:?}");
     store.sync().await.unwrap();
     write(&store, space, clean[0], 2).await.unwrap();
     expect_all(&store, space, 2).await;

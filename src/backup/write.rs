@@ -217,7 +217,7 @@ impl PageStore {
         };
         let Made { id, base, looked_at, pages } = made;
         // Before the file gets its name: once listed, the next backup builds on it (I30).
-        let settled = self.settle_discards().await?;
+        let settled = self.finalize_discards().await?;
         let (path, bytes) = draft.finish(base.number).await?;
         if !settled {
             tracing::warn!(
@@ -251,7 +251,7 @@ impl PageStore {
         head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
         // Writes in flight have smaller stamps. If their pages were read before they end, the newest versions
         // would be missing from both backups (I30).
-        seam.before_copying(self.shared.tier.writes_settled()).await;
+        seam.before_copying(self.shared.tier.writes_ended()).await;
         // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
         let gone = Gone {
             freed: self.shared.volume.watch_freed(),
@@ -411,12 +411,12 @@ impl PageStore {
 
     /// Prevents crashes from bringing back versions that were discarded before the backup read their pages:
     /// the next backup would skip them. Returns whether none can come back.
-    async fn settle_discards(&self) -> Result<bool, BackupError> {
+    async fn finalize_discards(&self) -> Result<bool, BackupError> {
         let shared = Arc::clone(&self.shared);
         // Runs in its own task: a checkpoint must not be dropped half-way.
         let settled = task::outcome(&self.shared.runtime, async move {
             let _operation = shared.ending.enter()?;
-            Ok::<_, Error>(shared.tier.settle_discards().await)
+            Ok::<_, Error>(shared.tier.finalize_discards().await)
         });
         Ok(settled.await.ok_or(BackupError::Runtime)??)
     }

@@ -257,7 +257,7 @@ enum Place {
 }
 
 async fn note(shared: &Shared, state: &ScrubState, checked: Checked, heal: bool) {
-    let Checked { page, error: Some(error), mut healed, redo_from, .. } = checked else { return };
+    let Checked { page, error: Some(error), repaired: mut healed, redo_from, .. } = checked else { return };
     // The tier knows no other copy. Memory may have one.
     if heal && !healed {
         healed = shared.pool.rewrite(page, redo_from).await;

@@ -78,16 +78,22 @@ impl PageStore {
     /// The page does not exist.
     pub fn why(&self, page: PageId) -> Result<PageWhy, Error> {
         let hdd_offset = self.shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
+        // One question, so that the answers are of one moment.
+        let (location, ssd_alone, benefit_ms, counts, group) = self.shared.tier.ask(|slots| {
+            let policy = slots.policy();
+            let (benefit, counts) = (policy.benefit(page), policy.counts(page));
+            (slots.location(page), slots.is_only_copy(page), benefit, counts, policy.group_of(page))
+        });
         Ok(PageWhy {
             space: page.space.0,
             no: page.no,
             hdd_offset,
             memory: self.pool.residence(page),
-            on_ssd: self.shared.tier.location(page) == Location::Ssd,
-            ssd_alone: self.shared.tier.is_only_copy(page),
-            benefit_ms: self.shared.tier.benefit(page),
-            counts: self.shared.tier.counts(page),
-            group: self.shared.tier.group_of(page).map(group_of),
+            on_ssd: location == Location::Ssd,
+            ssd_alone,
+            benefit_ms,
+            counts,
+            group: group.map(group_of),
             ssd_mode: mode_name(self.shared.tier.mode()),
             hints: self.shared.hints_of(page.space),
         })

@@ -31,7 +31,7 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let homes = Homes { hdd, page_size, seed, seam: self.seam() };
         for space in counted {
-            let on_ssd = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1));
+            let on_ssd = tier.ask(|slots| slots.highest_page(space.id)).map_or(0, |no| no.saturating_add(1));
             let mut pages = on_ssd.max(space.pages);
             let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
             let mut first = reserved;

@@ -13,7 +13,7 @@ use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
 use pagetier_devio::{locks, task};
 use pagetier_page::SpaceId;
-use pagetier_ssdcache::OpeningMarks;
+use pagetier_ssdcache::{OpeningMarks, Slots, mark};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -235,11 +235,11 @@ impl Shared {
         let marks = OpeningMarks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
         // Devices first: if a crash comes in between, they are ahead of the manifest by one, which an opening
         // accepts. A manifest ahead of its devices would look like older copies of them (I20).
-        self.tier.mark(marks).await?;
+        mark(&self.tier.ssd_device(), marks).await?;
         HddSuperblock::mark(&self.hdd, marks).await?;
-        let only = self.tier.only_copies();
+        let only = self.tier.ask(Slots::only_copies);
         // Listed so that, if the SSD is missing at the next opening, the loss is known page by page.
-        let exact = self.tier.are_only_copies(&only);
+        let exact = self.tier.ask(|slots| slots.are_only_copies(&only));
         // Every page has been written by now.
         let reused = self.volume.reused(u64::MAX, false);
         let closed = |runs_max| {

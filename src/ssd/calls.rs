@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::store::page_store::PageStore;
 use crate::volume::loss::SsdLoss;
 use pagetier_page::{Lsn, PageId};
-use pagetier_ssdcache::{DrainReport, ReadmitReport, SsdMode, SsdState};
+use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode, SsdState};
 use rustc_hash::FxHashSet;
 
 /// The SSD: its mode, drains, events and losses. See [`PageStore::ssd`].
@@ -176,11 +176,11 @@ impl Ssd<'_> {
         }
         let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {
             let mut ended = DrainReport::default();
-            ended.left = shared.tier.only_copies().len() as u64;
+            ended.left = shared.tier.ask(Slots::only_copies).len() as u64;
             return ended;
         };
         let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
-        let only = shared.tier.only_copies();
+        let only = shared.tier.ask(Slots::only_copies);
         // A copy that cannot be read can still be saved if memory has the page.
         let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
         let _ = shared.rewrite(&bad).await;

@@ -10,7 +10,7 @@ use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter, Slots,
     SsdEvent, SsdMode, SsdState, Superblock,
 };
 use parking_lot::Mutex;
@@ -266,7 +266,7 @@ impl Shared {
 
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.builder.seam().is_exact(self.tier.are_only_copies(pages))
+        self.builder.seam().is_exact(self.tier.ask(|slots| slots.are_only_copies(pages)))
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
@@ -334,10 +334,10 @@ impl Shared {
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
-        self.builder.seam().settled(self.tier.writes_settled()).await;
+        self.builder.seam().settled(self.tier.writes_ended()).await;
         // The newest version in memory is as good as the one on the SSD: marked dirty, it goes home like any
         // change.
-        let _ = self.rewrite(&self.tier.only_copies()).await;
+        let _ = self.rewrite(&self.tier.ask(Slots::only_copies)).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;
         // Only after the exchange, whether it succeeded or not: until then new pages must not go to the SSD.
@@ -385,7 +385,7 @@ impl Shared {
         // They have fallen back below, but memory has the newest version, which is written again.
         report.reverted.retain(|page| !saved.contains(page));
         // Lost pages that memory holds are written again, and leave the list once they are flushed.
-        let only = self.tier.only_copies();
+        let only = self.tier.ask(Slots::only_copies);
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
         let mut in_memory = self.rewrite(&lost).await;
         in_memory.extend(saved.into_iter().filter(|page| given_up.iter().any(|(of, _)| of == page)));

@@ -603,7 +603,7 @@ impl PageStore {
     /// The device that the page would be read from if it were not in memory.
     #[must_use]
     pub fn location(&self, page: PageId) -> Location {
-        self.shared.tier.location(page)
+        self.shared.tier.ask(|slots| slots.location(page))
     }
 
     /// What recovery found when the store was opened.

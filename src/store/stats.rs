@@ -44,7 +44,7 @@ impl Stats {
             frames: shared.pool.params().frames as u64,
             room: shared.room(),
             pool_choice: shared.pool.choice(),
-            ssd_choice: shared.tier.choice(),
+            ssd_choice: shared.tier.ask(|slots| slots.policy().choice()),
         }
     }
 

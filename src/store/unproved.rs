@@ -47,7 +47,7 @@ impl Remember for InManifest {
         self.change(move |noted| noted.add(&unproved))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let devices = devices.to_vec();
         let clear = move |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
         // Not after a drop: the next opening may have failed flushes of its own by then, which this would

@@ -185,7 +185,7 @@ fn broken_protocols_are_caught_by_the_lives_directed_at_them() {
         (Mutation::WriteBackBeforeFlush, Hazard::FreshVictims),
         (Mutation::DoublewriteBeforeFlush, Hazard::TornHomes),
         (Mutation::DoublewriteFreedEarly, Hazard::TornHomes),
-        (Mutation::DoublewriteNotMended, Hazard::TornHomes),
+        (Mutation::DoublewriteNotRepaired, Hazard::TornHomes),
         (Mutation::RecoveryUnflushed, Hazard::Killed),
         (Mutation::FreeUnrecorded, Hazard::Upkeep),
         (Mutation::GivenBackInUse, Hazard::Upkeep),

@@ -51,7 +51,7 @@ pub struct Layout {
     "an SSD of {bytes} bytes is too small: at least {needed} are needed for its metadata and {SLOTS_MIN} slots"
 )]
 pub struct SsdTooSmall {
-    /// The size given.
+    /// The size of the SSD, in bytes.
     pub bytes: u64,
     /// The smallest size that works with this page size and ring.
     pub needed: u64,

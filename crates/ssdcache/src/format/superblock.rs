@@ -14,7 +14,7 @@ const STRIPED_MAGIC: [u8; 8] = *b"PGTIERST";
 /// marks, the larger is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
 pub struct OpeningMarks {
-    /// The last opening.
+    /// The number of the last opening (its epoch).
     pub opened: u32,
     /// The last opening that ended in a clean close.
     pub closed: u32,
@@ -38,9 +38,9 @@ pub struct Superblock {
 /// What the first block of a device holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// A superblock.
+    /// A sound superblock, of this store or another.
     Superblock(Superblock),
-    /// Nothing but zeroes.
+    /// Nothing but zeroes: the device may be formatted.
     Blank,
     /// A superblock of a format that this version does not read.
     Format(u32),
@@ -96,7 +96,7 @@ impl Superblock {
         b
     }
 
-    /// Decodes `block`.
+    /// Decodes the first block of a device, which may hold anything.
     #[must_use]
     pub fn decode(block: &[u8]) -> Found {
         if block.len() < BLOCK_BYTES as usize {
@@ -111,6 +111,7 @@ impl Superblock {
             };
         }
         let format = u32_at(block, at::FORMAT);
+        // Named rather than rejected as foreign, so that the error can say which version wrote the device.
         if format != FORMAT {
             return Found::Format(format);
         }
@@ -123,6 +124,8 @@ impl Superblock {
             journal_blocks: u32_at(block, at::JOURNAL),
             ring_pages: u32_at(block, at::RING),
         };
+        // The layout follows from the counts. Its end, stored beside them, shows that both sides compute it
+        // alike.
         if u64_at(block, at::END) != layout.end() || !layout.is_sound() {
             return Found::Foreign;
         }

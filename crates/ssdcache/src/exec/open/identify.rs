@@ -26,6 +26,7 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
         let (buf, result) = read_one(device, copy * BLOCK_BYTES, buf, IoClass::Recovery).await;
         result?;
         match (Superblock::decode(buf.as_slice()), last.0) {
+            // A crash between the writes of the two copies leaves one behind (I20).
             (Found::Superblock(this), Found::Superblock(other)) if this.marks <= other.marks => {}
             (Found::Blank, _) => {}
             (found @ Found::Superblock(_), _) => last = (found, copy),
@@ -42,7 +43,9 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
 /// When the device cannot be read, written or flushed.
 pub async fn mark(device: &SharedDevice, marks: OpeningMarks) -> Result<(), DeviceError> {
     let (Found::Superblock(found), newest) = newest_superblock(device).await? else {
-        let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
+        let kind = DeviceErrorKind::Unusable(
+            "its superblock, which identifies the store, is missing or damaged".to_owned(),
+        );
         let (device, len) = (Arc::from(device.name()), 2 * BLOCK_BYTES);
         return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
     };
