@@ -49,7 +49,7 @@ pub(crate) struct RunArgs {
     /// The number of threads of a judge.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Integration tests of the root package that judge, in addition to all tests of page, devio, bufpool and
+    /// Integration tests of the store that judge, in addition to all tests of page, devio, bufpool and
     /// ssdcache.
     #[arg(long, value_delimiter = ',', default_value = "all,drops")]
     pub(crate) tests: Vec<String>,
