@@ -178,7 +178,11 @@ impl ManifestFile {
         let has = match (replaced, known) {
             (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
                 self.directory.sync()?;
-                self.over_spare(contents, slack, state)
+                match self.over_spare(contents, slack, state) {
+                    // A new store has no spare yet: what it lacks is room.
+                    Err(missing) if missing.kind() == ErrorKind::NotFound => Err(e),
+                    replaced => replaced,
+                }
             }
             (Err(e), Spare::Exchanged) if e.kind() == ErrorKind::StorageFull => {
                 self.restate_names(state).map_err(|_| e)?;
