@@ -3,8 +3,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all};
 use pagetier::{
-    BackupOptions, BackupReport, Builder, Error, Location, MemoryDevice, PageId, PageStore, SharedDevice,
-    SpaceId, SsdEvent, SsdMode,
+    BackupOptions, BackupReport, Error, Location, MemoryDevice, PageId, PageStore, SharedDevice, SpaceId,
+    SsdEvent, SsdMode,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;
@@ -79,24 +79,12 @@ async fn differences(store: &PageStore, space: SpaceId, chain: &Path) -> Vec<(u3
     all
 }
 
-/// The builder of a store that leaves out a rule.
-fn breaking(builder: Builder, rule: Option<Mutation>) -> Builder {
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(rule);
-    let _ = rule;
-    builder
-}
-
-fn without_ssd(fixture: &Fixture) -> Builder {
-    fixture.builder().ssd_bytes(0)
-}
-
 /// A page's write to the ring is in flight, with a stamp below the one that the backup draws, when the backup
 /// reads the page, which has an older copy on the SSD. Returns the page's version in the chain after the next
 /// backup; the store has version 2.
 async fn written_while_read(rule: Option<Mutation>) -> u32 {
     let fixture = Fixture::new();
-    let store = Arc::new(breaking(fixture.builder(), rule).open().await.unwrap());
+    let store = Arc::new(fixture.breaking(rule).open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -140,8 +128,8 @@ async fn a_backup_that_reads_a_page_being_written_loses_a_version() {
 async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     // Every page has a slot at once.
-    let builder = fixture.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
-    let store = Arc::new(breaking(builder, rule).open().await.unwrap());
+    let builder = fixture.breaking(rule).ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
+    let store = Arc::new(builder.open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -160,8 +148,8 @@ async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let mut all = Vec::new();
     for seed in 0..4 {
         let after = fixture.after_power_cut(seed * 3);
-        let builder = after.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
-        let later = breaking(builder, rule).open().await.unwrap();
+        let builder = after.breaking(rule).ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
+        let later = builder.open().await.unwrap();
         let chain = tempfile::tempdir().unwrap();
         for file in ["000001.backup", "000002.backup"] {
             std::fs::copy(dir.path().join(file), chain.path().join(file)).unwrap();
@@ -189,7 +177,7 @@ async fn an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut() {
 /// version in the chain; 0: it does not exist.
 async fn freed_while_read(rule: Option<Mutation>) -> u32 {
     let fixture = Fixture::new();
-    let store = Arc::new(breaking(fixture.builder(), rule).open().await.unwrap());
+    let store = Arc::new(fixture.breaking(rule).open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -229,7 +217,7 @@ async fn ring_lost(rule: Option<Mutation>, seed: u64) -> (BackupReport, Vec<(u32
     // A torn home would be an error.
     let hdd = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_atomic_writes(4096);
     fixture.hdd = Arc::new(hdd);
-    let store = breaking(without_ssd(&fixture), rule).open().await.unwrap();
+    let store = fixture.breaking(rule).ssd_bytes(0).open().await.unwrap();
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -240,7 +228,7 @@ async fn ring_lost(rule: Option<Mutation>, seed: u64) -> (BackupReport, Vec<(u32
     let mut after = fixture.after_power_cut(seed);
     drop(store);
     after.ring = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()));
-    let store = breaking(without_ssd(&after).accept_ssd_loss(true), rule).open().await.unwrap();
+    let store = after.breaking(rule).ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
     assert!(store.ssd().loss().is_some());
     store.ssd().acknowledge_loss().await.unwrap();
     let report = backup(&store, dir.path()).await;
@@ -285,7 +273,7 @@ async fn a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved() {
 /// that a loss has left.
 async fn given_up_while_read(rule: Option<Mutation>, ms: u64) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
-    let store = Arc::new(breaking(fixture.builder(), rule).open().await.unwrap());
+    let store = Arc::new(fixture.breaking(rule).open().await.unwrap());
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
