@@ -328,7 +328,7 @@ impl Held {
     fn release(self) -> Vec<SharedDevice> {
         let Self { devices, locks } = self;
         if let Some(directory) = &locks.directory {
-            directory.mark(LEAVING);
+            directory.leave();
         }
         let kept: Kept = Arc::new(locks);
         for device in &devices {
@@ -383,15 +383,20 @@ impl DirectoryLock {
         self.write(text.as_bytes());
     }
 
-    fn mark(&self, state: u8) {
-        self.write(&[state]);
+    /// Says that the holder is leaving.
+    fn leave(&self) {
+        // A full file system that copies on write (btrfs) takes not even one byte, and the next opener would
+        // be refused by a store that runs no more. A file without a holder makes it wait, too.
+        if !self.write(&[LEAVING]) {
+            let _ = rustix::fs::ftruncate(&self.0.fd, 0);
+        }
     }
 
-    fn write(&self, bytes: &[u8]) {
+    /// Returns whether the bytes were written.
+    fn write(&self, bytes: &[u8]) -> bool {
         // The kernel would answer a write beyond the limit with a signal that ends the process.
-        if pagetier_devio::check_file_bytes(bytes.len() as u64).is_ok() {
-            let _ = rustix::io::pwrite(&self.0.fd, bytes, 0);
-        }
+        pagetier_devio::check_file_bytes(bytes.len() as u64).is_ok()
+            && rustix::io::pwrite(&self.0.fd, bytes, 0) == Ok(bytes.len())
     }
 }
 

@@ -141,8 +141,12 @@ fn build(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
         integration_tests.extend(["--test", test]);
     }
     judges.extend(built(dir, &integration_tests)?);
+    let runs: Vec<_> = args.campaign.iter().filter(|run| !run.is_empty()).collect();
+    if runs.is_empty() {
+        return Ok(judges);
+    }
     for campaign in built(dir, &["build", "--release", "-p", "pagetier-sim", "--bin", "campaign"])? {
-        for (at, run) in args.campaign.iter().enumerate() {
+        for (at, run) in runs.iter().enumerate() {
             let number = if at == 0 { String::new() } else { format!(" {}", at + 1) };
             judges.push(Judge {
                 name: format!("{}{number}", campaign.name),

@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     /// ssdcache.
     #[arg(long, value_delimiter = ',', default_value = "all,drops")]
     pub(crate) tests: Vec<String>,
-    /// Arguments of a run of the campaign; repeat the option for several runs.
+    /// Arguments of a run of the campaign; repeat the option for several runs. `--campaign ""`: no run.
     #[arg(long, allow_hyphen_values = true, default_values = ["--mode random --crashes 3000 --jobs 1 --no-shrink --violations-max 1"])]
     pub(crate) campaign: Vec<String>,
     /// Excludes tests that take longer.
