@@ -1,5 +1,5 @@
-//! Restorations of chains of backups: interrupted anywhere, on devices that fail, from chains that are damaged,
-//! into places that are taken.
+//! Restorations of chains of backups: interrupted anywhere, on devices that fail, from damaged chains, into
+//! places that are taken.
 
 use crate::fixture::{Fixture, expect_all, grown, write_all};
 use pagetier::{

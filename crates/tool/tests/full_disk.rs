@@ -1,5 +1,5 @@
-//! Commands on a file system without room, through the kernel: each names what it could not write, returns the
-//! right exit code, loses nothing, and succeeds once there is room.
+//! Commands on a file system without room, through the kernel: each names what it could not write, returns
+//! the right exit code, loses nothing, and succeeds once there is room.
 //!
 //! Needs root and loop devices; without them a test reports so on standard error and does nothing.
 
@@ -32,8 +32,8 @@ fn free_some(disk: &SmallDisk, bytes: u64) {
     ballast.set_len(ballast.metadata().unwrap().len() - bytes).unwrap();
 }
 
-/// Copies a store. In its HDD, blocks of zeroes become holes, as by `cp --sparse=always`: homes that were never
-/// written have no room of their own then.
+/// Copies a store. In its HDD, blocks of zeroes become holes, as by `cp --sparse=always`: homes that were
+/// never written have no room of their own then.
 fn copy_with_thin_hdd(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap()) {
