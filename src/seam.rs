@@ -3,7 +3,7 @@
 
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Lsn, Stamp, StoreSeed};
+use pagetier_page::{Lsn, PageId, Stamp, StoreSeed};
 use pagetier_ssdcache::Mutation;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,6 +86,19 @@ impl Seam {
         if self.lack(Mutation::GuardsAwaitedLocked) { lock() } else { None }
     }
 
+    /// The page for which a space of `room` pages takes its next extents, to hold `page` in the end.
+    pub(crate) fn grows_for(self, page: PageId, room: u64) -> PageId {
+        if !self.lack(Mutation::FailedGrowthKept) {
+            return page;
+        }
+        PageId::new(page.space, page.no.min(u32::try_from(room).unwrap_or(u32::MAX)))
+    }
+
+    /// Whether a failed growth gives back what it has taken.
+    pub(crate) fn gives_back(self) -> bool {
+        !self.lack(Mutation::FailedGrowthKept)
+    }
+
     /// Takes extents away from a space by `cut`, before they are given back.
     pub(crate) fn cut_tail<P: Clone, T>(self, of: &mut P, cut: impl FnOnce(&mut P) -> T) -> T {
         if self.lack(Mutation::TailInUse) { cut(&mut of.clone()) } else { cut(of) }
@@ -141,6 +154,11 @@ impl Seam {
     /// Whether the store has lost pages since a moment, given its numbers of losses then and now.
     pub(crate) fn lost_since(self, then: Option<u64>, now: u64) -> bool {
         then != Some(now) && !self.lack(Mutation::LossKeepsChain)
+    }
+
+    /// Whether pages were lost while a backup ran, given the store's numbers of losses then and now.
+    pub(crate) fn lost_meanwhile(self, then: Option<u64>, now: u64) -> bool {
+        then != Some(now) && !self.lack(Mutation::LossMeanwhileIgnored)
     }
 
     /// Waits for the writes in flight to end before a backup reads their pages.

@@ -14,14 +14,6 @@ use tokio::time::Instant;
 /// The number of pages that are written after the last good flush.
 const LATER: usize = 40;
 
-fn builder(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    let builder = fixture.builder();
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(broken);
-    let _ = broken;
-    builder
-}
-
 /// A fixture whose SSD does this to what a failed flush covered.
 fn fixture(model: FlushFailure) -> Fixture {
     let ssd = SimDevice::new("ssd", 0, 2, &SimPower::new());
@@ -31,7 +23,7 @@ fn fixture(model: FlushFailure) -> Fixture {
 
 /// A builder with so many free slots that versions can be rewritten without a flush.
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    let builder = builder(fixture, broken).pool_bytes(84 * fixture::PAGE);
+    let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE);
     builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
 }
 
@@ -215,7 +207,7 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
 /// Returns the number of pages that pass for lost.
 async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
     let fixture = Fixture::new();
-    let store = builder(&fixture, broken).ring_pages(0).ssd_policy("tac").open().await.unwrap();
+    let store = fixture.breaking(broken).ring_pages(0).ssd_policy("tac").open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     for no in 0..PAGES {
@@ -255,7 +247,7 @@ async fn over_homes_that_are_not_flushed_a_damaged_copy_passes_for_a_lost_page()
 /// lost.
 async fn lost_by_bad_reads(broken: Option<Mutation>) -> usize {
     let fixture = Fixture::new();
-    let store = builder(&fixture, broken).open().await.unwrap();
+    let store = fixture.breaking(broken).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -284,7 +276,7 @@ async fn after_one_bad_read_a_sound_only_copy_passes_for_lost() {
 /// SSD and newer versions of them go home; a `sync` is in flight when the power is cut.
 async fn misread_while_pages_leave(broken: Option<Mutation>, seed: u64, all: bool, drain: bool) -> u32 {
     let fixture = Fixture::new();
-    let store = Arc::new(builder(&fixture, broken).ring_pages(0).open().await.unwrap());
+    let store = Arc::new(fixture.breaking(broken).ring_pages(0).open().await.unwrap());
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();

@@ -1,20 +1,12 @@
 //! The log positions that the store hands out for the loss of the SSD, and names after the loss.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
-use pagetier::{Builder, DrainOptions, Loss, Lsn, PageId, SpaceId, SsdLoss};
+use pagetier::{DrainOptions, Loss, Lsn, PageId, SpaceId, SsdLoss};
 use pagetier_page::Header;
 use pagetier_ssdcache::Mutation;
 
 /// The number of checkpoints of a life.
 const CHECKPOINTS: u32 = 4;
-
-fn builder(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    let builder = fixture.builder();
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(broken);
-    let _ = broken;
-    builder
-}
 
 /// The end of the log of an engine whose next record is of `version`.
 fn log_end(version: u32) -> Lsn {
@@ -37,7 +29,7 @@ fn oldest_missing(fixture: &Fixture, space: SpaceId, version: u32) -> Option<u64
 /// the SSD is gone. Returns the last position, the loss, and the oldest change that redo needs.
 async fn life(broken: Option<Mutation>, seed: u64, recovers: bool) -> (Lsn, SsdLoss, Option<u64>) {
     let mut fixture = Fixture::new();
-    let mut store = builder(&fixture, broken).open().await.unwrap();
+    let mut store = fixture.breaking(broken).open().await.unwrap();
     let space = grown(&store).await;
     let _ = store.ssd().drain(DrainOptions::new()).await;
     let mut handed = Lsn(0);
@@ -53,7 +45,7 @@ async fn life(broken: Option<Mutation>, seed: u64, recovers: bool) -> (Lsn, SsdL
         if recovers && version == 3 {
             drop(store);
             fixture = fixture.after_power_cut(seed);
-            store = builder(&fixture, broken).open().await.unwrap();
+            store = fixture.breaking(broken).open().await.unwrap();
         }
     }
     // What follows needs records after the last position.
@@ -65,7 +57,7 @@ async fn life(broken: Option<Mutation>, seed: u64, recovers: bool) -> (Lsn, SsdL
     drop(store);
     let later = fixture.after_power_cut(seed).with_blank_ssd();
     let needed = oldest_missing(&later, space, last);
-    let store = builder(&later, broken).accept_ssd_loss(true).open().await.unwrap();
+    let store = later.breaking(broken).accept_ssd_loss(true).open().await.unwrap();
     (handed, store.ssd().loss().expect("pages are lost"), needed)
 }
 

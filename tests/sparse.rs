@@ -127,6 +127,18 @@ async fn a_page_for_which_there_is_no_room_takes_none_from_others() {
     assert_eq!(store.validate(), Ok(()));
 }
 
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_failed_growth_that_keeps_its_extents_takes_the_disk() {
+    let (fixture, broken) = (small(12), Some(pagetier_ssdcache::Mutation::FailedGrowthKept));
+    let store = any_gap(&fixture).mutation(broken).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    append(&store, space).await.unwrap();
+    let refused = store.overwrite(PageId::new(space, 1 << 31)).await.unwrap_err();
+    assert!(is_full(&refused), "{refused}");
+    assert_eq!(rest(&store).await, 0);
+}
+
 /// A store with `space` of one page, and free runs of one extent each between those of others: a growth of
 /// `space` takes several records.
 async fn fragmented(fixture: &Fixture) -> (PageStore, SpaceId) {

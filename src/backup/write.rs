@@ -269,7 +269,7 @@ impl PageStore {
             // Under the lock: a space that is created now must be below the next one, too.
             (meta.manifest.next_space, meta.manifest.losses, self.spaces().list())
         };
-        if seam.lost_since(head.losses, losses) {
+        if seam.lost_meanwhile(head.losses, losses) {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
             return Ok(None);
         }

@@ -187,7 +187,11 @@ impl ManifestFile {
             // settles which file is the manifest; the other may then be overwritten.
             (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
                 self.directory.sync()?;
-                self.over_spare(contents, slack, state)
+                match self.over_spare(contents, slack, state) {
+                    // A new store has no spare yet: what it lacks is room.
+                    Err(missing) if missing.kind() == ErrorKind::NotFound => Err(e),
+                    replaced => replaced,
+                }
             }
             // Full disk after an exchange whose fsync failed. A second fsync may succeed without writing
             // anything, since the kernel forgets what failed. So the names are changed again first.

@@ -60,7 +60,9 @@ impl Shared {
         // What a failure returns to.
         let hdd_bytes = self.hdd.size();
         let grown = self.grow_to(page, &mut meta).await;
-        if let Err(error) = &grown {
+        if let Err(error) = &grown
+            && self.builder.seam().gives_back()
+        {
             tracing::debug!(%page, %error, "a growth failed");
             // Otherwise a failed attempt would keep what it had taken from a disk that is full (I36).
             self.undo_growth(page.space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
@@ -74,7 +76,8 @@ impl Shared {
     async fn grow_to(&self, page: PageId, meta: &mut Meta) -> Result<(), Error> {
         let mut ahead = Ahead::Some;
         while !self.volume.has_room(page) {
-            let growth = self.volume.plan_growth(page, ahead);
+            let next = self.builder.seam().grows_for(page, self.volume.reserved(page.space));
+            let growth = self.volume.plan_growth(next, ahead);
             let growth = growth.ok_or(Error::NoSuchSpace { space: page.space })?;
             match self.grow_by(&growth, meta).await {
                 // There may be room for this page, though not for those to come.

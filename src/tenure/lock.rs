@@ -340,7 +340,7 @@ impl Held {
         let Self { devices, locks } = self;
         if let Some(directory) = &locks.directory {
             // Tells an opener that waiting is worth its while; the kernel's lock alone does not say so.
-            directory.mark(LEAVING);
+            directory.leave();
         }
         // One set of locks, shared by all devices: the last operation on any of them releases all.
         let kept: Kept = Arc::new(locks);
@@ -397,15 +397,20 @@ impl DirectoryLock {
         self.write(text.as_bytes());
     }
 
-    fn mark(&self, state: u8) {
-        self.write(&[state]);
+    /// Says that the holder is leaving.
+    fn leave(&self) {
+        // A full file system that copies on write (btrfs) takes not even one byte, and the next opener would
+        // be refused by a store that runs no more. A file without a holder makes it wait, too.
+        if !self.write(&[LEAVING]) {
+            let _ = rustix::fs::ftruncate(&self.0.fd, 0);
+        }
     }
 
-    fn write(&self, bytes: &[u8]) {
+    /// Returns whether the bytes were written.
+    fn write(&self, bytes: &[u8]) -> bool {
         // The kernel would answer a write beyond the limit with a signal that ends the process.
-        if pagetier_devio::check_file_bytes(bytes.len() as u64).is_ok() {
-            let _ = rustix::io::pwrite(&self.0.fd, bytes, 0);
-        }
+        pagetier_devio::check_file_bytes(bytes.len() as u64).is_ok()
+            && rustix::io::pwrite(&self.0.fd, bytes, 0) == Ok(bytes.len())
     }
 }
 

@@ -8,6 +8,7 @@ use pagetier::{
     device::DeviceErrorKind,
     errors::{PoolError, TierError},
 };
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -213,6 +214,44 @@ async fn every_file_system_keeps_what_was_synced_when_it_is_full() {
                 }
             }
         }
+    }
+}
+
+/// A full btrfs refuses even the byte by which a dropped store says that it is leaving.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_full_disk_an_opening_waits_for_a_dropped_store_whose_operations_are_in_flight() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let place = match plain(folder.path(), "btrfs", 512, "defaults") {
+        Ok(place) => place,
+        Err(why) => return skip(&why),
+    };
+    let store = open(&place).await;
+    let space = store.spaces().create("t").await.unwrap();
+    for no in 0..PAGES {
+        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
+    }
+    store.close().await.unwrap();
+    let rest = place.disk.mount.join("rest");
+    for turn in 2..6 {
+        // It can still write that it is running.
+        let store = open(&place).await;
+        place.disk.fill_up();
+        let mut file = std::fs::File::create(&rest).unwrap();
+        while file.write_all(&[1; 512]).is_ok() {}
+        for no in 0..PAGES {
+            write(&store, space, no, turn).await;
+        }
+        // Dropped with the store once its writes have begun.
+        let _ = tokio::time::timeout(Duration::from_millis(1), store.sync()).await;
+        drop(store);
+        let store = open(&place).await;
+        for no in 0..PAGES {
+            let page = store.get(PageId::new(space, no)).await.unwrap();
+            assert!((1..=turn).any(|turn| page[..8] == word(no, turn)), "page {no}");
+        }
+        store.close().await.unwrap();
+        place.disk.make_room();
+        std::fs::remove_file(&rest).unwrap();
     }
 }
 

@@ -190,6 +190,9 @@ pub enum Mutation {
     GivenBackInUse,
     /// Extents beyond a space's last page are given back while pages can be created in them.
     TailInUse,
+    /// A growth for a page far away takes an extent at a time, and keeps them if there is no room for the
+    /// rest. Create a page beyond what the HDD can hold.
+    FailedGrowthKept,
     /// A removal waits for guards while it holds the manifest's mutex.
     GuardsAwaitedLocked,
     /// The stamp up to which a backup claims to have copied is larger than the one drawn before its pages
@@ -204,9 +207,11 @@ pub enum Mutation {
     /// A page that is freed and created again while a backup reads other pages counts as unchanged: the chain
     /// keeps a version that was replaced before the backup began.
     FreedMeanwhileKept,
-    /// A backup continues a chain from before a loss, and ends with what it has although pages were lost
-    /// meanwhile: the chain has versions that the store lost, or lacks some that it saved from memory.
+    /// A backup continues a chain from before a loss: the chain has versions that the store lost.
     LossKeepsChain,
+    /// A backup ends with what it has although pages were lost meanwhile: it lacks versions that the store
+    /// saved from memory. Give up the SSD while a backup runs.
+    LossMeanwhileIgnored,
     /// An exchange does not record the new cache device in the manifest. Replace the SSD, and crash: the
     /// store opens with the previous one.
     ExchangeUnrecorded,
@@ -321,6 +326,7 @@ impl Mutation {
     /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
     /// - `TailInUse`: `sparse.rs`, `extents_beyond_the_last_page_given_back_in_use_have_two_owners`
+    /// - `FailedGrowthKept`: `sparse.rs`, `a_failed_growth_that_keeps_its_extents_takes_the_disk`
     /// - `GuardsAwaitedLocked`: `waiting.rs`, `a_removal_that_waits_for_guards_locked_never_ends`
     /// - `AppendedInDoubt`: `records.rs`, `a_record_appended_in_doubt_gives_an_extent_twice`
     /// - `DirectoryByName`: `world/paths.rs`, `a_moved_directory_stays_the_stores`
@@ -347,6 +353,8 @@ impl Mutation {
     /// - `FreedMeanwhileKept`: `backup_rules.rs`,
     ///   `a_page_freed_and_created_again_during_a_backup_is_not_older_than_before_it`
     /// - `LossKeepsChain`: `backup_rules.rs`, `a_chain_that_outlives_a_loss_is_not_the_store`
+    /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
+    ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -368,6 +376,7 @@ impl Mutation {
         Self::OpeningGrows,
         Self::SlackGivenAway,
         Self::TailInUse,
+        Self::FailedGrowthKept,
         Self::GuardsAwaitedLocked,
         Self::AppendedInDoubt,
         Self::DirectoryByName,
@@ -382,5 +391,6 @@ impl Mutation {
         Self::BackupUnsynced,
         Self::FreedMeanwhileKept,
         Self::LossKeepsChain,
+        Self::LossMeanwhileIgnored,
     ];
 }

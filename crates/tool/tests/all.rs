@@ -2,4 +2,7 @@
 
 mod commands;
 mod faults;
+mod full_disk;
+#[path = "../../../tests/mounted/mod.rs"]
+mod mounted;
 mod stores;

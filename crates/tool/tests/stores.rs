@@ -48,6 +48,12 @@ pub(crate) fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pagetier")).args(args).output().unwrap()
 }
 
+/// Everything that a command printed.
+pub(crate) fn said(out: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&out.stdout) + &text(&out.stderr)
+}
+
 /// Runs a command with `--json`; returns its exit code and its output.
 pub(crate) fn json(args: &[&str]) -> (i32, Value) {
     let out = run(&[args, &["--json"]].concat());
@@ -103,5 +109,13 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     for file in std::fs::read_dir(from).unwrap() {
         let file = file.unwrap();
         std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// Checks that every page of a store is sound and in version 2.
+pub(crate) fn has_all_pages(store: &Path, what: &str) {
+    assert_eq!(json(&["verify", store.to_str().unwrap()]).0, 0, "{what}");
+    for (no, read) in contents_of_pages(store) {
+        assert_eq!(read, Ok(2), "{what}: page {no}");
     }
 }

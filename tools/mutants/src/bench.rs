@@ -1,5 +1,6 @@
 //! The judges of an instrumented copy, how long they take, and which mutants they reach.
 
+use crate::instrument::PACKAGES;
 use crate::judge::{RunArgs, reached};
 use crate::process::{Ended, Job};
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,14 @@ use std::time::{Duration, Instant};
 
 /// Longer than any judge takes.
 const UNMUTATED_MAX: Duration = Duration::from_secs(1800);
+/// The integration tests that test one crate, and its sources. They belong to the package `pagetier-tests`,
+/// except the first.
+const TESTS_OF_CRATES: [(&str, &str); 4] = [
+    ("fixture", "crates/page/src"),
+    ("devio", "crates/devio/src"),
+    ("bufpool", "crates/bufpool/src"),
+    ("ssdcache", "crates/ssdcache/src"),
+];
 /// The file of measurements in a copy.
 const RECORD: &str = "judges.json";
 
@@ -122,18 +131,22 @@ fn measured(dir: &Path, judge: &Judge, name: &str) -> Result<Test> {
 }
 
 fn build(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
-    let mut of_crates = vec!["test", "--no-run", "--lib", "--tests"];
-    for name in ["pagetier-page", "pagetier-devio", "pagetier-bufpool", "pagetier-ssdcache"] {
-        of_crates.extend(["-p", name]);
+    let mut unit_tests = vec!["test", "--no-run", "--lib"];
+    for name in PACKAGES {
+        unit_tests.extend(["-p", name]);
     }
-    let mut judges = built(dir, &of_crates)?;
-    let mut of_root: Vec<&str> = vec!["test", "--no-run", "-p", "pagetier", "--lib"];
-    for test in &args.tests {
-        of_root.extend(["--test", test]);
+    let mut judges = built(dir, &unit_tests)?;
+    let mut integration_tests = vec!["test", "--no-run", "-p", "pagetier-page", "-p", "pagetier-tests"];
+    for test in TESTS_OF_CRATES.iter().map(|(test, _)| *test).chain(args.tests.iter().map(String::as_str)) {
+        integration_tests.extend(["--test", test]);
     }
-    judges.extend(built(dir, &of_root)?);
+    judges.extend(built(dir, &integration_tests)?);
+    let runs: Vec<_> = args.campaign.iter().filter(|run| !run.is_empty()).collect();
+    if runs.is_empty() {
+        return Ok(judges);
+    }
     for campaign in built(dir, &["build", "--release", "-p", "pagetier-sim", "--bin", "campaign"])? {
-        for (at, run) in args.campaign.iter().enumerate() {
+        for (at, run) in runs.iter().enumerate() {
             let number = if at == 0 { String::new() } else { format!(" {}", at + 1) };
             judges.push(Judge {
                 name: format!("{}{number}", campaign.name),
@@ -169,7 +182,12 @@ fn built(dir: &Path, args: &[&str]) -> Result<Vec<Judge>> {
         let folder = Path::new(manifest).parent().unwrap_or(dir).to_owned();
         let short = folder.file_name().unwrap_or_default().to_string_lossy();
         let target = value["target"]["name"].as_str().unwrap_or_default();
-        let sources = folder.strip_prefix(dir).unwrap_or(&folder).join("src");
+        let sources = match TESTS_OF_CRATES.iter().find(|(test, _)| *test == target) {
+            Some((_, sources)) => PathBuf::from(sources),
+            // The other tests of that package are those of the root.
+            None if folder == dir.join("tests") => "src".into(),
+            None => folder.strip_prefix(dir).unwrap_or(&folder).join("src"),
+        };
         judges.push(Judge {
             name: format!("{}:{target}", if folder == dir { "pagetier".into() } else { short }),
             program: program.into(),

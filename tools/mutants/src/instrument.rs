@@ -137,15 +137,19 @@ pub(crate) fn instrument(repo: &Path, out: &Path, since: Option<&str>) -> Result
         let (mutants, lines) = write_all(&repo, out, &files, &dropped)?;
         eprintln!("round {round}: {} mutants, {} dropped so far; checking", mutants.len(), dropped.len());
         let errors = check(out)?;
-        if errors.is_empty() {
+        if errors.named.is_empty() {
             std::fs::write(out.join(LIST), serde_json::to_string_pretty(&mutants)?)?;
             let (viable, files, others) = (mutants.len(), files.len(), dropped.len() - older);
             println!("{viable} viable mutants in {files} files, {others} did not compile");
             return Ok(());
         }
         let before = dropped.len();
-        for (file, line) in errors {
-            dropped.extend(lines.get(&(file, line)).into_iter().flatten().copied());
+        let on = |place: &(String, usize)| lines.get(place).cloned().unwrap_or_default();
+        dropped.extend(errors.named.iter().flat_map(on));
+        if dropped.len() == before {
+            // For example, a value borrowed on one line and moved on another: the mutant that kept the borrow
+            // alive stands between them.
+            dropped.extend(errors.between.iter().flat_map(on));
         }
         if dropped.len() == before {
             bail!("the copy does not build, and no mutant is to blame; see `cargo check` there");
@@ -197,7 +201,8 @@ fn sources(repo: &Path) -> Result<Vec<PathBuf>> {
 /// file, are not among them.
 fn changed_lines(repo: &Path, revision: &str) -> Result<HashMap<String, HashSet<usize>>> {
     let git = |args: &[&str]| -> Result<String> {
-        let output = Command::new("git").args(args).current_dir(repo).output().context("git cannot be started")?;
+        let output =
+            Command::new("git").args(args).current_dir(repo).output().context("git cannot be started")?;
         if !output.status.success() {
             bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }
@@ -257,21 +262,29 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The places of the errors in a check of the copy.
-fn check(out: &Path) -> Result<HashSet<(String, usize)>> {
+/// The lines, with their files, of the errors in a check of the copy.
+#[derive(Debug, Default)]
+struct Errors {
+    named: HashSet<(String, usize)>,
+    /// Between the first and the last line that an error names in one file.
+    between: HashSet<(String, usize)>,
+}
+
+fn check(out: &Path) -> Result<Errors> {
     let output = Command::new("cargo")
         .args(["check", "--lib", "--keep-going", "--message-format=json", "--quiet"])
         .args(PACKAGES.iter().flat_map(|name| ["-p", name]))
         .current_dir(out)
         .output()
         .context("cargo cannot be started")?;
-    let mut places = HashSet::new();
+    let mut errors = Errors::default();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
         let message = &value["message"];
         if message["level"] != "error" {
             continue;
         }
+        let mut of_message = BTreeMap::new();
         for span in message["spans"].as_array().into_iter().flatten() {
             let (Some(file), Some(first), Some(last)) =
                 (span["file_name"].as_str(), span["line_start"].as_u64(), span["line_end"].as_u64())
@@ -279,13 +292,17 @@ fn check(out: &Path) -> Result<HashSet<(String, usize)>> {
                 continue;
             };
             let file = Path::new(file).strip_prefix(out).unwrap_or(Path::new(file));
-            for line in first..=last.min(first + 6) {
-                places.insert((file.to_string_lossy().into_owned(), line as usize));
-            }
+            let file = file.to_string_lossy().into_owned();
+            let (from, to) = of_message.entry(file.clone()).or_insert((first, last));
+            (*from, *to) = ((*from).min(first), (*to).max(last));
+            errors.named.extend((first..=last.min(first + 6)).map(|line| (file.clone(), line as usize)));
         }
+        let all =
+            of_message.into_iter().flat_map(|(file, (from, to))| (from..=to).map(move |l| (file.clone(), l)));
+        errors.between.extend(all.map(|(file, line)| (file, line as usize)));
     }
-    if places.is_empty() && !output.status.success() {
+    if errors.named.is_empty() && !output.status.success() {
         bail!("the copy does not build:\n{}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(places)
+    Ok(errors)
 }

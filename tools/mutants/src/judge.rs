@@ -49,11 +49,11 @@ pub(crate) struct RunArgs {
     /// The number of threads of a judge.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Integration tests of the root package that judge, in addition to all tests of page, devio, bufpool and
+    /// Integration tests of the store that judge, in addition to all tests of page, devio, bufpool and
     /// ssdcache.
     #[arg(long, value_delimiter = ',', default_value = "all,drops")]
     pub(crate) tests: Vec<String>,
-    /// Arguments of a run of the campaign; repeat the option for several runs.
+    /// Arguments of a run of the campaign; repeat the option for several runs. `--campaign ""`: no run.
     #[arg(long, allow_hyphen_values = true, default_values = ["--mode random --crashes 3000 --jobs 1 --no-shrink --violations-max 1"])]
     pub(crate) campaign: Vec<String>,
     /// Excludes tests that take longer.
