@@ -1,7 +1,7 @@
 //! How long does a store take to open after a crash? `cargo bench --bench recovery [-- --quick]`.
 //!
 //! The store has an SSD cache of 10 GiB (655,360 pages of 16 KiB; 1 GiB with `--quick`) and an eviction zone
-//! of 10 % (io_uring, O_DIRECT). The bench fills the SSD with pages that the HDD lacks, changes some of them,
+//! of 10% (io_uring, O_DIRECT). The bench fills the SSD with pages that the HDD lacks, changes some of them,
 //! and drops the store without closing it, which is equivalent to a crash. Then it alternates several times
 //! between three measurements: it opens the store (and drops it again); it reads as many slots as the zone
 //! has once, in order, which any recovery of the zone has to do; and it reads and checks every slot of the
@@ -9,7 +9,7 @@
 //! read, and the reads per slot of the zone.
 //!
 //! The bench fails when recovery reads more than the maps, the journal, the ring and the zone, or takes more
-//! than 15 % of the full scan's time.
+//! than 15% of the full scan's time.
 //!
 //! `PAGETIER_HDD` and `PAGETIER_SSD` name devices; what is not named is a file under `target/`. It needs 11
 //! GiB on a file system with O_DIRECT. `docs/BENCHMARKS.md` has machine, date and results.

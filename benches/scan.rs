@@ -8,7 +8,7 @@
 //!
 //! The limit is the device's sequential bandwidth over the same range in the same round: fio reading 1 MiB at
 //! a time at a depth of 8; on an emulated disk, which fio does not see, the bare device layer at a depth of
-//! 2. The goals are 90 % of the bandwidth, and 95 % of the hot pages in memory.
+//! 2. The goals are 90% of the bandwidth, and 95% of the hot pages in memory.
 //!
 //! `PAGETIER_HDD` and `PAGETIER_SSD` name devices; the bench runs on each. Without them it uses a file under
 //! `target/`, and the emulated disk. `docs/BENCHMARKS.md` has machine, date and results.

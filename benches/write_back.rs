@@ -8,7 +8,7 @@
 //!
 //! The limit is the device's: fio's random writes of 16 KiB at a depth of 32 to the same range, in the same
 //! round; then the same by the bare device layer. On an emulated disk, which fio does not see, the bare
-//! device layer is the limit. The goal is 90 %. The ring is a file beside the plain file, so it takes a share
+//! device layer is the limit. The goal is 90%. The ring is a file beside the plain file, so it takes a share
 //! of the same device there; on a named device it lies under `target/`.
 //!
 //! | column | meaning |
