@@ -17,6 +17,9 @@
 //! nanoseconds: the best turns lack the work that is done only occasionally. A second table has the memory
 //! that the simulations take, relative to the pool's.
 
+mod common;
+
+use common::Length;
 use pagetier::{
     MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::MemoryDevice, pool_bytes_for, ssd_bytes_for,
 };
@@ -36,8 +39,8 @@ const PAGE_BYTES: u64 = 16_384;
 const RESIDENT: u32 = 8_192;
 
 fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick");
-    let rounds = if quick { 15 } else { 61 };
+    let length = Length::selected();
+    let rounds = length.pick(1, 15, 61);
     println!(
         "| requests | pinned, ns | adaptive, ns | ratio | of bests | missed | ns more per miss | in all turns |"
     );
@@ -52,7 +55,7 @@ fn main() {
         let mut subjects = PAIRS.map(|pair| Alone::new(pair, pages));
         turns(name, rounds, &mut subjects, |subject| subject.apply(50_000));
     }
-    for slots in [1 << 20, 1 << 22].into_iter().take(if quick { 1 } else { 2 }) {
+    for slots in [1 << 20, 1 << 22].into_iter().take(length.pick(0, 1, 2)) {
         large(slots);
     }
     println!("\n| frames | slots | simulations, of the pool's memory |\n| --- | --- | --- |");

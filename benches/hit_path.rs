@@ -18,7 +18,8 @@
 
 mod common;
 
-use common::Board;
+use common::Length;
+use common::board::Board;
 use criterion::Criterion;
 use pagetier::{MemoryManifest, PageId, PageStore, SpaceId, device::MemoryDevice};
 use rand::rngs::SmallRng;
@@ -59,8 +60,10 @@ fn main() {
             for (way, name) in WAYS {
                 let name = format!("{name}/{keys}/{workers}");
                 let mut group = criterion.benchmark_group("hit_path");
-                group.sample_size(20).warm_up_time(Duration::from_millis(300));
-                group.measurement_time(Duration::from_secs(1));
+                let length = Length::selected();
+                group.sample_size(length.pick(10, 20, 20)).nresamples(length.pick(2000, 100_000, 100_000));
+                group.warm_up_time(Duration::from_millis(length.pick(1, 300, 300)));
+                group.measurement_time(Duration::from_millis(length.pick(10, 1000, 1000)));
                 group.bench_function(&name, |b| {
                     b.iter_custom(|n| {
                         board.time(&name, n, || on_workers(&runtime, &subject, way, &draws, n))

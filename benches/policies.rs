@@ -25,7 +25,8 @@
 
 mod common;
 
-use common::Board;
+use common::Length;
+use common::board::Board;
 use criterion::Criterion;
 use pagetier_policy::ssd::CacOptions;
 use pagetier_policy::{
@@ -36,6 +37,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::hint::black_box;
+use std::time::Duration;
 
 const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// The number of frames that the near series cycles through.
@@ -80,7 +82,8 @@ impl Series {
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let board = Board::default();
-    for frames in SIZES {
+    // A short run leaves out the large pools.
+    for frames in SIZES.into_iter().take(Length::selected().pick(2, SIZES.len(), SIZES.len())) {
         for series in Series::BOTH {
             for &policy in PoolPolicy::ALL {
                 pool_benches(&mut criterion, &board, policy, series, frames);
@@ -207,8 +210,10 @@ impl Ssd {
 fn bench(criterion: &mut Criterion, board: &Board, name: [&str; 3], frames: u32, mut work: impl FnMut(u64)) {
     let name = format!("{}/{frames}", name.join("/"));
     let mut group = criterion.benchmark_group("policies");
-    group.sample_size(20).warm_up_time(std::time::Duration::from_millis(200));
-    group.measurement_time(std::time::Duration::from_millis(500));
+    let length = Length::selected();
+    group.sample_size(length.pick(10, 20, 20)).nresamples(length.pick(2000, 100_000, 100_000));
+    group.warm_up_time(Duration::from_millis(length.pick(1, 200, 200)));
+    group.measurement_time(Duration::from_millis(length.pick(2, 500, 500)));
     group.bench_function(&name, |b| b.iter_custom(|n| board.time(&name, n, || work(n))));
     group.finish();
 }

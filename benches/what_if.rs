@@ -6,6 +6,9 @@
 //! which other work on the machine disturbs least. Devices in memory respond at once: on real ones misses
 //! cost more, and ghosts relatively less.
 
+mod common;
+
+use common::{Length, median};
 use pagetier::{
     MemoryManifest, PageId, PageStore,
     device::MemoryDevice,
@@ -25,8 +28,7 @@ const PAGE_BYTES: u64 = 16_384;
 const TASKS: u64 = 2;
 
 fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick");
-    let (rounds, stretch) = if quick { (15, 150) } else { (41, 400) };
+    let (rounds, stretch) = Length::selected().pick((1, 20), (15, 150), (41, 400));
     println!("{:<34} {:>12} {:>12} {:>8} {:>8}", "pages in memory, sample", "off", "on", "on/off", "best");
     for resident in [1.1, 0.25] {
         for share in [None, Some(0.05)] {
@@ -128,9 +130,4 @@ fn reads(runtime: &Runtime, store: &Arc<PageStore>, draws: &[Arc<[PageId]>], str
         runtime.block_on(task).unwrap_or_else(|error| panic!("a task failed: {error}"))
     };
     tasks.into_iter().map(wait).sum::<f64>() / count
-}
-
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_unstable_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,58 +1,79 @@
-//! A board of timings: a bench records its measurements here and prints each with its ratio to a peer's.
+//! What the benches share: how long they run, the devices that they run on, the devices' limits, and tables.
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `PAGETIER_HDD`, `PAGETIER_SSD` | a block device, a file or a folder to run on |
+//! | `PAGETIER_OVERWRITE=1` | allow a device or file that holds data to be overwritten |
+//! | `PAGETIER_BENCH_SHORT=1` | check in seconds that the bench runs; its figures mean nothing |
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+// Each bench is a crate of its own and uses a part of this module.
+#![allow(dead_code)]
 
-/// Times per operation by name, sorted by name.
-#[derive(Default)]
-pub(crate) struct Board(RefCell<BTreeMap<String, Vec<Sample>>>);
+pub(crate) mod board;
+pub(crate) mod claim;
+pub(crate) mod describe;
+pub(crate) mod limit;
+pub(crate) mod report;
+pub(crate) mod target;
 
-#[derive(Clone, Copy)]
-struct Sample {
-    operations: u64,
-    ns: f64,
+use tokio::runtime::{Builder, Runtime};
+
+/// How long a bench runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Length {
+    /// Only to check that it runs: small data, one round, no limit is asserted.
+    Short,
+    /// Fewer rounds.
+    Quick,
+    Full,
 }
 
-impl Board {
-    /// Measures `work`, which performs `operations` operations, for the table and for criterion.
-    pub(crate) fn time(&self, name: &str, operations: u64, work: impl FnOnce()) -> Duration {
-        let began = Instant::now();
-        work();
-        let elapsed = began.elapsed();
-        let ns = elapsed.as_nanos() as f64 / operations as f64;
-        self.0.borrow_mut().entry(name.to_owned()).or_default().push(Sample { operations, ns });
-        elapsed
+impl Length {
+    /// The length that the environment and the arguments select. `--test` is what cargo and criterion call
+    /// a short run.
+    pub(crate) fn selected() -> Self {
+        let argument = |name: &str| std::env::args().any(|arg| arg == name);
+        if std::env::var_os("PAGETIER_BENCH_SHORT").is_some_and(|value| value != "0") || argument("--test") {
+            Self::Short
+        } else if argument("--quick") {
+            Self::Quick
+        } else {
+            Self::Full
+        }
     }
 
-    /// Prints every figure with its ratio to the figure of its peer, which `peer_of` names.
-    pub(crate) fn print(&self, what: &str, peer_of: impl Fn(&str) -> String) {
-        println!("\n| {what} | median ns | best ns | peer | ratio of medians | of bests |");
-        println!("| --- | --- | --- | --- | --- | --- |");
-        let board = self.0.borrow();
-        for (name, samples) in board.iter() {
-            let (median, best) = summary(samples);
-            let peer = peer_of(name);
-            let (peer_median, peer_best) =
-                board.get(&peer).map_or((f64::NAN, f64::NAN), |samples| summary(samples));
-            let ratios = format!("{:.2} | {:.2}", median / peer_median, best / peer_best);
-            println!("| {name} | {median:.1} | {best:.1} | {peer} | {ratios} |");
+    /// The value for this length.
+    pub(crate) fn pick<T>(self, short: T, quick: T, full: T) -> T {
+        match self {
+            Self::Short => short,
+            Self::Quick => quick,
+            Self::Full => full,
         }
     }
 }
 
-/// The median over all operations, and the best of the longer samples, in nanoseconds. Short samples, such as
-/// the warm-up's, have little or no weight: they measure the harness.
-fn summary(samples: &[Sample]) -> (f64, f64) {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(|a, b| a.ns.total_cmp(&b.ns));
-    let all: u64 = sorted.iter().map(|s| s.operations).sum();
-    let longest = sorted.iter().map(|s| s.operations).max().unwrap_or(0);
-    let mut below = 0;
-    let mut at_median = sorted.iter().skip_while(|s| {
-        below += s.operations;
-        2 * below < all
-    });
-    let mut long = sorted.iter().filter(|s| s.operations >= longest / 20);
-    (at_median.next().map_or(f64::NAN, |s| s.ns), long.next().map_or(f64::NAN, |s| s.ns))
+/// The threads of a runtime.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Workers {
+    One,
+    Two,
+}
+
+/// A runtime whose reactor reaps the devices' completions.
+pub(crate) fn runtime(workers: Workers) -> Runtime {
+    let mut builder = match workers {
+        Workers::One => Builder::new_current_thread(),
+        Workers::Two => Builder::new_multi_thread(),
+    };
+    if workers == Workers::Two {
+        builder.worker_threads(2);
+    }
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// The median of `values`; NaN if there are none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
