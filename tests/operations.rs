@@ -291,7 +291,12 @@ impl Image {
         let store = self.open(what).await;
         check(&store, space, &self.known, what).await;
         store.validate().unwrap();
-        let report = store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+        // A power cut may tear a home that a newer SSD copy stands above: such a home is never read.
+        let pages = (0..PAGES).map(|no| PageId::new(space, no));
+        let covered: Vec<PageId> =
+            pages.filter(|page| store.why(*page).is_ok_and(|why| why.ssd_alone)).collect();
+        let mut report = store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+        report.findings.retain(|finding| !finding.healed || !covered.contains(&finding.page));
         assert!(report.findings.is_empty(), "{what}: {report:?}");
     }
 }
