@@ -9,6 +9,10 @@ mod errors;
 mod examples;
 #[path = "tidy/interface.rs"]
 mod interface;
+#[path = "tidy/lengths.rs"]
+mod lengths;
+#[path = "tidy/rooms.rs"]
+mod rooms;
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;

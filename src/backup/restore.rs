@@ -4,8 +4,8 @@
 //! closed and durable: a directory under the final name is always a complete store.
 
 use super::file::{Next, Reader, Tail, name_of, numbers};
+use super::report::{RestoreProgress, RestoreReport, blocking};
 use super::site::{Begun, Done, Target};
-use super::{RestoreProgress, RestoreReport, blocking};
 use crate::config::builder::Builder;
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
