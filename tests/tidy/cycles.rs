@@ -104,18 +104,25 @@ fn resolve(modules: &Modules, from: &Module, path: &str, depth: usize) -> Option
     while let Some(name) = names.next_if(|name| modules.contains_key(&child(&at, name))) {
         at = child(&at, name);
     }
-    let Some(name) = names.next().filter(|_| depth < 6) else { return Some(at) };
+    if names.peek().is_none() || depth >= 6 {
+        return Some(at);
+    }
     let code = modules.get(&at)?;
     // What a module imports for itself, those within it can name, too.
     let private = if from.starts_with(&at) { uses(code, false) } else { Vec::new() };
-    let exports = uses(code, true).into_iter().chain(private);
-    let exports = exports.filter(|path| path.ends_with(&format!("::{name}")));
-    let exported = exports.filter_map(|path| {
-        let head = path.split("::").next()?;
-        let path = if modules.contains_key(&child(&at, head)) { format!("self::{path}") } else { path };
-        resolve(modules, &at, &path, depth + 1)
+    let exports: Vec<String> = uses(code, true).into_iter().chain(private).collect();
+    // The first name may be that of a module without a file, in which the next one is exported.
+    let exported = names.find_map(|name| {
+        let exports = exports.iter().filter(|path| path.ends_with(&format!("::{name}")));
+        let mut defined = exports.filter_map(|path| {
+            let head = path.split("::").next()?;
+            let is_child = modules.contains_key(&child(&at, head));
+            let path = if is_child { format!("self::{path}") } else { path.clone() };
+            resolve(modules, &at, &path, depth + 1)
+        });
+        defined.next()
     });
-    Some(exported.into_iter().next().unwrap_or(at))
+    Some(exported.unwrap_or(at))
 }
 
 /// The modules that each module imports.
