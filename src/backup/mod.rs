@@ -1,7 +1,9 @@
-//! Backups of a running store, full or incremental, and their restoration. What the store itself records of
-//! them is in `manifest`; the embedder's log is not backed up here.
-//!
-//! Begin with `write`, which says what a backup contains and why its steps have their order.
+//! Backups of a running store, full or incremental, and their restoration:
+//! [`PageStore::backup`](crate::PageStore::backup), [`Builder::restore`](crate::Builder::restore). The
+//! embedder's log is not part of them.
+
+// Begin with `write`, which says what a backup contains and why its steps have their order. What the store
+// itself records of its backups is in `manifest`.
 
 mod file;
 mod locked;

@@ -272,7 +272,7 @@ impl PageStore {
         let (base, mut head) = self.begin(dir, options.full).await?;
         self.sync().await?;
         // The parent module explains this order.
-        let seam = self.shared.builder.seam();
+        let seam = self.shared.config.seam;
         // Drawn first: a write that begins now has a larger stamp, so the next backup copies it if this one
         // misses it (I30).
         head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
@@ -362,7 +362,7 @@ impl PageStore {
             Some("the SSD was exchanged since the last backup there")
         } else if head.losses.is_none() {
             Some("an earlier version made the last backup there, which does not say what was lost before it")
-        } else if self.shared.builder.seam().lost_since(head.losses, manifest.losses) {
+        } else if self.shared.config.seam.lost_since(head.losses, manifest.losses) {
             // The chain may have versions that the store has lost (I34).
             Some("pages were lost with the SSD or the ring since the last backup there")
         } else {
@@ -385,7 +385,7 @@ impl PageStore {
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
-        let (seam, spaces) = (self.shared.builder.seam(), self.spaces().list());
+        let (seam, spaces) = (self.shared.config.seam, self.spaces().list());
         let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);

@@ -53,7 +53,7 @@ impl Shared {
         // Counted from the room, not from the last page: room is durable before its pages exist, so redo
         // after a crash meets no gap for a page that existed.
         let room = self.volume.reserved(page.space);
-        let (gap, gap_max) = (u64::from(page.no).saturating_sub(room), self.builder.options.page_gap_max);
+        let (gap, gap_max) = (u64::from(page.no).saturating_sub(room), self.config.options.page_gap_max);
         if gap > gap_max.into() {
             return Err(Error::PageGap { page, gap, gap_max });
         }
@@ -61,7 +61,7 @@ impl Shared {
         let hdd_bytes = self.hdd.size();
         let grown = self.grow_to(page, &mut meta).await;
         if let Err(error) = &grown
-            && self.builder.seam().gives_back()
+            && self.config.seam.gives_back()
         {
             tracing::debug!(%page, %error, "a growth failed");
             // Otherwise a failed attempt would keep what it had taken from a disk that is full (I36).
@@ -76,7 +76,7 @@ impl Shared {
     async fn grow_to(&self, page: PageId, meta: &mut Meta) -> Result<(), Error> {
         let mut ahead = Ahead::Some;
         while !self.volume.has_room(page) {
-            let next = self.builder.seam().grows_for(page, self.volume.reserved(page.space));
+            let next = self.config.seam.grows_for(page, self.volume.reserved(page.space));
             let growth = self.volume.plan_growth(next, ahead);
             let growth = growth.ok_or(Error::NoSuchSpace { space: page.space })?;
             match self.grow_by(&growth, meta).await {
@@ -94,11 +94,11 @@ impl Shared {
         let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
         // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
-        for step in self.builder.seam().growth() {
+        for step in self.config.seam.growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
                 GrowthStep::Blank if blank => {
-                    blanked(&self.hdd, bytes.clone(), self.builder.seam()).await?;
+                    blanked(&self.hdd, bytes.clone(), self.config.seam).await?;
                     self.tier.flush_home().await?;
                 }
                 GrowthStep::Blank => {}
@@ -175,7 +175,7 @@ impl Shared {
         meta: &mut Meta,
     ) -> Result<Vec<Range<u64>>, Error> {
         // Withheld first: a page created in them after the record would have its home in another space (I36).
-        let tail = self.volume.withhold_tail(space, kept, self.builder.seam());
+        let tail = self.volume.withhold_tail(space, kept, self.config.seam);
         if tail.runs.is_empty() {
             return Ok(Vec::new());
         }

@@ -23,7 +23,7 @@ pub(crate) struct Meta {
     /// The contents last saved, with the generation last attempted.
     pub(crate) manifest: Manifest,
     /// Ends when the store is dropped: no save begins after that.
-    tenure: Arc<Tenure>,
+    pub(crate) tenure: Arc<Tenure>,
     /// The last generation known to be durable.
     pub(crate) durable_generation: u64,
     /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth

@@ -42,7 +42,7 @@ impl PageStore {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
         let slots = u64::from(shared.tier.slots());
-        let tables = tables_bytes(slots, shared.builder.outqueue_entries(slots));
+        let tables = tables_bytes(slots, shared.config.outqueue_entries(slots));
         let size = shared.page_size();
         let machine = PoolParams::machine_bytes();
         if bytes > machine {

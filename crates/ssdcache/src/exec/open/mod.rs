@@ -14,7 +14,6 @@ mod newest;
 mod repair;
 mod unread;
 
-pub(crate) use evidence::Unread;
 pub use format::format;
 pub use identify::{identify, mark, write_superblocks};
 
