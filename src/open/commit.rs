@@ -18,7 +18,7 @@ use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::id::id_text;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::{DATA_AT, HddSuperblock};
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
@@ -43,9 +43,9 @@ impl Config {
         ssd: &SharedDevice,
         prepared: &PreparedSsd,
         page_size: PageSize,
-    ) -> Result<Meta, OpenError> {
+    ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
+        let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
         // Before the save: it continues if the opening is dropped, and without the lock's file it would race
         // with that of the next opening.
         let created = tenure.keep_created();
@@ -103,7 +103,7 @@ impl Config {
     /// Step 4 of the module's list.
     async fn mark_devices(
         &self,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         hdd: &SharedDevice,
         ssd: &SharedDevice,
     ) -> Result<(), OpenError> {
@@ -125,7 +125,11 @@ impl Config {
         Ok(())
     }
 
-    async fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
+    async fn note(
+        &self,
+        meta: &mut ManifestState,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> Result<(), OpenError> {
         meta.replace(edit).await.map_err(|error| {
             let source = match error {
                 Error::Manifest { source } => std::io::Error::new(source.kind(), source),
@@ -163,7 +167,7 @@ impl Config {
 }
 
 /// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
-async fn marking_failed(meta: &Meta, error: DeviceError, unproved: Unproved) -> OpenError {
+async fn marking_failed(meta: &ManifestState, error: DeviceError, unproved: Unproved) -> OpenError {
     if error.op == IoOp::Flush
         && let Err(unnoted) = InManifest::of(&meta.manifests, &meta.tenure).note(&unproved).await
     {

@@ -10,7 +10,7 @@ use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::saver::Saver;
 use crate::store::devices::Devices;
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
@@ -115,7 +115,7 @@ impl Builder {
             mode: config.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
-            progress: progress,
+            progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
         })
@@ -464,7 +464,7 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
 }
 
 /// Completes the removals of spaces that an earlier process began.
-fn end_drops(volume: &Volume, meta: &mut Meta) -> Result<(), OpenError> {
+fn end_drops(volume: &Volume, meta: &mut ManifestState) -> Result<(), OpenError> {
     // Recovery has left no write to them in flight, and its checkpoint names none of their pages. The record
     // may wait for the next save: until then, every opening comes to the same result.
     for space in volume.dropping() {

@@ -184,7 +184,7 @@ impl Shared {
         }
         if self.config.seam.notes_drop() {
             let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 }).await;
-            // The mark may be in force after a crash: see `Meta::doubtful`.
+            // The mark may be in force after a crash: see `ManifestState::doubtful`.
             marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
         }
         self.volume.begin_drop(space);

@@ -15,7 +15,7 @@ use super::calls::Spaces;
 use crate::error::Error;
 use crate::manifest::changes::{CHANGE_RUNS_MAX, Change};
 use crate::manifest::page_runs::PageRuns;
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::table::{Volume, pages_of};
@@ -164,7 +164,7 @@ impl Shared {
         &self,
         space: SpaceId,
         extents: &[(u64, u64)],
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
         // A write of such a page may still be in the HDD's cache. Unflushed, a crash could tear it over a
@@ -219,7 +219,7 @@ impl Shared {
             if pages.is_empty() {
                 return Ok(());
             }
-            self.ending.unless_ended(left).await.ok_or(Error::Closed)?;
+            self.ending.or_shutdown(left).await.ok_or(Error::Closed)?;
         }
     }
 
@@ -228,7 +228,7 @@ impl Shared {
         &self,
         space: SpaceId,
         (pages, unlisted): (PageRuns, PageRuns),
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         freed: &mut PageRuns,
     ) -> Result<(), Error> {
         if self.config.seam.drops_before_record() {

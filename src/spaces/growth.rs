@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::seam::{GrowthStep, Seam};
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
@@ -73,7 +73,7 @@ impl Shared {
         grown
     }
 
-    async fn grow_to(&self, page: PageId, meta: &mut Meta) -> Result<(), Error> {
+    async fn grow_to(&self, page: PageId, meta: &mut ManifestState) -> Result<(), Error> {
         let mut ahead = Ahead::Some;
         while !self.volume.has_room(page) {
             let next = self.config.seam.grows_for(page, self.volume.reserved(page.space));
@@ -88,7 +88,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn grow_by(&self, growth: &Growth, meta: &mut Meta) -> Result<(), Error> {
+    async fn grow_by(&self, growth: &Growth, meta: &mut ManifestState) -> Result<(), Error> {
         let (bytes, end) = self.volume.growth_bytes(growth);
         // The run may hold data: a space had it, or the HDD was used before the store existed.
         let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Grows the HDD to `end`, durably.
-    async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
+    async fn grow_hdd(&self, meta: &mut ManifestState, end: u64) -> Result<(), Error> {
         // Not the current size: an earlier growth may have grown the file and then failed to flush it (I19).
         if meta.hdd_bytes_durable >= end {
             return Ok(());
@@ -142,7 +142,7 @@ impl Shared {
 
     /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
     /// HDD `hdd_bytes` bytes.
-    async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
+    async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut ManifestState) {
         // They are recorded and lie beyond the last page, where they do no harm: `shrink` gives them back
         // later.
         if let Err(error) = self.cut_tail(space, extents, meta).await {
@@ -172,7 +172,7 @@ impl Shared {
         &self,
         space: SpaceId,
         kept: u64,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
     ) -> Result<Vec<Range<u64>>, Error> {
         // Withheld first: a page created in them after the record would have its home in another space (I36).
         let tail = self.volume.withhold_tail(space, kept, self.config.seam);

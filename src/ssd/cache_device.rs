@@ -6,7 +6,7 @@ use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;
 use crate::open::check::blank_superblock;
 use crate::store::devices::Devices;
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
@@ -16,7 +16,7 @@ impl Devices {
     /// Formats the file (or ready-made device) that holds the ring of a store without an SSD.
     pub(crate) async fn make_ring(
         &self,
-        meta: &Meta,
+        meta: &ManifestState,
         page_size: PageSize,
         ring_pages: u32,
         costs: Costs,
@@ -30,7 +30,7 @@ impl Devices {
     /// Formats the SSD; returns it with its new id.
     pub(crate) async fn make_ssd(
         &self,
-        meta: &Meta,
+        meta: &ManifestState,
         page_size: PageSize,
         costs: Costs,
         frames: usize,
@@ -45,7 +45,7 @@ impl Devices {
         &self,
         place: &Place,
         bytes: u64,
-        meta: &Meta,
+        meta: &ManifestState,
         page_size: PageSize,
         costs: Costs,
         frames: usize,
@@ -64,7 +64,7 @@ impl Devices {
         &self,
         device: Result<SharedDevice, OpenError>,
         layout: Layout,
-        meta: &Meta,
+        meta: &ManifestState,
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
@@ -85,7 +85,7 @@ impl Devices {
         &self,
         device: SharedDevice,
         layout: Layout,
-        meta: &Meta,
+        meta: &ManifestState,
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_bytes;
 use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, added};
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::shared::Shared;
 use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
@@ -148,7 +148,7 @@ impl Shared {
         self.ending.here()?;
         let shared = Arc::clone(self);
         // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
-        let change = self.ending.unless_ended(self.ssd_change.lock_owned()).await;
+        let change = self.ending.or_shutdown(self.ssd_change.lock_owned()).await;
         let change = change.ok_or(Error::Closed)?;
         // The shutdown may have ended while this call waited: its step would write to devices that are
         // another opening's.
@@ -212,7 +212,7 @@ impl Shared {
         new: NewCacheDevice,
         id: Option<String>,
         lost: Option<&mut Abandoned>,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
     ) -> Result<Exchanged, Error> {
         self.list_unlisted(meta).await?;
         // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
@@ -281,7 +281,7 @@ impl Shared {
     /// Lists a loss that a re-admission found but could not list. Its pages have fallen back, so neither the
     /// next re-admission nor an exchange finds it again: it is listed before they, or a close, make anything
     /// durable without it.
-    pub(crate) async fn list_unlisted(&self, meta: &mut Meta) -> Result<(), Error> {
+    pub(crate) async fn list_unlisted(&self, meta: &mut ManifestState) -> Result<(), Error> {
         let Some(unlisted) = self.unlisted.lock().clone() else { return Ok(()) };
         self.change_loss(meta, |manifest| self.list_loss(manifest, unlisted)).await?;
         // Only once it is durable: after a failure, the next caller tries again.
@@ -292,7 +292,7 @@ impl Shared {
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
     pub(crate) async fn change_loss(
         &self,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<(), Error> {
         meta.change(&self.volume, edit).await?;

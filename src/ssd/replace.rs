@@ -82,7 +82,7 @@ impl PageStore {
         // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
         let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
         // Outside of the exchange, which stops writes: a drain may take hours. What it left is refused below.
-        let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
+        let _ = shared.ending.or_shutdown(shared.tier.drain(None, None)).await;
         let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;
             shared.replace(new).await

@@ -1,7 +1,7 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
 use super::devices::Devices;
-use super::manifest_state::Meta;
+use super::manifest_state::ManifestState;
 use crate::config::frozen::Config;
 use crate::error::Error;
 use crate::manifest::only_copies::OnlyCopies;
@@ -26,8 +26,8 @@ pub(crate) struct Shared {
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) hdd: SharedDevice,
-    pub(crate) meta: Mutex<Meta>,
-    /// See [`Meta::doubtful`].
+    pub(crate) meta: Mutex<ManifestState>,
+    /// See [`ManifestState::doubtful`].
     pub(crate) doubtful: Arc<AtomicBool>,
     pub(crate) config: Arc<Config>,
     pub(crate) devices: Devices,
@@ -72,7 +72,7 @@ impl Shared {
         pool: Pool<SsdTier>,
         tier: Arc<SsdTier>,
         volume: Arc<Volume>,
-        meta: Meta,
+        meta: ManifestState,
         hdd: SharedDevice,
         devices: Devices,
         costs: Costs,

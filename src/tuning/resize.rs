@@ -55,7 +55,7 @@ impl PageStore {
         }
         let before = shared.frames();
         // Shrinking waits for guards; a shutdown must not wait for that.
-        let resized = shared.ending.unless_ended(self.pool.resize(frames)).await;
+        let resized = shared.ending.or_shutdown(self.pool.resize(frames)).await;
         tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool was resized");
         resized.ok_or(Error::Closed)??;
         Ok(frames as u64)
