@@ -38,7 +38,8 @@ const NAMED: [(&str, &str); 11] = [
     ("src/tenure/gate.rs", "Gate"),
 ];
 
-/// The types that the glossary names exist, and no other type takes one of its words: it would mean two things.
+/// The types that the glossary names exist, and no other type takes one of its words, which would mean two
+/// things.
 #[test]
 fn types_mean_what_the_glossary_says() {
     let sources = files("rs");
