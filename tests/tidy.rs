@@ -7,8 +7,14 @@ mod cycles;
 mod errors;
 #[path = "tidy/examples.rs"]
 mod examples;
+#[path = "tidy/glossary.rs"]
+mod glossary;
 #[path = "tidy/interface.rs"]
 mod interface;
+#[path = "tidy/lengths.rs"]
+mod lengths;
+#[path = "tidy/rooms.rs"]
+mod rooms;
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;

@@ -4,8 +4,8 @@
 //! closed and durable: a directory under the final name is always a complete store.
 
 use super::file::{Next, Reader, Tail, name_of, numbers};
+use super::report::{RestoreProgress, RestoreReport, blocking};
 use super::site::{Begun, Done, Target};
-use super::{RestoreProgress, RestoreReport, blocking};
 use crate::config::builder::Builder;
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
@@ -53,7 +53,7 @@ impl Builder {
         upto: Option<u32>,
         progress: impl Fn(RestoreProgress) + Send,
     ) -> Result<RestoreReport, BackupError> {
-        let (Some(to), None) = (self.options.directory.take(), &self.memory) else {
+        let (Some(to), None) = (self.config.options.directory.take(), &self.config.memory) else {
             return Err(BackupError::NoDirectory);
         };
         let to = Target::of(&to)?;
@@ -69,7 +69,7 @@ impl Builder {
             });
         };
         // Pages are copied byte by byte, so the size cannot change.
-        if let Some(asked) = self.options.page_bytes.filter(|asked| *asked != page_bytes) {
+        if let Some(asked) = self.config.options.page_bytes.filter(|asked| *asked != page_bytes) {
             return Err(BackupError::OtherPageSize { backup: page_bytes, asked });
         }
         let size = PageSize::new(page_bytes).map_err(crate::OpenError::from)?;
@@ -77,7 +77,7 @@ impl Builder {
             Begun::Restored(report) => return Ok(report),
             Begun::Site(site) => site,
         };
-        self.starts_over = true;
+        self.config.starts_over = true;
         // The pages existed, wherever they are: the gap guards against wrong numbers of an embedder.
         let builder = self.directory(site.directory()).page_size(size).page_gap_max(u32::MAX);
         let store = builder.create(true).open().await?;

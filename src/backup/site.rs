@@ -10,7 +10,7 @@
 //! whatever they hold is older than what is written to them now.
 
 use super::locked::{LOOK_EVERY, locked};
-use super::{RestoreReport, blocking};
+use super::report::{RestoreReport, blocking};
 use crate::error::{BackupError, OpenError};
 use crate::manifest::contents::ManifestStore;
 use crate::manifest::saver::Saver;

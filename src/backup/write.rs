@@ -1,8 +1,35 @@
-//! Takes a backup. The parent module explains what it contains and the order of its steps.
+//! Takes a backup.
+//!
+//! **What a backup contains.** Every page is whole, and at least as new as the `sync` that begins the
+//! backup. Pages may date from different moments. The embedder's log, from the call to its return, turns the
+//! backup into a point in time: redo brings every page to the end of the log, as after a crash. Without
+//! concurrent writes the backup is an exact copy.
+//!
+//! **Incremental.** Every physical write of a page gets a fresh, larger stamp. A backup records the stamp
+//! `upto` that it drew first, and the next one copies the pages whose stamps are larger. The order matters:
+//! `sync`; draw `upto`; wait for every write in flight; read the pages; `sync` again. A write in flight when
+//! `upto` is drawn has a smaller stamp: if its page were read before the write ended, this backup would have
+//! the previous version, and the next one would skip the page. The last `sync` makes durable what was read:
+//! otherwise a crash could revert a page to a version older than the chain's. Nor must a crash
+//! bring back a version that was discarded before its page was read, and that the next backup would skip: if
+//! a page was discarded since the last map checkpoint, the backup has one written before it is listed.
+//!
+//! **Freed meanwhile.** A page may be freed and created again while a backup reads other pages, and have no
+//! version when its turn comes. The chain may have the page from before: it counts as free in this backup.
+//!
+//! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
+//! directory, which belongs to one store. A file gets its name once it is complete and durable. The store's
+//! manifest lists the most recent backups by id, so that a store reset to an earlier state does not continue
+//! a chain that is ahead of it: its next backup is full. So is the first one after the SSD is exchanged.
+//!
+//! **Losses.** A loss with the SSD or the ring takes pages back to versions that a chain may be ahead of,
+//! with stamps that the next backup would skip. The manifest counts losses, and a backup records the count:
+//! it continues only one with the present count. While an SSD is given up, pages that memory saves are on no
+//! device, and reads find older versions. A backup during which the count changed therefore begins again.
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::locked::{LOOK_EVERY, locked};
-use super::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, blocking};
+use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, blocking};
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::{id_text, new_id};
@@ -245,7 +272,7 @@ impl PageStore {
         let (base, mut head) = self.begin(dir, options.full).await?;
         self.sync().await?;
         // The parent module explains this order.
-        let seam = self.shared.builder.seam();
+        let seam = self.shared.config.seam;
         // Drawn first: a write that begins now has a larger stamp, so the next backup copies it if this one
         // misses it (I30).
         head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
@@ -335,7 +362,7 @@ impl PageStore {
             Some("the SSD was exchanged since the last backup there")
         } else if head.losses.is_none() {
             Some("an earlier version made the last backup there, which does not say what was lost before it")
-        } else if self.shared.builder.seam().lost_since(head.losses, manifest.losses) {
+        } else if self.shared.config.seam.lost_since(head.losses, manifest.losses) {
             // The chain may have versions that the store has lost (I34).
             Some("pages were lost with the SSD or the ring since the last backup there")
         } else {
@@ -358,7 +385,7 @@ impl PageStore {
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
-        let (seam, spaces) = (self.shared.builder.seam(), self.spaces().list());
+        let (seam, spaces) = (self.shared.config.seam, self.spaces().list());
         let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);

@@ -2,7 +2,7 @@
 //! do, and what is lost, otherwise.
 
 use super::blank::refuse_data;
-use crate::config::builder::Builder;
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
 use crate::manifest::extents::EXTENT_PAGES;
@@ -27,7 +27,7 @@ pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superbloc
     Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
 }
 
-impl Builder {
+impl Config {
     pub(super) async fn check_hdd(
         &self,
         hdd: &SharedDevice,
@@ -51,7 +51,7 @@ impl Builder {
                     return Err(OpenError::BadManifest { why });
                 }
                 // An older copy of the HDD has the right id and lacks what was written since (I20).
-                self.seam().marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
+                self.seam.marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
                 // The HDD durably had this size before the manifest named the extents.
                 let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
                 let needed = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
@@ -106,7 +106,7 @@ impl Builder {
             return Err(refused);
         }
         if blank && !self.options.force {
-            self.seam().look_for_data(refuse_data(ssd)).await?;
+            self.seam.look_for_data(refuse_data(ssd)).await?;
         }
         let layout = match manifest.ssd {
             Some(_) => self.layout(page_size)?,
@@ -154,7 +154,7 @@ impl Builder {
             return Err(OpenError::OtherPageSize { store, asked });
         }
         let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
-        self.seam().marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
+        self.seam.marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
         // Slots behind the end would read as errors one by one, long after the opening.
         if ssd.size() < sb.layout.end() {
             let (bytes, needed) = (ssd.size(), sb.layout.end());
@@ -183,7 +183,7 @@ impl Builder {
         }
         // Every device bears a mark before the manifest names it as `opened` or `closed`, so this one is an
         // older copy.
-        if opened < self.seam().opened_at_least(manifest.opened) || closed < manifest.closed {
+        if opened < self.seam.opened_at_least(manifest.opened) || closed < manifest.closed {
             let (last, last_closed) = (manifest.opened, manifest.closed);
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }

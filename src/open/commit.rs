@@ -11,14 +11,14 @@
 //! 5. Save the manifest: the devices have recorded the opening. Nothing else is written before this.
 
 use super::check::PreparedSsd;
-use crate::config::builder::Builder;
 use crate::config::calibrate::calibrate;
+use crate::config::frozen::Config;
 use crate::error::{Error, OpenError};
 use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::id::id_text;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::{DATA_AT, HddSuperblock};
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// The size of the part of a new HDD that a calibration uses.
 const SCRATCH_BYTES: u64 = 256 << 20;
 
-impl Builder {
+impl Config {
     /// Performs the steps of the module's list.
     #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
     pub(super) async fn commit(
@@ -43,15 +43,15 @@ impl Builder {
         ssd: &SharedDevice,
         prepared: &PreparedSsd,
         page_size: PageSize,
-    ) -> Result<Meta, OpenError> {
+    ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam());
+        let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
         // Before the save: it continues if the opening is dropped, and without the lock's file it would race
         // with that of the next opening.
         let created = tenure.keep_created();
         // The ids must be durable before a device bears them: after a crash in between, the retry would find
         // devices of a store that it does not know (I20).
-        if self.seam().named_first(fresh)
+        if self.seam.named_first(fresh)
             && let Err(error) = self.note(&mut meta, |_| ()).await
         {
             tenure.created_in_vain(created);
@@ -77,20 +77,20 @@ impl Builder {
             manifest.epoch += 1;
             manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
-            manifest.loss = self.seam().known_loss(manifest.loss.take());
+            manifest.loss = self.seam.known_loss(manifest.loss.take());
             if let Some(superblock) = formatted {
                 manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
                 // A new SSD holds nothing yet.
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
             // In the same save that names the new SSD, so that no crash separates them (I21).
-            if let Some(lost) = self.seam().listed_loss(lost) {
+            if let Some(lost) = self.seam.listed_loss(lost) {
                 manifest.lose(lost);
             }
         };
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
-        self.seam().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
+        self.seam.mark(self.mark_devices(&mut meta, hdd, ssd)).await?;
         let opened = |manifest: &mut Manifest| {
             // Last: from now on, a device without this mark is an older copy.
             manifest.opened = epoch;
@@ -103,49 +103,33 @@ impl Builder {
     /// Step 4 of the module's list.
     async fn mark_devices(
         &self,
-        manifests: &Arc<ManifestStore>,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         hdd: &SharedDevice,
         ssd: &SharedDevice,
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
         // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I26).
-        let hdd_bytes = self.seam().sized(hdd)?.size();
+        let hdd_bytes = self.seam.sized(hdd)?.size();
         if let Err(error) = HddSuperblock::mark(hdd, marks).await {
             // A failed flush may have lost writes of any earlier process, so the whole device counts as
             // unproved (I14).
             let unproved = Unproved { hdd: true, ..Unproved::default() };
-            return Err(self.marking_failed(manifests, error, unproved).await);
+            return Err(marking_failed(meta, error, unproved).await);
         }
         meta.hdd_bytes_durable = hdd_bytes;
         if let Err(error) = mark(ssd, marks).await {
             let unproved = Unproved { ssd: true, ..Unproved::default() };
-            return Err(self.marking_failed(manifests, error, unproved).await);
+            return Err(marking_failed(meta, error, unproved).await);
         }
         Ok(())
     }
 
-    /// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
-    async fn marking_failed(
+    async fn note(
         &self,
-        manifests: &Arc<ManifestStore>,
-        error: DeviceError,
-        unproved: Unproved,
-    ) -> OpenError {
-        if error.op == IoOp::Flush
-            && let Some(tenure) = &self.tenure
-            && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved).await
-        {
-            tracing::error!(
-                %unnoted,
-                "a flush failed and could not be recorded in the manifest: reboot before you open the store again"
-            );
-        }
-        error.into()
-    }
-
-    async fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
+        meta: &mut ManifestState,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> Result<(), OpenError> {
         meta.replace(edit).await.map_err(|error| {
             let source = match error {
                 Error::Manifest { source } => std::io::Error::new(source.kind(), source),
@@ -180,4 +164,17 @@ impl Builder {
         let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];
         Ok(Some(all.map(|ms| ms.to_string())))
     }
+}
+
+/// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
+async fn marking_failed(meta: &ManifestState, error: DeviceError, unproved: Unproved) -> OpenError {
+    if error.op == IoOp::Flush
+        && let Err(unnoted) = InManifest::of(&meta.manifests, &meta.tenure).note(&unproved).await
+    {
+        tracing::error!(
+            %unnoted,
+            "a flush failed and could not be recorded in the manifest: reboot before you open the store again"
+        );
+    }
+    error.into()
 }

@@ -1,7 +1,8 @@
 //! Describes what a store's devices hold: superblocks, manifest, map checkpoints, journal, ring. Only reads,
 //! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
-use crate::config::builder::{Builder, Place};
+use crate::config::builder::Builder;
+use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
 use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
@@ -169,30 +170,33 @@ impl Builder {
     ///
     /// # Errors
     /// There is no store, or its manifest cannot be read. Devices that cannot be read are part of the result.
-    pub async fn inspect(mut self) -> Result<Inspection, OpenError> {
-        self.hold_directories()?;
-        let manifests = match (&self.memory, &self.held) {
+    pub async fn inspect(self) -> Result<Inspection, OpenError> {
+        let mut config = self.config;
+        config.hold_directories()?;
+        let manifests = match (&config.memory, &config.held) {
             (Some(cell), _) => ManifestStore::memory(Arc::clone(cell)),
             (None, Some(held)) => ManifestStore::directory(Arc::clone(held), Saver::default()),
-            _ => return Err(self.not_found()),
+            _ => return Err(config.not_found()),
         };
-        let manifest = manifests.load()?.ok_or_else(|| self.no_manifest())?;
-        let hdd = match self.device_to_inspect(self.hdd_place(), "hdd.vol") {
+        let manifest = manifests.load()?.ok_or_else(|| config.no_manifest())?;
+        let hdd = match config.device_to_inspect(config.hdd_place(), "hdd.vol") {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
         let (place, default) = if manifest.ssd.is_some() {
-            (self.ssd_place(), "ssd.cache")
+            (config.ssd_place(), "ssd.cache")
         } else {
-            (self.ring_place(), "ring")
+            (config.ring_place(), "ring")
         };
-        let ssd = match self.device_to_inspect(place, default) {
+        let ssd = match config.device_to_inspect(place, default) {
             Ok(device) => ssd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
         Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd })
     }
+}
 
+impl Config {
     fn device_to_inspect(&self, place: Place, default: &str) -> Result<SharedDevice, String> {
         if let Place::Device(device) = place {
             return Ok(device);

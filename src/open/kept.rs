@@ -8,13 +8,13 @@
 //! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a warning: they take effect once `ssd().readmit()` puts the SSD into use |
 //! | `calibrate` | an error unless the store remembers a calibration or `costs` are given |
 
-use crate::config::builder::{Builder, Place};
+use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::Layout;
 
-impl Builder {
+impl Config {
     /// Checks the options against the SSD, or the ring's file, of an existing store.
     pub(super) fn check_kept(&self, found: &Layout, page_size: PageSize) -> Result<(), OpenError> {
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });

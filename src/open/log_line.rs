@@ -1,7 +1,8 @@
 //! The log line of an opening: the back ends, the sizes, and what recovery found.
 
 use super::file_system;
-use crate::config::builder::Builder;
+use crate::config::frozen::Config;
+use crate::store::devices::Devices;
 use crate::store::page_store::PageStore;
 use pagetier_devio::{Backend, DirectIo, Opened};
 use pagetier_ssdcache::RecoveryReport;
@@ -9,19 +10,25 @@ use rustix::fs::StatFs;
 use std::io;
 use std::path::Path;
 
-impl Builder {
+impl Devices {
     /// Records how the device of `option` was opened.
     pub(super) fn note_opened(&self, option: &'static str, opened: &Opened) {
         let backend = if opened.backend == Backend::Uring { "io_uring" } else { "threads" };
-        let cache = match (opened.direct, self.options.direct_io) {
+        let cache = match (opened.direct, self.config.options.direct_io) {
             (true, _) => "direct I/O",
             (false, DirectIo::Disabled) => "page cache (direct I/O is disabled)",
             (false, _) => "page cache (the file system has no direct I/O)",
         };
         let why = opened.fallback.as_ref().map_or_else(String::new, |cause| format!("; {cause}"));
-        self.served.lock().insert(option, format!("{backend}, {cache}{why}"));
+        self.in_use.lock().served.insert(option, format!("{backend}, {cache}{why}"));
     }
 
+    fn served_by(&self, option: &'static str, backend: &'static str) -> String {
+        self.in_use.lock().served.get(option).cloned().unwrap_or_else(|| format!("{backend}, ready-made"))
+    }
+}
+
+impl Config {
     /// Warns of a file system on which the store is not tested: for the directory, and for a device if its
     /// file system is of another type.
     pub(super) fn check_file_system(&self, option: &str, path: &Path, found: io::Result<StatFs>) {
@@ -37,28 +44,24 @@ impl Builder {
             );
         }
     }
-
-    fn served_by(&self, option: &'static str, backend: &'static str) -> String {
-        self.served.lock().get(option).cloned().unwrap_or_else(|| format!("{backend}, ready-made"))
-    }
 }
 
 impl PageStore {
     /// Logs the opening in one line.
     pub(crate) fn log_opening(&self) {
-        let builder = &self.shared.builder;
+        let devices = &self.shared.devices;
         let recovery = self.shared.tier.recovery();
         let spaces = self.shared.volume.list();
         let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
         let option = if slots > 0 { "ssd" } else { "ring_device" };
-        let directory = builder.options.directory.as_deref().map(|path| path.to_string_lossy());
+        let directory = self.shared.config.options.directory.as_deref().map(|path| path.to_string_lossy());
         tracing::info!(
             directory = %directory.unwrap_or("(in memory)".into()),
             page_bytes = self.page_size().bytes(),
             frames = self.pool.params().frames,
-            hdd = %builder.served_by("hdd", self.shared.hdd.backend()),
+            hdd = %devices.served_by("hdd", self.shared.hdd.backend()),
             hdd_bytes = self.shared.hdd.size(),
-            ssd = %builder.served_by(option, ssd.backend()),
+            ssd = %devices.served_by(option, ssd.backend()),
             ssd_slots = slots,
             ssd_pages = self.shared.tier.stats().pages,
             spaces = spaces.len(),

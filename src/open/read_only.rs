@@ -4,11 +4,13 @@
 //! is a copy in memory. A store that crashed thus recovers in memory, and its files stay unchanged. Shared
 //! locks keep a writing store out, and other read-only openings in.
 
-use crate::config::builder::{Builder, Place};
+use crate::config::builder::Builder;
+use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
 use crate::manifest::contents::ManifestStore;
 use crate::manifest::memory::MemoryManifest;
 use crate::manifest::saver::Saver;
+use crate::store::devices::Used;
 use crate::store::page_store::PageStore;
 use crate::tenure::held_dir::At;
 use crate::tenure::lock::{FileLock, ReadLocks};
@@ -59,9 +61,11 @@ impl Builder {
     /// # Panics
     /// As [`Builder::open`].
     pub async fn open_read_only(mut self) -> Result<PageStore, OpenError> {
-        self.hold_directories()?;
+        let config = &mut self.config;
+        config.hold_directories()?;
+        let mut used = Used::default();
         let mut locks = Vec::new();
-        let bytes = match (&self.memory, &self.held) {
+        let bytes = match (&config.memory, &config.held) {
             (Some(cell), _) => cell.to_bytes(),
             (None, Some(held)) => {
                 locks.extend(lock_shared(&At::within(held, "lock"), held.path())?);
@@ -69,38 +73,42 @@ impl Builder {
             }
             (None, None) => None,
         };
-        let bytes = bytes.ok_or_else(|| self.no_manifest())?;
+        let bytes = bytes.ok_or_else(|| config.no_manifest())?;
         // The opening works on a copy: what it records of itself must not reach the store's manifest.
         let cell = Arc::new(MemoryManifest::from_bytes(bytes));
         let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?;
-        let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| self.not_found())?;
-        let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
-        self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", "hdd", &mut locks)?;
-        if has_ssd && let Some(path) = self.missing_ssd() {
-            if !self.options.accept_ssd_loss {
+        let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| config.not_found())?;
+        let has_ssd = manifest.ssd.is_some() && config.ssd_size() > 0;
+        config.hdd_device = config.overlaid(config.hdd_place(), "hdd.vol", "hdd", &mut locks, &mut used)?;
+        if has_ssd && let Some(path) = config.missing_ssd() {
+            if !config.options.accept_ssd_loss {
                 let expected = manifest.ssd.clone().unwrap_or_default();
                 let what = format!("is missing ({})", path.display());
                 return Err(OpenError::SsdMissing { expected, what });
             }
             // A blank SSD in memory takes its place.
-            self.ssd_device = Some(Arc::new(MemoryDevice::new("ssd", 0)));
+            config.ssd_device = Some(Arc::new(MemoryDevice::new("ssd", 0)));
         } else if has_ssd {
-            self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", "ssd", &mut locks)?;
+            config.ssd_device =
+                config.overlaid(config.ssd_place(), "ssd.cache", "ssd", &mut locks, &mut used)?;
         } else if manifest.ssd.is_none() {
-            self.ring_device = self.overlaid(self.ring_place(), "ring", "ring_device", &mut locks)?;
+            config.ring_device =
+                config.overlaid(config.ring_place(), "ring", "ring_device", &mut locks, &mut used)?;
         }
-        self.memory = Some(cell);
+        config.memory = Some(cell);
         // No file of the directory is opened or created from here on.
-        (self.options.directory, self.held) = (None, None);
-        (self.options.create, self.options.force) = (false, false);
-        self.options.ssd_mode = SsdMode::ReadOnly;
+        (config.options.directory, config.held) = (None, None);
+        (config.options.create, config.options.force) = (false, false);
+        config.options.ssd_mode = SsdMode::ReadOnly;
         // The directory was locked first, and is released last.
         locks.reverse();
         self.read_locks = ReadLocks { _held: locks };
-        self.read_only = true;
+        config.read_only = true;
         self.open().await
     }
+}
 
+impl Config {
     /// The path of the SSD, if nothing is there.
     fn missing_ssd(&self) -> Option<PathBuf> {
         self.at(&self.ssd_place(), "ssd.cache").filter(|at| at.stat().is_err()).map(|at| at.shown)
@@ -113,6 +121,7 @@ impl Builder {
         default: &str,
         option: &'static str,
         locks: &mut Vec<FileLock>,
+        used: &mut Used,
     ) -> Result<Option<SharedDevice>, OpenError> {
         // Recovery and the engine's redo write. The overlay keeps those writes in memory.
         let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
@@ -121,7 +130,7 @@ impl Builder {
         }
         // Refused by the opening, which names the option.
         let Some(at) = self.at(&place, default) else { return Ok(None) };
-        self.refuse_twice(&at, option)?;
+        used.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.options.direct_io,
             backend: self.options.io,
@@ -130,7 +139,7 @@ impl Builder {
             ..OpenOptions::default()
         };
         let opened = at.open_device(&options)?;
-        self.note_used(&at, option);
+        used.note(&at, option);
         // A block device takes no such lock: writers claim it by O_EXCL, and the directory's lock keeps this
         // store's out.
         if !opened.block_device {

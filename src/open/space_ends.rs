@@ -1,6 +1,6 @@
 //! Finds the ends of the spaces after a crash.
 
-use crate::config::builder::Builder;
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::seam::Seam;
 use crate::volume::table::{EXTENT_PAGES, SpaceInfo, Volume};
@@ -16,7 +16,7 @@ struct Homes<'a> {
     seam: Seam,
 }
 
-impl Builder {
+impl Config {
     /// Finds the last page of every space on the SSD, and on the HDD in the extents reserved for the space:
     /// after a crash the manifest's page counts may be too small. Extents are blank when a space gets them,
     /// so every home that is not blank was written, even if it has become corrupt since.
@@ -29,7 +29,7 @@ impl Builder {
         page_size: PageSize,
         seed: StoreSeed,
     ) -> Result<(), OpenError> {
-        let homes = Homes { hdd, page_size, seed, seam: self.seam() };
+        let homes = Homes { hdd, page_size, seed, seam: self.seam };
         for space in counted {
             let on_ssd = tier.ask(|slots| slots.highest_page(space.id)).map_or(0, |no| no.saturating_add(1));
             let mut pages = on_ssd.max(space.pages);

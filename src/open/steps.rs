@@ -1,6 +1,7 @@
 //! Opens a store: the checks, and the order in which the store becomes usable.
 
-use crate::config::builder::{Builder, Place};
+use crate::config::builder::Builder;
+use crate::config::frozen::{Config, Place};
 use crate::config::sizes::{COST_POINTS_MAX, POOL_POLICY_BYTES, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::changes::Change;
@@ -8,7 +9,8 @@ use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::saver::Saver;
-use crate::store::manifest_state::Meta;
+use crate::store::devices::Devices;
+use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
@@ -51,10 +53,10 @@ impl Builder {
     /// "abort"`.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
-        self.hold_directories()?;
+        self.config.hold_directories()?;
         // From here on whatever ends this future, a failure or the caller, releases the locks by dropping
         // `leave`.
-        let (tenure, leave) = self.begin_tenure();
+        let (tenure, leave) = Tenure::new(self.config.seam, std::mem::take(&mut self.read_locks));
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
         if opened.is_err() {
@@ -64,88 +66,205 @@ impl Builder {
         opened
     }
 
-    /// Begins the tenure of an opening.
-    fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
-        let (tenure, leave) = Tenure::new(self.seam(), std::mem::take(&mut self.read_locks));
-        self.tenure = Some(Arc::clone(&tenure));
-        (tenure, leave)
-    }
-
     /// Opens the store for the tenure that `leave` ends.
     fn open_for(self, tenure: Arc<Tenure>, leave: Leave) -> Boxed<'static, Result<PageStore, OpenError>> {
         Box::pin(self.open_places(tenure, leave))
     }
 
-    async fn open_places(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
-        let manifests = Arc::new(self.manifest_store(&tenure).await?);
-        let (unused, known) = self.load(&manifests)?;
-        let page_size = self.settle_page_size(known.as_ref())?;
+    async fn open_places(self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
+        let Builder { mut config, gate, progress, .. } = self;
+        let manifests = Arc::new(config.manifest_store(&tenure).await?);
+        let config = Arc::new(config);
+        let devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
+        let (unused, known) = config.load(&manifests)?;
+        let page_size = config.settle_page_size(known.as_ref())?;
         // Opened and locked before anything is judged: another opener could otherwise change what we judge.
-        let hdd = self.open_place(&self.hdd_place(), "hdd.vol", "hdd", self.options.create).await?;
-        let ssd = self.open_ssd(known.as_ref()).await?;
+        let hdd = devices.open_place(&config.hdd_place(), "hdd.vol", "hdd", config.options.create).await?;
+        let ssd = devices.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
-        self.check_known(&manifest, known_costs(&manifest).is_some())?;
-        self.warn_of_unused_ssd(fresh, &manifest);
-        self.check_hdd(&hdd, &manifest, fresh).await?;
+        config.check_known(&manifest, known_costs(&manifest).is_some())?;
+        config.warn_of_unused_ssd(fresh, &manifest);
+        config.check_hdd(&hdd, &manifest, fresh).await?;
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
-        let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
-        let lost = self.what_is_lost(&manifest, &prepared);
+        let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh).await?;
+        let lost = config.what_is_lost(&manifest, &prepared);
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
-        let params = self.pool_params(page_size, &prepared.layout)?;
+        let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =
-            self.commit(&manifests, &tenure, manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
+            config.commit(&manifests, &tenure, manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {
             count_all_reserved(&volume, &counted);
         }
-        let costs = self.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
-        let ssd_params = self.slot_params(prepared.layout.slots, costs, params.frames);
-        // `check_options` has checked the names.
-        let (pool_policy, ssd_policy) = self.policies()?;
-        let seed = self.seed(&meta.manifest.store);
+        let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
+        let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
+        let seed = config.seed(&meta.manifest.store);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
             seed,
             layout: prepared.layout,
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
-            policy: ssd_policy.build(&ssd_params),
-            zone_percent: self.options.zone_percent,
+            policy: config.options.ssd_policy.build(&ssd_params),
+            zone_percent: config.options.zone_percent,
             epoch: meta.manifest.epoch,
             admissions_max: (params.frames / 64).clamp(2, 64),
-            mode: self.options.ssd_mode,
+            mode: config.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
-            progress: self.progress.take(),
+            progress,
             #[cfg(feature = "mutations")]
-            mutation: self.mutation,
+            mutation: config.seam.0.0,
         })
         .await?;
         let tier = Arc::new(tier);
-        if self.options.ssd_write_budget.is_some() {
-            tier.set_write_budget(self.options.ssd_write_budget, costs);
+        if config.options.ssd_write_budget.is_some() {
+            tier.set_write_budget(config.options.ssd_write_budget, costs);
         }
         end_drops(&volume, &mut meta)?;
         if !was_clean {
             // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
-            self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
+            config.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
-        let policy = pool_policy.build(&FramePolicyParams {
-            cluster_pages: self.options.cluster_pages,
+        let policy = config.options.pool_policy.build(&FramePolicyParams {
+            cluster_pages: config.options.cluster_pages,
             ..FramePolicyParams::new(params.frames, costs)
         });
-        let gate = Gate::new(self.gate.take(), tenure.present());
+        let gate = Gate::new(gate, tenure.present());
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
+        let shared = Shared::start(pool, tier, volume, meta, hdd, devices, costs, gate);
         let store = PageStore::new(leave, shared);
         store.log_opening();
         Ok(store)
     }
 
+    fn check_options(&self) -> Result<(), OpenError> {
+        let options = &self.config.options;
+        // All of it before the first lock: a wrong option must not even create the directory.
+        options.page_bytes.map(PageSize::new).transpose()?;
+        self.check_policies()?;
+        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
+        if !(options.zone_percent > 0.0 && options.zone_percent <= 100.0) {
+            return bad("zone_percent", format!("{} is not above 0 and at most 100", options.zone_percent));
+        }
+        if !(options.group_width_per_min > 0.0 && options.group_width_per_min.is_finite()) {
+            return bad(
+                "group_width_per_min",
+                format!("{} is not a positive number", options.group_width_per_min),
+            );
+        }
+        if options.costs.is_some_and(|costs| !costs.is_valid()) {
+            return bad("costs", "every cost must be a positive number of milliseconds".into());
+        }
+        if !(1..=CLUSTER_PAGES_MAX).contains(&options.cluster_pages) {
+            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", options.cluster_pages);
+            return bad("cluster_pages", why);
+        }
+        if options.online_costs.is_some_and(|points| points > COST_POINTS_MAX) {
+            return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
+        }
+        if options.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
+            return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
+        }
+        if options.ssd_mode == SsdMode::Off {
+            return bad(
+                "ssd_mode",
+                "open the store in another mode and switch the SSD off afterwards".into(),
+            );
+        }
+        if self.config.memory.is_some() && self.config.hdd_device.is_none() {
+            return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
+        }
+        self.config.refuse_same_devices()
+    }
+}
+
+impl Devices {
+    /// Opens the device of `option`; with `create`, makes a file that does not exist.
+    pub(crate) async fn open_place(
+        &self,
+        place: &Place,
+        default: &str,
+        option: &'static str,
+        create: bool,
+    ) -> Result<SharedDevice, OpenError> {
+        if let Place::Device(device) = place {
+            return self.take(Arc::clone(device), None).await;
+        }
+        let Some(at) = self.config.at(place, default) else {
+            let why = "a store in memory needs a ready-made device".into();
+            return Err(OpenError::BadOption { option, why });
+        };
+        // Before it is locked: a file that is given twice would be locked against itself, and reported as in
+        // use by another store.
+        self.in_use.lock().used.refuse_twice(&at, option)?;
+        let options = OpenOptions {
+            direct: self.config.options.direct_io,
+            backend: self.config.options.io,
+            create,
+            reap: Reap::Reactor,
+            kept: Some(Arc::new(self.tenure.present()) as Kept),
+            ..OpenOptions::default()
+        };
+        let opened = at.open_device(&options)?;
+        if opened.created {
+            // If the opening is refused, its empty file goes again.
+            self.tenure.created_file(&at);
+        }
+        self.note_opened(option, &opened);
+        if !opened.block_device {
+            self.config.check_file_system(option, &at.shown, at.file_system());
+        }
+        // Behind the fence from its first use on: a dropped opening must not write either (I18).
+        let device = self.take(opened.device, Some(&at)).await?;
+        self.in_use.lock().used.note(&at, option);
+        Ok(device)
+    }
+
+    /// Takes the device exclusively and puts it behind this opening's fence.
+    async fn take(&self, device: SharedDevice, at: Option<&At>) -> Result<SharedDevice, OpenError> {
+        self.tenure.take(device, at).await
+    }
+
+    /// The SSD, or the ring's file of a store without an SSD.
+    async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+        // A new store follows the options, an existing one its manifest: `ssd_bytes(0)` does not silently
+        // leave out an SSD that may hold newer pages.
+        let mut without = known.map_or(self.config.ssd_size() == 0, |m| m.ssd.is_none());
+        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.config.ssd_size() == 0) {
+            if !self.config.options.accept_ssd_loss {
+                return Err(OpenError::SsdMissing {
+                    expected: expected.clone(),
+                    what: "is not given".into(),
+                });
+            }
+            without = true;
+        }
+        if without {
+            // The ring takes the place of an SSD that is given up.
+            let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
+            self.open_ring(self.config.options.create || given_up).await
+        } else {
+            self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", self.config.options.create).await
+        }
+    }
+
+    /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
+    pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
+        if self.config.options.directory.is_none() && self.config.ring_device.is_none() {
+            // A store in memory has no place for a file. Its ring ends with the process, as its manifest
+            // does.
+            return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
+        }
+        self.open_place(&self.config.ring_place(), "ring", "ring_device", create).await
+    }
+}
+
+impl Config {
     /// A store keeps to its manifest: an SSD that only the options name is not put into use by itself.
     fn warn_of_unused_ssd(&self, fresh: bool, manifest: &Manifest) {
         if !fresh && manifest.ssd.is_none() && self.names_ssd() {
@@ -186,48 +305,6 @@ impl Builder {
             held.size_of(SPARE).is_ok() || held.size_of("hdd.vol").is_ok_and(|bytes| bytes > 0)
         };
         self.held.as_ref().is_some_and(has)
-    }
-
-    fn check_options(&self) -> Result<(), OpenError> {
-        // All of it before the first lock: a wrong option must not even create the directory.
-        self.options.page_bytes.map(PageSize::new).transpose()?;
-        self.policies()?;
-        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        if !(self.options.zone_percent > 0.0 && self.options.zone_percent <= 100.0) {
-            return bad(
-                "zone_percent",
-                format!("{} is not above 0 and at most 100", self.options.zone_percent),
-            );
-        }
-        if !(self.options.group_width_per_min > 0.0 && self.options.group_width_per_min.is_finite()) {
-            return bad(
-                "group_width_per_min",
-                format!("{} is not a positive number", self.options.group_width_per_min),
-            );
-        }
-        if self.options.costs.is_some_and(|costs| !costs.is_valid()) {
-            return bad("costs", "every cost must be a positive number of milliseconds".into());
-        }
-        if !(1..=CLUSTER_PAGES_MAX).contains(&self.options.cluster_pages) {
-            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.options.cluster_pages);
-            return bad("cluster_pages", why);
-        }
-        if self.options.online_costs.is_some_and(|points| points > COST_POINTS_MAX) {
-            return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
-        }
-        if self.options.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
-            return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
-        }
-        if self.options.ssd_mode == SsdMode::Off {
-            return bad(
-                "ssd_mode",
-                "open the store in another mode and switch the SSD off afterwards".into(),
-            );
-        }
-        if self.memory.is_some() && self.hdd_device.is_none() {
-            return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
-        }
-        self.refuse_same_devices()
     }
 
     /// Refuses a ready-made device that is given twice.
@@ -286,7 +363,7 @@ impl Builder {
         // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
         tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
         if self.held.is_none() {
-            self.held = Some(HeldDir::open(&path, self.seam()).map_err(failed)?);
+            self.held = Some(HeldDir::open(&path, self.seam).map_err(failed)?);
         }
         self.held.clone().ok_or_else(|| self.not_found())
     }
@@ -308,88 +385,6 @@ impl Builder {
             },
             None => Ok(asked.map(PageSize::new).transpose()?.unwrap_or_default()),
         }
-    }
-
-    /// Opens the device of `option`; with `create`, makes a file that does not exist.
-    pub(crate) async fn open_place(
-        &self,
-        place: &Place,
-        default: &str,
-        option: &'static str,
-        create: bool,
-    ) -> Result<SharedDevice, OpenError> {
-        if let Place::Device(device) = place {
-            return self.take(Arc::clone(device), None).await;
-        }
-        let Some(at) = self.at(place, default) else {
-            let why = "a store in memory needs a ready-made device".into();
-            return Err(OpenError::BadOption { option, why });
-        };
-        // Before it is locked: a file that is given twice would be locked against itself, and reported as in
-        // use by another store.
-        self.refuse_twice(&at, option)?;
-        let options = OpenOptions {
-            direct: self.options.direct_io,
-            backend: self.options.io,
-            create,
-            reap: Reap::Reactor,
-            kept: self.tenure.as_ref().map(|tenure| Arc::new(tenure.present()) as Kept),
-            ..OpenOptions::default()
-        };
-        let opened = at.open_device(&options)?;
-        if let Some(tenure) = self.tenure.as_ref().filter(|_| opened.created) {
-            // If the opening is refused, its empty file goes again.
-            tenure.created_file(&at);
-        }
-        self.note_opened(option, &opened);
-        if !opened.block_device {
-            self.check_file_system(option, &at.shown, at.file_system());
-        }
-        // Behind the fence from its first use on: a dropped opening must not write either (I18).
-        let device = self.take(opened.device, Some(&at)).await?;
-        self.note_used(&at, option);
-        Ok(device)
-    }
-
-    /// Takes the device exclusively and puts it behind this opening's fence.
-    async fn take(&self, device: SharedDevice, at: Option<&At>) -> Result<SharedDevice, OpenError> {
-        match &self.tenure {
-            Some(tenure) => tenure.take(device, at).await,
-            None => Ok(device),
-        }
-    }
-
-    /// The SSD, or the ring's file of a store without an SSD.
-    async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
-        // A new store follows the options, an existing one its manifest: `ssd_bytes(0)` does not silently
-        // leave out an SSD that may hold newer pages.
-        let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
-        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
-            if !self.options.accept_ssd_loss {
-                return Err(OpenError::SsdMissing {
-                    expected: expected.clone(),
-                    what: "is not given".into(),
-                });
-            }
-            without = true;
-        }
-        if without {
-            // The ring takes the place of an SSD that is given up.
-            let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
-            self.open_ring(self.options.create || given_up).await
-        } else {
-            self.open_place(&self.ssd_place(), "ssd.cache", "ssd", self.options.create).await
-        }
-    }
-
-    /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
-    pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
-        if self.options.directory.is_none() && self.ring_device.is_none() {
-            // A store in memory has no place for a file. Its ring ends with the process, as its manifest
-            // does.
-            return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
-        }
-        self.open_place(&self.ring_place(), "ring", "ring_device", create).await
     }
 
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
@@ -439,7 +434,7 @@ impl Builder {
         }
         params.redo_span_max = self.options.redo_span_max;
         params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);
-        self.seam().pool(&mut params);
+        self.seam.pool(&mut params);
         if !self.options.read_ahead {
             params.read_ahead_pages = 0;
         }
@@ -469,7 +464,7 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
 }
 
 /// Completes the removals of spaces that an earlier process began.
-fn end_drops(volume: &Volume, meta: &mut Meta) -> Result<(), OpenError> {
+fn end_drops(volume: &Volume, meta: &mut ManifestState) -> Result<(), OpenError> {
     // Recovery has left no write to them in flight, and its checkpoint names none of their pages. The record
     // may wait for the next save: until then, every opening comes to the same result.
     for space in volume.dropping() {

@@ -149,7 +149,7 @@ impl Shared {
     /// Removes the pages of a space that is marked as to be dropped, then frees its extents.
     async fn finish_drop(&self, space: SpaceId) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
-        let held = self.builder.seam().waits_locked(|| self.meta.try_lock().ok());
+        let held = self.config.seam.waits_locked(|| self.meta.try_lock().ok());
         let left = self.left_by_pages(space);
         // Where the rule is broken, so is the order of locks, which would end the process.
         if held.is_some() {
@@ -182,9 +182,9 @@ impl Shared {
             Some(true) => return Ok(()),
             Some(false) => {}
         }
-        if self.builder.seam().notes_drop() {
+        if self.config.seam.notes_drop() {
             let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 }).await;
-            // The mark may be in force after a crash: see `Meta::doubtful`.
+            // The mark may be in force after a crash: see `ManifestState::doubtful`.
             marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
         }
         self.volume.begin_drop(space);

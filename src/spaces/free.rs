@@ -15,7 +15,7 @@ use super::calls::Spaces;
 use crate::error::Error;
 use crate::manifest::changes::{CHANGE_RUNS_MAX, Change};
 use crate::manifest::page_runs::PageRuns;
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::table::{Volume, pages_of};
@@ -141,7 +141,7 @@ impl Shared {
         let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
         let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
         let pages = PageRuns::from_runs(&pages);
-        if self.builder.seam().gives_back_in_use() {
+        if self.config.seam.gives_back_in_use() {
             self.volume.end_free(space, &pages);
         }
         // No copies of these pages exist: they left when the pages were freed.
@@ -164,7 +164,7 @@ impl Shared {
         &self,
         space: SpaceId,
         extents: &[(u64, u64)],
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
         // A write of such a page may still be in the HDD's cache. Unflushed, a crash could tear it over a
@@ -219,7 +219,7 @@ impl Shared {
             if pages.is_empty() {
                 return Ok(());
             }
-            self.ending.unless_ended(left).await.ok_or(Error::Closed)?;
+            self.ending.or_shutdown(left).await.ok_or(Error::Closed)?;
         }
     }
 
@@ -228,10 +228,10 @@ impl Shared {
         &self,
         space: SpaceId,
         (pages, unlisted): (PageRuns, PageRuns),
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         freed: &mut PageRuns,
     ) -> Result<(), Error> {
-        if self.builder.seam().drops_before_record() {
+        if self.config.seam.drops_before_record() {
             // Broken in this way too: it waits for guards under the manifest's mutex.
             locks::apart(self.drop_copies(space, &pages)).await?;
         }
@@ -240,7 +240,7 @@ impl Shared {
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
-            let recorded = self.builder.seam().frees(meta.append(&self.volume, &change)).await;
+            let recorded = self.config.seam.frees(meta.append(&self.volume, &change)).await;
             recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
             // Before the next record is attempted, which may fail: what is recorded must not be found any
             // more.
@@ -291,7 +291,7 @@ impl Shared {
     /// Flushes the versions of reused pages that have been written, and records that these pages exist: steps
     /// 2 and 3 of reuse.
     pub(crate) async fn record_reused(&self) -> Result<(), Error> {
-        let seam = self.builder.seam();
+        let seam = self.config.seam;
         // Read before the flush, which covers exactly the first writes so far. A page written for the first
         // time during the flush waits for the next one (I28).
         let upto = self.volume.first_writes();

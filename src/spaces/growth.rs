@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::seam::{GrowthStep, Seam};
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
@@ -53,7 +53,7 @@ impl Shared {
         // Counted from the room, not from the last page: room is durable before its pages exist, so redo
         // after a crash meets no gap for a page that existed.
         let room = self.volume.reserved(page.space);
-        let (gap, gap_max) = (u64::from(page.no).saturating_sub(room), self.builder.options.page_gap_max);
+        let (gap, gap_max) = (u64::from(page.no).saturating_sub(room), self.config.options.page_gap_max);
         if gap > gap_max.into() {
             return Err(Error::PageGap { page, gap, gap_max });
         }
@@ -61,7 +61,7 @@ impl Shared {
         let hdd_bytes = self.hdd.size();
         let grown = self.grow_to(page, &mut meta).await;
         if let Err(error) = &grown
-            && self.builder.seam().gives_back()
+            && self.config.seam.gives_back()
         {
             tracing::debug!(%page, %error, "a growth failed");
             // Otherwise a failed attempt would keep what it had taken from a disk that is full (I36).
@@ -73,10 +73,10 @@ impl Shared {
         grown
     }
 
-    async fn grow_to(&self, page: PageId, meta: &mut Meta) -> Result<(), Error> {
+    async fn grow_to(&self, page: PageId, meta: &mut ManifestState) -> Result<(), Error> {
         let mut ahead = Ahead::Some;
         while !self.volume.has_room(page) {
-            let next = self.builder.seam().grows_for(page, self.volume.reserved(page.space));
+            let next = self.config.seam.grows_for(page, self.volume.reserved(page.space));
             let growth = self.volume.plan_growth(next, ahead);
             let growth = growth.ok_or(Error::NoSuchSpace { space: page.space })?;
             match self.grow_by(&growth, meta).await {
@@ -88,17 +88,17 @@ impl Shared {
         Ok(())
     }
 
-    async fn grow_by(&self, growth: &Growth, meta: &mut Meta) -> Result<(), Error> {
+    async fn grow_by(&self, growth: &Growth, meta: &mut ManifestState) -> Result<(), Error> {
         let (bytes, end) = self.volume.growth_bytes(growth);
         // The run may hold data: a space had it, or the HDD was used before the store existed.
         let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
         // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
-        for step in self.builder.seam().growth() {
+        for step in self.config.seam.growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
                 GrowthStep::Blank if blank => {
-                    blanked(&self.hdd, bytes.clone(), self.builder.seam()).await?;
+                    blanked(&self.hdd, bytes.clone(), self.config.seam).await?;
                     self.tier.flush_home().await?;
                 }
                 GrowthStep::Blank => {}
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Grows the HDD to `end`, durably.
-    async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
+    async fn grow_hdd(&self, meta: &mut ManifestState, end: u64) -> Result<(), Error> {
         // Not the current size: an earlier growth may have grown the file and then failed to flush it (I19).
         if meta.hdd_bytes_durable >= end {
             return Ok(());
@@ -142,7 +142,7 @@ impl Shared {
 
     /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
     /// HDD `hdd_bytes` bytes.
-    async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
+    async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut ManifestState) {
         // They are recorded and lie beyond the last page, where they do no harm: `shrink` gives them back
         // later.
         if let Err(error) = self.cut_tail(space, extents, meta).await {
@@ -172,10 +172,10 @@ impl Shared {
         &self,
         space: SpaceId,
         kept: u64,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
     ) -> Result<Vec<Range<u64>>, Error> {
         // Withheld first: a page created in them after the record would have its home in another space (I36).
-        let tail = self.volume.withhold_tail(space, kept, self.builder.seam());
+        let tail = self.volume.withhold_tail(space, kept, self.config.seam);
         if tail.runs.is_empty() {
             return Ok(Vec::new());
         }

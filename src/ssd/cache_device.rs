@@ -1,21 +1,22 @@
 //! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
 
-use crate::config::builder::{Builder, Place};
+use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
 use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;
 use crate::open::check::blank_superblock;
-use crate::store::manifest_state::Meta;
+use crate::store::devices::Devices;
+use crate::store::manifest_state::ManifestState;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
 
-impl Builder {
+impl Devices {
     /// Formats the file (or ready-made device) that holds the ring of a store without an SSD.
     pub(crate) async fn make_ring(
         &self,
-        meta: &Meta,
+        meta: &ManifestState,
         page_size: PageSize,
         ring_pages: u32,
         costs: Costs,
@@ -29,14 +30,13 @@ impl Builder {
     /// Formats the SSD; returns it with its new id.
     pub(crate) async fn make_ssd(
         &self,
-        meta: &Meta,
+        meta: &ManifestState,
         page_size: PageSize,
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
         // The SSD in use last, not the one of the options, which `replace_ssd` has replaced.
-        let replaced = self.replaced_ssd.lock().clone();
-        let (place, bytes) = replaced.unwrap_or_else(|| (self.ssd_place(), self.ssd_size()));
+        let (place, bytes) = self.in_use.lock().ssd.clone();
         self.make_ssd_at(&place, bytes, meta, page_size, costs, frames).await
     }
 
@@ -45,7 +45,7 @@ impl Builder {
         &self,
         place: &Place,
         bytes: u64,
-        meta: &Meta,
+        meta: &ManifestState,
         page_size: PageSize,
         costs: Costs,
         frames: usize,
@@ -54,7 +54,7 @@ impl Builder {
             let why = "the store was opened without an SSD".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
-        let layout = self.layout_of(bytes, page_size)?;
+        let layout = self.config.layout_of(bytes, page_size)?;
         let device = self.open_place(place, "ssd.cache", "ssd", true).await;
         self.cache_device(device, layout, meta, costs, frames).await
     }
@@ -64,7 +64,7 @@ impl Builder {
         &self,
         device: Result<SharedDevice, OpenError>,
         layout: Layout,
-        meta: &Meta,
+        meta: &ManifestState,
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
@@ -72,9 +72,11 @@ impl Builder {
             Ok(device) => self.formatted(device, layout, meta, costs, frames).await,
             Err(error) => Err(error),
         };
-        if let Some(tenure) = &self.tenure {
-            // A new file stays only if it will be used.
-            if made.is_ok() { drop(tenure.keep_created()) } else { tenure.remove_created() }
+        // A new file stays only if it will be used.
+        if made.is_ok() {
+            drop(self.tenure.keep_created())
+        } else {
+            self.tenure.remove_created()
         }
         made
     }
@@ -83,7 +85,7 @@ impl Builder {
         &self,
         device: SharedDevice,
         layout: Layout,
-        meta: &Meta,
+        meta: &ManifestState,
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
@@ -91,11 +93,12 @@ impl Builder {
         // `readmit` must not format another program's disk because a path in the options is wrong.
         self.may_overwrite(&device, store).await?;
         let superblock = blank_superblock(layout, &meta.manifest);
-        format(&device, &superblock, self.seed(store)).await?;
+        format(&device, &superblock, self.config.seed(store)).await?;
         // A policy belongs to its slots: the new SSD begins with an empty one, of the kind that was switched
         // to last.
-        let policy = self.ssd_policy_in_use()?.build(&self.slot_params(layout.slots, costs, frames));
-        let new = NewCacheDevice { device, layout, policy, zone_percent: self.options.zone_percent };
+        let policy = self.in_use.lock().ssd_policy;
+        let policy = policy.build(&self.config.slot_params(layout.slots, costs, frames));
+        let new = NewCacheDevice { device, layout, policy, zone_percent: self.config.options.zone_percent };
         Ok((new, id_text(superblock.ssd)))
     }
 
@@ -104,8 +107,8 @@ impl Builder {
         let name = device.name().to_owned();
         match identify(device).await? {
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
-            _ if self.options.force => Ok(()),
-            Found::Blank => self.seam().look_for_data(refuse_data(device)).await,
+            _ if self.config.options.force => Ok(()),
+            Found::Blank => self.config.seam.look_for_data(refuse_data(device)).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,
                 found: id_text(sb.store),
@@ -116,7 +119,9 @@ impl Builder {
             Found::Foreign => Err(OpenError::Foreign { device: name }),
         }
     }
+}
 
+impl Config {
     /// Whether the ring of a store without an SSD is still there at the next opening.
     pub(crate) fn keeps_its_ring(&self) -> bool {
         self.options.directory.is_some() || self.ring_device.is_some()

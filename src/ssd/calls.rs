@@ -116,7 +116,7 @@ impl Ssd<'_> {
                 let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
                 // Before the exchange, which stops writes. If pages are left, the exchange refuses and names
                 // their number.
-                let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
+                let _ = shared.ending.or_shutdown(shared.tier.drain(None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
                     shared.switch_off().await
@@ -174,7 +174,7 @@ impl Ssd<'_> {
         if !shared.ending.is_here() {
             return DrainReport::default();
         }
-        let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {
+        let Some(report) = shared.ending.or_shutdown(shared.tier.drain(deadline, progress)).await else {
             let mut ended = DrainReport::default();
             ended.left = shared.tier.ask(Slots::only_copies).len() as u64;
             return ended;

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_bytes;
 use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, added};
-use crate::store::manifest_state::Meta;
+use crate::store::manifest_state::ManifestState;
 use crate::store::shared::Shared;
 use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
@@ -116,7 +116,7 @@ impl Shared {
                 if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
                     continue;
                 }
-                if !shared.builder.keeps_its_ring() {
+                if !shared.config.keeps_its_ring() {
                     tracing::error!(
                         "the SSD failed, and the store does not continue without it: it has no directory for the \
                          doublewrite ring, and one in memory would be lost with the process"
@@ -148,7 +148,7 @@ impl Shared {
         self.ending.here()?;
         let shared = Arc::clone(self);
         // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
-        let change = self.ending.unless_ended(self.ssd_change.lock_owned()).await;
+        let change = self.ending.or_shutdown(self.ssd_change.lock_owned()).await;
         let change = change.ok_or(Error::Closed)?;
         // The shutdown may have ended while this call waited: its step would write to devices that are
         // another opening's.
@@ -177,14 +177,14 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
         // A store that was opened without a ring repairs torn pages by its own log, and keeps doing so.
-        let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
+        let pages = if doublewrite { self.config.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
         let exchange = async {
-            let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
+            let made = self.devices.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
             let ring = made.map_err(|e| Error::Attach(Arc::new(e)))?;
             self.exchange(ring, None, lost, &mut meta).await
         };
-        self.builder.exchanging(exchange).await
+        self.devices.exchanging(exchange).await
     }
 
     /// Exchanges the cache device in use for a new, blank SSD.
@@ -193,16 +193,16 @@ impl Shared {
         // An exchange whose record failed may still be in the manifest: the SSD that it names must stay
         // untouched.
         let refusing = self.tier.refusing_for_good();
-        if let Some(cause) = self.builder.seam().refuses_attach(refusing) {
+        if let Some(cause) = self.config.seam.refuses_attach(refusing) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
         let exchange = async {
-            let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
+            let made = self.devices.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
             let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
             self.exchange(ssd, Some(id), None, &mut meta).await
         };
-        self.builder.exchanging(exchange).await.map(drop)
+        self.devices.exchanging(exchange).await.map(drop)
     }
 
     /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
@@ -212,7 +212,7 @@ impl Shared {
         new: NewCacheDevice,
         id: Option<String>,
         lost: Option<&mut Abandoned>,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
     ) -> Result<Exchanged, Error> {
         self.list_unlisted(meta).await?;
         // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
@@ -229,12 +229,12 @@ impl Shared {
                 // Includes pages that a read has brought into memory since they were rewritten.
                 let saved = only.iter().filter(|(page, lsn)| {
                     let again = || self.pool.try_rewrite(*page, *lsn);
-                    self.pool.is_unwritten(*page) || self.builder.seam().is_saved(again)
+                    self.pool.is_unwritten(*page) || self.config.seam.is_saved(again)
                 });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
                 lost.lost.clone_from(&only);
             }
-            self.builder.seam().exchanges(async move {
+            self.config.seam.exchanges(async move {
                 let list = |manifest: &mut Manifest| {
                     // One save for both: a manifest that names another SSD without the list would hide the
                     // loss for ever (I21).
@@ -266,14 +266,14 @@ impl Shared {
 
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.builder.seam().is_exact(self.tier.ask(|slots| slots.are_only_copies(pages)))
+        self.config.seam.is_exact(self.tier.ask(|slots| slots.are_only_copies(pages)))
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
     fn list_loss(&self, manifest: &mut Manifest, lost: OnlyCopies) {
         // The engine may have removed its log up to there: a position before it could not be redone (I33).
         let listed = lost.redone_from(manifest.ssd_redo_from);
-        if let Some(listed) = self.builder.seam().listed_loss(Some(listed)) {
+        if let Some(listed) = self.config.seam.listed_loss(Some(listed)) {
             manifest.lose(listed);
         }
     }
@@ -281,7 +281,7 @@ impl Shared {
     /// Lists a loss that a re-admission found but could not list. Its pages have fallen back, so neither the
     /// next re-admission nor an exchange finds it again: it is listed before they, or a close, make anything
     /// durable without it.
-    pub(crate) async fn list_unlisted(&self, meta: &mut Meta) -> Result<(), Error> {
+    pub(crate) async fn list_unlisted(&self, meta: &mut ManifestState) -> Result<(), Error> {
         let Some(unlisted) = self.unlisted.lock().clone() else { return Ok(()) };
         self.change_loss(meta, |manifest| self.list_loss(manifest, unlisted)).await?;
         // Only once it is durable: after a failure, the next caller tries again.
@@ -292,7 +292,7 @@ impl Shared {
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
     pub(crate) async fn change_loss(
         &self,
-        meta: &mut Meta,
+        meta: &mut ManifestState,
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<(), Error> {
         meta.change(&self.volume, edit).await?;
@@ -334,7 +334,7 @@ impl Shared {
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
-        self.builder.seam().settled(self.tier.writes_ended()).await;
+        self.config.seam.settled(self.tier.writes_ended()).await;
         // The newest version in memory is as good as the one on the SSD: marked dirty, it goes home like any
         // change.
         let _ = self.rewrite(&self.tier.ask(Slots::only_copies)).await;

@@ -1,6 +1,6 @@
 //! Replaces the SSD in use with another: larger, smaller, or new.
 
-use crate::config::builder::{Builder, Place};
+use crate::config::frozen::Place;
 use crate::error::{Error, OpenError};
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
@@ -82,7 +82,7 @@ impl PageStore {
         // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
         let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
         // Outside of the exchange, which stops writes: a drain may take hours. What it left is refused below.
-        let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
+        let _ = shared.ending.or_shutdown(shared.tier.drain(None, None)).await;
         let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;
             shared.replace(new).await
@@ -98,20 +98,21 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         // A save that failed may have named the SSD at that place: formatting it could destroy what the
         // manifest names (I21).
-        if let Some(cause) = self.builder.seam().refuses_attach(self.tier.refusing_for_good()) {
+        if let Some(cause) = self.config.seam.refuses_attach(self.tier.refusing_for_good()) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
         let SsdReplacement { place, bytes } = new;
         let exchange = async {
             let (size, costs) = (self.page_size(), self.costs());
-            let made = self.builder.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;
+            let made = self.devices.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;
             let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
             self.exchange(ssd, Some(id), None, &mut meta).await
         };
-        self.builder.exchanging(exchange).await?;
+        self.devices.exchanging(exchange).await?;
         // The options still name the old one. `readmit` after an `Off` must not format that.
-        self.builder.ssd_is_at(place, bytes);
+        // In case it is attached again.
+        self.devices.in_use.lock().ssd = (place, bytes);
         Ok(())
     }
 
@@ -126,7 +127,7 @@ impl Shared {
                     // shared by the wrappers.
                     (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
                 }
-                Place::Path(path) => (self.builder.is_used(path, option), path.clone()),
+                Place::Path(path) => (self.devices.is_used(path, option), path.clone()),
                 Place::Default => (true, PathBuf::new()),
             };
             if same {
@@ -135,12 +136,5 @@ impl Shared {
             }
         }
         Ok(())
-    }
-}
-
-impl Builder {
-    /// Records where the SSD is, in case it is attached again.
-    fn ssd_is_at(&self, place: Place, bytes: u64) {
-        *self.replaced_ssd.lock() = Some((place, bytes));
     }
 }

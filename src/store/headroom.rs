@@ -46,25 +46,25 @@ impl Headroom {
 impl Shared {
     /// The room at this moment. Queries the file systems, which takes microseconds.
     pub(crate) fn room(&self) -> Headroom {
-        let builder = &self.builder;
+        let config = &self.config;
         let pages = self.volume.placed_pages();
         let taken = pages * self.page_size().bytes() as u64 + crate::manifest::superblock::DATA_AT;
-        let hdd = builder.at(&builder.hdd_place(), "hdd.vol");
+        let hdd = config.at(&config.hdd_place(), "hdd.vol");
         let hdd_may_grow = hdd.as_ref().and_then(may_grow);
-        let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd_place(), |(place, _)| place);
-        let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
-        let cache_file = builder.at(&cache.0, cache.1).filter(|at| may_grow(at) == Some(true));
+        let ssd = self.devices.in_use.lock().ssd.0.clone();
+        let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (config.ring_place(), "ring") };
+        let cache_file = config.at(&cache.0, cache.1).filter(|at| may_grow(at) == Some(true));
         let ssd_may_grow = cache_file.as_ref().is_some_and(is_sparse);
         Headroom {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),
             hdd_free_bytes: hdd
                 .filter(|_| hdd_may_grow == Some(true))
                 .and_then(|at| free_bytes(at.file_system())),
-            directory_free_bytes: builder.held.as_ref().and_then(|held| free_bytes(held.file_system())),
+            directory_free_bytes: config.held.as_ref().and_then(|held| free_bytes(held.file_system())),
             ssd_free_bytes: cache_file.and_then(|at| free_bytes(at.file_system())),
             low: Vec::new(),
         }
-        .judged(builder.options.low_room, hdd_may_grow, ssd_may_grow)
+        .judged(config.options.low_room, hdd_may_grow, ssd_may_grow)
     }
 
     /// Logs when room becomes low, and when that ends.

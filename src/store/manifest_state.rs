@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A save whose future is dropped continues, and counts as one that failed: what it wrote is in doubt, so the
 /// next save replaces the file, and the next `sync` sees to it that there is one (I41).
 #[derive(Debug)]
-pub(crate) struct Meta {
+pub(crate) struct ManifestState {
     pub(crate) manifests: Arc<ManifestStore>,
     /// The contents last saved, with the generation last attempted.
     pub(crate) manifest: Manifest,
     /// Ends when the store is dropped: no save begins after that.
-    tenure: Arc<Tenure>,
+    pub(crate) tenure: Arc<Tenure>,
     /// The last generation known to be durable.
     pub(crate) durable_generation: u64,
     /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
@@ -37,7 +37,7 @@ pub(crate) struct Meta {
     seam: Seam,
 }
 
-impl Meta {
+impl ManifestState {
     pub(crate) fn new(
         manifests: Arc<ManifestStore>,
         manifest: Manifest,
@@ -136,8 +136,8 @@ impl Meta {
         self.change(volume, |_| ()).await
     }
 
-    /// Like [`Meta::save`], after `edit`. On failure nothing has changed in memory; the disk may hold either
-    /// version.
+    /// Like [`ManifestState::save`], after `edit`. On failure nothing has changed in memory; the disk may
+    /// hold either version.
     pub(crate) async fn change(
         &mut self,
         volume: &Volume,
@@ -150,7 +150,7 @@ impl Meta {
         edited.await
     }
 
-    /// Like [`Meta::change`], but without a volume, which does not exist early in an opening.
+    /// Like [`ManifestState::change`], but without a volume, which does not exist early in an opening.
     pub(crate) async fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         self.replace_with(Slack::Use, edit).await
     }

@@ -5,6 +5,7 @@
 //! recorded).
 
 pub(crate) mod background;
+pub(crate) mod devices;
 pub(crate) mod guards;
 pub(crate) mod headroom;
 pub(crate) mod manifest_state;

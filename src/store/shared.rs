@@ -1,7 +1,8 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
-use super::manifest_state::Meta;
-use crate::config::builder::Builder;
+use super::devices::Devices;
+use super::manifest_state::ManifestState;
+use crate::config::frozen::Config;
 use crate::error::Error;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::tenure::ending::Ending;
@@ -25,10 +26,11 @@ pub(crate) struct Shared {
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) hdd: SharedDevice,
-    pub(crate) meta: Mutex<Meta>,
-    /// See [`Meta::doubtful`].
+    pub(crate) meta: Mutex<ManifestState>,
+    /// See [`ManifestState::doubtful`].
     pub(crate) doubtful: Arc<AtomicBool>,
-    pub(crate) builder: Builder,
+    pub(crate) config: Arc<Config>,
+    pub(crate) devices: Devices,
     /// The runtime that the store was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
     /// The costs that the policies use.
@@ -49,13 +51,13 @@ pub(crate) struct Shared {
 impl Shared {
     /// Refuses calls that a read-only opening cannot keep its word about.
     pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
-        if self.builder.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        if self.config.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Records that every change older than `from` is on the HDD (I33).
     pub(crate) async fn record_redo_from(&self, from: Lsn) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
-        let Some(from) = self.builder.seam().handed_out(from).map(|from| from.0) else { return Ok(()) };
+        let Some(from) = self.config.seam.handed_out(from).map(|from| from.0) else { return Ok(()) };
         let mut meta = self.meta.lock().await;
         // Only forwards: of two calls, the one with the smaller position may come last.
         if meta.manifest.ssd_redo_from < Some(from) {
@@ -70,13 +72,13 @@ impl Shared {
         pool: Pool<SsdTier>,
         tier: Arc<SsdTier>,
         volume: Arc<Volume>,
-        meta: Meta,
+        meta: ManifestState,
         hdd: SharedDevice,
-        builder: Builder,
+        devices: Devices,
         costs: Costs,
         gate: Arc<Gate>,
     ) -> Arc<Self> {
-        let cost_points = builder.options.online_costs;
+        let cost_points = devices.config.options.online_costs;
         let shared = Arc::new(Self {
             pool,
             tier,
@@ -86,7 +88,8 @@ impl Shared {
             hdd,
             doubtful: Arc::clone(&meta.doubtful),
             meta: Mutex::new(Rank::Manifest, meta),
-            builder,
+            config: Arc::clone(&devices.config),
+            devices,
             // The opening's runtime: tasks of the store must not end with one that a caller happens to use
             // later.
             runtime: tokio::runtime::Handle::current(),

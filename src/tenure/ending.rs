@@ -55,7 +55,7 @@ impl Ending {
     }
 
     /// Runs a long operation; drops it and returns `None` when the store is shut down.
-    pub(crate) async fn unless_ended<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn or_shutdown<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
         let mut begun = self.begun.subscribe();
         tokio::select! {
             // An operation that has its result returns it, even if a shutdown begins at the same moment.

@@ -42,7 +42,7 @@ impl PageStore {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
         let slots = u64::from(shared.tier.slots());
-        let tables = tables_bytes(slots, shared.builder.outqueue_entries(slots));
+        let tables = tables_bytes(slots, shared.config.outqueue_entries(slots));
         let size = shared.page_size();
         let machine = PoolParams::machine_bytes();
         if bytes > machine {
@@ -55,7 +55,7 @@ impl PageStore {
         }
         let before = shared.frames();
         // Shrinking waits for guards; a shutdown must not wait for that.
-        let resized = shared.ending.unless_ended(self.pool.resize(frames)).await;
+        let resized = shared.ending.or_shutdown(self.pool.resize(frames)).await;
         tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool was resized");
         resized.ok_or(Error::Closed)??;
         Ok(frames as u64)

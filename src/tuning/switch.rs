@@ -27,17 +27,17 @@ impl Policies<'_> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.0.shared;
         // Held until the pool has the policy, so that of two switches the later one is named.
-        let mut switched = shared.builder.switched_pool_policy.lock();
+        let mut in_use = shared.devices.in_use.lock();
         // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
         // use.
         shared.at_costs(|costs| {
             let params = FramePolicyParams {
-                cluster_pages: shared.builder.options.cluster_pages,
+                cluster_pages: shared.config.options.cluster_pages,
                 ..FramePolicyParams::new(shared.frames(), costs)
             };
             shared.pool.set_policy(policy.build(&params));
         });
-        *switched = Some(policy);
+        in_use.pool_policy = policy;
         tracing::info!(%policy, "the pool has a new policy");
         Ok(())
     }
@@ -45,8 +45,7 @@ impl Policies<'_> {
     /// The pool's policy; [`Policies::set_pool`] replaces it.
     #[must_use]
     pub fn pool(self) -> PoolPolicy {
-        let switched = *self.0.shared.builder.switched_pool_policy.lock();
-        switched.unwrap_or(self.0.shared.builder.options.pool_policy)
+        self.0.shared.devices.in_use.lock().pool_policy
     }
 
     /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Auto`]
@@ -90,16 +89,15 @@ impl Policies<'_> {
     /// The SSD's policy.
     #[must_use]
     pub fn ssd(self) -> SsdPolicy {
-        // Opening the store has checked the names.
-        self.0.shared.builder.ssd_policy_in_use().unwrap_or_default()
+        self.0.shared.devices.in_use.lock().ssd_policy
     }
 }
 
 impl Shared {
     async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
-        let built = policy.build(&self.builder.slot_params(self.tier.slots(), self.costs(), self.frames()));
+        let built = policy.build(&self.config.slot_params(self.tier.slots(), self.costs(), self.frames()));
         self.tier.set_policy(built, |switch| self.pool.with_pages(switch)).await?;
-        *self.builder.switched_ssd_policy.lock() = Some(policy);
+        self.devices.in_use.lock().ssd_policy = policy;
         // The costs may have been measured again while the switch waited.
         self.at_costs(|costs| self.tier.set_costs(costs));
         tracing::info!(%policy, "the SSD has a new policy");

@@ -1,33 +1,38 @@
-//! No two modules of a crate import each other, directly or through others.
+//! No two modules of a crate import each other, directly or through others, and no two folders do.
 
 use super::files;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A module's path in its crate; the crate's root is empty.
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// The modules of one crate with their code, without comments and tests.
-type Modules = BTreeMap<Module, String>;
+pub(super) type Modules = BTreeMap<Module, String>;
 
-/// The crates' modules by the folder of their sources. Programs are left out: they import only libraries.
-fn crates() -> BTreeMap<String, Modules> {
+/// The crates' modules by the folder of their sources; the store's own is empty. A program in a folder of
+/// `bin` is a crate of its own.
+pub(super) fn crates() -> BTreeMap<String, Modules> {
     let mut crates: BTreeMap<String, Modules> = BTreeMap::new();
     for (file, text) in files("rs") {
-        let (folder, rest) = match file.split_once("/src/") {
-            Some((folder, rest)) if folder.starts_with("crates/") => (folder.to_owned(), rest),
+        let (mut folder, mut rest) = match file.split_once("/src/") {
+            Some((folder, rest)) if folder.starts_with("crates/") || folder.starts_with("tools/") => {
+                (folder.to_owned(), rest)
+            }
             _ => match file.strip_prefix("src/") {
                 Some(rest) => (String::new(), rest),
                 None => continue,
             },
         };
-        let mut module: Module = rest.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
-        if module[0] == "bin" {
-            continue;
+        if let Some(program) = rest.strip_prefix("bin/") {
+            // A program in one file has no circle.
+            let Some((name, of_program)) = program.split_once('/') else { continue };
+            (folder, rest) = (format!("{folder}/src/bin/{name}"), of_program);
         }
+        let mut module: Module = rest.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
         if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
             module.pop();
         }
-        crates.entry(folder).or_default().insert(module, code(&text));
+        crates.entry(folder).or_default().entry(module).or_default().push_str(&code(&text));
     }
     crates
 }
@@ -99,19 +104,29 @@ fn resolve(modules: &Modules, from: &Module, path: &str, depth: usize) -> Option
     while let Some(name) = names.next_if(|name| modules.contains_key(&child(&at, name))) {
         at = child(&at, name);
     }
-    let Some(name) = names.next().filter(|_| depth < 6) else { return Some(at) };
-    let exports =
-        uses(modules.get(&at)?, true).into_iter().filter(|path| path.ends_with(&format!("::{name}")));
-    let exported = exports.filter_map(|path| {
-        let head = path.split("::").next()?;
-        let path = if modules.contains_key(&child(&at, head)) { format!("self::{path}") } else { path };
-        resolve(modules, &at, &path, depth + 1)
+    if names.peek().is_none() || depth >= 6 {
+        return Some(at);
+    }
+    let code = modules.get(&at)?;
+    // What a module imports for itself, those within it can name, too.
+    let private = if from.starts_with(&at) { uses(code, false) } else { Vec::new() };
+    let exports: Vec<String> = uses(code, true).into_iter().chain(private).collect();
+    // The first name may be that of a module without a file, in which the next one is exported.
+    let exported = names.find_map(|name| {
+        let exports = exports.iter().filter(|path| path.ends_with(&format!("::{name}")));
+        let mut defined = exports.filter_map(|path| {
+            let head = path.split("::").next()?;
+            let is_child = modules.contains_key(&child(&at, head));
+            let path = if is_child { format!("self::{path}") } else { path.clone() };
+            resolve(modules, &at, &path, depth + 1)
+        });
+        defined.next()
     });
-    Some(exported.into_iter().next().unwrap_or(at))
+    Some(exported.unwrap_or(at))
 }
 
 /// The modules that each module imports.
-fn imports(modules: &Modules) -> BTreeMap<&Module, BTreeSet<Module>> {
+pub(super) fn imports(modules: &Modules) -> BTreeMap<&Module, BTreeSet<Module>> {
     let of = |(module, code): (&'_ Module, &String)| {
         let named = named(code).into_iter().chain(uses(code, false));
         let exported: BTreeSet<String> = uses(code, true).into_iter().collect();
@@ -141,13 +156,53 @@ fn cycles(modules: &Modules) -> Vec<String> {
     in_cycle.map(|module| module.join("::")).collect()
 }
 
+/// The folders and files directly in `folder`, each with those beside it that its modules import.
+pub(super) fn neighbours(modules: &Modules, folder: &[String]) -> BTreeMap<Module, BTreeSet<Module>> {
+    let depth = folder.len() + 1;
+    let within = |module: &Module| {
+        (module.len() >= depth && module.starts_with(folder)).then(|| module[..depth].to_vec())
+    };
+    let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+    for (from, to) in imports(modules) {
+        if let Some(from) = within(from) {
+            let to = to.iter().filter_map(within).filter(|to| *to != from);
+            found.entry(from.clone()).or_default().extend(to);
+        }
+    }
+    found
+}
+
+/// The folders whose parts reach themselves, each with those parts.
+fn cycles_of_folders(modules: &Modules) -> Vec<String> {
+    let folders: BTreeSet<&[String]> =
+        modules.keys().filter_map(|module| module.split_last()).map(|(_, f)| f).collect();
+    let mut found = Vec::new();
+    for folder in folders {
+        let parts = neighbours(modules, folder);
+        let imports = parts.iter().map(|(part, to)| (part, to.clone())).collect();
+        let in_cycle = parts.keys().filter(|part| reached(&imports, part).contains(part));
+        found.extend(in_cycle.map(|part| part.join("::")));
+    }
+    found
+}
+
 #[test]
 fn no_modules_import_each_other() {
     let crates = crates();
     assert!(crates.len() > 10 && crates[""].len() > 40, "sources found");
+    assert!(crates.contains_key("tools/mutants"), "the tools are found");
     for (folder, modules) in &crates {
         let found = cycles(modules);
         assert!(found.is_empty(), "modules of `{folder}` in import cycles: {found:?}");
+    }
+}
+
+/// Not even through different files: a folder can be understood before those that import it.
+#[test]
+fn no_folders_import_each_other() {
+    for (folder, modules) in &crates() {
+        let found = cycles_of_folders(modules);
+        assert!(found.is_empty(), "folders of `{folder}` in import cycles: {found:?}");
     }
 }
 

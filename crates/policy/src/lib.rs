@@ -18,11 +18,11 @@ pub mod ssd;
 mod types;
 mod write_budget;
 
-pub use choice::UnknownPolicy;
+pub use choice::{PoolPolicy, SsdPolicy, UnknownPolicy};
 pub use choosing::PolicyChoice;
 pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
-pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy};
-pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};
+pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState};
+pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdSetting, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Location, Millis, PageId, SlotId, SpaceId};
 pub use write_budget::WriteBudget;

@@ -1,7 +1,7 @@
 //! The command line and its defaults.
 
 use crate::args::{self, PolicyPairs};
-use crate::compare::CompareArgs;
+use crate::comparison::CompareArgs;
 use crate::policies::Policies;
 use clap::{Parser, ValueEnum};
 use pagetier::{Costs, PageSize, PoolPolicy, SsdPolicy, device::COST_POINTS};

@@ -1,14 +1,13 @@
 //! The judges of an instrumented copy, how long they take, and which mutants they reach.
 
+use crate::args::RunArgs;
 use crate::instrument::PACKAGES;
-use crate::judge::{RunArgs, reached};
+use crate::judges::{Judge, Test, reached};
 use crate::process::{Ended, Job};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,29 +23,6 @@ const TESTS_OF_CRATES: [(&str, &str); 4] = [
 ];
 /// The file of measurements in a copy.
 const RECORD: &str = "judges.json";
-
-/// A program that judges: the tests of one binary, or a run of the campaign.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Judge {
-    pub(crate) name: String,
-    pub(crate) program: PathBuf,
-    pub(crate) args: Vec<String>,
-    /// Its working directory: tests expect that of their package.
-    pub(crate) folder: PathBuf,
-    /// Its package's sources, relative to the root of the repository.
-    pub(crate) package: String,
-    /// Whether its tests are selected by name. Otherwise the whole run counts as one test.
-    pub(crate) by_name: bool,
-    pub(crate) tests: Vec<Test>,
-}
-
-/// The measurements of a test, run alone and without a mutant.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Test {
-    pub(crate) name: String,
-    pub(crate) seconds: f64,
-    pub(crate) reached: BTreeSet<u32>,
-}
 
 /// Builds the judges and runs each test once without a mutant, which it must pass.
 pub(crate) fn judges(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {

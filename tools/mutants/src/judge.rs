@@ -1,68 +1,23 @@
 //! Judges mutants: runs the tests and campaigns that reach a mutant, fastest first, until one of them fails.
 
 use crate::Mutant;
-use crate::bench::{Judge, judges};
+use crate::args::{RunArgs, SampleArgs};
+use crate::bench::judges;
 use crate::instrument::load;
+use crate::judges::Judge;
 use crate::process::{Ended, Job};
 use crate::verdicts::{Verdict, Verdicts, line};
 use anyhow::{Context, Result};
-use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// A judge hangs if it takes more than this many times as long as without the mutant, plus [`HANGS_AFTER`].
 const SLOWER_MAX: u32 = 10;
 const HANGS_AFTER: Duration = Duration::from_secs(12);
-
-#[derive(Debug, Args)]
-pub(crate) struct SampleArgs {
-    /// The instrumented copy.
-    #[arg(long)]
-    pub(crate) dir: PathBuf,
-    /// The number of mutants to judge.
-    #[arg(long, default_value_t = 200)]
-    sample: usize,
-    /// The seed of the sample.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Judges these mutants instead of a sample.
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<u32>,
-    /// The file of verdicts in the copy; mutants with a verdict are not judged again.
-    #[arg(long, default_value = "verdicts.jsonl")]
-    verdicts: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    sample: SampleArgs,
-    /// The number of mutants judged at once.
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
-    /// The number of threads of a judge.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
-    /// Integration tests of the store that judge, in addition to all tests of page, devio, bufpool and
-    /// ssdcache.
-    #[arg(long, value_delimiter = ',', default_value = "all,drops")]
-    pub(crate) tests: Vec<String>,
-    /// Arguments of a run of the campaign; repeat the option for several runs. `--campaign ""`: no run.
-    #[arg(long, allow_hyphen_values = true, default_values = ["--mode random --crashes 3000 --jobs 1 --no-shrink --violations-max 1"])]
-    pub(crate) campaign: Vec<String>,
-    /// Excludes tests that take longer.
-    #[arg(long, default_value_t = 20.0)]
-    pub(crate) seconds_max: f64,
-    /// Runs the judges without a mutant again, even if the copy has a record of that.
-    #[arg(long)]
-    pub(crate) measure: bool,
-}
 
 impl SampleArgs {
     /// The mutants to judge, and the number of all mutants.
@@ -153,9 +108,4 @@ pub(crate) fn drawn(mut mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mu
     mutants.shuffle(&mut SmallRng::seed_from_u64(seed));
     mutants.truncate(count);
     mutants
-}
-
-/// The mutants that `judges` reach.
-pub(crate) fn reached(judges: &[Judge]) -> HashSet<u32> {
-    judges.iter().flat_map(|j| &j.tests).flat_map(|t| t.reached.iter().copied()).collect()
 }

@@ -5,9 +5,11 @@
 //! controls. `run` then judges a sample of the mutants, one process each, with the tests and the fault
 //! campaign of that one build. `instrument` drops mutants that do not compile: they are not viable.
 
+mod args;
 mod bench;
 mod instrument;
 mod judge;
+mod judges;
 mod mutate;
 mod process;
 mod verdicts;
@@ -45,9 +47,9 @@ enum Command {
         since: Option<String>,
     },
     /// Judges a sample of the mutants of an instrumented copy.
-    Run(judge::RunArgs),
+    Run(args::RunArgs),
     /// Prints the verdicts so far.
-    Report(judge::SampleArgs),
+    Report(args::SampleArgs),
     /// Lists the mutants of an instrumented copy.
     List {
         /// The instrumented copy.

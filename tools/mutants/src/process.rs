@@ -1,6 +1,6 @@
 //! One run of a judge.
 
-use crate::bench::Judge;
+use crate::judges::Judge;
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

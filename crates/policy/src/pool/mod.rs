@@ -2,7 +2,6 @@
 //! clean.
 
 mod adaptive;
-mod choice;
 mod gd2l;
 mod gd2l_weighted;
 mod greedy_dual;
@@ -12,7 +11,6 @@ mod lru;
 mod params;
 
 pub use adaptive::AdaptivePool;
-pub use choice::PoolPolicy;
 pub use gd2l::Gd2l;
 pub use gd2l_weighted::Gd2lWeighted;
 pub use greedy_dual::{FREQUENCY_MAX, Gd2lOptions, GreedyDual};

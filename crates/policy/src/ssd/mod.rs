@@ -7,7 +7,6 @@
 mod adaptive;
 mod ageing;
 mod cac;
-mod choice;
 mod groups;
 mod no_ssd;
 mod page_stats;
@@ -17,7 +16,6 @@ pub(crate) mod zone;
 pub use adaptive::{Adaptive, SsdSetting};
 pub use ageing::Ageing;
 pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SlotPolicyParams};
-pub use choice::SsdPolicy;
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;
 

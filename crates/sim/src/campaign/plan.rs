@@ -261,7 +261,6 @@ impl Plan {
             self.ssd_policy = "cac";
         }
         match hazard {
-            Hazard::Free => {}
             Hazard::ColdCopies | Hazard::SlotFails => {
                 (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 4, 8), 1000, 300);
             }
@@ -295,14 +294,6 @@ impl Plan {
                     self.flush_failures = [(); 2].map(|()| harmful[rng.random_range(0..2)]);
                 }
             }
-            Hazard::DroppedOpen | Hazard::Rot | Hazard::Past => {
-                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 30, 120), draw(rng, 2, 8));
-                self.without = 0;
-            }
-            Hazard::FullDisk => {
-                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 60, 200), draw(rng, 2, 8));
-                (self.pages, self.without) = (600, 0);
-            }
             Hazard::SecondChances => {
                 (self.ssd_policy, self.ring, self.without) = ("mv-fifo-gsc", draw(rng, 2, 8), 0);
                 (self.tasks, self.ops, self.ssd_us) = (draw(rng, 2, 4), 400, 3000);
@@ -314,6 +305,26 @@ impl Plan {
             Hazard::FailedHomes => {
                 (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 8), 1000, 300);
                 (self.slots, self.without) = (if rng.random_bool(0.5) { 0 } else { self.slots }, 0);
+            }
+            Hazard::TornHomes => {
+                (self.lives, self.ssd_policy, self.zone_percent) = (4, "doublewrite", 100);
+                (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 8), 12_000, 50);
+            }
+            _ => self.shape_lives(hazard, rng),
+        }
+    }
+
+    /// As [`Plan::shape`], for hazards that need several lives.
+    fn shape_lives(&mut self, hazard: Hazard, rng: &mut SmallRng) {
+        let draw = |rng: &mut SmallRng, from: u32, to: u32| rng.random_range(from..=to);
+        match hazard {
+            Hazard::DroppedOpen | Hazard::Rot | Hazard::Past => {
+                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 30, 120), draw(rng, 2, 8));
+                self.without = 0;
+            }
+            Hazard::FullDisk => {
+                (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 60, 200), draw(rng, 2, 8));
+                (self.pages, self.without) = (600, 0);
             }
             Hazard::DroppedSpaces => {
                 (self.lives, self.ops, self.ring) = (draw(rng, 2, 4), 200, draw(rng, 2, 8));
@@ -339,10 +350,7 @@ impl Plan {
                 (self.slots, self.pages, self.without) = (0, draw(rng, 24, 30), 0);
                 (self.hdd_us, self.ssd_us) = (1000, 300);
             }
-            Hazard::TornHomes => {
-                (self.lives, self.ssd_policy, self.zone_percent) = (4, "doublewrite", 100);
-                (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 8), 12_000, 50);
-            }
+            _ => {}
         }
     }
 

@@ -14,7 +14,7 @@ use super::planned::Planned;
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
 use super::saves::Saves;
-use super::ssd_calls::Act;
+use super::ssd_calls::{Act, Outcomes};
 use super::totals::Totals;
 use super::work::{Terms, Worker};
 use super::world::{Checked, check_spaces, in_virtual_time, is_busy, look, read};
@@ -379,12 +379,7 @@ impl World {
         let alone = !self.background;
         // An SSD that has not failed is not verified.
         let verified = store.ssd().state() != SsdState::Active;
-        // These run one at a time: once such a call has ended, so have all earlier ones.
-        let waits = match act {
-            Act::Abandon | Act::Readmit => true,
-            Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
-            Act::Drain => false,
-        };
+        let waits = waits(act, store);
         {
             let mut model = self.model();
             model.lost_to = u32::MAX;
@@ -439,11 +434,15 @@ impl World {
             let mut model = self.model();
             model.lost_to = model.last_version;
         }
+        self.acted(store, &done.unwrap_or_default(), alone && beside == 0 && !saves).await
+    }
+
+    /// Checks what a call that ended reports; `alone`: nothing else went on.
+    async fn acted(&mut self, store: &Arc<PageStore>, done: &Outcomes, alone: bool) -> Result<(), String> {
         let Reported { in_doubt, may_be_gone, .. } = self.reported;
         self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
-        let done = done.unwrap_or_default();
-        self.model().ssd_call_reports(&done);
-        if let (Some(loss), true, 0, false) = (&done.loss, alone, beside, saves) {
+        self.model().ssd_call_reports(done);
+        if let (Some(loss), true) = (&done.loss, alone) {
             self.is_exact(store, loss).await?;
         }
         if store.stats().ssd.refusing.is_none() && !self.corrupted {
@@ -511,5 +510,14 @@ impl World {
                 Ok(())
             }
         }
+    }
+}
+
+/// Whether calls like this one run one at a time: once one has ended, so have all earlier ones.
+fn waits(act: Act, store: &PageStore) -> bool {
+    match act {
+        Act::Abandon | Act::Readmit => true,
+        Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
+        Act::Drain => false,
     }
 }

@@ -1,6 +1,5 @@
 //! One run: load, warm up until steady, measure.
 
-use super::matrix::Case;
 use super::observe::{LOOK_EVERY, Observer};
 use super::results::{Finished, Setting};
 use super::steady::{Window, is_steady};
@@ -8,6 +7,7 @@ use crate::cli::{Cli, Ratio};
 use crate::database::Database;
 use crate::error::DbError;
 use crate::location::{Location, Notes};
+use crate::matrix::Case;
 use crate::report::page_io_ms;
 use crate::run::{Measured, Slice, Stop, Terminals};
 use crate::runtime::runtime;

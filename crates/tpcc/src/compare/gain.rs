@@ -2,9 +2,9 @@
 //! figures.
 
 use super::charts::{Bar, COLORS, Series, bars, standalone};
-use super::matrix::{ANALYSIS, Case, POOLS, Shape};
 use super::paper::printed;
 use super::view::{View, pair_name};
+use crate::matrix::{ANALYSIS, Case, POOLS, Shape};
 use plotters::style::RGBColor;
 
 const DB: u32 = 30;

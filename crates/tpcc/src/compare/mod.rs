@@ -9,9 +9,7 @@ mod drive;
 mod gain;
 mod html;
 mod machine;
-mod matrix;
 mod observe;
-mod options;
 mod page;
 mod paper;
 mod parallel;
@@ -22,9 +20,8 @@ mod setting;
 mod steady;
 mod view;
 
-pub(crate) use options::CompareArgs;
-
 use crate::cli::{Cli, Time};
+use crate::matrix;
 use crate::policies::Policies;
 use crate::report;
 use machine::Machine;

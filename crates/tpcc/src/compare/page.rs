@@ -1,11 +1,11 @@
 //! `report.html`: a self-contained page.
 
 use super::html::{Html, Table, escape};
-use super::matrix::{ANALYSIS, Case, RIVALS};
 use super::results::{Finished, Outcome, Results, Setting};
 use super::sections;
 use super::steady::{MEANING, spread};
 use super::view::{View, pair_name};
+use crate::matrix::{ANALYSIS, Case, RIVALS};
 use crate::report::bytes;
 use std::collections::BTreeSet;
 
@@ -197,8 +197,8 @@ mod tests {
     use super::*;
     use crate::compare::html::unsound;
     use crate::compare::machine::Machine;
-    use crate::compare::matrix::{Figure, cases};
     use crate::compare::results::{Entry, Invocation};
+    use crate::matrix::{Figure, cases};
     use crate::report::Chosen;
     use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
 //! Runs several cases at once, one per core, each on its own thread and runtime.
 
 use super::drive::{Loaded, Step, load, run_case};
-use super::matrix::Case;
 use super::progress::Progress;
 use super::results::{Outcome, Setting};
 use super::steady::spread;
 use crate::cli::Cli;
+use crate::matrix::Case;
 use crate::run::Stop;
 use crate::session::SessionError;
 use parking_lot::Mutex;

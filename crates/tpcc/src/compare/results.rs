@@ -1,9 +1,9 @@
 //! `report.json`: the finished rows, so that a long comparison can be continued.
 
 use super::machine::Machine;
-use super::matrix::Case;
 use super::observe::Observed;
 use super::steady::Window;
+use crate::matrix::Case;
 use crate::report::Row;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -2,9 +2,9 @@
 
 use super::charts::{self, Bar, COLORS, Series};
 use super::html::{Html, Table, escape};
-use super::matrix::{ANALYSIS, Case, DATABASES, POOLS, RIVALS, Shape, ZONES};
 use super::paper::printed;
 use super::view::{View, pair_name};
+use crate::matrix::{ANALYSIS, Case, DATABASES, POOLS, RIVALS, Shape, ZONES};
 use crate::policies::Policies;
 use plotters::style::RGBColor;
 

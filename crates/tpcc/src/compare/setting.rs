@@ -2,10 +2,10 @@
 //! comparable.
 
 use super::machine::cores;
-use super::matrix::{self, Case};
-use super::options::CompareArgs;
 use super::results::Setting;
 use crate::cli::Cli;
+use crate::comparison::CompareArgs;
+use crate::matrix::{self, Case};
 use crate::policies::Policies;
 use clap::ValueEnum;
 use std::num::NonZeroUsize;

@@ -1,7 +1,6 @@
 //! Reads what a crash left on the SSD: the evidence for a recovery.
 
 use super::images::{Content, is_of_a_block, read_images};
-use super::unread::Unread;
 use super::{OpenError, OpenParams, RecoveryProgress};
 use crate::exec::single::{ATTEMPTS_MAX, read_one};
 use crate::format::journal::Block;
@@ -19,6 +18,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device with more unreadable places counts as failed.
 const UNREADABLE_MAX: usize = 64;
+
+/// The blocks that a recovery could not read, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Unread {
+    /// A block of the journal.
+    pub(crate) journal: Option<DeviceError>,
+    /// Places of the ring.
+    pub(crate) ring: FxHashMap<u32, DeviceError>,
+    /// Slots of the zone.
+    pub(crate) slots: FxHashMap<u32, DeviceError>,
+}
+
+impl Unread {
+    /// Fails if a block of the journal or a place of the ring could not be read: recovery needs them all.
+    pub(crate) fn refuse(&self) -> Result<(), OpenError> {
+        let place = self.ring.iter().min_by_key(|(place, _)| **place).map(|(_, source)| ("ring", source));
+        let first = self.journal.as_ref().map(|source| ("journal", source)).or(place);
+        first.map_or(Ok(()), |(part, source)| Err(OpenError::Unreadable { part, source: source.clone() }))
+    }
+
+    /// Fails if there is an unreadable `slot` that may hold any page.
+    pub(crate) fn refuse_slot(&self, slot: Option<u32>) -> Result<(), OpenError> {
+        let source = slot.and_then(|slot| self.slots.get(&slot));
+        source.map_or(Ok(()), |source| Err(OpenError::Unreadable { part: "zone", source: source.clone() }))
+    }
+}
 
 /// Reads the SSD for a recovery.
 pub(crate) struct Reader<'a> {

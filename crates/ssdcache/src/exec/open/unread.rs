@@ -6,36 +6,9 @@
 //! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any
 //! page, and a journal block may void any copy.
 
-use crate::exec::open::{OpenError, Reader};
+use super::evidence::Reader;
 use crate::protocol::recovery::Verdict;
 use pagetier_devio::DeviceError;
-use rustc_hash::FxHashMap;
-
-/// The blocks that a recovery could not read, and why.
-#[derive(Debug, Default)]
-pub(crate) struct Unread {
-    /// A block of the journal.
-    pub(crate) journal: Option<DeviceError>,
-    /// Places of the ring.
-    pub(crate) ring: FxHashMap<u32, DeviceError>,
-    /// Slots of the zone.
-    pub(crate) slots: FxHashMap<u32, DeviceError>,
-}
-
-impl Unread {
-    /// Fails if a block of the journal or a place of the ring could not be read: recovery needs them all.
-    pub(crate) fn refuse(&self) -> Result<(), OpenError> {
-        let place = self.ring.iter().min_by_key(|(place, _)| **place).map(|(_, source)| ("ring", source));
-        let first = self.journal.as_ref().map(|source| ("journal", source)).or(place);
-        first.map_or(Ok(()), |(part, source)| Err(OpenError::Unreadable { part, source: source.clone() }))
-    }
-
-    /// Fails if there is an unreadable `slot` that may hold any page.
-    pub(crate) fn refuse_slot(&self, slot: Option<u32>) -> Result<(), OpenError> {
-        let source = slot.and_then(|slot| self.slots.get(&slot));
-        source.map_or(Ok(()), |source| Err(OpenError::Unreadable { part: "zone", source: source.clone() }))
-    }
-}
 
 impl Reader<'_> {
     /// After a close: writes zeroes to unreadable places that are not needed, which often makes them

@@ -1,11 +1,11 @@
 //! The choice of the SSD policy, typed and by name.
 
-use super::{
-    Adaptive, Ageing, Alpha, Cac, CacOptions, EvictionCost, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
-};
-use crate::choice::{by_name, catalogues, split, write_options};
+use super::{by_name, catalogues, split, write_options};
 use crate::custom::registered;
 use crate::rivals::RivalSsd;
+use crate::ssd::{
+    Adaptive, Ageing, Alpha, Cac, CacOptions, EvictionCost, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
+};
 use crate::{SsdPolicyFactory, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;

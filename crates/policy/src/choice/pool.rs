@@ -1,10 +1,10 @@
 //! The choice of the pool policy, typed and by name.
 
-use super::{
+use super::{by_name, catalogues, split, write_options};
+use crate::custom::registered;
+use crate::pool::{
     AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
 };
-use crate::choice::{by_name, catalogues, split, write_options};
-use crate::custom::registered;
 use crate::rivals::{RivalPool, WindowPercent};
 use crate::{PoolPolicyFactory, UnknownPolicy};
 use std::fmt;

@@ -1,6 +1,12 @@
 //! Policies by name: conversion between the text of a command line or configuration file and the typed
 //! choices.
 
+mod pool;
+mod ssd;
+
+pub use pool::PoolPolicy;
+pub use ssd::SsdPolicy;
+
 use crate::custom::{Catalogue, registered};
 use crate::rivals;
 use std::convert::Infallible;

@@ -1,0 +1,114 @@
+//! The configuration of a store. The opening completes it with the directories that it finds; from then on
+//! it does not change. What does change while the store runs is in `store::devices`.
+
+use super::options::Options;
+use crate::error::OpenError;
+use crate::manifest::id::id_bytes;
+use crate::manifest::memory::MemoryManifest;
+use crate::seam::Seam;
+use crate::tenure::held_dir::{At, HeldDir};
+use pagetier_devio::SharedDevice;
+use pagetier_page::StoreSeed;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// In the store's directory, under the option's default name.
+    Default,
+    Path(PathBuf),
+    Device(SharedDevice),
+}
+
+impl Place {
+    fn of(device: Option<&SharedDevice>, path: Option<&PathBuf>) -> Self {
+        match (device, path) {
+            (Some(device), _) => Self::Device(Arc::clone(device)),
+            (None, Some(path)) => Self::Path(path.clone()),
+            (None, None) => Self::Default,
+        }
+    }
+}
+
+/// How a store is configured.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) options: Options,
+    pub(crate) memory: Option<Arc<MemoryManifest>>,
+    pub(crate) hdd_device: Option<SharedDevice>,
+    pub(crate) ssd_device: Option<SharedDevice>,
+    pub(crate) ring_device: Option<SharedDevice>,
+    /// The seam, which does nothing in a normal build.
+    pub(crate) seam: Seam,
+    /// Whether the store is opened for reading only.
+    pub(crate) read_only: bool,
+    /// The store's directory, from the opening on.
+    pub(crate) held: Option<Arc<HeldDir>>,
+    /// The working directory at the opening: relative paths of the options lead from it.
+    pub(super) working: Option<Arc<HeldDir>>,
+    #[cfg(feature = "mutations")]
+    pub(crate) slow_saves: Option<std::time::Duration>,
+    /// The directory is a restoration's: a store in it is unfinished, and begins again as a new one under the
+    /// same id, so that devices formatted for it are its own.
+    pub(crate) starts_over: bool,
+}
+
+impl Config {
+    /// The seed of all checksums in the store with this id.
+    pub(crate) fn seed(&self, store: &str) -> StoreSeed {
+        self.seam.seed(StoreSeed::of_store(id_bytes(store)))
+    }
+
+    /// The bytes of the SSD to use.
+    pub(crate) fn ssd_size(&self) -> u64 {
+        self.options.ssd_bytes.unwrap_or(256 << 20)
+    }
+
+    /// Looks the directory up: the working directory, and the store's if it exists. From here on they stay
+    /// the same ones.
+    pub(crate) fn hold_directories(&mut self) -> Result<(), OpenError> {
+        let seam = self.seam;
+        let is_relative = |path: &Option<PathBuf>| path.as_deref().is_some_and(Path::is_relative);
+        // Only if needed: a process without a working directory can still open a store by absolute paths.
+        if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
+            let working = HeldDir::working(seam);
+            let failed = |e| OpenError::directory(Path::new("."), "cannot be opened", e);
+            self.working = Some(working.map_err(failed)?);
+        }
+        if let (Some(path), None) = (&self.options.directory, &self.memory) {
+            self.held = match HeldDir::open(path, seam) {
+                Ok(held) => Some(held),
+                // It may be created later, once nothing else refuses the opening.
+                Err(e) if e.kind() == ErrorKind::NotFound => None,
+                Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {
+                    return Err(OpenError::NotADirectory { path: path.clone() });
+                }
+                Err(e) => return Err(OpenError::directory(path, "cannot be opened", e)),
+            };
+        }
+        Ok(())
+    }
+
+    /// Where the file or block device of `place` is; `None` for a device of the embedder, or if the file
+    /// would be in the directory of a store that has none.
+    pub(crate) fn at(&self, place: &Place, default: &str) -> Option<At> {
+        match place {
+            Place::Path(path) => Some(At::named(path.clone(), self.working.as_ref())),
+            Place::Default => self.held.as_ref().map(|held| At::within(held, default)),
+            Place::Device(_) => None,
+        }
+    }
+
+    pub(crate) fn hdd_place(&self) -> Place {
+        Place::of(self.hdd_device.as_ref(), self.options.hdd.as_ref())
+    }
+
+    pub(crate) fn ssd_place(&self) -> Place {
+        Place::of(self.ssd_device.as_ref(), self.options.ssd.as_ref())
+    }
+
+    pub(crate) fn ring_place(&self) -> Place {
+        Place::of(self.ring_device.as_ref(), None)
+    }
+}

@@ -1,0 +1,84 @@
+//! What changes of a store's equipment while it runs: the devices that it uses, and the policies in force.
+
+use crate::config::frozen::{Config, Place};
+use crate::error::OpenError;
+use crate::tenure::held_dir::{At, Identity};
+use crate::tenure::lock::Tenure;
+use pagetier_policy::{PoolPolicy, SsdPolicy};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The file or block device of each option that the store uses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Used(Vec<(&'static str, Identity)>);
+
+impl Used {
+    /// Refuses what another option names already.
+    pub(crate) fn refuse_twice(&self, at: &At, option: &'static str) -> Result<(), OpenError> {
+        let Some(found) = at.identity() else { return Ok(()) };
+        // By identity: two paths may lead to one file, by a link or a bind mount.
+        match self.0.iter().find(|(other, used)| *other != option && *used == found) {
+            Some((other, _)) => Err(OpenError::SameDevice { device: at.shown.clone(), option, other }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes what `option` uses from here on.
+    pub(crate) fn note(&mut self, at: &At, option: &'static str) {
+        self.0.retain(|(other, _)| *other != option);
+        self.0.extend(at.identity().map(|found| (option, found)));
+    }
+}
+
+/// What an open store uses, and may exchange.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    pub(crate) used: Used,
+    /// The I/O backend chosen for each device path, keyed by option name.
+    pub(crate) served: BTreeMap<&'static str, String>,
+    pub(crate) pool_policy: PoolPolicy,
+    pub(crate) ssd_policy: SsdPolicy,
+    /// Where the SSD is, or would be, and its bytes.
+    pub(crate) ssd: (Place, u64),
+}
+
+/// The devices of a store from its opening on: opens them for its tenure, and knows which are in use.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    pub(crate) config: Arc<Config>,
+    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) in_use: Mutex<InUse>,
+}
+
+impl Devices {
+    pub(crate) fn new(config: Arc<Config>, tenure: Arc<Tenure>) -> Self {
+        let in_use = InUse {
+            used: Used::default(),
+            served: BTreeMap::new(),
+            pool_policy: config.options.pool_policy,
+            ssd_policy: config.options.ssd_policy,
+            ssd: (config.ssd_place(), config.ssd_size()),
+        };
+        Self { config, tenure, in_use: Mutex::new(in_use) }
+    }
+
+    /// Performs an exchange of the cache device, whose options then use what it has opened. If it fails, they
+    /// use what they did.
+    pub(crate) async fn exchanging<T, E>(
+        &self,
+        exchange: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        // A failed exchange has opened the new device and noted it. The old one stays in use, so its note
+        // comes back.
+        let before = self.in_use.lock().used.clone();
+        exchange.await.inspect_err(|_| self.in_use.lock().used = before)
+    }
+
+    /// Whether the device that `option` uses is at `path`.
+    pub(crate) fn is_used(&self, path: &Path, option: &str) -> bool {
+        let found = At::named(path.to_owned(), None).identity();
+        self.in_use.lock().used.0.iter().any(|(other, used)| *other == option && Some(*used) == found)
+    }
+}
