@@ -8,8 +8,8 @@
 //! its account covers several usual differences and the cost of the change; then all accounts begin anew. A
 //! large lead is followed after a few stretches, a small one that lasts later.
 //!
-//! Where settings lead in turns, each change comes when its reason ends, and the sum of all changes costs more
-//! than any of the settings. So each change doubles what the next one must cover, for a while.
+//! Where settings lead in turns, each change comes when its reason ends, and the sum of all changes costs
+//! more than any of the settings. So each change doubles what the next one must cover, for a while.
 
 /// The account must cover this many usual differences: a steady lead is followed after as many stretches and
 /// a third. Fewer, and settings that lead in turns are followed; more, and a changed workload is followed

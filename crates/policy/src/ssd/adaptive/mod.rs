@@ -200,8 +200,9 @@ impl SlotPolicy for Adaptive {
                 let retained = from == Some(Location::Ssd) && self.retention.covers(seen.idle(tick));
                 self.ghosts.read(seen, retained);
             }
-            // Read-ahead joins a scan's reads, so the HDD hardly spends more on them than the SSD. But each is
-            // an access: without its time, the page would seem idle, and ghosts without it would pay nothing.
+            // Read-ahead joins a scan's reads, so the HDD hardly spends more on them than the SSD. But each
+            // is an access: without its time, the page would seem idle, and ghosts without it would pay
+            // nothing.
             let saved_ms = if access == Access::Random { self.costs.read_saving_ms() } else { 0.0 };
             self.count(id, saved_ms, false);
             self.choose();
