@@ -90,69 +90,21 @@
 
 #![forbid(unsafe_code)]
 
-mod advice;
-mod apply;
-mod arriving;
-mod background;
 mod backup;
 pub mod blocking;
-mod builder;
-mod calibrate;
-mod changes;
+mod config;
 pub mod device;
-mod durable_dir;
-mod ending;
 mod error;
-mod extents;
-mod file_system;
-mod free;
-mod gate;
-mod growth;
-mod growth_plan;
-mod guards;
-mod held_dir;
-mod hints;
-mod hot;
-mod id;
-mod inspect;
-mod life;
-mod lock;
-mod loss;
 mod manifest;
-mod memory_manifest;
-mod meta;
 mod observe;
-mod online;
-mod owned;
-mod page_runs;
-mod placement;
-mod policies;
-mod read_only;
-mod replace;
-mod replace_ssd;
-mod resize;
-mod room;
-mod runs;
-mod saver;
-mod scrub;
+mod open;
 mod seam;
-mod shared;
-mod shutdown;
-mod sizes;
-mod slack;
-mod space_entry;
-mod space_hints;
 mod spaces;
 mod ssd;
-mod stats;
 mod store;
-mod superblock;
-mod switch;
-mod tail;
-mod trace;
-mod unproved;
+mod tenure;
+mod tuning;
 mod volume;
-mod what_if;
 
 #[doc = include_str!("../docs/embedding.md")]
 pub mod guide {}
@@ -160,28 +112,25 @@ pub mod guide {}
 #[doc = include_str!("../docs/operating.md")]
 pub mod operating {}
 
-pub use advice::Advice;
-pub use backup::{BackupError, BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
-pub use builder::{Builder, Options};
-pub use calibrate::calibrate;
-pub use error::{Error, OpenError};
-pub use gate::GatePanic;
-pub use guards::{PageMut, PageRef, Scan};
-pub use hot::{HotSetError, HotSetReport};
-pub use inspect::{
-    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
-    SsdInspection,
-};
-pub use life::{Drain, SsdEvents};
-pub use loss::{LostPages, SsdLoss};
-pub use memory_manifest::MemoryManifest;
+pub use backup::{BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
+pub use config::builder::Builder;
+pub use config::calibrate::calibrate;
+pub use config::options::Options;
+pub use config::sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
+pub use error::Advice;
+pub use error::{BackupError, Error, HotSetError, OpenError};
+pub use manifest::memory::MemoryManifest;
 #[cfg(feature = "metrics")]
 pub use observe::MetricsExport;
+pub use observe::scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use observe::{
     ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, LiveStats, MemorySummary, PageWhy,
     PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
 };
-pub use owned::{OwnedPageMut, OwnedPageRef};
+pub use open::inspect::{
+    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
+    SsdInspection,
+};
 /// The embedder's log, as the store calls it. Its contract stands below this example: a log with group
 /// commit, which its engine and the store share. The [`guide`] continues with segments, redo, checkpoints and
 /// backups.
@@ -198,8 +147,10 @@ pub use pagetier_devio::{
 };
 pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};
-pub use pagetier_policy::pool::{Gd2lOptions, Retention, WindowPercent};
+pub use pagetier_policy::pool::{Gd2lOptions, Retention};
+pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
 pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
+pub use pagetier_policy::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use pagetier_policy::{
     Choice, Costs, GroupStats, Location, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
 };
@@ -211,19 +162,23 @@ pub use pagetier_ssdcache::{
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
-pub use policies::Policies;
-pub use replace_ssd::NewSsd;
-pub use room::Room;
-pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
-pub use sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
-pub use space_hints::SpaceHints;
-pub use spaces::Spaces;
-pub use ssd::Ssd;
-pub use stats::Stats;
-pub use store::{Loss, PageStore};
-pub use trace::Trace;
-pub use volume::SpaceInfo;
-pub use what_if::{Estimates, WhatIfOptions};
+pub use spaces::calls::Spaces;
+pub use ssd::calls::Ssd;
+pub use ssd::exchange::{Drain, SsdEvents};
+pub use ssd::replace::NewSsd;
+pub use store::guards::{PageMut, PageRef, Scan};
+pub use store::headroom::Room;
+pub use store::owned::{OwnedPageMut, OwnedPageRef};
+pub use store::page_store::{Loss, PageStore};
+pub use store::stats::Stats;
+pub use tenure::gate::GatePanic;
+pub use tuning::hot_set::HotSetReport;
+pub use tuning::policies::Policies;
+pub use tuning::trace::Trace;
+pub use tuning::what_if::{Estimates, WhatIfOptions};
+pub use volume::loss::{LostPages, SsdLoss};
+pub use volume::space_hints::SpaceHints;
+pub use volume::table::SpaceInfo;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

@@ -1,9 +1,6 @@
 //! The store's part of the seam at which broken protocols act ([`pagetier_ssdcache::Seam`]): openings,
 //! growth, losses and leaving pass their decisions through it. Nothing else asks whether a rule is left out.
 
-use crate::error::{Error, OpenError};
-use crate::runs::OnlyCopies;
-use crate::slack::Slack;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Lsn, Stamp, StoreSeed};
@@ -104,9 +101,9 @@ impl Seam {
         !self.lack(Mutation::SaveForgotten)
     }
 
-    /// What a save may do with the manifest's slack.
-    pub(crate) fn slack(self, slack: Slack) -> Slack {
-        if self.lack(Mutation::SlackGivenAway) { Slack::Use } else { slack }
+    /// What a save may do with the manifest's slack; `all`: use it.
+    pub(crate) fn slack<S>(self, slack: S, all: S) -> S {
+        if self.lack(Mutation::SlackGivenAway) { all } else { slack }
     }
 
     /// Whether a change may be appended to the manifest; `differs`: the file may differ from the one in
@@ -154,10 +151,7 @@ impl Seam {
     }
 
     /// Makes durable what a backup has read.
-    pub(crate) async fn sync_copied(
-        self,
-        syncing: impl Future<Output = Result<(), Error>>,
-    ) -> Result<(), Error> {
+    pub(crate) async fn sync_copied<E>(self, syncing: impl Future<Output = Result<(), E>>) -> Result<(), E> {
         if self.lack(Mutation::BackupUnsynced) { Ok(()) } else { syncing.await }
     }
 
@@ -202,12 +196,12 @@ impl Seam {
     }
 
     /// The loss to record in the manifest.
-    pub(crate) fn listed_loss(self, lost: Option<OnlyCopies>) -> Option<OnlyCopies> {
+    pub(crate) fn listed_loss<L>(self, lost: Option<L>) -> Option<L> {
         lost.filter(|_| !self.lack(Mutation::LossUnrecorded))
     }
 
     /// The losses that an opening finds in the manifest.
-    pub(crate) fn known_loss(self, lost: Option<OnlyCopies>) -> Option<OnlyCopies> {
+    pub(crate) fn known_loss<L>(self, lost: Option<L>) -> Option<L> {
         lost.filter(|_| !self.lack(Mutation::LossForgotten))
     }
 
@@ -217,10 +211,7 @@ impl Seam {
     }
 
     /// Marks the devices of an opening.
-    pub(crate) async fn mark(
-        self,
-        marking: impl Future<Output = Result<(), OpenError>>,
-    ) -> Result<(), OpenError> {
+    pub(crate) async fn mark<E>(self, marking: impl Future<Output = Result<(), E>>) -> Result<(), E> {
         if self.lack(Mutation::RecoveryUnflushed) { Ok(()) } else { marking.await }
     }
 
@@ -230,15 +221,15 @@ impl Seam {
     }
 
     /// Whether the marks of manifest and device agree.
-    pub(crate) fn marks_agree(self, agree: Result<(), OpenError>) -> Result<(), OpenError> {
+    pub(crate) fn marks_agree<E>(self, agree: Result<(), E>) -> Result<(), E> {
         if self.lack(Mutation::EpochUnchecked) { Ok(()) } else { agree }
     }
 
     /// Searches a device that is taken over for data.
-    pub(crate) async fn look_for_data(
+    pub(crate) async fn look_for_data<E>(
         self,
-        looking: impl Future<Output = Result<(), OpenError>>,
-    ) -> Result<(), OpenError> {
+        looking: impl Future<Output = Result<(), E>>,
+    ) -> Result<(), E> {
         if self.lack(Mutation::AttachedUnchecked) { Ok(()) } else { looking.await }
     }
 
@@ -248,10 +239,7 @@ impl Seam {
     }
 
     /// Waits until no operation of an earlier opening is in flight on a device.
-    pub(crate) async fn occupy(
-        self,
-        occupying: impl Future<Output = Result<(), OpenError>>,
-    ) -> Result<(), OpenError> {
+    pub(crate) async fn occupy<E>(self, occupying: impl Future<Output = Result<(), E>>) -> Result<(), E> {
         if self.lack(Mutation::DrainNotAwaited) { Ok(()) } else { occupying.await }
     }
 

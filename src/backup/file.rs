@@ -1,8 +1,8 @@
 //! One backup file: a head, the pages, a tail. Each record has its own checksum; a file without a sound tail
 //! is incomplete. `docs/format.md` has the byte tables.
 
-use super::BackupError;
-use crate::page_runs::PageRuns;
+use crate::error::BackupError;
+use crate::manifest::page_runs::PageRuns;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId};
 use serde::{Deserialize, Serialize};
 use std::fs::File;

@@ -5,11 +5,11 @@
 
 use super::file::{Next, Reader, Tail, name_of, numbers};
 use super::site::{Begun, Done, Target};
-use super::{BackupError, RestoreProgress, RestoreReport, blocking};
-use crate::builder::Builder;
-use crate::error::Error;
-use crate::manifest::Manifest;
-use crate::store::PageStore;
+use super::{RestoreProgress, RestoreReport, blocking};
+use crate::config::builder::Builder;
+use crate::error::{BackupError, Error};
+use crate::manifest::contents::Manifest;
+use crate::store::page_store::PageStore;
 use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
 use std::path::{Path, PathBuf};

@@ -10,13 +10,13 @@
 //! whatever they hold is older than what is written to them now.
 
 use super::locked::{LOOK_EVERY, locked};
-use super::{BackupError, RestoreReport, blocking};
-use crate::durable_dir;
-use crate::error::OpenError;
-use crate::held_dir::HeldDir;
-use crate::manifest::ManifestStore;
-use crate::saver::Saver;
+use super::{RestoreReport, blocking};
+use crate::error::{BackupError, OpenError};
+use crate::manifest::contents::ManifestStore;
+use crate::manifest::saver::Saver;
 use crate::seam::Seam;
+use crate::tenure::durable_dir;
+use crate::tenure::held_dir::HeldDir;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Seek, Write};

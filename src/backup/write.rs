@@ -2,14 +2,14 @@
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::locked::{LOOK_EVERY, locked};
-use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupReport, blocking};
-use crate::durable_dir;
-use crate::error::Error;
-use crate::id::{id_text, new_id};
-use crate::manifest::Manifest;
+use super::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, blocking};
+use crate::error::{BackupError, Error};
+use crate::manifest::contents::Manifest;
+use crate::manifest::id::{id_text, new_id};
 use crate::seam::Seam;
-use crate::store::PageStore;
-use crate::volume::Freed;
+use crate::store::page_store::PageStore;
+use crate::tenure::durable_dir;
+use crate::volume::table::Freed;
 use pagetier_bufpool::{PoolError, TierError};
 use pagetier_devio::{Causes, IoBuf, task};
 use pagetier_page::{Header, PageId, Stamp};

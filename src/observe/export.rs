@@ -2,10 +2,10 @@
 //! per interval while the export lives.
 
 use super::summary::StatsSummary;
-use crate::background::put_file;
-use crate::shared::Shared;
-use crate::stats::Stats;
-use crate::store::PageStore;
+use crate::store::background::put_file;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use crate::store::stats::Stats;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};

@@ -2,10 +2,10 @@
 //! receives them once per interval.
 
 use super::summary::{DeviceSummary, DirSummary, StatsSummary};
-use crate::room::Room;
-use crate::shared::Shared;
-use crate::stats::Stats;
-use crate::store::PageStore;
+use crate::store::headroom::Room;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use crate::store::stats::Stats;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,9 +1,12 @@
-//! What an operator sees of a running store: a summary of its statistics, exports of it, and the reasons for
-//! a page's place.
+//! What an operator sees of a running store: a summary of its statistics, exports of it, the reasons for a
+//! page's place, and scrubs. The counters themselves are kept where they are counted (`store::stats`).
+//!
+//! Begin with `summary`.
 
 mod export;
 #[cfg(feature = "metrics")]
 mod metrics;
+pub(crate) mod scrub;
 mod show;
 mod summary;
 mod why;

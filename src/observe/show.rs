@@ -1,8 +1,8 @@
 //! The summary as text: at most a screen of 100 columns.
 
 use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdSummary, StatsSummary};
-use crate::room::Room;
-use crate::stats::Stats;
+use crate::store::headroom::Room;
+use crate::store::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
 /// How many settings of an adaptive policy are shown, the cheapest first.

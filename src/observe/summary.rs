@@ -1,8 +1,8 @@
 //! [`Stats`] reduced to what fits on a screen and into a line of JSON: histograms become quantiles, and
 //! classes of I/O without operations are left out.
 
-use crate::room::Room;
-use crate::stats::Stats;
+use crate::store::headroom::Room;
+use crate::store::stats::Stats;
 use pagetier_bufpool::PoolStats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use pagetier_policy::Choice;

@@ -2,8 +2,8 @@
 
 use super::summary::mode_name;
 use crate::error::Error;
-use crate::space_hints::SpaceHints;
-use crate::store::PageStore;
+use crate::store::page_store::PageStore;
+use crate::volume::space_hints::SpaceHints;
 use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;
 use pagetier_policy::pool::Retention;

@@ -439,7 +439,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
         name: "set the SSD's policy",
         methods: &["Policies::set_ssd", "Policies::ssd"],
         run: run!(|w, s| {
-            w.store.policies().set_ssd(SsdPolicy::Lru2).await?;
+            w.store.policies().set_ssd("lru2").await?;
             w.store.policies().set_ssd(SsdPolicy::default()).await?;
             done()
         }),

@@ -7,7 +7,7 @@ use pagetier_bufpool::{
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::pool::Casa;
+use pagetier_policy::rivals::pool::Casa;
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, PoolPolicy,
 };

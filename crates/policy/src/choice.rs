@@ -1,6 +1,8 @@
 //! Policies by name: conversion between the text of a command line or configuration file and the typed
 //! choices.
 
+use crate::custom::{Catalogue, registered};
+use crate::rivals;
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
@@ -28,6 +30,11 @@ impl From<Infallible> for UnknownPolicy {
     fn from(never: Infallible) -> Self {
         match never {}
     }
+}
+
+/// The catalogues by precedence: the rivals, then what the program registered.
+pub(crate) fn catalogues() -> Vec<&'static Catalogue> {
+    std::iter::once(&rivals::CATALOGUE).chain(registered()).collect()
 }
 
 /// Splits `name:part,part` into the name and the options, in lower case.

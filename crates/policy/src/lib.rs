@@ -1,6 +1,7 @@
 //! Every decision of the page store: which frame the buffer pool replaces, which page is worth an SSD slot.
 //!
-//! Pure: no locks, clocks, I/O or async; time, costs and randomness are arguments. The same code runs in the
+//! Pure but for the list of registered names ([`custom`]): no locks, clocks, I/O or async; time, costs and
+//! randomness are arguments. The same code runs in the
 //! store, in the trace replay and in the property tests.
 
 #![forbid(unsafe_code)]
@@ -8,19 +9,18 @@
 mod choice;
 mod choosing;
 mod collections;
-#[cfg(feature = "hostile")]
-mod hostile;
+pub mod conformance;
+pub mod custom;
 mod placement;
 pub mod pool;
+pub mod rivals;
 pub mod ssd;
 mod types;
 mod write_budget;
 
 pub use choice::UnknownPolicy;
 pub use choosing::Choice;
-#[cfg(feature = "hostile")]
-#[doc(hidden)]
-pub use hostile::{HostilePool, HostileSsd};
+pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy};
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};

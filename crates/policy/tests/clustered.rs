@@ -2,7 +2,7 @@
 //! pseudo-code over lists that are searched.
 
 use crate::buffer::{Buffer, Done, page};
-use pagetier_policy::pool::{Casa, Cfdc, Sawc, WindowPercent};
+use pagetier_policy::rivals::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId,
     SpaceId,

@@ -1,11 +1,12 @@
 //! The choice of the pool policy, typed and by name.
 
 use super::{
-    AdaptivePool, CLUSTER_PAGES, Casa, CcfLru, Cfdc, Cflru, FramePolicy, Gd2l, Gd2lOptions, Gd2lWeighted,
-    Lru, LruWsr, MidpointLru, Ref, Sawc, WindowPercent,
+    AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
 };
-use crate::choice::{by_name, split, write_options};
-use crate::{Costs, UnknownPolicy};
+use crate::choice::{by_name, catalogues, split, write_options};
+use crate::custom::registered;
+use crate::rivals::{RivalPool, WindowPercent};
+use crate::{PoolPolicyFactory, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,45 +24,8 @@ pub enum PoolPolicy {
     Lru,
     /// `midpoint-lru`: LRU with InnoDB's midpoint for prefetched pages, the paper's "LRU".
     MidpointLru,
-    /// `cflru`: clean pages first, within a window (Park et al. 2006).
-    Cflru(WindowPercent),
-    /// `lru-wsr`: cold dirty pages get no second chance (Jung et al. 2008).
-    LruWsr,
-    /// `ccf-lru`: cold clean pages first (Li et al. 2009).
-    CcfLru,
-    /// `ref`: recently evicted first, by block (Seo & Shin 2008).
-    Ref(WindowPercent),
-    /// `cfdc`: clean first, dirty in clusters (Ou, Härder & Jin 2009).
-    Cfdc(WindowPercent),
-    /// `casa`: cost-aware self-adaptive (Ou & Härder 2010).
-    Casa,
-    /// `sawc`: self-adaptive with clustered writes (Ou et al.).
-    Sawc,
-    /// Answers at random or maliciously; for tests.
-    #[cfg(feature = "hostile")]
-    #[doc(hidden)]
-    Hostile(u64),
-}
-
-/// The parameters that a pool policy is built from. Each policy uses those that apply to it.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct FramePolicyParams {
-    /// Frames of the pool.
-    pub frames: usize,
-    /// Device costs.
-    pub costs: Costs,
-    /// Pages per cluster (REF: per block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default:
-    /// 64. With pages of 16 KiB that is 1 MiB: the size of a flash erase block, and of an extent that a disk
-    /// writes in about the time of a seek.
-    pub cluster_pages: u32,
-}
-
-impl FramePolicyParams {
-    /// The defaults for a pool of `frames` frames.
-    #[must_use]
-    pub const fn new(frames: usize, costs: Costs) -> Self {
-        Self { frames, costs, cluster_pages: CLUSTER_PAGES }
-    }
+    /// Any other: one of [`RivalPool`], with which the papers compare, or one of your own.
+    Custom(&'static dyn PoolPolicyFactory),
 }
 
 const FREQUENCY: &str = "frequency";
@@ -74,13 +38,13 @@ impl PoolPolicy {
         Self::Gd2l(Gd2lOptions::PAPER),
         Self::Lru,
         Self::MidpointLru,
-        Self::Cflru(WindowPercent::DEFAULT),
-        Self::LruWsr,
-        Self::CcfLru,
-        Self::Ref(WindowPercent::DEFAULT),
-        Self::Cfdc(WindowPercent::DEFAULT),
-        Self::Casa,
-        Self::Sawc,
+        Self::Custom(&RivalPool::Cflru(WindowPercent::DEFAULT)),
+        Self::Custom(&RivalPool::LruWsr),
+        Self::Custom(&RivalPool::CcfLru),
+        Self::Custom(&RivalPool::Ref(WindowPercent::DEFAULT)),
+        Self::Custom(&RivalPool::Cfdc(WindowPercent::DEFAULT)),
+        Self::Custom(&RivalPool::Casa),
+        Self::Custom(&RivalPool::Sawc),
     ];
 
     /// The names of `gd2l`'s options.
@@ -89,44 +53,31 @@ impl PoolPolicy {
     /// Builds the policy, for an empty pool.
     #[must_use]
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
-        let FramePolicyParams { frames, costs, cluster_pages } = *params;
+        let FramePolicyParams { frames, costs, .. } = *params;
         match self {
             Self::Auto => Box::new(AdaptivePool::new(frames, costs)),
             Self::Gd2l(Gd2lOptions::PAPER) => Box::new(Gd2l::new(frames, costs)),
             Self::Gd2l(options) => Box::new(Gd2lWeighted::new(frames, costs, options)),
             Self::Lru => Box::new(Lru::new(frames)),
             Self::MidpointLru => Box::new(MidpointLru::new(frames)),
-            Self::Cflru(window) => Box::new(Cflru::new(frames, window)),
-            Self::LruWsr => Box::new(LruWsr::new(frames)),
-            Self::CcfLru => Box::new(CcfLru::new(frames)),
-            Self::Ref(window) => Box::new(Ref::new(frames, window, cluster_pages)),
-            Self::Cfdc(window) => Box::new(Cfdc::new(frames, window, cluster_pages)),
-            Self::Casa => Box::new(Casa::new(frames, costs)),
-            Self::Sawc => Box::new(Sawc::new(frames, costs, cluster_pages)),
-            #[cfg(feature = "hostile")]
-            Self::Hostile(seed) => Box::new(crate::HostilePool::new(seed, frames)),
+            Self::Custom(factory) => factory.build(params),
         }
     }
 
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+        let registered = registered().into_iter().flat_map(|catalogue| catalogue.pool_names);
+        let names: Vec<String> = Self::ALL
+            .iter()
+            .map(ToString::to_string)
+            .chain(registered.map(|name| (*name).to_owned()))
+            .collect();
         format!(
             "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
              cent of the pool, as in cfdc-75",
             names.join(", ")
         )
-    }
-
-    /// Returns this policy with another window, if it has a window.
-    fn with_window(self, window: WindowPercent) -> Option<Self> {
-        match self {
-            Self::Cflru(_) => Some(Self::Cflru(window)),
-            Self::Ref(_) => Some(Self::Ref(window)),
-            Self::Cfdc(_) => Some(Self::Cfdc(window)),
-            _ => None,
-        }
     }
 
     /// Returns this policy with the option `name` enabled, if it has that option.
@@ -141,26 +92,16 @@ impl PoolPolicy {
 
     fn read(text: &str) -> Option<Self> {
         let (name, options) = split(text);
-        #[cfg(feature = "hostile")]
-        if let ("hostile", [seed]) = (name.as_str(), options.as_slice()) {
-            return Some(Self::Hostile(seed.parse().ok()?));
-        }
-        let plain = |name: &str| Self::ALL.iter().copied().find(|policy| policy.to_string() == name);
-        let windowed = |name: &str| {
-            let (kind, percent) = name.rsplit_once('-')?;
-            plain(kind)?.with_window(WindowPercent::new(percent.parse().ok()?)?)
+        let Some(policy) = Self::ALL.iter().copied().find(|policy| policy.to_string() == name) else {
+            let whole = text.trim().to_ascii_lowercase();
+            return catalogues().iter().find_map(|found| (found.pool)(&whole)).map(Self::Custom);
         };
-        let policy = plain(&name).or_else(|| windowed(&name))?;
         options.iter().try_fold(policy, |policy, option| policy.with_option(option))
     }
 }
 
 impl fmt::Display for PoolPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let windowed = |f: &mut fmt::Formatter<'_>, name: &str, window: &WindowPercent| match *window {
-            WindowPercent::DEFAULT => f.pad(name),
-            window => f.pad(&format!("{name}-{}", window.get())),
-        };
         match self {
             Self::Auto => f.pad("auto"),
             Self::Gd2l(options) => {
@@ -173,15 +114,7 @@ impl fmt::Display for PoolPolicy {
             }
             Self::Lru => f.pad("lru"),
             Self::MidpointLru => f.pad("midpoint-lru"),
-            Self::Cflru(window) => windowed(f, "cflru", window),
-            Self::LruWsr => f.pad("lru-wsr"),
-            Self::CcfLru => f.pad("ccf-lru"),
-            Self::Ref(window) => windowed(f, "ref", window),
-            Self::Cfdc(window) => windowed(f, "cfdc", window),
-            Self::Casa => f.pad("casa"),
-            Self::Sawc => f.pad("sawc"),
-            #[cfg(feature = "hostile")]
-            Self::Hostile(seed) => f.pad(&format!("hostile:{seed}")),
+            Self::Custom(factory) => f.pad(&factory.name()),
         }
     }
 }

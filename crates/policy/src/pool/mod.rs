@@ -2,39 +2,23 @@
 //! clean.
 
 mod adaptive;
-mod casa;
-mod ccf_lru;
-mod cfdc;
-mod cflru;
 mod choice;
-mod clusters;
 mod gd2l;
 mod gd2l_weighted;
 mod greedy_dual;
 mod h_queues;
 mod hinted;
 mod lru;
-mod lru_wsr;
-mod ref_window;
-mod sawc;
-mod window;
+mod params;
 
 pub use adaptive::AdaptivePool;
-pub use casa::Casa;
-pub use ccf_lru::CcfLru;
-pub use cfdc::Cfdc;
-pub use cflru::Cflru;
-pub use choice::{FramePolicyParams, PoolPolicy};
-pub use clusters::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
+pub use choice::PoolPolicy;
 pub use gd2l::Gd2l;
 pub use gd2l_weighted::Gd2lWeighted;
 pub use greedy_dual::{FREQUENCY_MAX, Gd2lOptions, GreedyDual};
 pub use hinted::{HintedPool, PoolHints, Resident, Retention};
 pub use lru::{Lru, MidpointLru, OneQueue};
-pub use lru_wsr::LruWsr;
-pub use ref_window::Ref;
-pub use sawc::Sawc;
-pub use window::WindowPercent;
+pub use params::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicyParams};
 
 use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId};
 

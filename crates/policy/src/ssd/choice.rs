@@ -1,11 +1,12 @@
 //! The choice of the SSD policy, typed and by name.
 
 use super::{
-    Adaptive, Ageing, Alpha, Cac, CacOptions, Doublewrite, EvictionCost, Lru2, MvFifo, NoSsd, SlotPolicy,
-    SlotPolicyParams, SsdSetting, Tac,
+    Adaptive, Ageing, Alpha, Cac, CacOptions, EvictionCost, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
 };
-use crate::UnknownPolicy;
-use crate::choice::{by_name, split, write_options};
+use crate::choice::{by_name, catalogues, split, write_options};
+use crate::custom::registered;
+use crate::rivals::RivalSsd;
+use crate::{SsdPolicyFactory, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;
 
@@ -21,24 +22,10 @@ pub enum SsdPolicy {
     Pinned(SsdSetting),
     /// `cac` and, with α = 1, `cc` (Liu & Salem 2013), with the options of [`CacOptions`].
     Cac(CacOptions),
-    /// `lru2`: LRU-2 with lazy cleaning (Do et al. 2011).
-    Lru2,
-    /// `tac`: temperature-aware caching, write-through (Canim et al. 2010).
-    Tac,
-    /// `mv-fifo`: a circular queue of page versions (FaCE; Kang et al. 2012); `mv-fifo-gsc` with group second
-    /// chance.
-    MvFifo {
-        /// Whether pages that were read in their slots are appended again.
-        second_chances: bool,
-    },
-    /// `doublewrite`: the doublewrite buffer as a read cache (Kang et al.).
-    Doublewrite,
     /// `none`: nothing is admitted.
     None,
-    /// Answers at random or maliciously; for tests.
-    #[cfg(feature = "hostile")]
-    #[doc(hidden)]
-    Hostile(u64),
+    /// Any other: one of [`RivalSsd`], with which the papers compare, or one of your own.
+    Custom(&'static dyn SsdPolicyFactory),
 }
 
 impl SsdPolicy {
@@ -47,11 +34,11 @@ impl SsdPolicy {
         Self::Auto,
         Self::Cac(CacOptions::CAC),
         Self::Cac(CacOptions::CC),
-        Self::Lru2,
-        Self::Tac,
-        Self::MvFifo { second_chances: false },
-        Self::MvFifo { second_chances: true },
-        Self::Doublewrite,
+        Self::Custom(&RivalSsd::Lru2),
+        Self::Custom(&RivalSsd::Tac),
+        Self::Custom(&RivalSsd::MvFifo),
+        Self::Custom(&RivalSsd::MvFifoGsc),
+        Self::Custom(&RivalSsd::Doublewrite),
         Self::None,
     ];
 
@@ -69,20 +56,20 @@ impl SsdPolicy {
             Self::Auto => Box::new(Adaptive::new(params, None)),
             Self::Pinned(setting) => Box::new(Adaptive::new(params, Some(setting))),
             Self::Cac(options) => Box::new(Cac::new(options, params)),
-            Self::Lru2 => Box::new(Lru2::new(params)),
-            Self::Tac => Box::new(Tac::new(params)),
-            Self::MvFifo { second_chances } => Box::new(MvFifo::new(params, second_chances)),
-            Self::Doublewrite => Box::new(Doublewrite::new(params)),
             Self::None => Box::new(NoSsd),
-            #[cfg(feature = "hostile")]
-            Self::Hostile(seed) => Box::new(crate::HostileSsd::new(seed, params.slots)),
+            Self::Custom(factory) => factory.build(params),
         }
     }
 
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+        let registered = registered().into_iter().flat_map(|catalogue| catalogue.ssd_names);
+        let names: Vec<String> = Self::ALL
+            .iter()
+            .map(ToString::to_string)
+            .chain(registered.map(|name| (*name).to_owned()))
+            .collect();
         format!(
             "{}; cac and cc with options, as in cac:ageing,sketch: {}, and ageing=N (counts are halved every N \
              accesses per slot); auto pinned to one setting, as in auto:pin=plain: {}",
@@ -119,11 +106,10 @@ impl SsdPolicy {
 
     fn read(text: &str) -> Option<Self> {
         let (name, options) = split(text);
-        #[cfg(feature = "hostile")]
-        if let ("hostile", [seed]) = (name.as_str(), options.as_slice()) {
-            return Some(Self::Hostile(seed.parse().ok()?));
-        }
-        let policy = Self::ALL.iter().copied().find(|policy| policy.to_string() == name)?;
+        let Some(policy) = Self::ALL.iter().copied().find(|policy| policy.to_string() == name) else {
+            let whole = text.trim().to_ascii_lowercase();
+            return catalogues().iter().find_map(|found| (found.ssd)(&whole)).map(Self::Custom);
+        };
         options.iter().try_fold(policy, |policy, option| policy.with_option(option))
     }
 }
@@ -160,14 +146,8 @@ impl fmt::Display for SsdPolicy {
                 };
                 write_options(f, name, parts(options))
             }
-            Self::Lru2 => f.pad("lru2"),
-            Self::Tac => f.pad("tac"),
-            Self::MvFifo { second_chances: false } => f.pad("mv-fifo"),
-            Self::MvFifo { second_chances: true } => f.pad("mv-fifo-gsc"),
-            Self::Doublewrite => f.pad("doublewrite"),
             Self::None => f.pad("none"),
-            #[cfg(feature = "hostile")]
-            Self::Hostile(seed) => f.pad(&format!("hostile:{seed}")),
+            Self::Custom(factory) => f.pad(&factory.name()),
         }
     }
 }

@@ -8,27 +8,18 @@ mod adaptive;
 mod ageing;
 mod cac;
 mod choice;
-mod doublewrite;
 mod groups;
-mod lru2;
-mod mv_fifo;
 mod no_ssd;
 mod page_stats;
-mod tac;
 mod tracked;
-mod zone;
-mod zoned_slots;
+pub(crate) mod zone;
 
 pub use adaptive::{Adaptive, SsdSetting};
 pub use ageing::Ageing;
 pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SlotPolicyParams};
 pub use choice::SsdPolicy;
-pub use doublewrite::Doublewrite;
 pub use groups::Dropped;
-pub use lru2::Lru2;
-pub use mv_fifo::{MvFifo, VersionQueue};
 pub use no_ssd::NoSsd;
-pub use tac::Tac;
 
 use crate::{Access, Choice, Costs, Location, Millis, PageId, SlotId};
 

@@ -628,6 +628,7 @@ impl Plan {
 }
 
 fn named(policy: &str, hostile: Option<u32>) -> String {
+    pagetier_hostile::register();
     hostile.map_or_else(|| policy.to_owned(), |seed| format!("hostile:{seed}"))
 }
 

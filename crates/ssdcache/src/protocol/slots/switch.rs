@@ -52,6 +52,7 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::SpaceId;
+    use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
 
     const NOW: Millis = Millis(0);
@@ -84,7 +85,8 @@ mod tests {
     /// Slots with copies of the pages 0 to 4. Page 1 was written last; all but page 2, which is home, are
     /// dirty.
     fn filled(policy: SsdPolicy) -> Slots {
-        let mut slots = Slots::new(SlotParams::new(SLOTS, 80.0), built(SsdPolicy::Lru2), &[], 0);
+        let mut slots =
+            Slots::new(SlotParams::new(SLOTS, 80.0), built(SsdPolicy::Custom(&RivalSsd::Lru2)), &[], 0);
         checkpoint(&mut slots);
         for (at, no) in [0, 1, 2, 3, 4, 1].into_iter().enumerate() {
             assert!(write(&mut slots, no, at as u64 + 1));
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_front_of_a_circle_goes_on_after_the_copy_written_last() {
-        let mut slots = filled(SsdPolicy::MvFifo { second_chances: false });
+        let mut slots = filled(SsdPolicy::Custom(&RivalSsd::MvFifo));
         let last = slots.by_page[&page(1)];
         checkpoint(&mut slots);
         assert!(write(&mut slots, 5, 30));

@@ -1,0 +1,120 @@
+//! Sizes a store by its number of pages: converts pages to bytes, overhead included.
+
+use pagetier_bufpool::{FRAMES_MIN, PoolParams};
+use pagetier_page::PageSize;
+use pagetier_ssdcache::{Layout, SlotParams};
+
+/// The memory budget for the policies, in bytes per frame: 48 for the pool's, which covers GD2L and its
+/// relatives, and, except in small pools, the simulations of the default; and 80 for the SSD's record of a
+/// page that is in memory only.
+pub(crate) const POOL_POLICY_BYTES: usize = 48 + 80;
+/// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
+/// simulations.
+const SLOT_BYTES: u64 = 72 + 28 + 72 + 12;
+/// The slots whose simulation by the SSD's policy takes [`SIMULATED_BYTES`], however small the SSD. Of a
+/// larger one it simulates a share, which [`SLOT_BYTES`] covers.
+const SIMULATED_SLOTS: u64 = 768;
+/// Memory per simulated slot in bytes.
+const SIMULATED_BYTES: u64 = 150;
+/// Memory per entry of the outqueue in bytes.
+const OUTQUEUE_BYTES: u64 = 72;
+
+/// The maximum length of the moving averages of costs, in points: 256 MiB for the two devices.
+pub(crate) const COST_POINTS_MAX: usize = 1 << 24;
+
+/// The memory for an SSD's tables in bytes.
+pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
+    let simulated = slots.min(SIMULATED_SLOTS) * SIMULATED_BYTES;
+    let tables = slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES));
+    tables.saturating_add(simulated)
+}
+
+/// The default size of the doublewrite ring in pages.
+pub(crate) fn ring_pages_for(ssd_bytes: u64, page_size: PageSize) -> u32 {
+    (ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32
+}
+
+#[cfg(test)]
+#[test]
+fn the_ring_is_a_sixteenth_of_the_ssd_within_bounds() {
+    let pages = |ssd_pages: u64| ring_pages_for(ssd_pages * 4096, PageSize::MIN);
+    assert_eq!([0, 16 * 16, 16 * 100, 16 * 256, 1 << 30].map(pages), [16, 16, 100, 256, 256]);
+}
+
+/// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
+/// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). The
+/// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages; `u64::MAX` for more than
+/// an SSD can hold.
+///
+/// ```
+/// # use pagetier::{PageSize, ssd_bytes_for};
+/// let bytes = ssd_bytes_for(10_000, PageSize::default());
+/// assert!(bytes > 10_000 * 16_384 && bytes < 10_600 * 16_384);
+/// ```
+#[must_use]
+pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
+    if pages == 0 {
+        return 0;
+    }
+    let page = page_size.bytes() as u64;
+    let holds = |all: u64| {
+        let bytes = all * page;
+        Layout::for_bytes(bytes, page_size, ring_pages_for(bytes, page_size)).map_or(0, |layout| {
+            u64::from(layout.slots - SlotParams::new(layout.slots, 10.0).reserve.min(layout.slots))
+        })
+    };
+    let (mut short, mut enough) = (pages, pages.saturating_mul(2).saturating_add(1024).min(u64::MAX / page));
+    if short >= enough || holds(enough) < pages {
+        return u64::MAX;
+    }
+    while enough - short > 1 {
+        let half = short.midpoint(enough);
+        *(if holds(half) >= pages { &mut enough } else { &mut short }) = half;
+    }
+    enough * page
+}
+
+/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, the tables of both included: an
+/// argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). The smallest pool has 16 frames: for
+/// fewer pages, the result is the memory for 16.
+///
+/// ```
+/// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};
+/// let size = PageSize::default();
+/// assert!(pool_bytes_for(1_000, ssd_bytes_for(10_000, size), size) < 1_250 * 16_384);
+/// assert_eq!(pool_bytes_for(3, 0, size), pool_bytes_for(16, 0, size));
+/// ```
+#[must_use]
+pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
+    let slots = slots(ssd_bytes, page_size);
+    let frames = usize::try_from(pages).unwrap_or(usize::MAX).max(FRAMES_MIN);
+    let pool = PoolParams::bytes_for(frames, page_size, POOL_POLICY_BYTES);
+    tables_bytes(slots, slots).saturating_add(pool)
+}
+
+/// The number of slots of an SSD of `ssd_bytes`.
+fn slots(ssd_bytes: u64, page_size: PageSize) -> u64 {
+    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
+    layout.map_or(0, |layout| u64::from(layout.slots))
+}
+
+/// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` holds: the reverse of
+/// [`pool_bytes_for`]. All tasks together can pin that many pages at one time, and no more; a request for
+/// another page then fails after [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest
+/// pool has 16 frames. 0: the pool is too small to open.
+///
+/// ```
+/// # use pagetier::{PageSize, frames_for, pool_bytes_for};
+/// let size = PageSize::default();
+/// assert_eq!(frames_for(pool_bytes_for(1_000, 64 << 20, size), 64 << 20, size), 1_000);
+/// assert_eq!(frames_for(64 << 10, 0, size), 0);
+/// ```
+#[must_use]
+pub fn frames_for(pool_bytes: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
+    let slots = slots(ssd_bytes, page_size);
+    let bytes = pool_bytes.saturating_sub(tables_bytes(slots, slots));
+    match PoolParams::for_budget(bytes, page_size, POOL_POLICY_BYTES).frames {
+        frames if frames < FRAMES_MIN => 0,
+        frames => frames as u64,
+    }
+}

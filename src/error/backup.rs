@@ -1,0 +1,100 @@
+//! Why a backup or a restoration failed.
+
+use super::{Error, OpenError};
+use pagetier_page::PageId;
+use std::path::{Path, PathBuf};
+
+/// Why a backup or a restoration failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// A file or directory of the backup cannot be read or written.
+    #[error("{path}: it cannot be read or written", path = .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A file is damaged, or is not a backup.
+    #[error("{path}: {why}", path = .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The directory has no backup, or its chain has a gap.
+    #[error("{path}: {why}", path = .path.display())]
+    NoChain {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+    /// The directory has a chain of another store: the next backup would be taken for that store's newest.
+    #[error(
+        "{path}: its backups are of store {found}, not of this one, {expected}; choose another directory",
+        path = .path.display()
+    )]
+    OtherStore {
+        /// The directory.
+        path: PathBuf,
+        /// The id of the store that was backed up there.
+        found: String,
+        /// The id of this store.
+        expected: String,
+    },
+    /// The destination of a restoration already exists.
+    #[error("{path}: it already exists; restore into a directory that does not exist", path = .path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A restoration builds its store in this directory, which holds something else.
+    #[error("{path}: it is in the way, and no restoration has left it; rename or remove it", path = .path.display())]
+    InTheWay {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The builder of a restoration has another page size than the backup.
+    #[error("the backup has pages of {backup} bytes, not of {asked}; omit the page size or pass {backup}")]
+    OtherPageSize {
+        /// The backup's page size, in bytes.
+        backup: u64,
+        /// The requested page size, in bytes.
+        asked: u64,
+    },
+    /// A restoration needs a store in a directory, not in memory.
+    #[error("a backup is restored into a directory, and no directory is given, or the store is in memory")]
+    NoDirectory,
+    /// A page of the store cannot be read, and a backup must not omit it.
+    #[error("page {page} cannot be copied")]
+    Page {
+        /// The page.
+        page: PageId,
+        /// Why.
+        #[source]
+        source: Error,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The restored store cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The runtime is shutting down.
+    #[error("the runtime is shutting down")]
+    Runtime,
+}
+
+impl BackupError {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+
+    pub(crate) fn damaged(path: &Path, why: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), why: why.into() }
+    }
+}

@@ -1,0 +1,411 @@
+//! What can go wrong, typed by who can act on it: every error of this crate, and the advice for each. Those
+//! of the tiers (`PoolError`, `DeviceError`, ..) are their crates' own.
+//!
+//! Begin with [`Error`], which calls of an open store return, and [`OpenError`].
+
+mod advice;
+mod backup;
+mod hot_set;
+
+pub use advice::Advice;
+pub use backup::BackupError;
+pub use hot_set::HotSetError;
+
+use pagetier_bufpool::{PoolError, TierError};
+use pagetier_devio::DeviceError;
+use pagetier_page::{PageId, PageSizeError, SpaceId};
+use pagetier_policy::Costs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a store did not open. Nothing on disk was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The page size is not a power of two from 4 to 64 KiB.
+    #[error(transparent)]
+    PageSize(#[from] PageSizeError),
+    /// The memory budget is too small.
+    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
+    PoolTooSmall {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The smallest budget that works, in bytes.
+        needed: u64,
+    },
+    /// The memory budget exceeds the machine's memory.
+    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
+    PoolTooLarge {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The machine's memory, swap included, in bytes.
+        machine: u64,
+    },
+    /// The SSD cannot hold its metadata and the minimum number of slots.
+    #[error(transparent)]
+    SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
+    /// There is no policy of that name.
+    #[error(transparent)]
+    UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
+    /// An option is out of its range.
+    #[error("{option}: {why}")]
+    BadOption {
+        /// The builder's method.
+        option: &'static str,
+        /// What is wrong with the value.
+        why: String,
+    },
+    /// The runtime of a [`blocking::PageStore`](crate::blocking::PageStore), or its thread, cannot be
+    /// started.
+    #[error("the store's runtime cannot be started")]
+    Runtime {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The store's directory cannot be used.
+    #[error("{path}: the store's directory {what}", path = .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What could not be done.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store's path is a file.
+    #[error("{path}: not a directory, but a store is a directory", path = .path.display())]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The store is already open, in this process or another.
+    #[error("{path}: the store is open already, here or in another process; close it first", path = .path.display())]
+    AlreadyOpen {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Two devices are one: the same path, two paths to one file, or two names of one block device.
+    #[error("{device}: the options name it twice, as {option} and as {other}; each needs its own", device = .device.display())]
+    SameDevice {
+        /// The device.
+        device: PathBuf,
+        /// The option that names it.
+        option: &'static str,
+        /// The other option that names it.
+        other: &'static str,
+    },
+    /// The store cannot have exclusive use of the file or block device, not even with `force`: overwriting it
+    /// would destroy its user's data.
+    #[error("{device}: this store cannot use it exclusively: {why}; release it first", device = .device.display())]
+    DeviceInUse {
+        /// The device.
+        device: PathBuf,
+        /// What uses it.
+        why: String,
+    },
+    /// The manifest cannot be read.
+    #[error("the manifest cannot be used: {why}; restore it from a backup of the store's directory")]
+    BadManifest {
+        /// What is wrong.
+        why: String,
+    },
+    /// The store was created with another page size.
+    #[error("the store has pages of {store} bytes, not of {asked}; omit the page size or pass {store}")]
+    OtherPageSize {
+        /// The store's page size, in bytes.
+        store: u64,
+        /// The requested page size, in bytes.
+        asked: u64,
+    },
+    /// A device belongs to another store.
+    #[error("{device}: it belongs to another store; put this store's back")]
+    OtherStore {
+        /// The device.
+        device: String,
+        /// The id of the store that it belongs to.
+        found: String,
+        /// The id of this store.
+        expected: String,
+    },
+    /// The SSD is missing, or is not the one that the store last used; the right one may hold newer pages
+    /// than the HDD. [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) gives it up.
+    #[error(
+        "the SSD of this store {what}; it may hold newer pages than the HDD, so the store does \
+         not open without it: bring it back, or accept the loss"
+    )]
+    SsdMissing {
+        /// The SSD's id.
+        expected: String,
+        /// `is not given`, or what was found in its place.
+        what: String,
+    },
+    /// The manifest names an HDD, but the device holds no store.
+    #[error("{device}: the HDD of this store is missing or blank")]
+    HddMissing {
+        /// The device.
+        device: String,
+    },
+    /// The directory holds parts of a store, but no manifest, without which the rest cannot be read.
+    #[error(
+        "{path}: the store's manifest.json is missing, but its other files are here: put the manifest back, \
+         restore a backup, or give a new store a directory of its own",
+        path = .path.display()
+    )]
+    ManifestMissing {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no store, and creating one was not allowed ([`Builder::create`](crate::Builder::create)).
+    #[error("{path}: there is no store here", path = .path.display())]
+    NotFound {
+        /// The directory; empty for a store in memory.
+        path: PathBuf,
+    },
+    /// A device is older than the manifest: an older copy of it was put in its place.
+    #[error(
+        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} \
+         (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the \
+         current {tier} back{}",
+        if *.tier == "HDD" { "" } else { ", or accept the loss" }
+    )]
+    StaleDevice {
+        /// The device.
+        device: String,
+        /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
+        tier: &'static str,
+        /// The last opening that the device took part in.
+        opened: u32,
+        /// The last close that it took part in.
+        closed: u32,
+        /// The store's last opening.
+        last: u32,
+        /// The store's last close.
+        last_closed: u32,
+    },
+    /// The manifest is older than a device: the store's directory was restored from an older copy.
+    #[error(
+        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows \
+         of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
+    )]
+    StaleManifest {
+        /// The device.
+        device: String,
+        /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
+        tier: &'static str,
+        /// The last opening that the device took part in.
+        opened: u32,
+        /// The last opening recorded in the manifest.
+        known: u32,
+    },
+    /// A device ends before the end of the store's data.
+    #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the \
+        whole one back{}",
+        if *.tier == "HDD" { "" } else { ", or accept the loss" }
+    )]
+    TooShort {
+        /// The device.
+        device: String,
+        /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
+        tier: &'static str,
+        /// Its size, in bytes.
+        bytes: u64,
+        /// The size that the store needs, in bytes.
+        needed: u64,
+    },
+    /// A device holds another program's data. Only [`Builder::force`](crate::Builder::force) overwrites it.
+    #[error("{device}: it holds data that is not Pagetier's; blank it, or name another one")]
+    Foreign {
+        /// The device.
+        device: String,
+    },
+    /// A device is a member of a striped set of an earlier version.
+    #[error(
+        "{device}: it belongs to a striped set, which this version does not read: with the version that wrote \
+         it, drain the SSD and switch it off, or back the store up"
+    )]
+    Striped {
+        /// The device.
+        device: String,
+    },
+    /// A device has another format version.
+    #[error("{device}: this version does not read its format {found}")]
+    Format {
+        /// The device.
+        device: String,
+        /// The format number found.
+        found: u32,
+    },
+    /// The contents of the SSD cannot be determined.
+    #[error(transparent)]
+    Ssd(#[from] pagetier_ssdcache::OpenError),
+    /// A device failed or cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The pool could not be set up.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+impl OpenError {
+    pub(crate) fn directory(path: &Path, what: &'static str, source: std::io::Error) -> Self {
+        Self::Directory { path: path.to_owned(), what, source }
+    }
+}
+
+/// Why an operation on an open store failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store was shut down ([`PageStore::shutdown`](crate::PageStore::shutdown)): open it again.
+    #[error("the store is closed")]
+    Closed,
+    /// The store was opened for reading only ([`Builder::open_read_only`](crate::Builder::open_read_only)):
+    /// the call would write to a device, or promise that something is durable.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    /// There is no space with this id: never created, or dropped.
+    #[error("space {space} does not exist")]
+    NoSuchSpace {
+        /// The id.
+        space: SpaceId,
+    },
+    /// A space of this name exists already.
+    #[error("a space called {name:?} exists already")]
+    SpaceExists {
+        /// The name.
+        name: String,
+    },
+    /// The number for a new space is not above those of all spaces that the store ever had.
+    #[error("space number {space} may have been used before: use {free_from} or a larger one")]
+    SpaceIdUsed {
+        /// The number.
+        space: SpaceId,
+        /// The smallest number that may be used.
+        free_from: SpaceId,
+    },
+    /// The page does not exist: it lies beyond the end of its space, is free, was skipped by the creation of
+    /// a page with a larger number, or was allocated but never written before the store was last closed or
+    /// crashed. Every method reports it so, and never as
+    /// [`TierError::NoSuchPage`] within [`Error::Pool`].
+    #[error("page {page} does not exist")]
+    NoSuchPage {
+        /// The page.
+        page: PageId,
+    },
+    /// A space has at most 2^32 - 1 pages.
+    #[error("space {space} is full")]
+    SpaceFull {
+        /// The space.
+        space: SpaceId,
+    },
+    /// The page's number is too far beyond the room of its space: a wrong number would take the whole disk.
+    /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) sets how far it may be. Nothing was taken.
+    #[error("page {page} is {gap} pages beyond the room of its space; at most {gap_max} may be skipped")]
+    PageGap {
+        /// The page.
+        page: PageId,
+        /// The number of pages between the space's room and the page.
+        gap: u64,
+        /// The maximum.
+        gap_max: u32,
+    },
+    /// The manifest could not be written. Nothing has changed in this run; a later opening may find either
+    /// version.
+    #[error("the manifest could not be written")]
+    Manifest {
+        /// The system's reason.
+        #[source]
+        source: Arc<std::io::Error>,
+    },
+    /// The manifest in the store's directory is not the one that this store wrote: another store's, or a
+    /// copy, was put in its place. Nothing was written over it. Put this store's back, and close the store.
+    #[error("{path}: another manifest has taken the place of this store's; put this store's back", path = .path.display())]
+    ForeignManifest {
+        /// The manifest's path when the store was opened.
+        path: PathBuf,
+    },
+    /// A device could not be grown, read or written.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
+    /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon)).
+    #[error("the SSD holds the only copies of {pages} pages: drain it, bring it back, or accept the loss")]
+    SsdOnlyCopies {
+        /// How many pages.
+        pages: u64,
+    },
+    /// The store refuses writes, and exchanging the SSD does not help: close the store and open it again.
+    #[error("the store refuses writes: {cause}; close it and open it again")]
+    Refusing {
+        /// The first error.
+        cause: Arc<str>,
+    },
+    /// A cost is not a positive number of milliseconds.
+    #[error("{costs:?}: every cost must be a positive number of milliseconds")]
+    BadCosts {
+        /// The costs given.
+        costs: Costs,
+    },
+    /// The memory budget is too small.
+    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
+    PoolTooSmall {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The smallest budget that works, in bytes.
+        needed: u64,
+    },
+    /// The memory budget exceeds the machine's memory.
+    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
+    PoolTooLarge {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The machine's memory, swap included, in bytes.
+        machine: u64,
+    },
+    /// This process was forked from the one that opened the store: it has neither its threads nor its locks.
+    /// Open the store after the fork.
+    #[error(
+        "process {opened_by} opened the store, from which this process was forked; open it after the fork"
+    )]
+    Forked {
+        /// The id of the process that opened the store.
+        opened_by: u32,
+    },
+    /// There is no policy of that name.
+    #[error(transparent)]
+    UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
+    /// The SSD was not readmitted.
+    #[error(transparent)]
+    Readmit(#[from] pagetier_ssdcache::ReadmitError),
+    /// The replacement device could not be opened or prepared.
+    #[error(transparent)]
+    Attach(Arc<OpenError>),
+    /// The pool or the storage below it failed.
+    #[error(transparent)]
+    Pool(PoolError),
+}
+
+impl Error {
+    /// A task of the store was dropped with its runtime.
+    pub(crate) fn runtime_ended() -> Self {
+        Self::Refusing { cause: Arc::from("the runtime is shutting down") }
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Closed => Self::Closed,
+            PoolError::Forked { opened_by } => Self::Forked { opened_by },
+            PoolError::Tier(TierError::NoSuchPage { page }) => Self::NoSuchPage { page },
+            other => Self::Pool(other),
+        }
+    }
+}
+
+impl From<TierError> for Error {
+    fn from(error: TierError) -> Self {
+        Self::from(PoolError::Tier(error))
+    }
+}

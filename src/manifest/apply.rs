@@ -1,0 +1,168 @@
+//! How a change is applied to the manifest: by the same code in memory and when the file is read.
+
+use super::changes::Change;
+use super::contents::{Manifest, SpaceRecord};
+use super::extents::{
+    EXTENT_PAGES, HOLE, append, first, is_within, merged, places, replaced, reserved, take_extents,
+};
+
+impl Manifest {
+    /// Applies `change`.
+    ///
+    /// # Errors
+    /// The change does not fit the manifest: the record belongs to another one. The manifest may be half
+    /// changed and must not be used.
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), &'static str> {
+        match change {
+            Change::Add { space, name } => {
+                if *space < self.next_space || *space == u32::MAX {
+                    return Err("a record creates a space with a used id");
+                }
+                self.next_space = space + 1;
+                self.add_space(*space, name);
+            }
+            Change::Grow { space, run, at } => {
+                if !take_extents(&mut self.extents_used, &mut self.extents_free, *run) {
+                    return Err("a record gives a space extents that are in use");
+                }
+                let runs = &mut self.space_mut(*space)?.runs;
+                match *at {
+                    None => append(runs, *run),
+                    Some(at) if is_within(runs, at, run.1) && places(runs, at..at + run.1).is_empty() => {
+                        *runs = replaced(runs, at, *run);
+                    }
+                    Some(_) => return Err("a record gives a space extents that it has"),
+                }
+            }
+            Change::Free { space, pages } => {
+                let space = self.space_mut(*space)?;
+                if !pages.iter().all(|(first, count)| space.free.insert(*first, *count)) {
+                    return Err("a record frees a free page");
+                }
+                // After a crash the space may have more pages than the manifest counts.
+                space.pages = space.pages.max(space.free.end());
+                if u64::from(space.pages) > reserved(&space.runs) {
+                    return Err("a record frees a page without room");
+                }
+            }
+            Change::Reuse { space, pages } => {
+                let free = &mut self.space_mut(*space)?.free;
+                if !pages.iter().all(|(first, count)| free.remove(*first, *count)) {
+                    return Err("a record reuses a page that is not free");
+                }
+            }
+            Change::GiveBack { space, extents: (at, count) } => {
+                let space = self.space_mut(*space)?;
+                let pages = (*at)
+                    .checked_mul(u64::from(EXTENT_PAGES))
+                    .zip(count.checked_mul(u64::from(EXTENT_PAGES)));
+                let free = pages.is_some_and(|(first, count)| space.free.has_run(first, count));
+                if !free || !is_within(&space.runs, *at, *count) {
+                    return Err("a record gives back extents with pages");
+                }
+                let given = places(&space.runs, *at..at + count);
+                space.runs = replaced(&space.runs, *at, (HOLE, *count));
+                self.extents_free = merged(self.extents_free.iter().copied().chain(given).collect());
+            }
+            Change::Cut { space, extents } => {
+                let space = self.space_mut(*space)?;
+                let has = reserved(&space.runs) / u64::from(EXTENT_PAGES);
+                if *extents >= has || u64::from(space.pages) > extents * u64::from(EXTENT_PAGES) {
+                    return Err("a record cuts off extents with pages");
+                }
+                let cut = places(&space.runs, *extents..has);
+                space.runs = first(&space.runs, *extents);
+                self.extents_free = merged(self.extents_free.iter().copied().chain(cut).collect());
+            }
+            Change::BeginDrop { space } => self.space_mut(*space)?.dropping = true,
+            Change::EndDrop { space } => {
+                let at = self.spaces.binary_search_by_key(space, |space| space.id);
+                let dropped = self.spaces.remove(at.map_err(|_| "a record names no space")?);
+                let placed = dropped.runs.into_iter().filter(|(first, _)| *first != HOLE);
+                self.extents_free = merged(self.extents_free.iter().copied().chain(placed).collect());
+            }
+        }
+        Ok(())
+    }
+
+    fn space_mut(&mut self, id: u32) -> Result<&mut SpaceRecord, &'static str> {
+        let at = self.spaces.binary_search_by_key(&id, |space| space.id);
+        at.map(|at| &mut self.spaces[at]).map_err(|_| "a record names no space")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::PageSize;
+
+    fn add(space: u32) -> Change {
+        Change::Add { space, name: format!("s{space}") }
+    }
+
+    fn grow(space: u32, run: (u64, u64)) -> Change {
+        Change::Grow { space, run, at: None }
+    }
+
+    fn applied(changes: &[Change]) -> Result<Manifest, &'static str> {
+        let mut manifest = Manifest::new("s".into(), PageSize::MIN);
+        changes.iter().try_for_each(|change| manifest.apply(change)).map(|()| manifest)
+    }
+
+    #[test]
+    fn changes_apply_in_order_and_others_are_refused() {
+        let free = |pages: &[(u32, u32)]| Change::Free { space: 2, pages: pages.to_vec() };
+        let reuse = |pages: &[(u32, u32)]| Change::Reuse { space: 2, pages: pages.to_vec() };
+        let base = [add(1), add(2), grow(2, (0, 1)), grow(1, (1, 2)), grow(2, (3, 1)), grow(2, (4, 2))];
+        let manifest = applied(&base).unwrap();
+        assert_eq!((manifest.next_space, manifest.extents_used), (3, 6));
+        assert_eq!(manifest.spaces[1].runs, [(0, 1), (3, 3)]);
+        let with = |more: &[Change]| applied(&[&base, more].concat());
+        // A space gives back both of its extents, and gets others.
+        let empty = Change::Free { space: 1, pages: vec![(0, 128)] };
+        let give = |extents| Change::GiveBack { space: 1, extents };
+        let given = [empty.clone(), give((1, 1)), give((0, 1))];
+        let gone = with(&given).unwrap();
+        assert_eq!((&gone.spaces[0].runs, &gone.extents_free), (&vec![(HOLE, 2)], &vec![(1, 2)]));
+        let fill = Change::Grow { space: 1, run: (1, 1), at: Some(1) };
+        let filled = with(&[&given[..], &[fill.clone(), grow(2, (2, 1))]].concat()).unwrap();
+        assert_eq!(filled.spaces[0].runs, [(HOLE, 1), (1, 1)]);
+        assert!(filled.extents_free.is_empty());
+        assert!(with(&[give((0, 1))]).is_err() && with(&[empty.clone(), give((1, 2))]).is_err());
+        assert!(with(&[empty, Change::Grow { space: 1, run: (6, 1), at: Some(1) }]).is_err());
+        assert!(with(&[&given[..], &[fill.clone(), fill]].concat()).is_err());
+        let freed = with(&[free(&[(3, 2), (9, 1)]), free(&[(5, 4)]), reuse(&[(4, 3)])]).unwrap();
+        assert_eq!(Vec::from(freed.spaces[1].free.clone()), [(3, 1), (7, 3)]);
+        assert_eq!(freed.spaces[1].pages, 10, "counted when they were freed");
+        for wrong in [
+            add(2),
+            grow(3, (6, 1)),
+            grow(1, (5, 1)),
+            grow(1, (6, 0)),
+            free(&[(3, 2), (4, 1)]),
+            free(&[(4 * EXTENT_PAGES, 1)]),
+            reuse(&[(3, 1)]),
+        ] {
+            assert!(with(std::slice::from_ref(&wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_dropped_becomes_free() {
+        let base = [add(1), add(2), grow(2, (0, 1)), grow(1, (1, 2)), grow(2, (3, 3))];
+        let with = |more: &[Change]| applied(&[&base, more].concat());
+        let cut = |extents| Change::Cut { space: 2, extents };
+        // The space has 65 pages.
+        let pages = Change::Free { space: 2, pages: vec![(64, 1)] };
+        let shorter = with(&[pages.clone(), cut(2)]).unwrap();
+        assert_eq!((&shorter.spaces[1].runs, &shorter.extents_free), (&vec![(0, 1), (3, 1)], &vec![(4, 2)]));
+        for wrong in [cut(1), cut(4), cut(5), Change::Cut { space: 3, extents: 0 }] {
+            assert!(with(&[pages.clone(), wrong.clone()]).is_err(), "{wrong:?}");
+        }
+        let (begin, end) = (Change::BeginDrop { space: 1 }, Change::EndDrop { space: 1 });
+        assert!(with(std::slice::from_ref(&begin)).unwrap().spaces[0].dropping);
+        let gone = with(&[begin, end.clone()]).unwrap();
+        assert_eq!((gone.spaces.len(), gone.spaces[0].id, &gone.extents_free), (1, 2, &vec![(1, 2)]));
+        assert!(with(&[end.clone(), end]).is_err());
+    }
+}

@@ -1,0 +1,586 @@
+//! The manifest: the store's identity, its spaces, and where on the HDD they lie. Small changes are appended
+//! as records ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest
+//! atomically as a whole.
+
+use super::changes::{Change, Record};
+use super::extents::{EXTENT_PAGES, HOLE, reserved};
+use super::file::ManifestFile;
+use super::memory::MemoryManifest;
+use super::only_copies::{OnlyCopies, UnprovedRecord, added};
+use super::page_runs::PageRuns;
+use super::saver::Saver;
+use super::slack::Slack;
+use super::tail;
+use crate::error::OpenError;
+use crate::tenure::held_dir::HeldDir;
+use pagetier_devio::InFlight;
+use pagetier_devio::task::Boxed;
+use pagetier_page::{PageSize, SpaceId, Stamp};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
+
+/// The manifest format that this version writes.
+const MANIFEST_FORMAT: u32 = 4;
+
+/// The oldest format that this version reads: it has neither a tail nor free pages.
+const MANIFEST_FORMAT_MIN: u32 = 2;
+
+/// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
+const EXTENTS_MAX: u64 = 1 << 40;
+
+/// The manifest's contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// The size of the file that these contents were written to: a shorter one has been cut, perhaps within
+    /// its tail. Present in the file only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file_bytes: Option<u64>,
+    pub(crate) format: u32,
+    /// The store's id, which both devices bear too.
+    pub(crate) store: String,
+    pub(crate) page_bytes: u64,
+    /// Incremented by every attempt to replace the manifest or to append a record to it.
+    pub(crate) generation: u64,
+    /// Incremented by every opening, before anything else is written.
+    pub(crate) epoch: u32,
+    /// The last opening that both devices have recorded; an opening writes nothing else before that. 0: the
+    /// store's first opening has not completed.
+    pub(crate) opened: u32,
+    /// The last opening that ended in a clean close.
+    pub(crate) closed: u32,
+    /// The id of the SSD, if the store has one.
+    pub(crate) ssd: Option<String>,
+    /// The pages whose newest version was on the SSD alone at a clean close. `None` while the store is open,
+    /// and after a crash.
+    #[serde(default)]
+    pub(crate) ssd_pages: Option<OnlyCopies>,
+    /// The loss with SSDs that were given up, until the user acknowledges it.
+    #[serde(default)]
+    pub(crate) loss: Option<OnlyCopies>,
+    /// Every change older than this log position is on the HDD, whatever is lost with the SSD: the newest
+    /// position that was handed out for that loss. `None`: none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ssd_redo_from: Option<u64>,
+    /// The number of losses so far, acknowledged ones included: a backup continues none from before a loss.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) losses: u64,
+    /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was
+    /// created.
+    #[serde(default)]
+    pub(crate) costs_ms: Option<[String; 4]>,
+    /// The ids of the last backups, the newest last: a backup continues only one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) backups: Vec<String>,
+    /// What failed flushes left unproved. [`ManifestStore`] maintains it and ignores a caller's value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unproved: Option<UnprovedRecord>,
+    pub(crate) next_space: u32,
+    /// Extents of the HDD in use, counted from its start.
+    pub(crate) extents_used: u64,
+    /// Below this byte offset the HDD may hold data from before the store.
+    #[serde(default)]
+    pub(crate) leftovers_to: u64,
+    /// Runs of extents that dropped and shrunk spaces gave back: first, count.
+    pub(crate) extents_free: Vec<(u64, u64)>,
+    pub(crate) spaces: Vec<SpaceRecord>,
+}
+
+impl Manifest {
+    /// The manifest of a store without spaces.
+    pub(crate) fn new(store: String, page_size: PageSize) -> Self {
+        Self {
+            file_bytes: None,
+            format: MANIFEST_FORMAT,
+            store,
+            page_bytes: page_size.bytes() as u64,
+            generation: 0,
+            epoch: 0,
+            opened: 0,
+            closed: 0,
+            ssd: None,
+            ssd_pages: None,
+            loss: None,
+            ssd_redo_from: None,
+            losses: 0,
+            costs_ms: None,
+            backups: Vec::new(),
+            unproved: None,
+            next_space: 1,
+            extents_used: 0,
+            leftovers_to: 0,
+            extents_free: Vec::new(),
+            spaces: Vec::new(),
+        }
+    }
+
+    /// Adds a space without pages.
+    pub(crate) fn add_space(&mut self, id: u32, name: &str) {
+        let space = SpaceRecord {
+            id,
+            name: name.to_owned(),
+            pages: 0,
+            runs: Vec::new(),
+            free: PageRuns::default(),
+            dropping: false,
+        };
+        self.spaces.push(space);
+    }
+
+    /// Adds the pages `lost` to the losses.
+    pub(crate) fn lose(&mut self, lost: OnlyCopies) {
+        self.losses += u64::from(!lost.is_none());
+        self.loss = added(self.loss.take(), lost);
+    }
+
+    /// Removes pages that exist again from the lists of free pages.
+    pub(crate) fn list_reused(&mut self, reused: &[(SpaceId, PageRuns)]) {
+        for space in &mut self.spaces {
+            for (_, pages) in reused.iter().filter(|(id, _)| id.0 == space.id) {
+                for (first, count) in pages.iter() {
+                    let _ = space.free.remove(first, count);
+                }
+            }
+        }
+    }
+
+    /// No opening has completed, so the store is empty.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.opened == 0
+    }
+
+    /// The last opening was closed cleanly: the page counts are exact.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.closed == self.opened
+    }
+
+    /// How a save of this manifest may use the file's slack, given the one `before`.
+    pub(crate) fn slack_after(&self, before: &Self) -> Slack {
+        let extents = |m: &Self| m.spaces.iter().flat_map(|s| &s.runs).map(|(_, count)| count).sum::<u64>();
+        let more = self.spaces.len() > before.spaces.len() || extents(self) > extents(before);
+        if more { Slack::Keep } else { Slack::Use }
+    }
+
+    /// Checks that the numbers are possible for a store: allocation and recovery compute with them.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.epoch >= Stamp::EPOCHS - 1 {
+            return Err("the store cannot be opened again: its stamps are used up");
+        }
+        if self.opened > self.epoch || self.closed > self.opened {
+            return Err("its openings are out of order");
+        }
+        if self.extents_used > EXTENTS_MAX {
+            return Err("it has more extents than any device");
+        }
+        if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
+            return Err("it names more unproved pages than there can be");
+        }
+        let (mut ids, mut names) = (HashSet::new(), HashSet::new());
+        for space in &self.spaces {
+            let named_twice = !space.dropping && !names.insert(&space.name);
+            if space.id >= self.next_space || !ids.insert(space.id) || named_twice {
+                return Err("its spaces have a duplicate id or name, or an id not yet assigned");
+            }
+            if u64::from(space.pages) > reserved(&space.runs) {
+                return Err("a space has more pages than its extents hold");
+            }
+            if space.free.end() > space.pages {
+                return Err("a free page is beyond the end of its space");
+            }
+            let mut at = 0_u64;
+            for (first, count) in &space.runs {
+                let pages =
+                    (at.saturating_mul(EXTENT_PAGES.into()), count.saturating_mul(EXTENT_PAGES.into()));
+                if *first == HOLE && !space.free.has_run(pages.0, pages.1) {
+                    return Err("a page without room is not free");
+                }
+                at = at.saturating_add(*count);
+            }
+        }
+        let placed = self.spaces.iter().flat_map(|s| &s.runs).filter(|(first, _)| *first != HOLE);
+        let mut runs: Vec<(u64, u64)> = placed.chain(&self.extents_free).copied().collect();
+        runs.sort_unstable();
+        let mut end = 0;
+        for (first, count) in runs {
+            let Some(after) = first.checked_add(count).filter(|after| *after <= self.extents_used) else {
+                return Err("a run of extents ends beyond the volume");
+            };
+            if first < end {
+                return Err("an extent is used twice");
+            }
+            end = after;
+        }
+        Ok(())
+    }
+}
+
+fn is_zero(losses: &u64) -> bool {
+    *losses == 0
+}
+
+/// A space as the manifest records it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpaceRecord {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    /// Pages allocated when the manifest was saved; after a crash there may be more.
+    pub(crate) pages: u32,
+    /// Its extents in page order, as runs: first, count.
+    pub(crate) runs: Vec<(u64, u64)>,
+    /// Its freed pages, which do not exist.
+    #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
+    pub(crate) free: PageRuns,
+    /// The space is being dropped; the next opening completes that.
+    #[serde(default)]
+    pub(crate) dropping: bool,
+}
+
+/// The manifest's place, and its record of failed flushes, which changes independently of the rest.
+#[derive(Debug)]
+pub(crate) struct ManifestStore {
+    place: Place,
+    /// The record in a directory's manifest; locked while the manifest is written.
+    unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
+}
+
+/// Where the manifest is kept.
+#[derive(Debug)]
+enum Place {
+    /// In a directory.
+    Directory { file: ManifestFile, saver: Saver },
+    /// In memory: the store lives as long as the process, or any holder of the cell.
+    Memory(Arc<MemoryManifest>),
+}
+
+/// Keeps the store's locks until a save has ended, even if the store is dropped meanwhile.
+pub(crate) type Hold = Vec<InFlight>;
+
+impl ManifestStore {
+    /// A manifest in `cell`.
+    pub(crate) fn memory(cell: Arc<MemoryManifest>) -> Self {
+        Self::at(Place::Memory(cell))
+    }
+
+    /// A manifest in `directory`.
+    pub(crate) fn directory(directory: Arc<HeldDir>, saver: Saver) -> Self {
+        Self::at(Place::Directory { file: ManifestFile::new(directory), saver })
+    }
+
+    fn at(place: Place) -> Self {
+        Self { place, unproved: parking_lot::Mutex::default() }
+    }
+
+    /// The manifest of a store whose lock is held; `None` before there is one.
+    pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
+        let bytes = match &self.place {
+            Place::Memory(cell) => cell.bytes(),
+            Place::Directory { file, .. } => file.adopt().map_err(|e| unreadable(file, e))?,
+        };
+        let manifest = bytes.map(|b| decode(&b)).transpose()?;
+        *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
+        Ok(manifest)
+    }
+
+    /// The manifest's present bytes; `None` before there is one.
+    pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
+        match &self.place {
+            Place::Memory(cell) => Ok(cell.bytes()),
+            Place::Directory { file, .. } => file.read().map_err(|e| unreadable(file, e)),
+        }
+    }
+
+    /// Begins `save`, which holds `hold` until it ends. Its result arrives later: it runs beside the
+    /// runtime's tasks, after the saves that began before it, and to its end. A manifest in memory is saved
+    /// at once, so that stores on simulated devices need no threads.
+    fn begin<T: Send + 'static>(
+        self: &Arc<Self>,
+        hold: Hold,
+        save: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> Boxed<'static, io::Result<T>> {
+        let Place::Directory { saver, .. } = &self.place else { return Box::pin(ready(save(self))) };
+        let store = Arc::clone(self);
+        let begun = saver.begin(move || {
+            let saved = save(&store);
+            // Before the caller learns of it: a store that is closed leaves no file open.
+            drop((store, hold));
+            saved
+        });
+        Box::pin(async { begun.await.unwrap_or_else(|| Err(io::Error::other("a save panicked"))) })
+    }
+
+    /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps; returns it. After an
+    /// error either version may be found later, and so it may if the result is dropped.
+    pub(crate) fn save(
+        self: &Arc<Self>,
+        mut manifest: Manifest,
+        slack: Slack,
+        hold: Hold,
+    ) -> Boxed<'static, io::Result<Manifest>> {
+        self.begin(hold, move |store| {
+            let noted = store.unproved.lock();
+            manifest.unproved = store.noted(&noted);
+            store.replace(&manifest, slack).map(|()| manifest)
+        })
+    }
+
+    /// Appends `change`, which gives the manifest this generation. Returns true once it is durable; false,
+    /// without effect, when there is no room and the manifest must be replaced. After an error a later
+    /// opening may or may not find the change, and the next change must replace the manifest; the same holds
+    /// if the result is dropped.
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        generation: u64,
+        change: &Change,
+        slack: Slack,
+        hold: Hold,
+    ) -> Boxed<'static, io::Result<bool>> {
+        let change = change.clone();
+        self.begin(hold, move |store| {
+            // Excludes a replacement of the manifest meanwhile.
+            let _noted = store.unproved.lock();
+            let json = |n| serde_json::to_vec(&Record { n, generation, change });
+            match &store.place {
+                Place::Memory(cell) => cell.append(json),
+                Place::Directory { file, .. } => file.append(json, slack),
+            }
+        })
+    }
+
+    /// What failed flushes left unproved.
+    pub(crate) fn unproved(&self) -> Option<UnprovedRecord> {
+        self.noted(&self.unproved.lock())
+    }
+
+    /// Changes what failed flushes left unproved, durably; keeps the rest of the manifest.
+    pub(crate) fn change_unproved(
+        self: &Arc<Self>,
+        change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord> + Send + 'static,
+        hold: Hold,
+    ) -> Boxed<'static, io::Result<()>> {
+        self.begin(hold, move |store| {
+            let mut noted = store.unproved.lock();
+            let unproved = change(store.noted(&noted));
+            let bytes = match &store.place {
+                Place::Memory(cell) => cell.bytes(),
+                Place::Directory { file, .. } => file.read_ours()?,
+            };
+            let manifest = bytes.map(|b| decode(&b)).transpose().map_err(io::Error::other)?;
+            let manifest = manifest.ok_or_else(|| io::Error::other("there is no manifest"))?;
+            store.replace(&Manifest { unproved: unproved.clone(), ..manifest }, Slack::Use)?;
+            *noted = unproved;
+            Ok(())
+        })
+    }
+
+    /// The record in effect. A manifest in memory is not locked against a second store, so its own record
+    /// counts.
+    fn noted(&self, in_directory: &Option<UnprovedRecord>) -> Option<UnprovedRecord> {
+        match &self.place {
+            Place::Directory { .. } => in_directory.clone(),
+            Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unproved),
+        }
+    }
+
+    fn replace(&self, manifest: &Manifest, slack: Slack) -> io::Result<()> {
+        match &self.place {
+            Place::Memory(cell) => cell.put(encode(manifest)?),
+            Place::Directory { file, .. } => {
+                let json = serde_json::to_vec(manifest)?;
+                file.replace(&|size| tail::sealed(&with_size(&json, size), 0), slack)
+            }
+        }
+    }
+}
+
+fn unreadable(file: &ManifestFile, error: io::Error) -> OpenError {
+    OpenError::directory(file.directory().path(), "has an unreadable manifest", error)
+}
+
+/// The manifest's JSON with [`Manifest::file_bytes`].
+fn with_size(json: &[u8], size: usize) -> Vec<u8> {
+    let mut sized = format!("{{\"file_bytes\":{size},").into_bytes();
+    sized.extend_from_slice(&json[1..]);
+    sized
+}
+
+/// Encodes the manifest as one line of JSON and a line with its CRC32C.
+pub(crate) fn encode(manifest: &Manifest) -> io::Result<Vec<u8>> {
+    Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
+}
+
+/// The manifest with the changes that its tail records.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
+    let bad = |why: &str| OpenError::BadManifest { why: why.to_owned() };
+    let file = tail::parse(bytes).map_err(bad)?;
+    let mut manifest: Manifest = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
+    let found = manifest.format;
+    if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) {
+        let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");
+        return Err(bad(&format!("it has format {found}, this version reads {reads}")));
+    }
+    if let Some(size) = manifest.file_bytes.take()
+        && (bytes.len() as u64) < size
+    {
+        return Err(bad(&format!("it was cut: it has {} of {size} bytes", bytes.len())));
+    }
+    manifest.format = MANIFEST_FORMAT;
+    manifest.check().map_err(bad)?;
+    manifest.spaces.sort_unstable_by_key(|space| space.id);
+    for (n, json) in (0..).zip(&file.records) {
+        let record: Record = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
+        if record.n != n || record.generation <= manifest.generation {
+            return Err(bad("a record in its tail is damaged"));
+        }
+        manifest.apply(&record.change).map_err(bad)?;
+        manifest.generation = record.generation;
+    }
+    if !file.records.is_empty() {
+        manifest.check().map_err(bad)?;
+    }
+    Ok(manifest)
+}
+
+impl MemoryManifest {
+    /// Test-only: a copy whose contents are one line and its checksum, without a tail.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compacted(&self) -> Self {
+        let compact = |bytes: Vec<u8>| decode(&bytes).ok().and_then(|manifest| encode(&manifest).ok());
+        self.to_bytes().and_then(compact).map_or_else(Self::default, Self::from_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_reads_back_and_damage_is_noticed() {
+        let manifest = Manifest {
+            file_bytes: None,
+            format: MANIFEST_FORMAT,
+            store: "s".into(),
+            page_bytes: 16384,
+            generation: 9,
+            epoch: 3,
+            opened: 3,
+            closed: 2,
+            ssd: Some("x".into()),
+            ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
+            loss: None,
+            losses: 4,
+            ssd_redo_from: Some(6),
+            costs_ms: None,
+            backups: vec!["b".into()],
+            unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
+            next_space: 2,
+            extents_used: 5,
+            leftovers_to: 1 << 20,
+            extents_free: vec![(1, 1)],
+            spaces: vec![SpaceRecord {
+                id: 1,
+                name: "stock".into(),
+                pages: 9,
+                runs: vec![(0, 1), (2, 3)],
+                free: PageRuns::from_iter([2, 3, 7]),
+                dropping: false,
+            }],
+        };
+        let bytes = encode(&manifest).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), manifest);
+        for at in [0, 20, bytes.len() - 3] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert!(decode(&bad).is_err());
+        }
+        assert!(decode(&bytes[..10]).is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_refused_wherever_its_records_end() {
+        let manifest = Manifest::new("s".into(), PageSize::MIN);
+        let size = 64 << 10;
+        let mut bytes = tail::sealed(&with_size(&serde_json::to_vec(&manifest).unwrap(), size), 0);
+        let contents = bytes.len();
+        bytes.resize(size, b'\n');
+        assert_eq!(decode(&bytes).unwrap(), manifest);
+        bytes.push(b'\n');
+        assert_eq!(decode(&bytes).unwrap(), manifest, "a file may be longer");
+        for len in [contents, contents + 1, tail::BLOCK, 5 * tail::BLOCK, size - 1] {
+            let error = decode(&bytes[..len]).unwrap_err().to_string();
+            assert!(error.contains("it was cut"), "{len}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_without_a_tail_or_free_pages_still_reads() {
+        let json = concat!(
+            r#"{"format":2,"store":"s","page_bytes":4096,"generation":7,"epoch":2,"opened":2,"closed":1,"#,
+            r#""ssd":null,"ssd_pages":null,"loss":null,"costs_ms":null,"next_space":2,"extents_used":2,"#,
+            r#""leftovers_to":0,"extents_free":[],"#,
+            r#""spaces":[{"id":1,"name":"a","pages":70,"runs":[[0,2]],"dropping":false}]}"#,
+        );
+        let mut bytes = format!("{json}\ncrc32c 01234567\n").into_bytes();
+        assert!(decode(&bytes).is_err());
+        bytes = tail::sealed(json.as_bytes(), 0);
+        bytes.resize(64 << 10, b'\n');
+        let mut expected = Manifest::new("s".into(), PageSize::MIN);
+        (expected.generation, expected.epoch, expected.opened, expected.closed) = (7, 2, 2, 1);
+        (expected.next_space, expected.extents_used) = (2, 2);
+        expected.add_space(1, "a");
+        (expected.spaces[0].pages, expected.spaces[0].runs) = (70, vec![(0, 2)]);
+        assert_eq!(decode(&bytes).unwrap(), expected);
+    }
+
+    /// A store that was opened as often as possible, with a space of 128 pages in extents 0 and 2; extent 1
+    /// is free.
+    fn at_its_limits() -> Manifest {
+        let mut manifest = Manifest::new("s".into(), PageSize::MIN);
+        manifest.epoch = Stamp::EPOCHS - 2;
+        (manifest.opened, manifest.closed) = (manifest.epoch, manifest.epoch);
+        (manifest.next_space, manifest.extents_used) = (2, 3);
+        manifest.extents_free = vec![(1, 1)];
+        manifest.add_space(1, "a");
+        manifest.spaces[0].runs = vec![(0, 1), (2, 1)];
+        manifest.spaces[0].pages = 2 * EXTENT_PAGES;
+        manifest
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_and_the_largest_valid_ones_are_not() {
+        assert_eq!(at_its_limits().check(), Ok(()));
+        type Edit = fn(&mut Manifest);
+        let changes: [(&str, Edit); 13] = [
+            ("no epoch is left", |m| m.epoch += 1),
+            ("opened before its epoch", |m| m.opened += 1),
+            ("closed before it was opened", |m| m.closed += 1),
+            ("too many extents", |m| m.extents_used = EXTENTS_MAX + 1),
+            ("a space id not yet assigned", |m| m.spaces[0].id = 2),
+            ("one id twice", |m| m.add_space(1, "b")),
+            ("one name twice", |m| {
+                m.next_space = 3;
+                m.add_space(2, "a");
+            }),
+            ("a page without room", |m| m.spaces[0].pages += 1),
+            ("a free page beyond the end", |m| m.spaces[0].free = PageRuns::from_iter([2 * EXTENT_PAGES])),
+            ("an extent beyond the volume", |m| m.spaces[0].runs[1].0 = 3),
+            ("a free extent beyond the volume", |m| m.extents_free = vec![(3, 1)]),
+            ("an extent used twice", |m| m.extents_free = vec![(2, 1)]),
+            ("a run without end", |m| m.extents_free = vec![(1, u64::MAX)]),
+        ];
+        for (what, change) in changes {
+            let mut manifest = at_its_limits();
+            change(&mut manifest);
+            assert!(manifest.check().is_err(), "{what}");
+        }
+        let full = Manifest { extents_used: EXTENTS_MAX, ..at_its_limits() };
+        assert_eq!(full.check(), Ok(()));
+        let mut dropped = at_its_limits();
+        dropped.next_space = 3;
+        dropped.spaces[0].dropping = true;
+        dropped.add_space(2, "a");
+        assert_eq!(dropped.check(), Ok(()), "the name of a space being dropped is free");
+    }
+}

@@ -1,0 +1,191 @@
+//! Checks that the devices belong to the store and are in the state in which it left them; decides what to
+//! do, and what is lost, otherwise.
+
+use super::blank::refuse_data;
+use crate::config::builder::Builder;
+use crate::error::OpenError;
+use crate::manifest::contents::Manifest;
+use crate::manifest::extents::EXTENT_PAGES;
+use crate::manifest::id::{id_bytes, id_text, new_id};
+use crate::manifest::only_copies::OnlyCopies;
+use crate::manifest::superblock::{DATA_AT, FoundHdd, identify_hdd};
+use pagetier_devio::SharedDevice;
+use pagetier_page::PageSize;
+use pagetier_ssdcache::{Found, Layout, Marks, Superblock, identify};
+
+/// How the SSD, or the ring's file, will be used.
+pub(super) struct PreparedSsd {
+    pub(super) layout: Layout,
+    /// The superblock to format it with, if it must be formatted.
+    pub(super) format: Option<Superblock>,
+}
+
+/// The superblock of a blank device for the store of `manifest`. Its marks record that it took part in every
+/// opening so far.
+pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superblock {
+    let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
+    Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
+}
+
+impl Builder {
+    pub(super) async fn check_hdd(
+        &self,
+        hdd: &SharedDevice,
+        manifest: &Manifest,
+        fresh: bool,
+    ) -> Result<(), OpenError> {
+        let device = hdd.name().to_owned();
+        match identify_hdd(hdd).await?.0 {
+            FoundHdd::Blank if fresh && self.options.force => Ok(()),
+            FoundHdd::Blank if fresh => refuse_data(hdd).await,
+            FoundHdd::Blank => Err(OpenError::HddMissing { device }),
+            FoundHdd::Volume(found) if found.store == manifest.store => {
+                if fresh {
+                    return Ok(());
+                }
+                if found.page_bytes != manifest.page_bytes {
+                    let (asked, found) = (manifest.page_bytes, found.page_bytes);
+                    let why = format!("it has pages of {asked} bytes, but {device} has pages of {found}");
+                    return Err(OpenError::BadManifest { why });
+                }
+                self.seam().marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
+                // The HDD durably had this size before the manifest named the extents.
+                let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
+                let needed = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
+                if hdd.size() < needed {
+                    return Err(OpenError::TooShort { device, tier: "HDD", bytes: hdd.size(), needed });
+                }
+                Ok(())
+            }
+            _ if fresh && self.options.force => Ok(()),
+            FoundHdd::Volume(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
+            FoundHdd::Volume(found) => {
+                Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
+            }
+            FoundHdd::Format(found) => Err(OpenError::Format { device, found }),
+            FoundHdd::Striped => Err(OpenError::Striped { device }),
+            FoundHdd::Foreign => Err(OpenError::Foreign { device }),
+        }
+    }
+
+    pub(super) async fn check_ssd(
+        &self,
+        ssd: &SharedDevice,
+        manifest: &Manifest,
+        page_size: PageSize,
+        fresh: bool,
+    ) -> Result<PreparedSsd, OpenError> {
+        let formatted = |layout| PreparedSsd { layout, format: Some(blank_superblock(layout, manifest)) };
+        let found = identify(ssd).await?;
+        let ours = matches!(found, Found::Superblock(sb) if id_text(sb.store) == manifest.store);
+        let blank = found == Found::Blank;
+        if fresh && (ours || blank || self.options.force) {
+            if blank && !self.options.force {
+                refuse_data(ssd).await?;
+            }
+            return Ok(formatted(self.layout(page_size)?));
+        }
+        let refused = match self.usable(ssd, found, manifest, page_size) {
+            Ok(layout) => {
+                self.check_kept(&layout, page_size)?;
+                return Ok(PreparedSsd { layout, format: None });
+            }
+            Err(error) => error,
+        };
+        let given_up = self.options.accept_ssd_loss && !fresh && (ours || blank || self.options.force);
+        if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
+            return Err(refused);
+        }
+        if blank && !self.options.force {
+            self.seam().look_for_data(refuse_data(ssd)).await?;
+        }
+        let layout = match manifest.ssd {
+            Some(_) => self.layout(page_size)?,
+            None => Layout::ring_only(page_size, self.options.ring_pages.unwrap_or(256)),
+        };
+        Ok(formatted(layout))
+    }
+
+    /// The layout that `found` records, provided it is the SSD that the store last used.
+    fn usable(
+        &self,
+        ssd: &SharedDevice,
+        found: Found,
+        manifest: &Manifest,
+        page_size: PageSize,
+    ) -> Result<Layout, OpenError> {
+        let device = ssd.name().to_owned();
+        let sb = match found {
+            Found::Superblock(sb) => sb,
+            Found::Blank => {
+                let expected = manifest.ssd.clone().unwrap_or_else(|| "ring".into());
+                return Err(OpenError::SsdMissing {
+                    expected,
+                    what: format!("is missing: {device} is blank"),
+                });
+            }
+            Found::Format(found) => return Err(OpenError::Format { device, found }),
+            Found::Striped => return Err(OpenError::Striped { device }),
+            Found::Foreign => return Err(OpenError::Foreign { device }),
+        };
+        if id_text(sb.store) != manifest.store {
+            let (found, expected) = (id_text(sb.store), manifest.store.clone());
+            return Err(OpenError::OtherStore { device, found, expected });
+        }
+        if let Some(expected) = manifest.ssd.clone().filter(|wanted| *wanted != id_text(sb.ssd)) {
+            let what = format!("is missing: {device} is another one");
+            return Err(OpenError::SsdMissing { expected, what });
+        }
+        let Layout { page_size: found, .. } = sb.layout;
+        if found != page_size {
+            let (store, asked) = (page_size.bytes() as u64, found.bytes() as u64);
+            return Err(OpenError::OtherPageSize { store, asked });
+        }
+        let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
+        self.seam().marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
+        if ssd.size() < sb.layout.end() {
+            let (bytes, needed) = (ssd.size(), sb.layout.end());
+            return Err(OpenError::TooShort { device, tier, bytes, needed });
+        }
+        Ok(sb.layout)
+    }
+
+    /// Checks that manifest and device agree on the openings. An opening is recorded in the manifest
+    /// (`epoch`), on the devices, and again in the manifest (`opened`); a close on the devices, then in the
+    /// manifest. After a crash at any point, a device is therefore neither behind `opened` and `closed` nor
+    /// ahead of `epoch`.
+    fn check_marks(
+        &self,
+        tier: &'static str,
+        device: &str,
+        marks: Marks,
+        manifest: &Manifest,
+    ) -> Result<(), OpenError> {
+        let device = device.to_owned();
+        let Marks { opened, closed, manifest: generation } = marks;
+        if opened.max(closed) > manifest.epoch || generation > manifest.generation {
+            return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
+        }
+        if opened < self.seam().opened_at_least(manifest.opened) || closed < manifest.closed {
+            let (last, last_closed) = (manifest.opened, manifest.closed);
+            return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
+        }
+        Ok(())
+    }
+
+    /// The pages that opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one
+    /// that the store last used, or the store is new.
+    pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
+        if prepared.format.is_none() || manifest.is_unused() {
+            return None;
+        }
+        let known = manifest.ssd_pages.clone().filter(|_| manifest.is_clean());
+        let lost = known.unwrap_or_else(|| OnlyCopies::all_of(manifest)).redone_from(manifest.ssd_redo_from);
+        tracing::warn!(
+            runs = lost.runs.len(),
+            coarse = lost.coarse,
+            "the SSD that the store last used is given up"
+        );
+        Some(lost)
+    }
+}

@@ -1,0 +1,167 @@
+//! The writes of an opening before recovery: they record which store owns the devices, and that an opening
+//! has begun.
+//!
+//! 1. New store only: save the manifest with the store's id. Devices that carry the id belong to the store,
+//!    however the opening ends.
+//! 2. Format the new devices.
+//! 3. Save the manifest: the number of this opening, the id of a new SSD, and what is lost with the previous
+//!    SSD.
+//! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
+//!    killed process left readable.
+//! 5. Save the manifest: the devices have recorded the opening. Nothing else is written before this.
+
+use super::check::PreparedSsd;
+use crate::config::builder::Builder;
+use crate::config::calibrate::calibrate;
+use crate::error::{Error, OpenError};
+use crate::manifest::contents::{Manifest, ManifestStore};
+use crate::manifest::id::id_text;
+use crate::manifest::only_copies::OnlyCopies;
+use crate::manifest::superblock::{DATA_AT, HddSuperblock};
+use crate::store::manifest_state::Meta;
+use crate::store::unproved::InManifest;
+use crate::tenure::lock::Tenure;
+use pagetier_devio::{DeviceError, IoOp, SharedDevice};
+use pagetier_page::PageSize;
+use pagetier_ssdcache::{Marks, Unproved, format, mark};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The size of the part of a new HDD that a calibration uses.
+const SCRATCH_BYTES: u64 = 256 << 20;
+
+impl Builder {
+    /// Performs the steps of the module's list.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
+    pub(super) async fn commit(
+        &self,
+        manifests: &Arc<ManifestStore>,
+        tenure: &Arc<Tenure>,
+        manifest: Manifest,
+        lost: Option<OnlyCopies>,
+        hdd: &SharedDevice,
+        ssd: &SharedDevice,
+        prepared: &PreparedSsd,
+        page_size: PageSize,
+    ) -> Result<Meta, OpenError> {
+        let fresh = manifest.is_unused();
+        let mut meta = Meta::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam());
+        // Before the save: it continues if the opening is dropped, and without the lock's file it would race
+        // with that of the next opening.
+        let created = tenure.keep_created();
+        if self.seam().named_first(fresh)
+            && let Err(error) = self.note(&mut meta, |_| ()).await
+        {
+            tenure.created_in_vain(created);
+            return Err(error);
+        }
+        let formatted = prepared.format.as_ref();
+        if let Some(superblock) = formatted {
+            format(ssd, superblock, self.seed(&meta.manifest.store)).await?;
+        }
+        let mut costs_ms = None;
+        let mut leftovers_to = meta.manifest.leftovers_to;
+        if fresh {
+            let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
+            HddSuperblock { store, page_bytes, marks: Marks::default() }.format(hdd).await?;
+            costs_ms = self.measured(hdd, ssd, prepared, page_size).await?;
+            leftovers_to = hdd.size();
+        }
+        let begin = |manifest: &mut Manifest| {
+            manifest.epoch += 1;
+            manifest.leftovers_to = leftovers_to;
+            manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
+            manifest.loss = self.seam().known_loss(manifest.loss.take());
+            if let Some(superblock) = formatted {
+                manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
+                // A new SSD holds nothing yet.
+                manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
+            }
+            if let Some(lost) = self.seam().listed_loss(lost) {
+                manifest.lose(lost);
+            }
+        };
+        self.note(&mut meta, begin).await?;
+        let epoch = meta.manifest.epoch;
+        self.seam().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
+        let opened = |manifest: &mut Manifest| {
+            manifest.opened = epoch;
+            manifest.ssd_pages = None;
+        };
+        self.note(&mut meta, opened).await?;
+        Ok(meta)
+    }
+
+    /// Step 4.
+    async fn mark_devices(
+        &self,
+        manifests: &Arc<ManifestStore>,
+        meta: &mut Meta,
+        hdd: &SharedDevice,
+        ssd: &SharedDevice,
+    ) -> Result<(), OpenError> {
+        let Manifest { epoch, closed, .. } = meta.manifest;
+        let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
+        let hdd_bytes = self.seam().sized(hdd)?.size();
+        if let Err(error) = HddSuperblock::mark(hdd, marks).await {
+            let unproved = Unproved { hdd: true, ..Unproved::default() };
+            return Err(self.marking_failed(manifests, error, unproved).await);
+        }
+        meta.hdd_bytes_durable = hdd_bytes;
+        if let Err(error) = mark(ssd, marks).await {
+            let unproved = Unproved { ssd: true, ..Unproved::default() };
+            return Err(self.marking_failed(manifests, error, unproved).await);
+        }
+        Ok(())
+    }
+
+    /// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
+    async fn marking_failed(
+        &self,
+        manifests: &Arc<ManifestStore>,
+        error: DeviceError,
+        unproved: Unproved,
+    ) -> OpenError {
+        if error.op == IoOp::Flush
+            && let Some(tenure) = &self.tenure
+            && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved).await
+        {
+            tracing::error!(%unnoted, "a failed flush could not be recorded in the manifest");
+        }
+        error.into()
+    }
+
+    async fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
+        meta.replace(edit).await.map_err(|error| {
+            let source = match error {
+                Error::Manifest { source } => std::io::Error::new(source.kind(), source),
+                other => std::io::Error::other(other),
+            };
+            OpenError::directory(
+                &self.options.directory.clone().unwrap_or_default(),
+                "does not accept a new manifest",
+                source,
+            )
+        })
+    }
+
+    /// Measures the costs of a new store's devices, if the options ask for it.
+    async fn measured(
+        &self,
+        hdd: &SharedDevice,
+        ssd: &SharedDevice,
+        prepared: &PreparedSsd,
+        page_size: PageSize,
+    ) -> Result<Option<[String; 4]>, OpenError> {
+        let Some(budget_ms) = self.options.calibrate_ms.filter(|_| self.options.costs.is_none()) else {
+            return Ok(None);
+        };
+        let budget = Duration::from_millis(budget_ms);
+        hdd.grow(DATA_AT + SCRATCH_BYTES)?;
+        let slots_at = prepared.layout.slot_at(0);
+        let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;
+        tracing::info!(?costs, "calibrated");
+        let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];
+        Ok(Some(all.map(|ms| ms.to_string())))
+    }
+}

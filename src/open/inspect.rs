@@ -1,0 +1,454 @@
+//! Describes what a store's devices hold: superblocks, manifest, map checkpoints, journal, ring. Only reads,
+//! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
+
+use crate::config::builder::{Builder, Place};
+use crate::error::OpenError;
+use crate::manifest::contents::{Manifest, ManifestStore};
+use crate::manifest::extents::{EXTENT_PAGES, HOLE};
+use crate::manifest::id::id_text;
+use crate::manifest::saver::Saver;
+use crate::manifest::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
+use pagetier_page::StoreSeed;
+use pagetier_ssdcache::{
+    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, Marks, Superblock, decode_mark, identify,
+};
+use serde::Serialize;
+use std::fmt::{Display, Formatter, Result as Shown};
+use std::sync::Arc;
+
+/// The structures on a store's devices. See [`Builder::inspect`].
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// The manifest.
+    pub manifest: ManifestInspection,
+    /// The HDD, or why it cannot be read.
+    pub hdd: Result<HddInspection, String>,
+    /// The SSD, or the ring's file of a store without one; or why it cannot be read.
+    pub ssd: Result<SsdInspection, String>,
+}
+
+/// The manifest's contents.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ManifestInspection {
+    /// The store's id.
+    pub store: String,
+    /// The page size in bytes.
+    pub page_bytes: u64,
+    /// The number of times the manifest was replaced or appended to, failed attempts included.
+    pub generation: u64,
+    /// The last opening that began.
+    pub epoch: u32,
+    /// The last opening that both devices have recorded.
+    pub opened: u32,
+    /// The last opening that ended in a clean close.
+    pub closed: u32,
+    /// Whether the last opening ended in a clean close; otherwise the next one recovers.
+    pub clean: bool,
+    /// The SSD's id; `None`: the store has none.
+    pub ssd: Option<String>,
+    /// Pages listed as lost with SSDs that were given up.
+    pub lost_pages: u64,
+    /// Whether a failed flush left pages unproved.
+    pub unproved: bool,
+    /// The extents of the HDD up to the volume's end, and how many of them are free.
+    pub extents: (u64, u64),
+    /// The spaces, in id order.
+    pub spaces: Vec<SpaceInspection>,
+}
+
+/// A space in the manifest.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SpaceInspection {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// The number of its pages; after a crash there may be more.
+    pub pages: u32,
+    /// The number of pages that its extents on the HDD hold: those given back have no room there.
+    pub room: u64,
+    /// The number of runs of extents: with few, scans rarely move the arm.
+    pub runs: usize,
+    /// Whether it is being dropped.
+    pub dropping: bool,
+}
+
+/// What the HDD holds.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct HddInspection {
+    /// Its path or name.
+    pub device: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The size that the manifest's extents need.
+    pub needed_bytes: u64,
+    /// A description of each of the two copies of the superblock.
+    pub superblocks: Vec<String>,
+    /// The marks of the newer sound copy.
+    pub marks: Option<Marks>,
+    /// Whether it belongs to this store.
+    pub ours: bool,
+}
+
+/// What the SSD, or the ring's file, holds.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct SsdInspection {
+    /// Its path or name.
+    pub device: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// A description of its first blocks.
+    pub superblock: String,
+    /// Whether it belongs to this store and is the SSD that the manifest names.
+    pub ours: bool,
+    /// The superblock's marks.
+    pub marks: Option<Marks>,
+    /// The number of slots.
+    pub slots: u32,
+    /// The number of pages in the ring.
+    pub ring_pages: u32,
+    /// The number of sound page images in the ring.
+    pub ring_images: u32,
+    /// The number of blocks in the journal.
+    pub journal_blocks: u32,
+    /// The journal's sound blocks; `None`: it has none.
+    pub journal: Option<JournalInspection>,
+    /// The two map areas.
+    pub maps: Vec<MapInspection>,
+}
+
+/// The sound blocks of the journal.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct JournalInspection {
+    /// Their number.
+    pub blocks: u64,
+    /// Their lowest sequence number.
+    pub first: u64,
+    /// Their highest sequence number.
+    pub last: u64,
+    /// The number of records in them.
+    pub records: u64,
+}
+
+/// A map area.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct MapInspection {
+    /// `A` or `B`.
+    pub area: char,
+    /// How many of the two copies of its header are sound.
+    pub headers: usize,
+    /// The checkpoint's generation.
+    pub generation: Option<u64>,
+    /// Slot writes with a larger stamp began after the capture.
+    pub watermark: Option<u64>,
+    /// The first journal block after the capture.
+    pub journal_from: Option<u64>,
+    /// The generation of the other area's checkpoint that this area's mark declares in force.
+    pub mark_of: Option<u64>,
+}
+
+impl Builder {
+    /// Reads the structures on the devices of an existing store, without writing or locking. If the store is
+    /// open elsewhere, the parts may date from different moments.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let inspection = pagetier::PageStore::builder().directory("/var/lib/db").inspect().await?;
+    /// println!("{inspection}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no store, or its manifest cannot be read. Devices that cannot be read are part of the result.
+    pub async fn inspect(mut self) -> Result<Inspection, OpenError> {
+        self.hold_directories()?;
+        let manifests = match (&self.memory, &self.held) {
+            (Some(cell), _) => ManifestStore::memory(Arc::clone(cell)),
+            (None, Some(held)) => ManifestStore::directory(Arc::clone(held), Saver::default()),
+            _ => return Err(self.not_found()),
+        };
+        let manifest = manifests.load()?.ok_or_else(|| self.no_manifest())?;
+        let hdd = match self.device_to_inspect(self.hdd_place(), "hdd.vol") {
+            Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
+            Err(why) => Err(why),
+        };
+        let (place, default) = if manifest.ssd.is_some() {
+            (self.ssd_place(), "ssd.cache")
+        } else {
+            (self.ring_place(), "ring")
+        };
+        let ssd = match self.device_to_inspect(place, default) {
+            Ok(device) => ssd_of(&device, &manifest).await.map_err(|error| error.to_string()),
+            Err(why) => Err(why),
+        };
+        Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd })
+    }
+
+    fn device_to_inspect(&self, place: Place, default: &str) -> Result<SharedDevice, String> {
+        if let Place::Device(device) = place {
+            return Ok(device);
+        }
+        let at = self.at(&place, default).ok_or("it is not given")?;
+        let options = OpenOptions {
+            direct: self.options.direct_io,
+            backend: self.options.io,
+            read_only: true,
+            ..OpenOptions::default()
+        };
+        at.open_device(&options).map(|opened| opened.device).map_err(|error| error.to_string())
+    }
+}
+
+fn manifest_of(m: &Manifest) -> ManifestInspection {
+    let space = |s: &crate::manifest::contents::SpaceRecord| SpaceInspection {
+        id: s.id,
+        name: s.name.clone(),
+        pages: s.pages,
+        room: s.runs.iter().filter(|(first, _)| *first != HOLE).map(|(_, count)| count).sum::<u64>()
+            * u64::from(EXTENT_PAGES),
+        runs: s.runs.len(),
+        dropping: s.dropping,
+    };
+    let lost = m.loss.iter().flat_map(|loss| &loss.runs).map(|(_, _, count)| u64::from(*count));
+    ManifestInspection {
+        store: m.store.clone(),
+        page_bytes: m.page_bytes,
+        generation: m.generation,
+        epoch: m.epoch,
+        opened: m.opened,
+        closed: m.closed,
+        clean: m.is_clean(),
+        ssd: m.ssd.clone(),
+        lost_pages: lost.sum(),
+        unproved: m.unproved.is_some(),
+        extents: (m.extents_used, m.extents_free.iter().map(|(_, count)| count).sum()),
+        spaces: m.spaces.iter().map(space).collect(),
+    }
+}
+
+const BLANK: &str = "blank";
+const FOREIGN: &str = "damaged, or other data";
+const STRIPED: &str = "of a striped set, which this version does not read";
+
+fn of_format(found: u32) -> String {
+    format!("of format {found}, which this version does not read")
+}
+
+async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, DeviceError> {
+    let mut done = device.read(at, IoBufs::from_iter([IoBuf::zeroed(len)]), IoClass::Recovery).await;
+    done.result?;
+    Ok(done.bufs.pop().unwrap_or_else(|| IoBuf::zeroed(0)))
+}
+
+async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspection, DeviceError> {
+    let (mut superblocks, mut marks, mut ours) = (Vec::new(), None, false);
+    for copy in 0..2 {
+        let at = copy * SUPERBLOCK_BYTES as u64;
+        if device.size() < at + SUPERBLOCK_BYTES as u64 {
+            superblocks.push("beyond the end of the device".into());
+            continue;
+        }
+        let block = read(device, at, SUPERBLOCK_BYTES).await?;
+        superblocks.push(match HddSuperblock::decode(block.as_slice()) {
+            FoundHdd::Volume(found) => {
+                ours |= found.store == manifest.store;
+                marks = marks.max(Some(found.marks));
+                let Marks { opened, closed, .. } = found.marks;
+                format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
+            }
+            FoundHdd::Blank => BLANK.into(),
+            FoundHdd::Format(found) => of_format(found),
+            FoundHdd::Striped => STRIPED.into(),
+            FoundHdd::Foreign => FOREIGN.into(),
+        });
+    }
+    let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
+    Ok(HddInspection {
+        device: device.name().to_owned(),
+        bytes: device.size(),
+        needed_bytes: DATA_AT + manifest.extents_used.saturating_mul(extent_bytes),
+        superblocks,
+        marks,
+        ours,
+    })
+}
+
+async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspection, DeviceError> {
+    let mut all =
+        SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
+    let found = match identify(device).await? {
+        Found::Superblock(found) => found,
+        Found::Blank => return Ok(SsdInspection { superblock: BLANK.into(), ..all }),
+        Found::Format(found) => return Ok(SsdInspection { superblock: of_format(found), ..all }),
+        Found::Striped => return Ok(SsdInspection { superblock: STRIPED.into(), ..all }),
+        Found::Foreign => return Ok(SsdInspection { superblock: FOREIGN.into(), ..all }),
+    };
+    let Superblock { layout, marks, .. } = found;
+    let (store, ssd) = (id_text(found.store), id_text(found.ssd));
+    all.superblock = format!("sound, of store {store}, device {ssd}");
+    let named = manifest.ssd.as_ref().is_none_or(|named| *named == ssd);
+    all.ours = store == manifest.store && named;
+    all.marks = Some(marks);
+    (all.slots, all.ring_pages) = (layout.slots, layout.ring_pages);
+    all.journal_blocks = layout.journal_blocks;
+    if device.size() < layout.end() || !layout.is_sound() {
+        all.superblock.push_str("; the device is shorter than that");
+        return Ok(all);
+    }
+    let seed = found.seed();
+    all.journal = journal_of(device, &layout, seed).await?;
+    for area in 0..if layout.slots > 0 { 2 } else { 0 } {
+        all.maps.push(map_of(device, &layout, seed, area).await?);
+    }
+    all.ring_images = ring_of(device, &layout, seed).await?;
+    Ok(all)
+}
+
+async fn journal_of(
+    device: &SharedDevice,
+    layout: &Layout,
+    seed: StoreSeed,
+) -> Result<Option<JournalInspection>, DeviceError> {
+    let mut all: Option<JournalInspection> = None;
+    for index in 0..u64::from(layout.journal_blocks) {
+        let bytes = read(device, layout.journal_at(JournalSeq(index)), BLOCK_BYTES as usize).await?;
+        let Some(block) = Block::decode(seed, bytes.as_slice()) else { continue };
+        let (seq, records) = (block.seq.0, block.records.len() as u64);
+        let one = all.get_or_insert(JournalInspection { blocks: 0, first: seq, last: seq, records: 0 });
+        (one.blocks, one.records) = (one.blocks + 1, one.records + records);
+        (one.first, one.last) = (one.first.min(seq), one.last.max(seq));
+    }
+    Ok(all)
+}
+
+async fn map_of(
+    device: &SharedDevice,
+    layout: &Layout,
+    seed: StoreSeed,
+    area: u8,
+) -> Result<MapInspection, DeviceError> {
+    let mut headers = Vec::new();
+    for copy in 0..2 {
+        let block = read(device, layout.map_header_at(area, copy), BLOCK_BYTES as usize).await?;
+        let header = MapHeader::decode(seed, block.as_slice());
+        headers.extend(header.filter(|h| h.generation % 2 == u64::from(area)));
+    }
+    let newest = headers.iter().max_by_key(|h| h.generation);
+    let mark = read(device, layout.map_mark_at(area), BLOCK_BYTES as usize).await?;
+    Ok(MapInspection {
+        area: if area == 0 { 'A' } else { 'B' },
+        headers: headers.len(),
+        generation: newest.map(|h| h.generation),
+        watermark: newest.map(|h| h.watermark.bits()),
+        journal_from: newest.map(|h| h.journal_from.0),
+        mark_of: decode_mark(seed, mark.as_slice()),
+    })
+}
+
+async fn ring_of(device: &SharedDevice, layout: &Layout, seed: StoreSeed) -> Result<u32, DeviceError> {
+    let mut sound = 0;
+    for index in 0..layout.ring_pages {
+        let image = read(device, layout.ring_at(index), layout.page_size.bytes()).await?;
+        let page = pagetier_page::Header::peek(image.as_slice()).page;
+        sound += u32::from(pagetier_page::verify(seed, image.as_slice(), page).is_ok());
+    }
+    Ok(sound)
+}
+
+impl Display for Inspection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
+        let m = &self.manifest;
+        writeln!(
+            f,
+            "manifest  store {}, pages of {} bytes, generation {}",
+            m.store, m.page_bytes, m.generation
+        )?;
+        let end = if m.clean { "closed cleanly" } else { "not closed: the next opening recovers" };
+        writeln!(f, "          opening {} of {}, last close {}: {end}", m.opened, m.epoch, m.closed)?;
+        writeln!(f, "          SSD: {}", m.ssd.as_deref().unwrap_or("none"))?;
+        if m.lost_pages > 0 {
+            writeln!(f, "          LISTS {} PAGES AS LOST with an SSD that was given up", m.lost_pages)?;
+        }
+        if m.unproved {
+            writeln!(f, "          a failed flush left pages unproved: the next opening rewrites them")?;
+        }
+        let (used, free) = m.extents;
+        writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;
+        for s in &m.spaces {
+            let dropping = if s.dropping { ", being dropped" } else { "" };
+            writeln!(
+                f,
+                "space     {} \"{}\": {} pages, room for {}, {} runs{dropping}",
+                s.id, s.name, s.pages, s.room, s.runs
+            )?;
+        }
+        match &self.hdd {
+            Err(why) => writeln!(f, "hdd       UNREADABLE: {why}")?,
+            Ok(hdd) => hdd.fmt(f)?,
+        }
+        match &self.ssd {
+            Err(why) => writeln!(f, "ssd       UNREADABLE: {why}"),
+            Ok(ssd) => ssd.fmt(f),
+        }
+    }
+}
+
+impl Display for HddInspection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
+        let ours = if self.ours { "" } else { ": NOT THIS STORE'S" };
+        let short = if self.bytes < self.needed_bytes { ": TOO SHORT" } else { "" };
+        writeln!(f, "hdd       {}{ours}", self.device)?;
+        writeln!(f, "          {} bytes, {} needed{short}", self.bytes, self.needed_bytes)?;
+        for (copy, what) in self.superblocks.iter().enumerate() {
+            writeln!(f, "          superblock {copy}: {what}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for SsdInspection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
+        let (name, ours) =
+            (if self.slots > 0 { "ssd " } else { "ring" }, if self.ours { "" } else { ": NOT THIS STORE'S" });
+        writeln!(f, "{name}      {}{ours}", self.device)?;
+        writeln!(f, "          {} bytes; superblock {}", self.bytes, self.superblock)?;
+        if let Some(marks) = &self.marks {
+            writeln!(f, "          opened {}, closed {}", marks.opened, marks.closed)?;
+        }
+        writeln!(
+            f,
+            "          {} slots, ring {} pages ({} sound images)",
+            self.slots, self.ring_pages, self.ring_images
+        )?;
+        match &self.journal {
+            None => writeln!(f, "journal   {} blocks, none written", self.journal_blocks)?,
+            Some(j) => writeln!(
+                f,
+                "journal   {} of {} blocks sound, numbers {} to {}, {} records",
+                j.blocks, self.journal_blocks, j.first, j.last, j.records
+            )?,
+        }
+        for map in &self.maps {
+            let shown = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), |v| v.to_string());
+            writeln!(
+                f,
+                "map {}     generation {} ({} of 2 headers sound), journal from {}; marks {} as in force",
+                map.area,
+                shown(map.generation),
+                map.headers,
+                shown(map.journal_from),
+                shown(map.mark_of)
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Options that an existing store cannot adopt: each is an error, or a warning that says when it takes
+//! effect.
+//!
+//! | option | for an existing store |
+//! | --- | --- |
+//! | `page_size`, `page_bytes` | an error unless it is the store's |
+//! | `ssd_bytes`, `ring_pages` | an error unless the SSD (or the ring's file) was made with it |
+//! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a warning: they take effect once `ssd().readmit()` puts the SSD into use |
+//! | `calibrate` | an error unless the store remembers a calibration or `costs` are given |
+
+use crate::config::builder::{Builder, Place};
+use crate::error::OpenError;
+use crate::manifest::contents::Manifest;
+use pagetier_page::PageSize;
+use pagetier_ssdcache::Layout;
+
+impl Builder {
+    /// Checks the options against the SSD, or the ring's file, of an existing store.
+    pub(super) fn check_kept(&self, found: &Layout, page_size: PageSize) -> Result<(), OpenError> {
+        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
+        if let Some(asked) = self.options.ring_pages.filter(|asked| *asked != found.ring_pages) {
+            let why =
+                format!("the store's ring has {} pages, not {asked}: omit the option", found.ring_pages);
+            return bad("ring_pages", why);
+        }
+        if found.slots == 0 || self.options.ssd_bytes.is_none() {
+            return Ok(());
+        }
+        if self.layout(page_size)?.slots != found.slots {
+            let why = format!(
+                "the store uses {} bytes of its SSD, not {}; omit the option, or switch the SSD off and take \
+                 it back (`ssd().set_mode`) with the new size",
+                found.end(),
+                self.ssd_size()
+            );
+            return bad("ssd_bytes", why);
+        }
+        Ok(())
+    }
+
+    /// Checks the options against the manifest of an existing store.
+    pub(super) fn check_known(&self, manifest: &Manifest, knows_costs: bool) -> Result<(), OpenError> {
+        if self.options.calibrate_ms.is_some()
+            && self.options.costs.is_none()
+            && !knows_costs
+            && !manifest.is_unused()
+        {
+            let why = "it writes, so it measures new stores only: pass `costs` instead, which \
+                       `pagetier::calibrate` measures on scratch files of the same devices";
+            return Err(OpenError::BadOption { option: "calibrate", why: why.into() });
+        }
+        Ok(())
+    }
+
+    /// Whether the options name an SSD.
+    pub(super) fn names_ssd(&self) -> bool {
+        self.ssd_size() > 0
+            && (self.options.ssd_bytes.is_some() || !matches!(self.ssd_place(), Place::Default))
+    }
+}

@@ -1,0 +1,155 @@
+//! Opening a store without writing to it.
+//!
+//! The devices are opened for reading only, each under an overlay that keeps writes in memory; the manifest
+//! is a copy in memory. A store that crashed thus recovers in memory, and its files stay unchanged. Shared
+//! locks keep a writing store out, and other read-only openings in.
+
+use crate::config::builder::{Builder, Place};
+use crate::error::OpenError;
+use crate::manifest::contents::ManifestStore;
+use crate::manifest::memory::MemoryManifest;
+use crate::manifest::saver::Saver;
+use crate::store::page_store::PageStore;
+use crate::tenure::held_dir::At;
+use crate::tenure::lock::{FileLock, ReadLocks};
+use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
+use pagetier_ssdcache::SsdMode;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The memory for what recovery and the embedder write, in bytes per device.
+const WRITES_BYTES_MAX: u64 = 1 << 30;
+
+impl Builder {
+    /// Opens an existing store without writing to it: for inspection, verification, and copies of a store
+    /// that must not change. Requires no permission to write.
+    ///
+    /// A store that crashed is recovered in memory: what [`Builder::open`] would write to the devices stays
+    /// in this process, so the store looks as after a recovery, and the files do not change. The same holds
+    /// for what the embedder writes, for example by redo: it is readable until the store is closed or
+    /// dropped, then discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1
+    /// GiB per device; beyond that they fail for lack of space. Calls that would put another device into use,
+    /// or whose result must be durable, fail with [`Error::ReadOnly`](crate::Error::ReadOnly):
+    /// [`PageStore::replace_ssd`], [`Ssd::readmit`](crate::Ssd::readmit),
+    /// [`Ssd::abandon`](crate::Ssd::abandon), switching the SSD off or on,
+    /// [`Ssd::acknowledge_loss`](crate::Ssd::acknowledge_loss), and [`PageStore::redo_from`], by which an
+    /// engine removes its log. The SSD starts in [`SsdMode::ReadOnly`], so
+    /// that pages which leave memory are not copied there.
+    ///
+    /// Any number of read-only openings may exist at the same time, but no writing one.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::PageStore;
+    ///
+    /// let store = PageStore::builder().directory("/var/lib/db").open_read_only().await?;
+    /// for space in store.spaces().list() {
+    ///     println!("{}: {} pages", space.name, space.pages);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`OpenError::NotFound`] when there is no store; [`OpenError::AlreadyOpen`]
+    /// while a writing store is open or leaving: unlike [`Builder::open`], this does not wait.
+    ///
+    /// # Panics
+    /// As [`Builder::open`].
+    pub async fn open_read_only(mut self) -> Result<PageStore, OpenError> {
+        self.hold_directories()?;
+        let mut locks = Vec::new();
+        let bytes = match (&self.memory, &self.held) {
+            (Some(cell), _) => cell.to_bytes(),
+            (None, Some(held)) => {
+                locks.extend(lock_shared(&At::within(held, "lock"), held.path())?);
+                ManifestStore::directory(Arc::clone(held), Saver::default()).bytes()?
+            }
+            (None, None) => None,
+        };
+        let bytes = bytes.ok_or_else(|| self.no_manifest())?;
+        let cell = Arc::new(MemoryManifest::from_bytes(bytes));
+        let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?;
+        let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| self.not_found())?;
+        let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
+        self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", "hdd", &mut locks)?;
+        if has_ssd && let Some(path) = self.missing_ssd() {
+            if !self.options.accept_ssd_loss {
+                let expected = manifest.ssd.clone().unwrap_or_default();
+                let what = format!("is missing ({})", path.display());
+                return Err(OpenError::SsdMissing { expected, what });
+            }
+            // A blank SSD in memory takes its place.
+            self.ssd_device = Some(Arc::new(MemoryDevice::new("ssd", 0)));
+        } else if has_ssd {
+            self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", "ssd", &mut locks)?;
+        } else if manifest.ssd.is_none() {
+            self.ring_device = self.overlaid(self.ring_place(), "ring", "ring_device", &mut locks)?;
+        }
+        self.memory = Some(cell);
+        // No file of the directory is opened or created from here on.
+        (self.options.directory, self.held) = (None, None);
+        (self.options.create, self.options.force) = (false, false);
+        self.options.ssd_mode = SsdMode::ReadOnly;
+        // The directory was locked first, and is released last.
+        locks.reverse();
+        self.read_locks = ReadLocks { _held: locks };
+        self.read_only = true;
+        self.open().await
+    }
+
+    /// The path of the SSD, if nothing is there.
+    fn missing_ssd(&self) -> Option<PathBuf> {
+        self.at(&self.ssd_place(), "ssd.cache").filter(|at| at.stat().is_err()).map(|at| at.shown)
+    }
+
+    /// The device at `place` under an overlay.
+    fn overlaid(
+        &self,
+        place: Place,
+        default: &str,
+        option: &'static str,
+        locks: &mut Vec<FileLock>,
+    ) -> Result<Option<SharedDevice>, OpenError> {
+        let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
+        if let Place::Device(device) = place {
+            return Ok(over(device));
+        }
+        // Refused by the opening, which names the option.
+        let Some(at) = self.at(&place, default) else { return Ok(None) };
+        self.refuse_twice(&at, option)?;
+        let options = OpenOptions {
+            direct: self.options.direct_io,
+            backend: self.options.io,
+            read_only: true,
+            reap: Reap::Reactor,
+            ..OpenOptions::default()
+        };
+        let opened = at.open_device(&options)?;
+        self.note_used(&at, option);
+        if !opened.block_device {
+            locks.extend(lock_shared(&at, &at.shown)?);
+        }
+        Ok(over(opened.device))
+    }
+}
+
+/// A shared lock on the file; `None` if there is no such file. Errors name `named`.
+fn lock_shared(at: &At, named: &Path) -> Result<Option<FileLock>, OpenError> {
+    let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
+    let fd = match at.open(OFlags::RDONLY) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(Some(FileLock::new(fd))),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::AlreadyOpen { path: named.to_owned() }),
+            Err(e) => return Err(failed(e)),
+        }
+    }
+}

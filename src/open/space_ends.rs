@@ -1,0 +1,95 @@
+//! Finds the ends of the spaces after a crash.
+
+use crate::config::builder::Builder;
+use crate::error::OpenError;
+use crate::seam::Seam;
+use crate::volume::table::{EXTENT_PAGES, SpaceInfo, Volume};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::{PageId, PageSize, StoreSeed};
+use pagetier_ssdcache::SsdTier;
+
+/// The pages' homes as a recovery finds them.
+struct Homes<'a> {
+    hdd: &'a SharedDevice,
+    page_size: PageSize,
+    seed: StoreSeed,
+    seam: Seam,
+}
+
+impl Builder {
+    /// Finds the last page of every space on the SSD, and on the HDD in the extents reserved for the space:
+    /// after a crash the manifest's page counts may be too small. Extents are blank when a space gets them,
+    /// so every home that is not blank was written, even if it has become corrupt since.
+    pub(super) async fn find_space_ends(
+        &self,
+        volume: &Volume,
+        counted: &[SpaceInfo],
+        tier: &SsdTier,
+        hdd: &SharedDevice,
+        page_size: PageSize,
+        seed: StoreSeed,
+    ) -> Result<(), OpenError> {
+        let homes = Homes { hdd, page_size, seed, seam: self.seam() };
+        for space in counted {
+            let on_ssd = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1));
+            let mut pages = on_ssd.max(space.pages);
+            let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
+            let mut first = reserved;
+            while first > pages {
+                let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
+                // Pages without a place on the HDD are free.
+                if let Some(at) = volume.place(from)
+                    && let Some(last) = homes.last_written(from, at).await?
+                {
+                    pages = pages.max(last + 1);
+                    break;
+                }
+                first = from.no;
+            }
+            volume.set_pages(space.id, pages.min(reserved));
+        }
+        Ok(())
+    }
+}
+
+impl Homes<'_> {
+    /// The last written page in the extent that starts with `first` at offset `at`. An unreadable home counts
+    /// as written, so that reading the page reports the error.
+    async fn last_written(&self, first: PageId, at: u64) -> Result<Option<u32>, DeviceError> {
+        let page_bytes = self.page_size.bytes() as u64;
+        let there = (self.hdd.size().saturating_sub(at) / page_bytes).min(u64::from(EXTENT_PAGES));
+        if there == 0 {
+            return Ok(None);
+        }
+        match self.last_in(first, at, there).await {
+            Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => {}
+            read => return read,
+        }
+        for nth in (0..there).rev() {
+            let page = PageId::new(first.space, first.no + nth as u32);
+            match self.last_in(page, at + nth * page_bytes, 1).await {
+                Ok(None) => {}
+                Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => return Ok(Some(page.no)),
+                read => return read,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last written page of `count` pages from `first` on. Reads their homes in one request.
+    async fn last_in(&self, first: PageId, at: u64, count: u64) -> Result<Option<u32>, DeviceError> {
+        let page_bytes = self.page_size.bytes();
+        let buf = IoBuf::zeroed(count as usize * page_bytes);
+        let done = self.hdd.read(at, IoBufs::from_iter([buf]), IoClass::Recovery).await;
+        done.result?;
+        let Some(buf) = done.bufs.first() else { return Ok(None) };
+        let homes = buf.as_slice().chunks(page_bytes).zip(first.no..);
+        let written = homes.filter(|(home, no)| self.counts(home, PageId::new(first.space, *no)));
+        Ok(written.map(|(_, no)| no).last())
+    }
+
+    fn counts(&self, home: &[u8], page: PageId) -> bool {
+        let sound = || pagetier_page::verify(self.seed, home, page).is_ok();
+        self.seam.is_written(!pagetier_page::is_blank(home), sound)
+    }
+}

@@ -1,0 +1,454 @@
+//! Opens a store: the checks, and the order in which the store becomes usable.
+
+use crate::config::builder::{Builder, Place};
+use crate::config::sizes::{COST_POINTS_MAX, POOL_POLICY_BYTES, ring_pages_for, tables_bytes};
+use crate::error::OpenError;
+use crate::manifest::changes::Change;
+use crate::manifest::contents::{Manifest, ManifestStore};
+use crate::manifest::file::{FILE, SPARE};
+use crate::manifest::id::{id_text, new_id};
+use crate::manifest::saver::Saver;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use crate::store::unproved::InManifest;
+use crate::tenure::durable_dir;
+use crate::tenure::gate::Gate;
+use crate::tenure::held_dir::{At, HeldDir};
+use crate::tenure::lock::{Leave, Tenure};
+use crate::volume::table::{SpaceInfo, Volume};
+use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
+use pagetier_devio::task::Boxed;
+use pagetier_devio::{Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
+use pagetier_page::PageSize;
+use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
+use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a failed opening waits for its operations in flight.
+const LEAVE_MAX: Duration = Duration::from_secs(30);
+
+impl Builder {
+    /// Opens the store, or creates it.
+    ///
+    /// After a crash this recovers the SSD's map from the last checkpoint and the eviction zone, and repairs
+    /// torn pages. Dropping the future is equivalent to a crash, and safe. Waits up to 30 s for the locks of
+    /// a store that was dropped or whose process died; a store in use is an error at once. The locks do not
+    /// cover the embedder's log: see [`Builder::log_gate`].
+    ///
+    /// An engine with a log then redoes it before anything else reads a page:
+    /// [`guide`](crate::guide#recovery-order) has the order.
+    ///
+    /// # Errors
+    /// [`OpenError`], which names the fault and the remedy. An opening that is refused changes nothing on
+    /// disk: it removes the directory and the files that it created.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or in one without timers: use `enable_all()`. The store's tasks and
+    /// completions run on that runtime, which must keep running while other runtimes use the store. A thread
+    /// reaps completions where the runtime's I/O is not enabled, and in programs built with `panic =
+    /// "abort"`.
+    pub async fn open(mut self) -> Result<PageStore, OpenError> {
+        self.check_options()?;
+        self.hold_directories()?;
+        let (tenure, leave) = self.begin_tenure();
+        let left = tenure.left();
+        let opened = self.open_for(tenure, leave).await;
+        if opened.is_err() {
+            // Wait until nothing of the failed opening is left to block the next one.
+            let _ = tokio::time::timeout(LEAVE_MAX, left).await;
+        }
+        opened
+    }
+
+    /// Begins the tenure of an opening.
+    fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
+        let (tenure, leave) = Tenure::new(self.seam(), std::mem::take(&mut self.read_locks));
+        self.tenure = Some(Arc::clone(&tenure));
+        (tenure, leave)
+    }
+
+    /// Opens the store for the tenure that `leave` ends.
+    fn open_for(self, tenure: Arc<Tenure>, leave: Leave) -> Boxed<'static, Result<PageStore, OpenError>> {
+        Box::pin(self.open_places(tenure, leave))
+    }
+
+    async fn open_places(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
+        let manifests = Arc::new(self.manifest_store(&tenure).await?);
+        let (unused, known) = self.load(&manifests)?;
+        let page_size = self.settle_page_size(known.as_ref())?;
+        let hdd = self.open_place(&self.hdd_place(), "hdd.vol", "hdd", self.options.create).await?;
+        let ssd = self.open_ssd(known.as_ref()).await?;
+        let fresh = known.is_none();
+        let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
+        self.check_known(&manifest, known_costs(&manifest).is_some())?;
+        if !fresh && manifest.ssd.is_none() && self.names_ssd() {
+            tracing::warn!(
+                "the store has no SSD; `ssd().readmit()` puts the one that the options name into use"
+            );
+        }
+        self.check_hdd(&hdd, &manifest, fresh).await?;
+        let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
+        let lost = self.what_is_lost(&manifest, &prepared);
+        let params = self.pool_params(page_size, &prepared.layout)?;
+        let was_clean = manifest.is_clean();
+        let mut meta =
+            self.commit(&manifests, &tenure, manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
+        let volume = Arc::new(Volume::new(&meta.manifest, page_size));
+        let counted = volume.list();
+        if !was_clean {
+            count_all_reserved(&volume, &counted);
+        }
+        let costs = self.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
+        let ssd_params = self.slot_params(prepared.layout.slots, costs, params.frames);
+        // `check_options` has checked the names.
+        let (pool_policy, ssd_policy) = self.policies()?;
+        let admissions_max = (params.frames / 64).clamp(2, 64);
+        let seed = self.seed(&meta.manifest.store);
+        let tier = SsdTier::open(OpenParams {
+            hdd: Arc::clone(&hdd),
+            ssd: Arc::clone(&ssd),
+            seed,
+            layout: prepared.layout,
+            homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
+            policy: ssd_policy.build(&ssd_params),
+            zone_percent: self.options.zone_percent,
+            epoch: meta.manifest.epoch,
+            admissions_max,
+            mode: self.options.ssd_mode,
+            closed: was_clean,
+            remember: InManifest::of(&manifests, &tenure),
+            progress: self.progress.take(),
+            #[cfg(feature = "mutations")]
+            mutation: self.mutation,
+        })
+        .await?;
+        let tier = Arc::new(tier);
+        if self.options.ssd_write_budget.is_some() {
+            tier.set_write_budget(self.options.ssd_write_budget, costs);
+        }
+        // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
+        for space in volume.dropping() {
+            let mut ended = Ok(());
+            meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));
+            ended.map_err(|why| OpenError::BadManifest { why: why.to_owned() })?;
+            volume.end_drop(space);
+        }
+        if !was_clean {
+            self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
+        }
+        let policy = pool_policy.build(&FramePolicyParams {
+            cluster_pages: self.options.cluster_pages,
+            ..FramePolicyParams::new(params.frames, costs)
+        });
+        let gate = Gate::new(self.gate.take(), tenure.present());
+        let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
+        tier.set_redo_from(Box::new(pool.redo_source()));
+        let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
+        let store = PageStore::new(leave, shared);
+        store.log_opening();
+        Ok(store)
+    }
+
+    /// The manifest that an unfinished first opening left, or else that of an existing store.
+    fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
+        match manifests.load()? {
+            Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
+            unused if self.options.create => Ok((unused, None)),
+            None => Err(self.no_manifest()),
+            Some(_) => Err(self.not_found()),
+        }
+    }
+
+    pub(crate) fn not_found(&self) -> OpenError {
+        OpenError::NotFound { path: self.options.directory.clone().unwrap_or_default() }
+    }
+
+    /// There is no manifest: there is no store, or its manifest is missing.
+    pub(crate) fn no_manifest(&self) -> OpenError {
+        match &self.held {
+            Some(held) if self.has_parts() => OpenError::ManifestMissing { path: held.path().to_owned() },
+            _ => self.not_found(),
+        }
+    }
+
+    /// Whether the directory, which has no manifest, holds parts of a store that had one.
+    pub(super) fn has_parts(&self) -> bool {
+        let has = |held: &Arc<HeldDir>| {
+            held.size_of(SPARE).is_ok() || held.size_of("hdd.vol").is_ok_and(|bytes| bytes > 0)
+        };
+        self.held.as_ref().is_some_and(has)
+    }
+
+    fn check_options(&self) -> Result<(), OpenError> {
+        self.options.page_bytes.map(PageSize::new).transpose()?;
+        self.policies()?;
+        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
+        if !(self.options.zone_percent > 0.0 && self.options.zone_percent <= 100.0) {
+            return bad(
+                "zone_percent",
+                format!("{} is not above 0 and at most 100", self.options.zone_percent),
+            );
+        }
+        if !(self.options.group_width_per_min > 0.0 && self.options.group_width_per_min.is_finite()) {
+            return bad(
+                "group_width_per_min",
+                format!("{} is not a positive number", self.options.group_width_per_min),
+            );
+        }
+        if self.options.costs.is_some_and(|costs| !costs.is_valid()) {
+            return bad("costs", "every cost must be a positive number of milliseconds".into());
+        }
+        if !(1..=CLUSTER_PAGES_MAX).contains(&self.options.cluster_pages) {
+            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.options.cluster_pages);
+            return bad("cluster_pages", why);
+        }
+        if self.options.online_costs.is_some_and(|points| points > COST_POINTS_MAX) {
+            return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
+        }
+        if self.options.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
+            return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
+        }
+        if self.options.ssd_mode == SsdMode::Off {
+            return bad(
+                "ssd_mode",
+                "open the store in another mode and switch the SSD off afterwards".into(),
+            );
+        }
+        if self.memory.is_some() && self.hdd_device.is_none() {
+            return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
+        }
+        self.refuse_same_devices()
+    }
+
+    /// Refuses a ready-made device that is given twice.
+    fn refuse_same_devices(&self) -> Result<(), OpenError> {
+        let ssd = self.ssd_device.as_ref().filter(|_| self.ssd_size() > 0);
+        let given =
+            [("hdd", self.hdd_device.as_ref()), ("ssd", ssd), ("ring_device", self.ring_device.as_ref())];
+        for (nth, (other, first)) in given.iter().enumerate() {
+            for (option, second) in &given[nth + 1..] {
+                if let (Some(first), Some(second)) = (first, second)
+                    && std::ptr::eq(first.occupancy(), second.occupancy())
+                {
+                    return Err(OpenError::SameDevice { device: second.name().into(), option, other });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Locates the manifest and locks it against other openers.
+    async fn manifest_store(&mut self, tenure: &Tenure) -> Result<ManifestStore, OpenError> {
+        if let Some(cell) = &self.memory {
+            if let Some(hdd) = &self.hdd_device {
+                tenure.take(Arc::clone(hdd), None).await?;
+            }
+            return Ok(ManifestStore::memory(Arc::clone(cell)));
+        }
+        if self.options.directory.is_none() {
+            return Err(OpenError::BadOption {
+                option: "directory",
+                why: "a store needs a directory, or to be in memory with devices".into(),
+            });
+        }
+        let held = self.held_directory(tenure)?;
+        let manifests = ManifestStore::directory(Arc::clone(&held), self.saver());
+        // Before anything is written: the lock is a file.
+        if !self.options.create && matches!(manifests.bytes(), Ok(None)) {
+            return Err(self.no_manifest());
+        }
+        tenure.lock_directory(&held).await?;
+        self.check_file_system("directory", held.path(), held.file_system());
+        Ok(manifests)
+    }
+
+    /// The store's directory, which is created if it does not exist.
+    fn held_directory(&mut self, tenure: &Tenure) -> Result<Arc<HeldDir>, OpenError> {
+        let path = self.options.directory.clone().unwrap_or_default();
+        let failed = |e| OpenError::directory(&path, "cannot be created", e);
+        // A killed opening may have made the directory, and left its name volatile.
+        let is_complete = |held: &Arc<HeldDir>| matches!(held.identity_of(FILE), Ok(Some(_)));
+        if !self.options.create || self.held.as_ref().is_some_and(is_complete) {
+            return self.held.clone().ok_or_else(|| self.not_found());
+        }
+        tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
+        if self.held.is_none() {
+            self.held = Some(HeldDir::open(&path, self.seam()).map_err(failed)?);
+        }
+        self.held.clone().ok_or_else(|| self.not_found())
+    }
+
+    /// The thread that saves the manifest.
+    fn saver(&self) -> Saver {
+        Saver::new(
+            #[cfg(feature = "mutations")]
+            self.slow_saves,
+        )
+    }
+
+    fn settle_page_size(&self, known: Option<&Manifest>) -> Result<PageSize, OpenError> {
+        let asked = self.options.page_bytes;
+        match known.map(|manifest| manifest.page_bytes) {
+            Some(store) => match asked.filter(|asked| *asked != store) {
+                Some(asked) => Err(OpenError::OtherPageSize { store, asked }),
+                None => Ok(PageSize::new(store)?),
+            },
+            None => Ok(asked.map(PageSize::new).transpose()?.unwrap_or_default()),
+        }
+    }
+
+    /// Opens the device of `option`; with `create`, makes a file that does not exist.
+    pub(crate) async fn open_place(
+        &self,
+        place: &Place,
+        default: &str,
+        option: &'static str,
+        create: bool,
+    ) -> Result<SharedDevice, OpenError> {
+        if let Place::Device(device) = place {
+            return self.take(Arc::clone(device), None).await;
+        }
+        let Some(at) = self.at(place, default) else {
+            let why = "a store in memory needs a ready-made device".into();
+            return Err(OpenError::BadOption { option, why });
+        };
+        self.refuse_twice(&at, option)?;
+        let options = OpenOptions {
+            direct: self.options.direct_io,
+            backend: self.options.io,
+            create,
+            reap: Reap::Reactor,
+            kept: self.tenure.as_ref().map(|tenure| Arc::new(tenure.present()) as Kept),
+            ..OpenOptions::default()
+        };
+        let opened = at.open_device(&options)?;
+        if let Some(tenure) = self.tenure.as_ref().filter(|_| opened.created) {
+            tenure.created_file(&at);
+        }
+        self.note_opened(option, &opened);
+        if !opened.block_device {
+            self.check_file_system(option, &at.shown, at.file_system());
+        }
+        let device = self.take(opened.device, Some(&at)).await?;
+        self.note_used(&at, option);
+        Ok(device)
+    }
+
+    /// Takes the device exclusively and puts it behind this opening's fence.
+    async fn take(&self, device: SharedDevice, at: Option<&At>) -> Result<SharedDevice, OpenError> {
+        match &self.tenure {
+            Some(tenure) => tenure.take(device, at).await,
+            None => Ok(device),
+        }
+    }
+
+    /// The SSD, or the ring's file of a store without an SSD.
+    async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+        let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
+        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
+            if !self.options.accept_ssd_loss {
+                return Err(OpenError::SsdMissing {
+                    expected: expected.clone(),
+                    what: "is not given".into(),
+                });
+            }
+            without = true;
+        }
+        if without {
+            // The ring takes the place of an SSD that is given up.
+            let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
+            self.open_ring(self.options.create || given_up).await
+        } else {
+            self.open_place(&self.ssd_place(), "ssd.cache", "ssd", self.options.create).await
+        }
+    }
+
+    /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
+    pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
+        if self.options.directory.is_none() && self.ring_device.is_none() {
+            return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
+        }
+        self.open_place(&self.ring_place(), "ring", "ring_device", create).await
+    }
+
+    pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
+        self.layout_of(self.ssd_size(), page_size)
+    }
+
+    /// The layout of an SSD of `bytes`.
+    pub(crate) fn layout_of(&self, bytes: u64, page_size: PageSize) -> Result<Layout, OpenError> {
+        let ring = self.options.ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
+        if bytes == 0 {
+            return Ok(Layout::ring_only(page_size, self.options.ring_pages.unwrap_or(256)));
+        }
+        Ok(Layout::for_bytes(bytes, page_size, ring)?)
+    }
+
+    /// The entries of the outqueue for an SSD of `slots`.
+    pub(crate) fn outqueue_entries(&self, slots: u64) -> u64 {
+        self.options.outqueue.map_or(slots, |entries| entries as u64)
+    }
+
+    /// The parameters of a policy for an SSD of `slots` below a pool of `frames`.
+    pub(crate) fn slot_params(&self, slots: u32, costs: Costs, frames: usize) -> SlotPolicyParams {
+        let mut params = SlotPolicyParams::new(costs, slots as usize, frames);
+        params.outqueue_entries = self.outqueue_entries(u64::from(slots)) as usize;
+        params.group_width_per_min = self.options.group_width_per_min;
+        params
+    }
+
+    fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
+        let slots = u64::from(layout.slots);
+        let tables = tables_bytes(slots, self.outqueue_entries(slots));
+        let (bytes, machine) = (self.options.pool_bytes, PoolParams::machine_bytes());
+        if bytes > machine {
+            // The tables of such a pool alone could take all memory, which ends the process.
+            return Err(OpenError::PoolTooLarge { bytes, machine });
+        }
+        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
+        let mut params = PoolParams::for_budget(
+            self.options.pool_bytes.saturating_sub(tables),
+            page_size,
+            POOL_POLICY_BYTES,
+        );
+        if params.frames < FRAMES_MIN {
+            return Err(OpenError::PoolTooSmall { bytes: self.options.pool_bytes, needed: least });
+        }
+        params.redo_span_max = self.options.redo_span_max;
+        params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);
+        self.seam().pool(&mut params);
+        if !self.options.read_ahead {
+            params.read_ahead_pages = 0;
+        }
+        Ok(params)
+    }
+}
+
+/// The costs that a calibration recorded in the manifest.
+fn known_costs(manifest: &Manifest) -> Option<Costs> {
+    let ms = manifest.costs_ms.as_ref()?;
+    let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
+    let [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] = all.try_into().ok()?;
+    Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
+}
+
+/// The manifest of a new store.
+fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
+    match unused {
+        // An earlier opening that did not complete may have written this id to the devices. Its stamps are
+        // older than those of the next epoch.
+        Some(Manifest { store, epoch, generation, .. }) => {
+            Manifest { epoch, generation, ..Manifest::new(store, page_size) }
+        }
+        None => Manifest::new(id_text(new_id()), page_size),
+    }
+}
+
+/// Counts every page that the extents hold: recovery must know the home of every page that may have been
+/// written.
+fn count_all_reserved(volume: &Volume, spaces: &[SpaceInfo]) {
+    for space in spaces {
+        volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);
+    }
+}

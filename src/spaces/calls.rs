@@ -1,0 +1,249 @@
+//! Creates and drops spaces. A failure or crash between two steps leaves nothing half-done.
+//!
+//! A new space takes effect in memory last, after the manifest. A removal is marked in the manifest first;
+//! the extents are free once the manifest has ceased to name the space.
+
+use crate::error::Error;
+use crate::manifest::changes::Change;
+use crate::manifest::contents::Manifest;
+use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MIN};
+use crate::manifest::superblock::HddSuperblock;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use crate::volume::table::SpaceInfo;
+use pagetier_devio::{locks, task};
+use pagetier_page::SpaceId;
+use pagetier_ssdcache::Marks;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The spaces of a store. See [`PageStore::spaces`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// use pagetier::{SpaceHints, SpaceId};
+///
+/// let store = builder.open().await?;
+/// let space = match store.spaces().find("orders") {
+///     Some(space) => space,
+///     None => store.spaces().create("orders").await?,
+/// };
+/// assert_eq!(store.spaces().pages(space)?, 0);
+/// assert_eq!(store.spaces().list()[0].name, "orders");
+/// // Say how the space is used, free pages, and return their room.
+/// store.spaces().set_hints(space, SpaceHints::new().frames_max(64))?;
+/// assert_eq!(store.spaces().hints(space)?.frames_max, Some(64));
+/// store.allocate(space).await?;
+/// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);
+/// store.spaces().shrink(space).await?;
+/// store.spaces().remove(space).await?;
+/// // A restored engine's log names pages by the number of their space.
+/// store.spaces().create_as(SpaceId(7), "customers").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Spaces<'a>(pub(crate) &'a PageStore);
+
+impl PageStore {
+    /// The spaces: named sequences of pages.
+    #[must_use]
+    pub fn spaces(&self) -> Spaces<'_> {
+        Spaces(self)
+    }
+}
+
+impl Spaces<'_> {
+    /// The space called `name`, if it exists.
+    #[must_use]
+    pub fn find(self, name: &str) -> Option<SpaceId> {
+        self.0.shared.volume.by_name(name)
+    }
+
+    /// Every space, in id order, with its hints.
+    #[must_use]
+    pub fn list(self) -> Vec<SpaceInfo> {
+        self.0.shared.spaces_with_hints()
+    }
+
+    /// The number of pages of `space`, free ones included. If none is free, this is also the number of the
+    /// next page to be allocated.
+    ///
+    /// # Errors
+    /// The space does not exist.
+    pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
+        self.0.shared.volume.pages(space).ok_or(Error::NoSuchSpace { space })
+    }
+
+    /// Creates a space called `name`. Durable when it returns. Cancel-safe: it takes full effect or none.
+    ///
+    /// # Errors
+    /// The name is taken, or the manifest cannot be written. The space does not exist then, though the next
+    /// opening after a crash may find it, empty.
+    pub async fn create(self, name: &str) -> Result<SpaceId, Error> {
+        self.add(None, name).await
+    }
+
+    /// Creates a space called `name` with the number `id`, to restore a backup whose log names pages by it.
+    /// Numbers are never reused: `id` must be above the number of every space that this store ever had, so
+    /// restore spaces in ascending order. Durable when it returns. Cancel-safe, as [`Spaces::create`].
+    ///
+    /// # Errors
+    /// As [`Spaces::create`]; [`Error::SpaceIdUsed`] when `id` is too small.
+    pub async fn create_as(self, id: SpaceId, name: &str) -> Result<(), Error> {
+        self.add(Some(id), name).await.map(drop)
+    }
+
+    async fn add(self, wanted: Option<SpaceId>, name: &str) -> Result<SpaceId, Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        let mut meta = shared.meta.lock().await;
+        if shared.volume.by_name(name).is_some() {
+            return Err(Error::SpaceExists { name: name.to_owned() });
+        }
+        let free_from = SpaceId(meta.manifest.next_space);
+        let id = wanted.unwrap_or(free_from);
+        // A copy of a dropped space's page may still be on the SSD: the page must not exist again.
+        if id < free_from || id.0 == u32::MAX {
+            return Err(Error::SpaceIdUsed { space: id, free_from });
+        }
+        meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() }).await?;
+        shared.volume.add(id, name);
+        Ok(id)
+    }
+
+    /// Drops `space` with all its pages. Waits for writes of these pages that are in flight, and for their
+    /// guards to be dropped: the caller must hold none. Tasks that hold some may call the store meanwhile;
+    /// the space does not exist for them any more. Durable when it returns.
+    ///
+    /// A call that is cancelled before the manifest lists the removal leaves the space unchanged, though a
+    /// crash may remove it until the next `sync`. Later, the removal goes on to its end.
+    ///
+    /// # Errors
+    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. If
+    /// [`Spaces::list`] still has the space, it is unchanged, though a crash may remove it; otherwise
+    /// it is gone, as after a cancellation.
+    pub async fn remove(self, space: SpaceId) -> Result<(), Error> {
+        let shared = Arc::clone(&self.0.shared);
+        let runtime = shared.runtime.clone();
+        {
+            let _operation = shared.ending.enter()?;
+            // Two calls may meet: both wait for the pages, and the second finds the space gone.
+            shared.begin_drop(space).await?;
+        }
+        // In a task of its own: its pages in memory are found without a look at the space, so a caller that
+        // gave up here would leave pages that can be written, and whose changes no `sync` makes durable.
+        let removed = task::outcome(&runtime, async move { shared.finish_drop(space).await });
+        removed.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+}
+
+impl Shared {
+    /// Removes the pages of a space that is marked as to be dropped, then frees its extents.
+    async fn finish_drop(&self, space: SpaceId) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        let held = self.builder.seam().waits_locked(|| self.meta.try_lock().ok());
+        let left = self.left_by_pages(space);
+        // Where the rule is broken, so is the order of locks, which would end the process.
+        if held.is_some() {
+            locks::apart(left).await?
+        } else {
+            left.await?
+        }
+        drop(held);
+        self.end_drop(space).await
+    }
+
+    /// Removes the pages of a space that is marked as to be dropped from memory and the SSD. The manifest's
+    /// mutex is free meanwhile: a task that holds a guard of these pages may need it before it drops the
+    /// guard, to allocate in another space, to sync, to shut the store down (I37).
+    async fn left_by_pages(&self, space: SpaceId) -> Result<(), Error> {
+        // A page whose number was taken before would enter memory behind the search.
+        self.volume.arriving.ended_in(space).await;
+        self.pool.discard_where(|page| page.space == space).await?;
+        // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
+        // crash.
+        Ok(self.tier.forget_space(space).await?)
+    }
+
+    /// Marks the space as to be dropped, durably. No page of it is found, created or written afterwards.
+    async fn begin_drop(&self, space: SpaceId) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        match self.volume.is_dropping(space) {
+            None => return Err(Error::NoSuchSpace { space }),
+            // An earlier call marked it, and was dropped, failed, or still waits.
+            Some(true) => return Ok(()),
+            Some(false) => {}
+        }
+        if self.builder.seam().notes_drop() {
+            let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 }).await;
+            // The mark may be in force after a crash: see `Meta::doubtful`.
+            marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
+        }
+        self.volume.begin_drop(space);
+        Ok(())
+    }
+
+    /// Frees the extents of the space, of whose pages nothing is in memory or in flight.
+    async fn end_drop(&self, space: SpaceId) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        if self.volume.is_dropping(space).is_none() {
+            return Ok(());
+        }
+        meta.append(&self.volume, &Change::EndDrop { space: space.0 }).await?;
+        self.forget_hints(space);
+        self.volume.end_drop(space);
+        Ok(())
+    }
+}
+
+impl PageStore {
+    /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as
+    /// free: writes to them would otherwise be lost after a crash.
+    pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
+        if !self.shared.doubtful.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut meta = self.shared.meta.lock().await;
+        if self.shared.doubtful.load(Ordering::Acquire) {
+            meta.save(&self.shared.volume).await
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Shared {
+    /// Records a clean close once everything is durable: on the devices first, then in the manifest. A
+    /// manifest that records the close therefore proves that the devices must record it too.
+    pub(crate) async fn note_close(&self) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        self.list_unlisted(&mut meta).await?;
+        let epoch = meta.manifest.epoch;
+        let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
+        self.tier.mark(marks).await?;
+        HddSuperblock::mark(&self.hdd, marks).await?;
+        let only = self.tier.only_copies();
+        let exact = self.tier.are_only_copies(&only);
+        // Every page has been written by now.
+        let reused = self.volume.reused(u64::MAX, false);
+        let closed = |runs_max| {
+            let (list, reused) = (OnlyCopies::of(&only, exact, runs_max), &reused);
+            move |manifest: &mut Manifest| {
+                manifest.closed = epoch;
+                manifest.ssd_pages = Some(list);
+                manifest.list_reused(reused);
+            }
+        };
+        match meta.change(&self.volume, closed(RUNS_MAX)).await {
+            Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
+                meta.change(&self.volume, closed(RUNS_MIN)).await
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Freed pages: a freed page does not exist until its number is reused.
+//!
+//! Freeing a page takes four steps: (1) the manifest durably lists it as free; (2) reads report that it does
+//! not exist; (3) its copies in memory and on the SSD are dropped, once no I/O of it is in flight; (4) its
+//! number becomes available. A crash before (1) leaves the page as it was. A crash after (1) leaves a page
+//! that does not exist, whatever versions of it remain in its home, in slots, in the ring and in the journal.
+//!
+//! Reusing its number takes four steps: (1) the page exists in memory, and every version below memory is
+//! ignored; (2) a new version is written and flushed, as for any page; (3) the manifest durably removes the
+//! page from its free list; (4) the `sync` that covers the page returns. A crash before (3) leaves a page
+//! that does not exist. After (3), the version written in (2) is durable and newer than every version from
+//! before the free. Those are never read again, so recovery need not distinguish the page's two lives.
+
+use super::calls::Spaces;
+use crate::error::Error;
+use crate::manifest::changes::{CHANGE_RUNS_MAX, Change};
+use crate::manifest::page_runs::PageRuns;
+use crate::store::manifest_state::Meta;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use crate::volume::table::{Volume, pages_of};
+use pagetier_bufpool::Tier;
+use pagetier_devio::{locks, task};
+use pagetier_page::{PageId, SpaceId};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl PageStore {
+    /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
+    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::create`],
+    /// [`PageStore::overwrite`] and [`PageStore::recreate`] make the page exist again under that number. Its
+    /// earlier contents are never read again, in this run or later, unless the new page is discarded
+    /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
+    /// page leaves it free.
+    ///
+    /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
+    /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
+    /// [`PageStore::create`], or its allocation was cut short).
+    ///
+    /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
+    /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is
+    /// not part of the embedder's log: free a page only once the log record that frees it is durable. Waits
+    /// for all guards of the page, so the caller must hold none. Completes even if the future is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// # let store = builder.open().await?;
+    /// let space = store.spaces().create("t").await?;
+    /// let page = store.allocate(space).await?.id();
+    /// store.sync().await?;
+    /// store.free(page).await?;
+    /// assert!(matches!(store.get(page).await, Err(pagetier::Error::NoSuchPage { .. })));
+    /// assert_eq!(store.allocate(space).await?.id(), page);
+    /// // Several pages at once, of any spaces.
+    /// assert_eq!(store.free_pages(&[page]).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a
+    /// record that frees the page may ignore it. If another call is freeing the page, it has left memory by
+    /// then. If the manifest cannot be written, the page still exists, but a crash before the next
+    /// [`PageStore::sync`] may free it.
+    pub async fn free(&self, page: PageId) -> Result<(), Error> {
+        match self.free_pages(&[page]).await? {
+            0 => Err(Error::NoSuchPage { page }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write
+    /// for every 128 runs of consecutive pages in a space. Returns the number of pages freed.
+    ///
+    /// # Errors
+    /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
+    pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
+        let mut by_space: BTreeMap<SpaceId, Vec<Range<u32>>> = BTreeMap::new();
+        for page in pages {
+            by_space.entry(page.space).or_default().push(page.no..page.no.saturating_add(1));
+        }
+        let mut freed = 0;
+        for (space, ranges) in by_space {
+            freed += self.free_ranges(space, ranges).await?;
+        }
+        Ok(freed)
+    }
+
+    pub(crate) async fn free_ranges(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
+        self.shared.ending.here()?;
+        // Runs in its own task: a page that is only half freed could never be reused.
+        let shared = Arc::clone(&self.shared);
+        let freed = task::outcome(&self.shared.runtime, async move { shared.free(space, ranges).await });
+        freed.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+}
+
+impl Spaces<'_> {
+    /// Frees the pages of `space` in `range` whose numbers are in use, as [`PageStore::free`] does. Returns
+    /// how many these are.
+    ///
+    /// # Errors
+    /// As [`PageStore::free_pages`].
+    pub async fn free(self, space: SpaceId, range: Range<u32>) -> Result<u32, Error> {
+        self.0.free_ranges(space, vec![range]).await
+    }
+}
+
+impl Spaces<'_> {
+    /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
+    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can
+    /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
+    /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
+    /// Completes even if the future is dropped.
+    ///
+    /// # Errors
+    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
+    /// may have been given back.
+    pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
+        self.0.shared.ending.here()?;
+        let shared = Arc::clone(&self.0.shared);
+        let given = task::outcome(&self.0.shared.runtime, async move { shared.shrink(space).await });
+        given.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+}
+
+impl Shared {
+    /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
+    /// them, so that no torn write remains; record it in the manifest; update the maps in memory; punch
+    /// holes. Holds the manifest's lock to the end: a hole punched after a space has grown into the extents
+    /// would destroy its pages.
+    async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
+        let _operation = self.ending.enter()?;
+        let mut meta = self.meta.lock().await;
+        let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
+        let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
+        let pages = PageRuns::from_runs(&pages);
+        if self.builder.seam().gives_back_in_use() {
+            self.volume.end_free(space, &pages);
+        }
+        // No copies of these pages exist: they left when the pages were freed.
+        let withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
+        let mut given = Vec::new();
+        let result = self.give_back(space, &extents, &mut meta, &mut given).await;
+        drop(withheld);
+        for range in &given {
+            // Only a hint: a failure loses nothing but room in the file system.
+            if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
+                tracing::debug!(%error, "no hole was punched");
+            }
+        }
+        result.map(|()| given.iter().map(|range| range.end - range.start).sum())
+    }
+
+    async fn give_back(
+        &self,
+        space: SpaceId,
+        extents: &[(u64, u64)],
+        meta: &mut Meta,
+        given: &mut Vec<Range<u64>>,
+    ) -> Result<(), Error> {
+        self.tier.flush_home().await?;
+        for extents in extents {
+            meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents }).await?;
+            given.extend(self.volume.give_back(space, *extents));
+        }
+        given.extend(self.cut_tail(space, 0, meta).await?);
+        Ok(())
+    }
+
+    async fn free(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
+        let _operation = self.ending.enter()?;
+        let mut meta = self.meta.lock().await;
+        // A save that failed may still have reached the disk and list a free page as reused.
+        meta.settle(&self.volume).await?;
+        let (mut pages, mut unlisted, mut leaving, mut freed) = Default::default();
+        for range in ranges {
+            add(&mut leaving, &self.volume.leaving(space, range.clone()));
+            let (some, of_these) = self.volume.existing(space, range).ok_or(Error::NoSuchSpace { space })?;
+            add(&mut pages, &some);
+            add(&mut unlisted, &of_these);
+        }
+        let result = self.begin_free(space, (pages, unlisted), &mut meta, &mut freed).await;
+        drop(meta);
+        self.finish_free(space, &freed).await?;
+        result?;
+        self.left(space, leaving).await?;
+        Ok(freed.pages())
+    }
+
+    /// Waits until `pages`, which other calls are freeing, have left memory.
+    pub(crate) async fn left(&self, space: SpaceId, mut pages: PageRuns) -> Result<(), Error> {
+        loop {
+            let left = self.volume.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            // The call that was freeing them may have been cut short.
+            let stranded = self.volume.take_stranded(space, &pages);
+            self.finish_free(space, &stranded).await?;
+            self.volume.keep_leaving(space, &mut pages);
+            if pages.is_empty() {
+                return Ok(());
+            }
+            self.ending.unless_ended(left).await.ok_or(Error::Closed)?;
+        }
+    }
+
+    /// Steps 1 and 2 of freeing `pages`, of which the manifest does not yet list `unlisted` as free.
+    async fn begin_free(
+        &self,
+        space: SpaceId,
+        (pages, unlisted): (PageRuns, PageRuns),
+        meta: &mut Meta,
+        freed: &mut PageRuns,
+    ) -> Result<(), Error> {
+        if self.builder.seam().drops_before_record() {
+            // Broken in this way too: it waits for guards under the manifest's mutex.
+            locks::apart(self.drop_copies(space, &pages)).await?;
+        }
+        let runs: Vec<(u32, u32)> = unlisted.iter().collect();
+        for pages in runs.chunks(CHANGE_RUNS_MAX) {
+            let change = Change::Free { space: space.0, pages: pages.to_vec() };
+            let recorded = self.builder.seam().frees(meta.append(&self.volume, &change)).await;
+            recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
+            self.take_out(space, &PageRuns::from_runs(pages), freed);
+        }
+        let mut listed = pages;
+        for (first, count) in unlisted.iter() {
+            let _ = listed.remove(first, count);
+        }
+        self.take_out(space, &listed, freed);
+        Ok(())
+    }
+
+    /// Step 2 of freeing.
+    fn take_out(&self, space: SpaceId, pages: &PageRuns, freed: &mut PageRuns) {
+        self.volume.begin_free(space, pages);
+        for (first, count) in pages.iter() {
+            let _ = freed.insert(first, count);
+        }
+    }
+
+    /// Steps 3 and 4 of freeing. If they fail, or are cut short by the end of the runtime, the next call that
+    /// waits for one of the pages continues here.
+    async fn finish_free(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let mut leaving = Leaving { volume: &self.volume, space, pages, have_left: false };
+        self.drop_copies(space, pages).await?;
+        leaving.have_left = true;
+        Ok(())
+    }
+
+    /// Step 3 of freeing.
+    async fn drop_copies(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
+        for no in pages.numbers() {
+            let page = PageId::new(space, no);
+            self.volume.arriving.ended(page).await;
+            self.pool.discard(page).await?;
+        }
+        Ok(())
+    }
+
+    /// Flushes the versions of reused pages that have been written, and records that these pages exist: steps
+    /// 2 and 3 of reuse.
+    pub(crate) async fn record_reused(&self) -> Result<(), Error> {
+        let seam = self.builder.seam();
+        let upto = self.volume.first_writes();
+        let reused = || seam.reused(|unwritten| self.volume.reused(upto, unwritten));
+        if reused().is_empty() {
+            return Ok(());
+        }
+        self.tier.flush().await?;
+        let mut meta = self.meta.lock().await;
+        // Computed again under the lock: some may have been freed or discarded meanwhile.
+        for (space, pages) in reused() {
+            let runs: Vec<(u32, u32)> = pages.iter().collect();
+            for pages in runs.chunks(CHANGE_RUNS_MAX) {
+                meta.append(&self.volume, &Change::Reuse { space: space.0, pages: pages.to_vec() }).await?;
+                self.volume.settle_reused(space, &PageRuns::from_runs(pages));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Numbers that cannot be reused. When this is dropped, they can be, if all copies of their pages have left;
+/// otherwise the next call that waits for one of them takes over.
+struct Leaving<'a> {
+    volume: &'a Volume,
+    space: SpaceId,
+    pages: &'a PageRuns,
+    have_left: bool,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if self.have_left {
+            self.volume.end_free(self.space, self.pages);
+        } else {
+            self.volume.strand(self.space, self.pages);
+        }
+    }
+}
+
+/// Adds pages, some of which `to` may contain already.
+fn add(to: &mut PageRuns, pages: &PageRuns) {
+    for no in pages.numbers() {
+        let _ = to.insert(no, 1);
+    }
+}

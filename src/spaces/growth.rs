@@ -1,0 +1,185 @@
+//! Grows spaces, and gives room back. A growth takes all that it needs, or nothing.
+//!
+//! A growth reaches the HDD (durably), then the manifest, then the table that pages are allocated from. A
+//! page far beyond its space's end needs many extents: the HDD grows to hold all of them before the space
+//! gets the first, so that a number for which there is no room takes none from others. If a later step fails,
+//! the extents that the space got meanwhile are given back, and the HDD is cut back to its size before.
+
+use crate::error::Error;
+use crate::manifest::changes::Change;
+use crate::seam::{GrowthStep, Seam};
+use crate::store::manifest_state::Meta;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use crate::volume::growth_plan::{Ahead, Growth};
+use crate::volume::table::EXTENT_PAGES;
+use pagetier_devio::{DeviceError, DeviceErrorKind, SharedDevice, task};
+use pagetier_page::{PageId, SpaceId};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The number of bytes of the HDD blanked per write.
+const BLANK_BYTES: u64 = 1 << 20;
+
+/// How far the HDD's file grows ahead, in bytes: an eighth of its size within these bounds.
+const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
+
+impl PageStore {
+    /// Gives `space` room for page `no`.
+    pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
+        if no == u32::MAX {
+            return Err(Error::SpaceFull { space });
+        }
+        // Runs in its own task: a growth that a dropped caller cut short would keep what it has taken, and
+        // its blanking writes could land on pages of the next growth.
+        let shared = Arc::clone(&self.shared);
+        let grown =
+            task::outcome(&self.shared.runtime, async move { shared.grow(PageId::new(space, no)).await });
+        grown.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+}
+
+impl Shared {
+    async fn grow(&self, page: PageId) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        let mut meta = self.meta.lock().await;
+        if self.volume.has_room(page) {
+            return Ok(());
+        }
+        self.volume.pages(page.space).ok_or(Error::NoSuchSpace { space: page.space })?;
+        // Counted from the room, not from the last page: room is durable before its pages exist, so redo
+        // after a crash meets no gap for a page that existed.
+        let room = self.volume.reserved(page.space);
+        let (gap, gap_max) = (u64::from(page.no).saturating_sub(room), self.builder.options.page_gap_max);
+        if gap > gap_max.into() {
+            return Err(Error::PageGap { page, gap, gap_max });
+        }
+        let hdd_bytes = self.hdd.size();
+        let grown = self.grow_to(page, &mut meta).await;
+        if let Err(error) = &grown {
+            tracing::debug!(%page, %error, "a growth failed");
+            self.undo_growth(page.space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
+        }
+        drop(meta);
+        self.watch_room();
+        grown
+    }
+
+    async fn grow_to(&self, page: PageId, meta: &mut Meta) -> Result<(), Error> {
+        let mut ahead = Ahead::Some;
+        while !self.volume.has_room(page) {
+            let growth = self.volume.plan_growth(page, ahead);
+            let growth = growth.ok_or(Error::NoSuchSpace { space: page.space })?;
+            match self.grow_by(&growth, meta).await {
+                // There may be room for this page, though not for those to come.
+                Err(Error::Device(error)) if is_full(&error) && ahead == Ahead::Some => ahead = Ahead::None,
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn grow_by(&self, growth: &Growth, meta: &mut Meta) -> Result<(), Error> {
+        let (bytes, end) = self.volume.growth_bytes(growth);
+        // The run may hold data: a space had it, or the HDD was used before the store existed.
+        let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
+        for step in self.builder.seam().growth() {
+            match step {
+                GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
+                GrowthStep::Blank if blank => {
+                    blanked(&self.hdd, bytes.clone(), self.builder.seam()).await?;
+                    self.tier.flush_home().await?;
+                }
+                GrowthStep::Blank => {}
+                GrowthStep::Manifest => meta.append(&self.volume, &growth.change()).await?,
+                GrowthStep::Memory => {
+                    if !self.volume.grow(growth) {
+                        return Err(Error::Refusing { cause: Arc::from("a growth did not fit its plan") });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Grows the HDD to `end`, durably.
+    async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
+        if meta.hdd_bytes_durable >= end {
+            return Ok(());
+        }
+        let size = self.hdd.size();
+        if size < end {
+            // Grow by more than is needed, so that the file grows rarely. But on a disk that is nearly full
+            // the rest belongs to others: the manifest, the SSD's file, other programs.
+            let rest = self.room().hdd_free_bytes.unwrap_or(u64::MAX).saturating_sub(end - size);
+            let ahead = (end / 8).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1).min(rest / 8) & !4095;
+            if self.hdd.grow(end + ahead).is_err() {
+                self.hdd.grow(end)?;
+            }
+        }
+        let bytes = self.hdd.size();
+        self.tier.flush_home().await?;
+        meta.hdd_bytes_durable = bytes;
+        Ok(())
+    }
+
+    /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
+    /// HDD `hdd_bytes` bytes.
+    async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
+        if let Err(error) = self.cut_tail(space, extents, meta).await {
+            tracing::warn!(%space, %error, "a failed growth keeps its extents until the space shrinks");
+            return;
+        }
+        let bytes = self.volume.end().max(hdd_bytes);
+        if bytes >= self.hdd.size() {
+            return;
+        }
+        // The record that failed may be in the file nevertheless: a store whose manifest names more than the
+        // HDD has does not open. So the HDD is cut only once the manifest is certain again.
+        match meta.settle(&self.volume).await.and_then(|()| Ok(self.hdd.cut(bytes)?)) {
+            Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
+            Err(error) => tracing::warn!(%error, "a failed growth keeps its room on the HDD"),
+        }
+    }
+
+    /// Gives back the extents of `space` beyond its last page, except its first `kept`. Returns their byte
+    /// ranges.
+    pub(crate) async fn cut_tail(
+        &self,
+        space: SpaceId,
+        kept: u64,
+        meta: &mut Meta,
+    ) -> Result<Vec<Range<u64>>, Error> {
+        let tail = self.volume.withhold_tail(space, kept, self.builder.seam());
+        if tail.runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let cut = Change::Cut { space: space.0, extents: tail.kept };
+        if let Err(error) = meta.append(&self.volume, &cut).await {
+            // The manifest may have given the extents away nevertheless: a page created in them could be lost
+            // after a crash. `sync` saves the manifest again before it promises anything.
+            self.doubtful.store(true, Ordering::Release);
+            self.volume.restore_tail(space, &tail);
+            return Err(error);
+        }
+        Ok(self.volume.give_back_tail(&tail))
+    }
+}
+
+fn is_full(error: &DeviceError) -> bool {
+    matches!(error.kind, DeviceErrorKind::NoSpace | DeviceErrorKind::FileSizeLimit { .. })
+}
+
+/// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Writes
+/// zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
+/// readable and never become durable.
+async fn blanked(hdd: &SharedDevice, range: Range<u64>, seam: Seam) -> Result<(), DeviceError> {
+    let mut at = range.start;
+    while at < range.end {
+        let bytes = (range.end - at).min(BLANK_BYTES);
+        seam.blank(hdd, at, bytes).await?;
+        at += bytes;
+    }
+    Ok(())
+}

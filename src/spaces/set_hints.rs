@@ -1,0 +1,91 @@
+//! The hints of an engine for single spaces.
+
+use super::calls::Spaces;
+use crate::error::Error;
+use crate::store::shared::Shared;
+use crate::volume::space_hints::SpaceHints;
+use crate::volume::table::SpaceInfo;
+use pagetier_page::SpaceId;
+use pagetier_policy::pool::PoolHints;
+
+impl Spaces<'_> {
+    /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off the
+    /// SSD are removed in the background, until [`crate::TierStats::leaving`] is 0. Misses wait meanwhile,
+    /// some milliseconds per ten thousand pages in memory.
+    ///
+    /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
+    /// SSD, until the space is removed or the store is closed: an engine sets them after each opening. A
+    /// recovery may find copies that had been removed from the SSD; they are then removed again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use pagetier::{Retention, SpaceHints};
+    ///
+    /// let store = builder.open().await?;
+    /// let archive = store.spaces().create("archive").await?;
+    /// let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true).frames_max(100);
+    /// store.spaces().set_hints(archive, hints)?;
+    ///
+    /// let listed = &store.spaces().list()[0];
+    /// assert_eq!((listed.hints, listed.frames), (hints, Some(0)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The space does not exist, or the store is closed.
+    pub fn set_hints(self, space: SpaceId, hints: SpaceHints) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        let mut all = shared.hints.lock();
+        // Under the lock: a removal that has begun forgets the hints later.
+        self.pages(space)?;
+        if hints == SpaceHints::default() {
+            all.remove(&space);
+        } else {
+            all.insert(space, hints);
+        }
+        shared.pool.set_hints(space, hints.for_pool());
+        shared.tier.keep_off(space, hints.never_to_ssd);
+        drop(all);
+        tracing::info!(%space, ?hints, "the space's hints");
+        Ok(())
+    }
+
+    /// The hints of `space`.
+    ///
+    /// # Errors
+    /// The space does not exist.
+    pub fn hints(self, space: SpaceId) -> Result<SpaceHints, Error> {
+        self.pages(space)?;
+        Ok(self.0.shared.hints_of(space))
+    }
+}
+
+impl Shared {
+    pub(crate) fn hints_of(&self, space: SpaceId) -> SpaceHints {
+        self.hints.lock().get(&space).copied().unwrap_or_default()
+    }
+
+    /// Forgets the hints of `space`, which is being dropped and has no page in memory or on the SSD.
+    pub(crate) fn forget_hints(&self, space: SpaceId) {
+        let mut all = self.hints.lock();
+        if all.remove(&space).is_some() {
+            self.pool.set_hints(space, PoolHints::default());
+            self.tier.keep_off(space, false);
+        }
+    }
+
+    /// The spaces, each with its hints.
+    pub(crate) fn spaces_with_hints(&self) -> Vec<SpaceInfo> {
+        let mut spaces = self.volume.list();
+        for space in &mut spaces {
+            space.hints = self.hints_of(space.id);
+            space.frames = self.pool.frames_of(space.id).map(|frames| frames as u64);
+        }
+        spaces
+    }
+}

@@ -1,0 +1,123 @@
+//! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
+
+use crate::config::builder::{Builder, Place};
+use crate::error::OpenError;
+use crate::manifest::id::id_text;
+use crate::open::blank::refuse_data;
+use crate::open::check::blank_superblock;
+use crate::store::manifest_state::Meta;
+use pagetier_devio::SharedDevice;
+use pagetier_page::PageSize;
+use pagetier_policy::Costs;
+use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
+
+impl Builder {
+    /// Formats the ring's file.
+    pub(crate) async fn make_ring(
+        &self,
+        meta: &Meta,
+        page_size: PageSize,
+        ring_pages: u32,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<NewCacheDevice, OpenError> {
+        let device = self.open_ring(true).await;
+        let layout = Layout::ring_only(page_size, ring_pages);
+        Ok(self.cache_device(device, layout, meta, costs, frames).await?.0)
+    }
+
+    /// Formats the SSD; returns it with its new id.
+    pub(crate) async fn make_ssd(
+        &self,
+        meta: &Meta,
+        page_size: PageSize,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        let replaced = self.replaced_ssd.lock().clone();
+        let (place, bytes) = replaced.unwrap_or_else(|| (self.ssd_place(), self.ssd_size()));
+        self.make_ssd_at(&place, bytes, meta, page_size, costs, frames).await
+    }
+
+    /// Formats the SSD at `place`; returns it with its new id.
+    pub(crate) async fn make_ssd_at(
+        &self,
+        place: &Place,
+        bytes: u64,
+        meta: &Meta,
+        page_size: PageSize,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        if bytes == 0 {
+            let why = "the store was opened without an SSD".into();
+            return Err(OpenError::BadOption { option: "ssd_bytes", why });
+        }
+        let layout = self.layout_of(bytes, page_size)?;
+        let device = self.open_place(place, "ssd.cache", "ssd", true).await;
+        self.cache_device(device, layout, meta, costs, frames).await
+    }
+
+    /// Formats `device`; returns it with its new id. Removes a file that was created in vain.
+    async fn cache_device(
+        &self,
+        device: Result<SharedDevice, OpenError>,
+        layout: Layout,
+        meta: &Meta,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        let made = match device {
+            Ok(device) => self.formatted(device, layout, meta, costs, frames).await,
+            Err(error) => Err(error),
+        };
+        if let Some(tenure) = &self.tenure {
+            if made.is_ok() { drop(tenure.keep_created()) } else { tenure.remove_created() }
+        }
+        made
+    }
+
+    async fn formatted(
+        &self,
+        device: SharedDevice,
+        layout: Layout,
+        meta: &Meta,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        let store = &meta.manifest.store;
+        self.may_overwrite(&device, store).await?;
+        let superblock = blank_superblock(layout, &meta.manifest);
+        format(&device, &superblock, self.seed(store)).await?;
+        let policy = self.ssd_policy_in_use()?.build(&self.slot_params(layout.slots, costs, frames));
+        let new = NewCacheDevice { device, layout, policy, zone_percent: self.options.zone_percent };
+        Ok((new, id_text(superblock.ssd)))
+    }
+
+    /// Checks that the device is blank, or was formatted earlier for the same store.
+    async fn may_overwrite(&self, device: &SharedDevice, store: &str) -> Result<(), OpenError> {
+        let name = device.name().to_owned();
+        match identify(device).await? {
+            Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
+            _ if self.options.force => Ok(()),
+            Found::Blank => self.seam().look_for_data(refuse_data(device)).await,
+            Found::Superblock(sb) => Err(OpenError::OtherStore {
+                device: name,
+                found: id_text(sb.store),
+                expected: store.to_owned(),
+            }),
+            Found::Format(found) => Err(OpenError::Format { device: name, found }),
+            Found::Striped => Err(OpenError::Striped { device: name }),
+            Found::Foreign => Err(OpenError::Foreign { device: name }),
+        }
+    }
+
+    /// Whether the ring of a store without an SSD is still there at the next opening.
+    pub(crate) fn keeps_its_ring(&self) -> bool {
+        self.options.directory.is_some() || self.ring_device.is_some()
+    }
+
+    pub(crate) fn ring_pages_or(&self, default: u32) -> u32 {
+        self.options.ring_pages.unwrap_or(default)
+    }
+}

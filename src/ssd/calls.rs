@@ -1,0 +1,256 @@
+//! The SSD's control and state for the embedder.
+
+use super::exchange::{Drain, SsdEvents};
+use crate::error::Error;
+use crate::store::page_store::PageStore;
+use crate::volume::loss::SsdLoss;
+use pagetier_page::{Lsn, PageId};
+use pagetier_ssdcache::{DrainReport, ReadmitReport, SsdMode, SsdState};
+use rustc_hash::FxHashSet;
+
+/// The SSD: its mode, drains, events and losses. See [`PageStore::ssd`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// use pagetier::{Drain, PageStore, SsdMode, SsdState};
+///
+/// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// let store = builder.open().await?;
+/// assert_eq!(store.ssd().state(), SsdState::Active);
+///
+/// // Before the SSD is removed: write through it, and write home what it alone holds.
+/// store.ssd().set_mode(SsdMode::WriteThrough).await?;
+/// let report = store.ssd().drain(Drain::new()).await;
+/// assert_eq!(report.left, 0);
+///
+/// // The store continues without it, and later takes a blank one into use.
+/// let mut events = store.ssd().events();
+/// store.ssd().set_mode(SsdMode::Off).await?;
+/// println!("{:?}", events.try_next());
+/// store.ssd().readmit().await?;
+/// assert_eq!(store.ssd().mode(), SsdMode::WriteThrough);
+/// store.ssd().set_write_budget(Some(50 << 30)); // 50 GiB a day
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After a failure it comes back, or it is given up:
+///
+/// ```
+/// # use pagetier::*;
+/// # async fn example(store: &PageStore, log_starts_at: Lsn)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// // The log from here on would repair the loss of the SSD.
+/// let repairable = store.ssd().oldest_lsn().is_none_or(|oldest| oldest >= log_starts_at);
+/// if store.ssd().readmit().await.is_err() && repairable {
+///     store.ssd().abandon().await?;
+///     // The engine redoes its log over these pages, then syncs.
+///     println!("{:?}", store.ssd().loss());
+///     store.ssd().acknowledge_loss().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Ssd<'a>(&'a PageStore);
+
+impl PageStore {
+    /// The SSD: its mode, drains, events and losses.
+    #[must_use]
+    pub fn ssd(&self) -> Ssd<'_> {
+        Ssd(self)
+    }
+}
+
+impl Ssd<'_> {
+    /// Subscribes to the SSD's events from this moment on.
+    #[must_use]
+    pub fn events(self) -> SsdEvents {
+        SsdEvents(self.0.shared.tier.subscribe())
+    }
+
+    /// The SSD's state.
+    #[must_use]
+    pub fn state(self) -> SsdState {
+        self.0.shared.tier.ssd_state()
+    }
+
+    /// The SSD's mode.
+    #[must_use]
+    pub fn mode(self) -> SsdMode {
+        self.0.shared.tier.mode()
+    }
+
+    /// Changes what the SSD is used for. A change among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
+    /// [`SsdMode::ReadOnly`] takes effect at once, for pages written after it. Versions that are on the SSD
+    /// alone stay there until they are written again or drained ([`Ssd::drain`]).
+    ///
+    /// A change to [`SsdMode::Off`] drains the SSD, then switches to a ring in the store's directory and
+    /// records that: the SSD may be removed, and the store opens without it. A change from there to another
+    /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards during the call: writes
+    /// wait. Cancel-safe: a drain in progress ends after its batch, and the mode stays; an exchange that has
+    /// begun completes.
+    ///
+    /// A call that restricts the SSD while it runs (this one, [`PageStore::replace_ssd`], [`Ssd::abandon`])
+    /// does not change the mode, so one that is set meanwhile stays in effect.
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::ReadOnly`] for a change from
+    /// or to [`SsdMode::Off`] on a read-only opening; or a device failed: the mode then stays as it was.
+    /// [`Error::Manifest`] when the exchange could not be recorded: a later opening may or may not find it in
+    /// effect, so the store refuses writes until it is opened again.
+    pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        drop(shared.ending.enter()?);
+        if (shared.tier.mode() == SsdMode::Off) != (mode == SsdMode::Off) {
+            shared.refuse_read_only()?;
+        }
+        match (shared.tier.mode(), mode) {
+            (SsdMode::Off, SsdMode::Off) => Ok(()),
+            (_, SsdMode::Off) => {
+                // The mode itself does not change: it applies if the call fails, and once an SSD is back in
+                // use.
+                let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
+                let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
+                let gone = shared.alone(|shared| async move {
+                    let _meanwhile = meanwhile;
+                    shared.switch_off().await
+                });
+                gone.await
+            }
+            (SsdMode::Off, _) => {
+                let attached = shared.alone(move |shared| async move {
+                    if shared.tier.mode() == SsdMode::Off {
+                        shared.attach().await?;
+                    }
+                    shared.tier.set_mode(mode);
+                    Ok(())
+                });
+                attached.await
+            }
+            _ => {
+                shared.tier.set_mode(mode);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the budget for writes to the SSD, in bytes per day; `None` removes it. Every write of the store
+    /// to the SSD counts. The budget starts with an hour's worth in reserve, and unused budget accumulates to
+    /// at most that.
+    ///
+    /// While the budget is overdrawn, a write to the SSD is priced at a multiple of its cost, which rises
+    /// with the overdraft. Policies that weigh costs (`auto`, `cac`, `cc`) value pages by that price, so that
+    /// frequently written pages lose their slots. A copy of a version that the HDD has is written only if its
+    /// benefit exceeds the price; policies that estimate no benefit admit no such copy. Required writes are
+    /// never held back: changed pages, which go through the doublewrite ring even on their way home, the
+    /// journal and the map. A budget that does not cover these stays overdrawn;
+    /// [`TierStats::write_budget`](crate::TierStats) reports the rate and the factor.
+    ///
+    /// Less than 1 MiB per day counts as 1 MiB. Each opening starts a new budget
+    /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
+    pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
+        let shared = &self.0.shared;
+        shared.tier.set_write_budget(bytes_per_day, shared.costs());
+    }
+
+    /// Writes every page home whose newest version is on the SSD alone. Once it completes, the SSD holds no
+    /// only copy and everything written home is durable. Pages stay readable throughout, and the SSD's copies
+    /// stay in use. During the drain changed pages go to the HDD; after it the mode decides again, so set
+    /// [`SsdMode::WriteThrough`] first to keep the SSD free of only copies. Cancel-safe: a dropped drain ends
+    /// after its batch of at most 32 pages.
+    ///
+    /// Reports how many pages are left when the deadline passes, when the store is shut down, when copies
+    /// cannot be read, or when a device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy
+    /// is damaged but which are in memory are rewritten from there soon after.
+    pub async fn drain(self, drain: Drain) -> DrainReport {
+        let (shared, Drain { deadline, progress }) = (&self.0.shared, drain);
+        if !shared.ending.is_here() {
+            return DrainReport::default();
+        }
+        let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {
+            let mut ended = DrainReport::default();
+            ended.left = shared.tier.only_copies().len() as u64;
+            return ended;
+        };
+        let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
+        let only = shared.tier.only_copies();
+        let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
+        let _ = shared.rewrite(&bad).await;
+        report
+    }
+
+    /// Takes the SSD back into use.
+    ///
+    /// After a failure it must be the same SSD with its contents. Every copy is read: it is used only if its
+    /// stamp proves it current. Versions whose flush failed are written again; where they are gone, pages
+    /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last successful
+    /// [`PageStore::sync`]. The store works meanwhile as far as the failure allows, and accepts all writes
+    /// again on success. An SSD that has not failed is left as it is.
+    ///
+    /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
+    /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
+    /// are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a readmission that has begun
+    /// completes.
+    ///
+    /// # Errors
+    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; [`Error::Closed`] when the store is shut
+    /// down meanwhile; [`Error::ReadOnly`] on a read-only opening. The SSD stays as it was.
+    pub async fn readmit(self) -> Result<ReadmitReport, Error> {
+        self.0.shared.refuse_read_only()?;
+        self.0.shared.alone(|shared| async move { shared.readmit().await }).await
+    }
+
+    /// Continues without the SSD although it may hold the only copies of some pages, and gives them up for
+    /// good. Pages in memory are rewritten; the result lists the others: they read as older versions or do
+    /// not exist. The store accepts writes again, and opens without the SSD in the future; [`Ssd::readmit`]
+    /// starts with a blank one. The list is durable before the SSD is given up (see [`Ssd::loss`]); it
+    /// includes pages in memory until they are durable at home. Hold no guards during the call. Cancel-safe:
+    /// an abandonment that has begun completes.
+    ///
+    /// # Errors
+    /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD;
+    /// [`Error::ReadOnly`] on a read-only opening.
+    pub async fn abandon(self) -> Result<SsdLoss, Error> {
+        self.0.shared.refuse_read_only()?;
+        self.0.shared.alone(|shared| async move { shared.abandon().await }).await
+    }
+
+    /// The log position from which redo would be needed if the SSD were lost at this moment: every older
+    /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: the SSD holds no
+    /// only copy, except of pages that were created and not changed since. After a recovery it may be older
+    /// than necessary. Like [`PageStore::flush_to`], it requires that an LSN is assigned and set on pages in
+    /// one critical section ([`LogGate`](crate::LogGate)), so that no change gets an LSN older than the last
+    /// value of `min_recovery_lsn`. The record at the returned LSN is needed. [`PageStore::redo_from`] with
+    /// [`Loss::Ssd`](crate::Loss::Ssd) combines the two.
+    #[must_use]
+    pub fn oldest_lsn(self) -> Option<Lsn> {
+        self.0.shared.tier.oldest_lsn()
+    }
+
+    /// The accumulated loss from SSDs that were given up ([`Ssd::abandon`],
+    /// [`accept_ssd_loss`](crate::Builder::accept_ssd_loss)) or readmitted damaged ([`Ssd::readmit`]), in
+    /// this run or earlier ones. `None`: nothing was lost, or the loss was acknowledged.
+    #[must_use]
+    pub fn loss(self) -> Option<SsdLoss> {
+        self.0.shared.loss.lock().clone()
+    }
+
+    /// Clears [`Ssd::loss`]: the embedder has dealt with it. Durable when it returns. Cancel-safe.
+    ///
+    /// # Errors
+    /// The manifest cannot be written, and the list is kept; [`Error::ReadOnly`] on a read-only opening.
+    pub async fn acknowledge_loss(self) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        shared.refuse_read_only()?;
+        let mut meta = shared.meta.lock().await;
+        if meta.manifest.loss.is_some() {
+            shared.change_loss(&mut meta, |manifest| manifest.loss = None).await?;
+        }
+        *shared.loss.lock() = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,420 @@
+//! The SSD's life cycle: modes, drain, readmission, and operation without the SSD.
+
+use crate::error::Error;
+use crate::manifest::contents::Manifest;
+use crate::manifest::id::id_bytes;
+use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, added};
+use crate::store::manifest_state::Meta;
+use crate::store::shared::Shared;
+use crate::volume::loss::SsdLoss;
+use pagetier_devio::{Causes, task};
+use pagetier_page::{Lsn, PageId};
+use pagetier_ssdcache::{
+    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    SsdEvent, SsdMode, SsdState, Superblock,
+};
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::broadcast;
+
+/// The ring's size in pages once a store continues without its SSD, unless the builder sets it.
+const STANDBY_RING_PAGES: u32 = 256;
+
+/// Options of a drain; see [`Ssd::drain`](crate::Ssd::drain).
+#[derive(Default)]
+#[must_use]
+pub struct Drain {
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
+}
+
+impl Drain {
+    /// Drains until every page is home, without progress reports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Stops after `deadline`. Default: no deadline.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Calls `report` after every batch of pages.
+    pub fn on_progress(mut self, report: impl Fn(DrainProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(report));
+        self
+    }
+}
+
+impl std::fmt::Debug for Drain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+/// A subscription to the SSD's events. It buffers at most 64 events.
+#[derive(Debug)]
+pub struct SsdEvents(pub(crate) broadcast::Receiver<SsdEvent>);
+
+impl SsdEvents {
+    /// Waits for the next event; `None` once the store is gone. Cancel-safe.
+    pub async fn next(&mut self) -> Option<SsdEvent> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(broadcast::error::RecvError::Lagged(events)) => Some(SsdEvent::Missed { events }),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+
+    /// The next event if one is buffered.
+    pub fn try_next(&mut self) -> Option<SsdEvent> {
+        match self.0.try_recv() {
+            Ok(event) => Some(event),
+            Err(broadcast::error::TryRecvError::Lagged(events)) => Some(SsdEvent::Missed { events }),
+            Err(_) => None,
+        }
+    }
+}
+
+/// The outcome of giving up the SSD.
+pub(crate) struct Abandoned {
+    /// The pages whose newest version was on the SSD alone.
+    lost: Vec<(PageId, Lsn)>,
+    /// Whether every page of `lost` was on the SSD alone for certain.
+    exact: bool,
+    /// The subset of `lost` that is in memory and will be rewritten.
+    in_memory: Vec<PageId>,
+    /// The loss that the manifest listed before.
+    before: Option<OnlyCopies>,
+}
+
+impl Shared {
+    /// Switches to operation without the SSD when the SSD fails and holds no only copy. Ends with the store.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        let mut events = SsdEvents(self.tier.subscribe());
+        let shared = Arc::downgrade(self);
+        task::spawn(&self.runtime, async move {
+            while let Some(event) = events.next().await {
+                if !matches!(event, SsdEvent::Refusing { by_ssd: true, .. } | SsdEvent::Missed { .. }) {
+                    continue;
+                }
+                let Some(shared) = shared.upgrade() else { return };
+                let _change = shared.ssd_change.lock().await;
+                // The failure may have come with the shutdown, which held the lock: what has left its
+                // directory makes no ring there.
+                if shared.ending.enter().is_err() {
+                    return;
+                }
+                // The user may have intervened in the meantime.
+                if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
+                    continue;
+                }
+                if !shared.builder.keeps_its_ring() {
+                    tracing::error!(
+                        "the SSD failed; the store keeps it, since a ring in memory would not outlive the process"
+                    );
+                    continue;
+                }
+                match shared.continue_without_ssd(None).await {
+                    Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
+                    Err(error) => {
+                        tracing::error!(error = %Causes(&error), "the SSD failed, and the store cannot continue without it")
+                    }
+                }
+            }
+        });
+    }
+
+    /// Runs `step` in its own task, one step at a time. The task continues when the caller is dropped: its
+    /// device writes must not land after that device has been put into use.
+    pub(crate) async fn alone<T, F>(
+        self: &Arc<Self>,
+        step: impl FnOnce(Arc<Self>) -> F + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send,
+    {
+        self.ending.here()?;
+        let shared = Arc::clone(self);
+        // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
+        let change = self.ending.unless_ended(self.ssd_change.lock_owned()).await;
+        let change = change.ok_or(Error::Closed)?;
+        drop(self.ending.enter()?);
+        let done = task::outcome(&self.runtime, async move {
+            let done = step(shared).await;
+            drop(change);
+            done
+        });
+        done.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+
+    /// Switches to operation without the SSD, which was drained, unless that has happened already.
+    pub(crate) async fn switch_off(&self) -> Result<(), Error> {
+        match self.tier.mode() {
+            SsdMode::Off => Ok(()),
+            _ => self.continue_without_ssd(None).await.map(drop),
+        }
+    }
+
+    /// Exchanges the SSD for the ring's file. With `lost`, accepts the loss of the only copies on the SSD and
+    /// lists them there.
+    async fn continue_without_ssd(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
+        let mut meta = self.meta.lock().await;
+        let doublewrite = self.tier.has_ring();
+        let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
+        let frames = self.pool.params().frames;
+        let exchange = async {
+            let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
+            let ring = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ring, None, lost, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await
+    }
+
+    /// Exchanges the cache device in use for a new, blank SSD.
+    pub(crate) async fn attach(&self) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        // An exchange whose record failed may still be in the manifest: the SSD that it names must stay
+        // untouched.
+        let refusing = self.tier.refusing_for_good();
+        if let Some(cause) = self.builder.seam().refuses_attach(refusing) {
+            return Err(Error::Refusing { cause });
+        }
+        let frames = self.pool.params().frames;
+        let exchange = async {
+            let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
+            let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ssd, Some(id), None, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await.map(drop)
+    }
+
+    /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
+    /// with the old one, so no crash can leave only one of the two recorded.
+    pub(crate) async fn exchange(
+        &self,
+        new: NewCacheDevice,
+        id: Option<String>,
+        lost: Option<&mut Abandoned>,
+        meta: &mut Meta,
+    ) -> Result<Exchanged, Error> {
+        self.list_unlisted(meta).await?;
+        let accept_loss = lost.is_some();
+        let commit = |only: Vec<(PageId, Lsn)>| {
+            let exact = self.are_only_copies(&only);
+            // No write is in flight: unwritten pages stay unwritten until the exchange completes.
+            if let Some(lost) = lost {
+                lost.before.clone_from(&meta.manifest.loss);
+                lost.exact = exact;
+                // Includes pages that a read has brought into memory since they were rewritten.
+                let saved = only.iter().filter(|(page, lsn)| {
+                    let again = || self.pool.try_rewrite(*page, *lsn);
+                    self.pool.is_unwritten(*page) || self.builder.seam().is_saved(again)
+                });
+                lost.in_memory = saved.map(|(page, _)| *page).collect();
+                lost.lost.clone_from(&only);
+            }
+            self.builder.seam().exchanges(async move {
+                let list = |manifest: &mut Manifest| {
+                    manifest.ssd = id;
+                    self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
+                };
+                self.change_loss(meta, list).await
+            })
+        };
+        let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
+            ExchangeError::OnlyCopies { pages } => Error::SsdOnlyCopies { pages },
+            ExchangeError::Refusing { cause } => Error::Refusing { cause },
+            ExchangeError::Device(error) => Error::Device(error),
+            ExchangeError::Commit(error) => error,
+            other => Error::Refusing { cause: Arc::from(other.to_string()) },
+        })?;
+        self.pool.copies_gone(&exchanged.copies);
+        self.inform_ssd_policy();
+        Ok(exchanged)
+    }
+
+    /// Informs the SSD's policy, which is new after an exchange, of the pages in memory, and of the costs:
+    /// they may have changed since it was built.
+    fn inform_ssd_policy(&self) {
+        self.pool.with_pages(|pages| self.tier.note_buffered(pages));
+        self.at_costs(|costs| self.tier.set_costs(costs));
+    }
+
+    /// Whether each of `pages` is on the SSD alone for certain.
+    fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        self.builder.seam().is_exact(self.tier.are_only_copies(pages))
+    }
+
+    /// Adds the pages `lost` to the loss that `manifest` lists.
+    fn list_loss(&self, manifest: &mut Manifest, lost: OnlyCopies) {
+        let listed = lost.redone_from(manifest.ssd_redo_from);
+        if let Some(listed) = self.builder.seam().listed_loss(Some(listed)) {
+            manifest.lose(listed);
+        }
+    }
+
+    /// Lists a loss that a re-admission found but could not list. Its pages have fallen back, so neither the
+    /// next re-admission nor an exchange finds it again: it is listed before they, or a close, make anything
+    /// durable without it.
+    pub(crate) async fn list_unlisted(&self, meta: &mut Meta) -> Result<(), Error> {
+        let Some(unlisted) = self.unlisted.lock().clone() else { return Ok(()) };
+        self.change_loss(meta, |manifest| self.list_loss(manifest, unlisted)).await?;
+        *self.unlisted.lock() = None;
+        Ok(())
+    }
+
+    /// Saves the manifest after `edit` and publishes the losses that it then lists.
+    pub(crate) async fn change_loss(
+        &self,
+        meta: &mut Meta,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> Result<(), Error> {
+        meta.change(&self.volume, edit).await?;
+        *self.loss.lock() = meta.manifest.loss.as_ref().map(|loss| loss.report(&self.volume));
+        Ok(())
+    }
+
+    /// Flushes the rewritten `pages` and removes them from the manifest's loss list, which was `before` until
+    /// `lost` was added: an earlier loss of the same pages stays listed. Returns the pages saved.
+    async fn save_lost(
+        &self,
+        before: Option<OnlyCopies>,
+        lost: &OnlyCopies,
+        mut pages: Vec<PageId>,
+    ) -> Result<Vec<PageId>, Error> {
+        if pages.is_empty() || self.pool.flush_all().await.is_err() {
+            return Ok(Vec::new());
+        }
+        pages.sort_unstable();
+        let mut meta = self.meta.lock().await;
+        let list = |manifest: &mut Manifest| {
+            // If the user acknowledged the loss in the meantime, do not list it again.
+            if manifest.loss.is_some() {
+                let left = lost.without(&pages);
+                manifest.loss = if left.runs.is_empty() { before } else { added(before, left) };
+            }
+        };
+        self.change_loss(&mut meta, list).await?;
+        Ok(pages)
+    }
+
+    pub(crate) async fn abandon(&self) -> Result<SsdLoss, Error> {
+        if self.tier.mode() == SsdMode::Off {
+            return Ok(SsdLoss::none());
+        }
+        // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
+        let mode = self.tier.at_most(SsdMode::ReadOnly);
+        // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
+        self.builder.seam().settled(self.tier.writes_settled()).await;
+        let _ = self.rewrite(&self.tier.only_copies()).await;
+        let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
+        let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;
+        drop(mode);
+        exchanged?;
+        let Abandoned { mut lost, exact, in_memory, before } = abandoned;
+        let listed = OnlyCopies::of(&lost, exact, RUNS_MAX);
+        let saved = self.save_lost(before, &listed, in_memory).await?;
+        lost.retain(|(page, _)| saved.binary_search(page).is_err());
+        // An empty list is exact.
+        let exact = exact || lost.is_empty();
+        Ok(OnlyCopies::of(&lost, exact, RUNS_MAX).report(&self.volume))
+    }
+
+    pub(crate) async fn readmit(&self) -> Result<ReadmitReport, Error> {
+        if self.tier.ssd_state() == SsdState::Off {
+            self.attach().await?;
+            return Ok(ReadmitReport::default());
+        }
+        // The manifest's mutex is not held while the copies are read: no other exchange can run meanwhile,
+        // and growth and new spaces need not wait.
+        let ids = {
+            let mut meta = self.meta.lock().await;
+            self.list_unlisted(&mut meta).await?;
+            let (store, ssd) = (&meta.manifest.store, meta.manifest.ssd.as_deref().unwrap_or_default());
+            (id_bytes(store), id_bytes(ssd), meta.manifest.epoch)
+        };
+        let (exact, before) = (AtomicBool::new(true), Mutex::default());
+        let readmitting = Readmitting {
+            shared: self,
+            ids,
+            exact,
+            before,
+            saved: Mutex::default(),
+            given_up: Mutex::default(),
+        };
+        let mut report = self.tier.readmit(&readmitting).await.map_err(|error| match error {
+            ReadmitError::Stopped => Error::Closed,
+            error => Error::Readmit(error),
+        })?;
+        let Readmitting { exact, before, saved, given_up, .. } = readmitting;
+        let (before, saved, given_up) = (before.into_inner(), saved.into_inner(), given_up.into_inner());
+        report.reverted.retain(|page| !saved.contains(page));
+        let only = self.tier.only_copies();
+        let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
+        let mut in_memory = self.rewrite(&lost).await;
+        in_memory.extend(saved.into_iter().filter(|page| given_up.iter().any(|(of, _)| of == page)));
+        let listed = OnlyCopies::of(&given_up, exact.into_inner(), RUNS_MAX);
+        self.save_lost(before, &listed, in_memory.into_iter().collect()).await?;
+        Ok(report)
+    }
+
+    /// Marks those of `pages` that are in memory dirty, so that they are written again. Returns them.
+    pub(crate) async fn rewrite(&self, pages: &[(PageId, Lsn)]) -> FxHashSet<PageId> {
+        let mut rewritten = FxHashSet::default();
+        for (page, lsn) in pages {
+            if self.pool.rewrite(*page, *lsn).await {
+                rewritten.insert(*page);
+            }
+        }
+        rewritten
+    }
+}
+
+/// The store's part of a re-admission.
+struct Readmitting<'a> {
+    shared: &'a Shared,
+    /// Of the store, the SSD and the opening.
+    ids: ([u8; 16], [u8; 16], u32),
+    /// Whether every lost page was on the SSD alone for certain.
+    exact: AtomicBool,
+    /// The loss that the manifest listed before.
+    before: Mutex<Option<OnlyCopies>>,
+    /// The pages with bad copies that are in memory.
+    saved: Mutex<FxHashSet<PageId>>,
+    /// The pages that are listed as lost, in order.
+    given_up: Mutex<Vec<(PageId, Lsn)>>,
+}
+
+impl Readmitter for Readmitting<'_> {
+    fn is_ours(&self, found: &Superblock) -> bool {
+        (found.store, found.ssd, found.marks.opened) == self.ids
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.ending.has_begun()
+    }
+
+    async fn rewrite(&self, pages: Vec<(PageId, Lsn)>) {
+        let saved = self.shared.rewrite(&pages).await;
+        *self.saved.lock() = saved;
+    }
+
+    async fn record(&self, lost: Vec<(PageId, Lsn)>) -> Result<(), String> {
+        let shared = self.shared;
+        let exact = shared.are_only_copies(&lost);
+        self.exact.store(exact, Ordering::Relaxed);
+        self.given_up.lock().clone_from(&lost);
+        let mut meta = shared.meta.lock().await;
+        // As it is now: the user may have acknowledged a loss while the copies were read.
+        self.before.lock().clone_from(&meta.manifest.loss);
+        *shared.unlisted.lock() = Some(OnlyCopies::of(&lost, exact, RUNS_MAX));
+        shared.list_unlisted(&mut meta).await.map_err(|error| Causes(&error).to_string())
+    }
+}

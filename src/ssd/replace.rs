@@ -1,0 +1,138 @@
+//! Replaces the SSD in use with another: larger, smaller, or new.
+
+use crate::config::builder::{Builder, Place};
+use crate::error::{Error, OpenError};
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use pagetier_devio::SharedDevice;
+use pagetier_ssdcache::SsdMode;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The SSD that replaces the one in use; see [`PageStore::replace_ssd`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct NewSsd {
+    place: Place,
+    bytes: u64,
+}
+
+impl NewSsd {
+    /// A file or block device. A file is created if it does not exist. A relative path leads from the
+    /// present working directory.
+    pub fn path(path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self { place: Place::Path(path), bytes: 256 << 20 }
+    }
+
+    /// A device; [`device`](crate::device) says how to write one.
+    pub fn device(device: SharedDevice) -> Self {
+        Self { place: Place::Device(device), bytes: 256 << 20 }
+    }
+
+    /// The number of its bytes to use. Default: 256 MiB.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+}
+
+impl PageStore {
+    /// Replaces the SSD while the store is in use: to grow it, to shrink it, or because it is worn. A store
+    /// without an SSD gets its first one. Drains the current SSD so that it holds no only copy, formats the
+    /// new one, and exchanges the two atomically, which the manifest records. The new SSD starts blank. The
+    /// store does not write to the old one again, but keeps it locked until the store is closed. From then
+    /// on, open the store with the new SSD: it does not open with the old one.
+    ///
+    /// A larger SSD has larger tables: [`Stats`](crate::Stats) reports their memory, which may then exceed
+    /// [`Builder::pool_bytes`].
+    ///
+    /// The mode does not change: until the exchange the SSD takes no changed pages, as in
+    /// [`SsdMode::WriteThrough`], and a mode set meanwhile ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in
+    /// force afterwards. Several calls at one time run one after the other.
+    ///
+    /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
+    /// drain changes nothing; an exchange that has begun completes.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::NewSsd;
+    ///
+    /// store.replace_ssd(NewSsd::path("/dev/nvme1n1").bytes(200 << 30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
+    /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
+    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
+    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
+    /// writes until then.
+    pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
+        let shared = &self.shared;
+        drop(shared.ending.enter()?);
+        shared.refuse_read_only()?;
+        shared.refuse_in_use(&new.place)?;
+        // Of several such calls, and whatever mode is set meanwhile, the strictest counts.
+        let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
+        let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
+        let replaced = shared.alone(|shared| async move {
+            let _meanwhile = meanwhile;
+            shared.replace(new).await
+        });
+        replaced.await
+    }
+}
+
+impl Shared {
+    async fn replace(&self, new: NewSsd) -> Result<(), Error> {
+        // Check again: another exchange may have run first.
+        self.refuse_in_use(&new.place)?;
+        let mut meta = self.meta.lock().await;
+        if let Some(cause) = self.builder.seam().refuses_attach(self.tier.refusing_for_good()) {
+            return Err(Error::Refusing { cause });
+        }
+        let frames = self.pool.params().frames;
+        let NewSsd { place, bytes } = new;
+        let exchange = async {
+            let (size, costs) = (self.page_size(), self.costs());
+            let made = self.builder.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;
+            let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+            self.exchange(ssd, Some(id), None, &mut meta).await
+        };
+        self.builder.exchanging(exchange).await?;
+        self.builder.ssd_is_at(place, bytes);
+        Ok(())
+    }
+
+    /// Refuses a device that the store uses: it would be formatted.
+    fn refuse_in_use(&self, place: &Place) -> Result<(), Error> {
+        let cache = if self.tier.slots() > 0 { "ssd" } else { "ring_device" };
+        let used = [(self.tier.ssd_device(), cache), (SharedDevice::clone(self.tier.hdd_device()), "hdd")];
+        for (used, option) in used {
+            let (same, device) = match place {
+                Place::Device(new) => {
+                    (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
+                }
+                Place::Path(path) => (self.builder.is_used(path, option), path.clone()),
+                Place::Default => (true, PathBuf::new()),
+            };
+            if same {
+                let why = "this store uses it".into();
+                return Err(Error::Attach(Arc::new(OpenError::DeviceInUse { device, why })));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Builder {
+    /// Records where the SSD is, in case it is attached again.
+    fn ssd_is_at(&self, place: Place, bytes: u64) {
+        *self.replaced_ssd.lock() = Some((place, bytes));
+    }
+}

@@ -1,0 +1,182 @@
+//! The manifest in memory, and how it is saved.
+
+use crate::error::Error;
+use crate::manifest::changes::Change;
+use crate::manifest::contents::{Hold, Manifest, ManifestStore};
+use crate::manifest::file::NotOurs;
+use crate::manifest::slack::Slack;
+use crate::seam::Seam;
+use crate::tenure::lock::Tenure;
+use crate::volume::table::Volume;
+use pagetier_devio::task::Boxed;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The manifest in memory. Its mutex serialises changes and is held while the manifest is written.
+///
+/// A save whose future is dropped continues, and counts as one that failed: what it wrote is in doubt, so the
+/// next save replaces the file, and the next `sync` sees to it that there is one (I41).
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(crate) manifests: Arc<ManifestStore>,
+    /// The contents last saved, with the generation last attempted.
+    pub(crate) manifest: Manifest,
+    /// Ends when the store is dropped: no save begins after that.
+    tenure: Arc<Tenure>,
+    /// The last generation known to be durable.
+    pub(crate) durable_generation: u64,
+    /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
+    /// is durable only after a flush.
+    pub(crate) hdd_bytes_durable: u64,
+    /// A failed save may have taken effect after all, and would remove a space or free a page: `sync`
+    /// promises nothing until a save succeeds.
+    pub(crate) doubtful: Arc<AtomicBool>,
+    /// The file may differ from `manifest`: the next save replaces it.
+    differs: bool,
+    seam: Seam,
+}
+
+impl Meta {
+    pub(crate) fn new(
+        manifests: Arc<ManifestStore>,
+        manifest: Manifest,
+        tenure: Arc<Tenure>,
+        seam: Seam,
+    ) -> Self {
+        let durable_generation = manifest.generation;
+        let doubtful = Arc::default();
+        let (differs, hdd_bytes_durable) = (true, 0);
+        Self { manifests, manifest, tenure, durable_generation, hdd_bytes_durable, doubtful, differs, seam }
+    }
+
+    /// Appends `change` to the file, or replaces the file if the change cannot be appended. The caller then
+    /// applies the same change to the volume. On failure nothing has changed in memory; the disk may or may
+    /// not hold the change.
+    pub(crate) async fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
+        let appended = self.seam.appends(self.differs) && self.append_record(change).await?;
+        if appended {
+            // The next opening applies the same record to the same manifest.
+            return self.manifest.apply(change).map_err(|why| failed(io::Error::other(why)));
+        }
+        let mut applied = Ok(());
+        let replaced = self.replace_with(self.slack_for(change), |manifest| {
+            volume.record(manifest);
+            applied = manifest.apply(change);
+        });
+        replaced.await?;
+        applied.map_err(|why| failed(io::Error::other(why)))
+    }
+
+    fn slack_for(&self, change: &Change) -> Slack {
+        match change {
+            more if more.names_more() => self.seam.slack(Slack::Keep, Slack::Use),
+            less if less.names_less() => Slack::Use,
+            _ => Slack::Half,
+        }
+    }
+
+    async fn append_record(&mut self, change: &Change) -> Result<bool, Error> {
+        let slack = self.slack_for(change);
+        let before = self.manifest.generation;
+        self.manifest.generation += 1;
+        let generation = self.manifest.generation;
+        let appended =
+            self.saved(|manifests, hold| manifests.append(generation, change, slack, hold)).await?;
+        self.differs = false;
+        if appended {
+            self.durable_generation = generation;
+        } else {
+            self.manifest.generation = before;
+        }
+        Ok(appended)
+    }
+
+    /// Performs the save that `begin` begins. Until it has succeeded, the file differs from the manifest in
+    /// memory.
+    async fn saved<T>(
+        &mut self,
+        begin: impl FnOnce(&Arc<ManifestStore>, Hold) -> Boxed<'static, io::Result<T>>,
+    ) -> Result<T, Error> {
+        self.differs = true;
+        let begun = self.tenure.begin(|hold| begin(&self.manifests, hold));
+        let save = begun.ok_or_else(|| failed(io::Error::other("the store was closed or dropped")))?;
+        let unfinished = Unfinished { doubtful: &self.doubtful, seam: self.seam };
+        let saved = save.await;
+        std::mem::forget(unfinished);
+        saved.map_err(failed)
+    }
+
+    /// Saves the manifest if the file may differ from it.
+    pub(crate) async fn settle(&mut self, volume: &Volume) -> Result<(), Error> {
+        if self.differs { self.save(volume).await } else { Ok(()) }
+    }
+
+    /// Changes the manifest in memory: the next save replaces the file.
+    pub(crate) fn change_in_memory(&mut self, edit: impl FnOnce(&mut Manifest)) {
+        edit(&mut self.manifest);
+        self.differs = true;
+    }
+
+    /// Saves the manifest with the volume's page counts as they are in memory.
+    pub(crate) async fn save(&mut self, volume: &Volume) -> Result<(), Error> {
+        self.change(volume, |_| ()).await
+    }
+
+    /// Like [`Meta::save`], after `edit`. On failure nothing has changed in memory; the disk may hold either
+    /// version.
+    pub(crate) async fn change(
+        &mut self,
+        volume: &Volume,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> Result<(), Error> {
+        let edited = self.replace(|manifest| {
+            volume.record(manifest);
+            edit(manifest);
+        });
+        edited.await
+    }
+
+    /// Like [`Meta::change`], but without a volume, which does not exist early in an opening.
+    pub(crate) async fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        self.replace_with(Slack::Use, edit).await
+    }
+
+    async fn replace_with(&mut self, least: Slack, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        let mut next = self.manifest.clone();
+        edit(&mut next);
+        next.generation = self.manifest.generation + 1;
+        self.manifest.generation = next.generation;
+        let slack = match next.slack_after(&self.manifest) {
+            Slack::Use => least,
+            other => self.seam.slack(other, Slack::Use),
+        };
+        let next = self.saved(|manifests, hold| manifests.save(next, slack, hold)).await?;
+        self.differs = false;
+        self.durable_generation = next.generation;
+        self.manifest = next;
+        self.doubtful.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Dropped: the caller of a save does not wait for its end.
+struct Unfinished<'a> {
+    doubtful: &'a AtomicBool,
+    seam: Seam,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.seam.doubts_unfinished_saves() {
+            self.doubtful.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn failed(source: io::Error) -> Error {
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<NotOurs>()) {
+        Some(NotOurs { path }) => Error::ForeignManifest { path: path.clone() },
+        None => Error::Manifest { source: Arc::new(source) },
+    }
+}

@@ -1,0 +1,134 @@
+//! What the store's handle shares with the tasks that outlive a call.
+
+use super::manifest_state::Meta;
+use crate::config::builder::Builder;
+use crate::error::Error;
+use crate::manifest::only_copies::OnlyCopies;
+use crate::tenure::ending::Ending;
+use crate::tenure::gate::Gate;
+use crate::volume::loss::SsdLoss;
+use crate::volume::space_hints::AllHints;
+use crate::volume::table::Volume;
+use pagetier_bufpool::Pool;
+use pagetier_devio::SharedDevice;
+use pagetier_devio::locks::{Mutex, Rank};
+use pagetier_page::{Lsn, PageSize};
+use pagetier_policy::Costs;
+use pagetier_ssdcache::SsdTier;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The parts of the store. Only the store holds it for long: tasks hold it weakly while they wait.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool<SsdTier>,
+    pub(crate) tier: Arc<SsdTier>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) hdd: SharedDevice,
+    pub(crate) meta: Mutex<Meta>,
+    /// See [`Meta::doubtful`].
+    pub(crate) doubtful: Arc<AtomicBool>,
+    pub(crate) builder: Builder,
+    /// The runtime that the store was opened on.
+    pub(crate) runtime: tokio::runtime::Handle,
+    /// The costs that the policies use.
+    costs: parking_lot::Mutex<Costs>,
+    /// The loss that the manifest lists.
+    pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
+    /// A loss that took place, and that the manifest does not list: see [`Shared::list_unlisted`].
+    pub(crate) unlisted: parking_lot::Mutex<Option<OnlyCopies>>,
+    pub(crate) hints: AllHints,
+    /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
+    pub(crate) ssd_change: Mutex<()>,
+    pub(crate) ending: Ending,
+    pub(crate) gate: Arc<Gate>,
+    /// Whether the low-room alarm is raised.
+    pub(crate) room_alarm: AtomicBool,
+}
+
+impl Shared {
+    /// Refuses calls that a read-only opening cannot keep its word about.
+    pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
+        if self.builder.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Records that every change older than `from` is on the HDD (I33).
+    pub(crate) async fn record_redo_from(&self, from: Lsn) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        let Some(from) = self.builder.seam().handed_out(from).map(|from| from.0) else { return Ok(()) };
+        let mut meta = self.meta.lock().await;
+        if meta.manifest.ssd_redo_from < Some(from) {
+            meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from)).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the tasks that follow the SSD's failures and the devices' costs.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
+    pub(crate) fn start(
+        pool: Pool<SsdTier>,
+        tier: Arc<SsdTier>,
+        volume: Arc<Volume>,
+        meta: Meta,
+        hdd: SharedDevice,
+        builder: Builder,
+        costs: Costs,
+        gate: Arc<Gate>,
+    ) -> Arc<Self> {
+        let cost_points = builder.options.online_costs;
+        let shared = Arc::new(Self {
+            pool,
+            tier,
+            loss: parking_lot::Mutex::new(meta.manifest.loss.as_ref().map(|loss| loss.report(&volume))),
+            unlisted: parking_lot::Mutex::default(),
+            volume,
+            hdd,
+            doubtful: Arc::clone(&meta.doubtful),
+            meta: Mutex::new(Rank::Manifest, meta),
+            builder,
+            runtime: tokio::runtime::Handle::current(),
+            costs: parking_lot::Mutex::new(costs),
+            hints: AllHints::default(),
+            ssd_change: Mutex::new(Rank::SsdChange, ()),
+            ending: Ending::default(),
+            gate,
+            room_alarm: AtomicBool::default(),
+        });
+        shared.watch_room();
+        shared.watch();
+        if let Some(points) = cost_points {
+            shared.follow_costs(points.max(1));
+        }
+        shared
+    }
+
+    /// The costs that the policies use.
+    pub(crate) fn costs(&self) -> Costs {
+        *self.costs.lock()
+    }
+
+    /// Sets the costs for both policies.
+    pub(crate) fn set_costs(&self, costs: Costs) {
+        let mut in_use = self.costs.lock();
+        *in_use = costs;
+        self.pool.set_costs(costs);
+        self.tier.set_costs(costs);
+    }
+
+    /// Calls `act` with the costs that the policies use; they do not change before it returns. Use it to pass
+    /// the costs on, or to build something with them: a later [`Shared::set_costs`] updates the result.
+    pub(crate) fn at_costs<R>(&self, act: impl FnOnce(Costs) -> R) -> R {
+        let in_use = self.costs.lock();
+        act(*in_use)
+    }
+
+    /// The number of frames in the pool.
+    pub(crate) fn frames(&self) -> usize {
+        self.pool.params().frames
+    }
+
+    /// The size of a page, its header included.
+    pub(crate) fn page_size(&self) -> PageSize {
+        self.pool.params().page_size
+    }
+}

@@ -1,0 +1,57 @@
+//! A snapshot of all counters.
+
+use super::headroom::Room;
+use super::shared::Shared;
+use pagetier_bufpool::{PoolMemory, PoolStats};
+use pagetier_devio::DeviceStats;
+use pagetier_policy::Choice;
+use pagetier_ssdcache::TierStats;
+
+/// Counters since the store was opened, and current sizes. The difference of two snapshots describes the
+/// interval between them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The buffer pool; `hits + misses` is the number of lookups.
+    pub pool: PoolStats,
+    /// The pool's memory by part, in bytes.
+    pub pool_memory: PoolMemory,
+    /// The SSD cache.
+    pub ssd: TierStats,
+    /// The HDD, by class of I/O.
+    pub hdd_device: DeviceStats,
+    /// The SSD (or the ring's file), by class of I/O.
+    pub ssd_device: DeviceStats,
+    /// The number of frames in the pool.
+    pub frames: u64,
+    /// The store's room for growth, and which parts of it are low.
+    pub room: Room,
+    /// The setting that the pool's policy follows, and the simulated cost of each setting; `None` if the
+    /// policy does not adapt.
+    pub pool_choice: Option<Choice>,
+    /// The same for the SSD's policy.
+    pub ssd_choice: Option<Choice>,
+}
+
+impl Stats {
+    /// The statistics at this moment.
+    pub(crate) fn of(shared: &Shared) -> Self {
+        Self {
+            pool: shared.pool.stats(),
+            pool_memory: shared.pool.memory(),
+            ssd: shared.tier.stats(),
+            hdd_device: shared.tier.hdd_device().stats(),
+            ssd_device: shared.tier.ssd_device().stats(),
+            frames: shared.pool.params().frames as u64,
+            room: shared.room(),
+            pool_choice: shared.pool.choice(),
+            ssd_choice: shared.tier.choice(),
+        }
+    }
+
+    /// The memory that the store's budget covers, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.pool_memory.frames + self.pool_memory.metadata + self.pool_memory.staging + self.ssd.memory_bytes
+    }
+}

@@ -1,0 +1,112 @@
+//! Replaces the policies while the store is in use.
+
+use super::policies::Policies;
+use crate::error::Error;
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
+use pagetier_policy::{FramePolicyParams, PoolPolicy, SsdPolicy, UnknownPolicy};
+
+impl PageStore {
+    /// Replaces the pool's policy while the store is in use; `policy` is a value such as [`PoolPolicy::Lru`]
+    /// or a name. The pages in memory stay there and keep their order of eviction; the previous policy's
+    /// statistics are lost. Takes some milliseconds per ten thousand pages, during which misses wait. The
+    /// store's next opening uses the builder's policy.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.set_pool_policy("gd2l:frequency")?;
+    /// println!("{}", store.pool_policy());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownPolicy`]; the policy in use is kept.
+    pub fn set_pool_policy(
+        &self,
+        policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>,
+    ) -> Result<(), Error> {
+        let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
+        let shared = &self.shared;
+        // Held until the pool has the policy, so that of two switches the later one is named.
+        let mut switched = shared.builder.switched_pool_policy.lock();
+        shared.at_costs(|costs| {
+            let params = FramePolicyParams {
+                cluster_pages: shared.builder.options.cluster_pages,
+                ..FramePolicyParams::new(shared.frames(), costs)
+            };
+            shared.pool.set_policy(policy.build(&params));
+        });
+        *switched = Some(policy);
+        tracing::info!(%policy, "the pool's policy");
+        Ok(())
+    }
+
+    /// The pool's policy; [`PageStore::set_pool_policy`] replaces it.
+    #[must_use]
+    pub fn pool_policy(&self) -> PoolPolicy {
+        let switched = *self.shared.builder.switched_pool_policy.lock();
+        switched.unwrap_or(self.shared.builder.options.pool_policy)
+    }
+}
+
+impl Policies<'_> {
+    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Auto`]
+    /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
+    /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
+    /// previous policy's statistics are lost. Under a policy that writes through, copies that are newer than
+    /// the HDD's versions remain so until they are written again or drained
+    /// ([`Ssd::drain`](crate::Ssd::drain)).
+    ///
+    /// Flushes the HDD and writes a map checkpoint; meanwhile reads continue and writes wait. On a store
+    /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the
+    /// builder's policy. Cancel-safe: a switch that has begun completes.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use pagetier::SsdPolicy;
+    ///
+    /// let store = builder.ssd_policy("cac").open().await?;
+    /// store.policies().set_ssd("mv-fifo").await?;
+    /// assert_eq!(store.policies().ssd().to_string(), "mv-fifo");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownPolicy`]; or the HDD cannot be flushed, or the store refuses writes. The policy in use
+    /// is kept.
+    pub async fn set_ssd(
+        self,
+        policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>,
+    ) -> Result<(), Error> {
+        let policy: SsdPolicy = policy.try_into().map_err(Into::into)?;
+        let shared = &self.0.shared;
+        drop(shared.ending.enter()?);
+        shared.alone(move |shared| async move { shared.switch_ssd_policy(policy).await }).await
+    }
+
+    /// The SSD's policy.
+    #[must_use]
+    pub fn ssd(self) -> SsdPolicy {
+        // Opening the store has checked the names.
+        self.0.shared.builder.ssd_policy_in_use().unwrap_or_default()
+    }
+}
+
+impl Shared {
+    async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
+        let built = policy.build(&self.builder.slot_params(self.tier.slots(), self.costs(), self.frames()));
+        self.tier.set_policy(built, |switch| self.pool.with_pages(switch)).await?;
+        *self.builder.switched_ssd_policy.lock() = Some(policy);
+        // The costs may have been measured again while the switch waited.
+        self.at_costs(|costs| self.tier.set_costs(costs));
+        tracing::info!(%policy, "the SSD's policy");
+        Ok(())
+    }
+}

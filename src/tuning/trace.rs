@@ -1,0 +1,72 @@
+//! Page traces: every request, recorded to a file.
+
+use crate::store::background::blocking;
+use crate::store::page_store::PageStore;
+use pagetier_bufpool::Recorded;
+use std::io;
+use std::path::Path;
+
+/// The recording of page traces. See [`PageStore::trace`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// let store = builder.open().await?;
+/// let space = store.spaces().create("t").await?;
+/// store.trace().start(temporary.path().join("requests.ptr"))?;
+/// let page = store.allocate(space).await?.id();
+/// drop(store.get(page).await?);
+/// println!("{:?}", store.trace().progress());
+/// assert_eq!(store.trace().stop().await?.records, 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Trace<'a>(&'a PageStore);
+
+impl PageStore {
+    /// The recording of page traces.
+    #[must_use]
+    pub fn trace(&self) -> Trace<'_> {
+        Trace(self)
+    }
+}
+
+impl Trace<'_> {
+    /// Starts recording every page request to the file `path` as a page trace (`.ptr`, see
+    /// [`TraceRecord`](pagetier_page::TraceRecord)), which `replay` of `pagetier-sim` reads. Overwrites an
+    /// existing file.
+    ///
+    /// # Errors
+    /// The file cannot be created, or a recording is already in progress
+    /// ([`std::io::ErrorKind::ResourceBusy`]).
+    pub fn start(self, path: impl AsRef<Path>) -> io::Result<()> {
+        if self.progress().is_some() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let file = std::fs::File::create(path)?;
+        if self.0.pool.start_recording(Box::new(file))? {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::ResourceBusy.into())
+        }
+    }
+
+    /// The state of the recording in progress.
+    #[must_use]
+    pub fn progress(self) -> Option<Recorded> {
+        self.0.pool.recorded()
+    }
+
+    /// Stops the recording; the file is complete when this returns. The recording stops even if the future is
+    /// dropped.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub async fn stop(self) -> io::Result<Recorded> {
+        let pool = self.0.pool.clone();
+        blocking(move || pool.stop_recording()).await
+    }
+}

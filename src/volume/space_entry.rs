@@ -1,0 +1,69 @@
+//! A space as the volume knows it: its pages, and where they lie.
+
+use super::placement::Placement;
+use crate::manifest::extents::EXTENT_PAGES;
+use crate::manifest::page_runs::PageRuns;
+use rustc_hash::FxHashMap;
+
+/// In [`SpaceEntry::reused`]: the page has not been written yet.
+pub(crate) const UNWRITTEN: u64 = 0;
+
+/// A space of the volume.
+#[derive(Clone, Debug)]
+pub(crate) struct SpaceEntry {
+    pub(crate) name: String,
+    /// Pages allocated, free ones included.
+    pub(crate) pages: u32,
+    pub(crate) placement: Placement,
+    /// The pages that do not exist.
+    pub(crate) free: PageRuns,
+    /// Those of `free` whose numbers cannot be reused yet: copies of them may be in memory or in flight.
+    pub(crate) leaving: PageRuns,
+    /// Those of `leaving` for which no call waits any more: the call that freed them was cut short.
+    pub(crate) stranded: PageRuns,
+    /// Those of `free` whose numbers can be reused and have room on the HDD.
+    pub(crate) usable: PageRuns,
+    /// Reused pages that the manifest still lists as free, each with the number of its first write since it
+    /// was reused.
+    pub(crate) reused: FxHashMap<u32, u64>,
+    /// The space is being dropped: lookups do not find it, but its extents are not free yet.
+    pub(crate) dropping: bool,
+}
+
+impl SpaceEntry {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            pages: 0,
+            placement: Placement::default(),
+            free: PageRuns::default(),
+            leaving: PageRuns::default(),
+            stranded: PageRuns::default(),
+            usable: PageRuns::default(),
+            reused: FxHashMap::default(),
+            dropping: false,
+        }
+    }
+
+    pub(crate) fn has(&self, no: u32) -> bool {
+        no < self.pages && !self.free.contains(no)
+    }
+
+    /// The lowest free number that is not leaving. None of them has room when `usable` is empty.
+    pub(crate) fn roomless(&self) -> Option<u32> {
+        if self.leaving.is_empty() {
+            return self.free.first();
+        }
+        self.free.numbers().find(|no| !self.leaving.contains(*no))
+    }
+
+    /// Adds those of `pages` to `usable` that are free, not leaving, and have room.
+    pub(crate) fn note_usable(&mut self, pages: impl Iterator<Item = u32>) {
+        for no in pages {
+            let free = self.free.contains(no) && !self.leaving.contains(no);
+            if free && self.placement.extent(u64::from(no / EXTENT_PAGES)).is_some() {
+                let _ = self.usable.insert(no, 1);
+            }
+        }
+    }
+}
