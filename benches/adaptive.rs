@@ -18,7 +18,7 @@
 //! that the simulations take, relative to the pool's.
 
 use pagetier::{
-    MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, SpaceId, pool_bytes_for, ssd_bytes_for,
+    MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::MemoryDevice, pool_bytes_for, ssd_bytes_for,
 };
 use pagetier_ghost::{Reference, TierParams, Tiers};
 use pagetier_policy::{
@@ -57,7 +57,7 @@ fn main() {
     }
     println!("\n| frames | slots | simulations, of the pool's memory |\n| --- | --- | --- |");
     for (frames, slots) in [(1_000, 10_000), (4_000, 16_000), (65_536, 655_360)] {
-        println!("| {frames} | {slots} | {:.2} % |", 100.0 * share_of_memory(frames, slots));
+        println!("| {frames} | {slots} | {:.2}% |", 100.0 * share_of_memory(frames, slots));
     }
 }
 
@@ -91,7 +91,7 @@ fn turns<S>(name: &str, rounds: usize, subjects: &mut [S; 2], mut run: impl FnMu
     let (of_bests, of_all) = (adaptive - pinned, (adaptive_sum - pinned_sum) / rounds as f64);
     let [pinned_median, adaptive_median] = all.map(median);
     println!(
-        "| {name} | {pinned_median:.0} | {adaptive_median:.0} | {:.3} | {:.3} | {:.1} % | {} | {} |",
+        "| {name} | {pinned_median:.0} | {adaptive_median:.0} | {:.3} | {:.3} | {:.1}% | {} | {} |",
         median(ratios),
         adaptive / pinned,
         100.0 * missed,

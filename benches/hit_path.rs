@@ -20,7 +20,7 @@ mod common;
 
 use common::Board;
 use criterion::Criterion;
-use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier::{MemoryManifest, PageId, PageStore, SpaceId, device::MemoryDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::Zipf;

@@ -18,7 +18,10 @@
 //! with an earlier run.
 
 use criterion::{BenchmarkId, Criterion};
-use pagetier::{Backend, DirectIo, PageId, PageStore, SpaceId};
+use pagetier::{
+    PageId, PageStore, SpaceId,
+    device::{Backend, DirectIo},
+};
 use pagetier_devio::{IoBuf, IoClass, OpenOptions, Reap, SharedDevice, open_file};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;

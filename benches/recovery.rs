@@ -1,14 +1,14 @@
 //! The time a store takes to open after a crash: `cargo bench --bench recovery [-- --quick]`.
 //!
 //! The store has an SSD cache of 10 GiB (655,360 pages of 16 KiB; 1 GiB with `--quick`) and an eviction zone
-//! of 10 % on real files (io_uring, O_DIRECT). The bench fills the SSD with pages that the HDD lacks, changes
+//! of 10% on real files (io_uring, O_DIRECT). The bench fills the SSD with pages that the HDD lacks, changes
 //! some of them, and drops the store without closing it, which is equivalent to a crash. Then it alternates
 //! several times between two measurements: it opens the store (and drops it again), and it reads and checks
 //! every slot of the SSD, as a recovery without a checkpoint would have to. The table has the medians, and
 //! the bytes that each read.
 //!
 //! The bench fails when recovery reads more than the maps, the journal, the ring and the zone, or takes more
-//! than 15 % of the scan's time.
+//! than 15% of the scan's time.
 //!
 //! The files are in cargo's target directory, or in `PAGETIER_BENCH_DIR`; it needs 11 GiB on a file system
 //! with O_DIRECT.
@@ -16,7 +16,9 @@
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagetier::{
-    Backend, DirectIo, PageId, PageStore, RecoveryReport, SpaceId, pool_bytes_for, ssd_bytes_for,
+    PageId, PageStore, RecoveryReport, SpaceId,
+    device::{Backend, DirectIo},
+    pool_bytes_for, ssd_bytes_for,
 };
 use pagetier_devio::{IoBuf, IoBufs, IoClass, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::{HEADER_BYTES, Header, PageSize, StoreSeed, verify};
@@ -72,7 +74,7 @@ async fn run(pages: u32) {
         mib(u64::from(scanned.slots) * PageSize::DEFAULT.bytes() as u64),
         scanned.slots
     );
-    println!("\nrecovery takes {:.1} % of a full scan (at most {:.0} %)", share * 100.0, SHARE_MAX * 100.0);
+    println!("\nrecovery takes {:.1}% of a full scan (at most {:.0}%)", share * 100.0, SHARE_MAX * 100.0);
     for (_, _, report, scanned) in &rounds {
         let layout = scanned.layout;
         let zone = report.zone_slots * PageSize::DEFAULT.bytes() as u64;
@@ -91,7 +93,7 @@ async fn fill(folder: &Path, pages: u32) {
     let store = open(folder, pages).await;
     let space = store.spaces().create("t").await.expect("a space");
     let bar = ProgressBar::new(u64::from(pages) * 11 / 10);
-    let style = ProgressStyle::with_template("filling the SSD {bar:40} {percent} % {eta}");
+    let style = ProgressStyle::with_template("filling the SSD {bar:40} {percent}% {eta}");
     bar.set_style(style.expect("a template"));
     for no in 0..pages {
         let mut page = store.allocate(space).await.expect("room");

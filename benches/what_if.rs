@@ -6,7 +6,11 @@
 //! which other work on the machine disturbs least. Devices in memory respond at once: on real ones misses
 //! cost more, and ghosts relatively less.
 
-use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, WhatIf, WhatIfOptions};
+use pagetier::{
+    MemoryManifest, PageId, PageStore,
+    device::MemoryDevice,
+    what_if::{WhatIf, WhatIfOptions},
+};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution, Zipf};
@@ -77,9 +81,9 @@ fn turns(
         ratios.push(with / without);
     }
     let looked = last.map_or_else(String::new, |report| {
-        format!("{:.2} % of pages, {} lost", 100.0 * report.rate, report.sampled.lost)
+        format!("{:.2}% of pages, {} lost", 100.0 * report.rate, report.sampled.lost)
     });
-    let name = format!("{:.0} %, {looked}", 100.0 * resident.min(1.0));
+    let name = format!("{:.0}%, {looked}", 100.0 * resident.min(1.0));
     let least = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
     let best = least(&on) / least(&off);
     let (off, on, ratio) = (median(off), median(on), median(ratios));

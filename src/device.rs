@@ -71,9 +71,9 @@
 
 pub use pagetier_devio::conformance;
 pub use pagetier_devio::{
-    BUF_ALIGN, Backend, ClassStats, Clock, Completion, DataSearch, Device, DeviceError, DeviceErrorKind,
-    DeviceStats, DirStats, DirectIo, DoneFuture, EmulatedDevice, ErrorCounts, InFlight, IoBuf, IoBufs,
-    IoClass, IoFuture, IoOp, Memory, MemoryDevice, Metered, Model, Occupancy, OpenOptions, Opened, RawDevice,
-    RawDone, RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts, SharedDevice, TimeHistogram,
-    VirtualClock, open_file,
+    BUF_ALIGN, Backend, COST_POINTS, ClassStats, Completion, DataSearch, Device, DeviceError,
+    DeviceErrorKind, DeviceModel, DeviceStats, DirStats, DirectIo, DoneFuture, EmulatedClock, EmulatedDevice,
+    ErrorCounts, InFlight, IoBuf, IoBufs, IoClass, IoFuture, IoOp, Memory, MemoryDevice, Metered, Occupancy,
+    OpenOptions, Opened, RawDevice, RawDone, RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts,
+    SharedDevice, TimeHistogram, VirtualClock, open_file,
 };

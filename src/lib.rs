@@ -46,28 +46,29 @@
 //! | name groups of pages | [`PageStore::spaces`]: [`Spaces::create`], [`Spaces::find`] |
 //! | read a page, change a page | [`PageStore::get`], [`PageStore::get_mut`]: guards [`PageRef`], [`PageMut`] |
 //! | hold a guard that does not borrow the store | [`PageStore::get_owned`], [`PageStore::get_mut_owned`] |
-//! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::create`] |
+//! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::overwrite`] |
 //! | free pages, give their room back | [`PageStore::free`], [`Spaces::free`], [`Spaces::shrink`] |
 //! | read many pages in order | [`PageStore::scan`], [`PageStore::prefetch`] |
 //! | make everything durable | [`PageStore::sync`] |
 //! | connect your log | [`Builder::log_gate`], [`LogGate`], [`PageMut::set_lsn`] |
-//! | redo after a crash | [`PageStore::recreate`], [`PageStore::overwrite`], [`PageRef::lsn`] |
+//! | redo after a crash | [`PageStore::get_or_create`], [`PageStore::overwrite`], [`PageRef::lsn`] |
 //! | make a checkpoint, shorten the log | [`PageStore::flush_to`], then [`PageStore::redo_from`] with [`Loss::Crash`] |
 //! | keep the log that the loss of the SSD would need | [`PageStore::redo_from`] with [`Loss::Ssd`] |
-//! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`]; a drop is a crash, and safe |
-//! | wait until a dropped store is gone | [`PageStore::left`] |
+//! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`] of a shared store; dropping the store is safe, but counts as a crash |
+//! | wait until a dropped store is gone | [`PageStore::wait_closed`] |
 //! | copy a running store | [`PageStore::backup`], [`Builder::restore`] |
-//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`] |
+//! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`](backup::BackupError::advice) |
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
 //! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
-//! | see what the store does | [`PageStore::stats`], [`PageStore::why`], [`PageStore::recovery`] |
+//! | see what the store does | [`PageStore::stats`] (prints a screen), [`PageStore::why`], [`Policies::groups`], [`PageStore::recovery`] |
+//! | export statistics | [`PageStore::export_stats`]; `PageStore::export_metrics` with the feature `metrics` |
 //! | estimate what more memory or SSD would save | [`PageStore::what_if`] |
 //! | verify and heal every copy | [`PageStore::scrub`] |
-//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`PageStore::set_pool_policy`] |
+//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`Policies::set_pool`], [`Policies::set_ssd`] |
 //! | keep the pool's contents across a restart | [`PageStore::export_hot`], [`PageStore::import_hot`] |
 //! | examine a store without writing | [`Builder::open_read_only`], [`Builder::inspect`] |
 //! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`] |
-//! | add a device | [`device`] |
+//! | add a device, a policy | [`device`], [`policy`] |
 //!
 //! # Glossary
 //!
@@ -90,7 +91,7 @@
 
 #![forbid(unsafe_code)]
 
-mod backup;
+pub mod backup;
 pub mod blocking;
 mod config;
 pub mod device;
@@ -112,70 +113,101 @@ pub mod guide {}
 #[doc = include_str!("../docs/operating.md")]
 pub mod operating {}
 
-pub use backup::{BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
+/// What errors are made of: their causes, and what to do about them.
+pub mod errors {
+    pub use crate::error::{Advice, HotSetError};
+    pub use crate::tenure::gate::GatePanic;
+    pub use pagetier_bufpool::{Exhausted, PoolError, TierError};
+    pub use pagetier_devio::Causes;
+    pub use pagetier_page::{Defect, PageSizeError};
+    pub use pagetier_ssdcache::{OpenError as SsdOpenError, ReadmitError, SsdTooSmall};
+}
+
+/// The contents of a closed store: [`Builder::inspect`].
+pub mod inspect {
+    pub use crate::open::inspect::{
+        HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
+        SsdInspection,
+    };
+    pub use pagetier_ssdcache::OpeningMarks;
+}
+
+/// The policies: their options, and how to add one of your own.
+///
+/// A policy decides which page leaves memory ([`FramePolicy`](policy::FramePolicy)) or which pages the SSD
+/// holds ([`SlotPolicy`](policy::SlotPolicy)). Choose one with [`Builder::pool_policy`] and
+/// [`Builder::ssd_policy`], by name or by value. For one of your own, implement the trait and a factory,
+/// check it with [`conformance`](policy::conformance), and pass [`PoolPolicy::Custom`] or
+/// [`SsdPolicy::Custom`]. A bad policy costs speed, never data. `examples/own_policy.rs` is a whole one.
+pub mod policy {
+    pub use pagetier_policy::pool::Gd2lOptions;
+    pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
+    pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
+    pub use pagetier_policy::{
+        Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
+        GroupStats, Millis, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId, SlotPolicy,
+        SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, conformance, register,
+    };
+}
+
+/// Reading every copy of every page, and repairing what can be: [`PageStore::scrub`].
+pub mod scrub {
+    pub use crate::observe::scrub::{Scrub, ScrubFinding, ScrubOptions, ScrubProgress, ScrubReport};
+}
+
+/// What a running store tells of itself: [`PageStore::stats`], [`PageStore::why`] and their exports.
+pub mod stats {
+    #[cfg(feature = "metrics")]
+    pub use crate::observe::MetricsExport;
+    pub use crate::observe::{
+        ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, LiveStats, MemorySummary,
+        PageWhy, PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
+    };
+    pub use crate::store::headroom::Headroom;
+    pub use crate::store::stats::Stats;
+    pub use pagetier_bufpool::{PoolMemory, PoolResidency, PoolStats};
+    pub use pagetier_ssdcache::{BudgetStats, FreeSlots, SlotCounts, TierStats};
+}
+
+/// What more memory or SSD would save: [`PageStore::what_if`] and [`PageStore::trace`].
+pub mod what_if {
+    pub use crate::tuning::trace::Trace;
+    pub use crate::tuning::what_if::{Estimates, WhatIfOptions};
+    pub use pagetier_bufpool::TraceSummary;
+    pub use pagetier_ghost::{SampleSummary, WhatIf, WhatIfCost};
+}
+
 pub use config::builder::Builder;
 pub use config::calibrate::calibrate;
 pub use config::options::Options;
 pub use config::sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
-pub use error::Advice;
-pub use error::{BackupError, Error, HotSetError, OpenError};
+pub use error::{Error, OpenError};
 pub use manifest::memory::MemoryManifest;
-#[cfg(feature = "metrics")]
-pub use observe::MetricsExport;
-pub use observe::scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
-pub use observe::{
-    ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, LiveStats, MemorySummary, PageWhy,
-    PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
-};
-pub use open::inspect::{
-    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
-    SsdInspection,
-};
 /// The embedder's log, as the store calls it. Its contract stands below this example: a log with group
 /// commit, which its engine and the store share. The [`guide`] continues with segments, redo, checkpoints and
 /// backups.
 ///
 #[doc = include_str!("log_gate.md")]
 pub use pagetier_bufpool::LogGate;
-pub use pagetier_bufpool::{
-    Exhausted, GateError, GateFuture, InMemory, PoolError, PoolMemory, PoolStats, Recorded, TierError,
-};
-pub use pagetier_devio::{
-    Backend, COST_POINTS, Causes, ClassStats, Clock, Device, DeviceError, DeviceErrorKind, DeviceStats,
-    DirStats, DirectIo, EmulatedDevice, ErrorCounts, IoClass, IoOp, MemoryDevice, Model, RetryCounts,
-    SharedDevice, TimeHistogram,
-};
-pub use pagetier_ghost::{Cost, Sampled, WhatIf};
-pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};
-pub use pagetier_policy::pool::{Gd2lOptions, Retention};
-pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
-pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
-pub use pagetier_policy::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
-pub use pagetier_policy::{
-    Choice, Costs, GroupStats, Location, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
-};
+pub use pagetier_bufpool::{GateError, GateFuture};
+pub use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
+pub use pagetier_policy::pool::Retention;
+pub use pagetier_policy::{Costs, Location, PoolPolicy, SsdPolicy};
 pub use pagetier_ssdcache::{
-    BudgetStats, DrainProgress, DrainReport, FreeSlots, Marks, OpenError as SsdOpenError, Progress,
-    ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent, SsdMode, SsdState, TierStats,
-    TooSmall,
+    DrainProgress, DrainReport, ReadmitReport, RecoveryProgress, RecoveryReport, SsdEvent, SsdMode, SsdState,
 };
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
 pub use spaces::calls::Spaces;
 pub use ssd::calls::Ssd;
-pub use ssd::exchange::{Drain, SsdEvents};
-pub use ssd::replace::NewSsd;
+pub use ssd::exchange::{DrainOptions, SsdEvents};
+pub use ssd::replace::SsdReplacement;
 pub use store::guards::{PageMut, PageRef, Scan};
-pub use store::headroom::Room;
 pub use store::owned::{OwnedPageMut, OwnedPageRef};
 pub use store::page_store::{Loss, PageStore};
-pub use store::stats::Stats;
-pub use tenure::gate::GatePanic;
 pub use tuning::hot_set::HotSetReport;
 pub use tuning::policies::Policies;
-pub use tuning::trace::Trace;
-pub use tuning::what_if::{Estimates, WhatIfOptions};
 pub use volume::loss::{LostPages, SsdLoss};
 pub use volume::space_hints::SpaceHints;
 pub use volume::table::SpaceInfo;

@@ -34,7 +34,7 @@ impl Seam {
         if self.lack(Mutation::ChecksumsUnseeded) { StoreSeed::NONE } else { seed }
     }
 
-    /// Changes the pool's parameters.
+    /// Mutation `CleanerSleeps`: a paused cleaner is not woken by requests.
     pub(crate) fn pool(self, params: &mut PoolParams) {
         let _ = &params;
         #[cfg(feature = "mutations")]
@@ -122,7 +122,7 @@ impl Seam {
         if self.lack(Mutation::FreeUnrecorded) { Ok(()) } else { record.await }
     }
 
-    /// Whether the numbers of extents that are about to be given back can be used again.
+    /// Mutation `GivenBackInUse`: returns extents while their page numbers are still reusable.
     pub(crate) fn gives_back_in_use(self) -> bool {
         self.lack(Mutation::GivenBackInUse)
     }

@@ -2,8 +2,10 @@
 
 use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
 use pagetier::{
-    Advice, BackupError, BackupOptions, Builder, Error, Lsn, MemoryDevice, OpenError, PageId, PageStore,
-    RestoreReport, SharedDevice, SpaceId,
+    Builder, Error, Lsn, OpenError, PageId, PageStore, SpaceId,
+    backup::{BackupError, BackupOptions, RestoreReport},
+    device::{MemoryDevice, SharedDevice},
+    errors::Advice,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::path::{Path, PathBuf};

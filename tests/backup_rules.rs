@@ -3,8 +3,9 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all};
 use pagetier::{
-    BackupOptions, BackupReport, Builder, Error, Location, MemoryDevice, PageId, PageStore, SharedDevice,
-    SpaceId, SsdEvent, SsdMode,
+    Builder, Error, Location, PageId, PageStore, SpaceId, SsdEvent, SsdMode,
+    backup::{BackupOptions, BackupReport},
+    device::{MemoryDevice, SharedDevice},
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;
@@ -198,7 +199,7 @@ async fn freed_while_read(rule: Option<Mutation>) -> u32 {
     let report = backup_during(&fixture, &store, dir.path(), |store| async move {
         let page = PageId::new(space, PAGES - 1);
         store.free(page).await.unwrap();
-        fill(&mut store.create(page).await.unwrap(), PAGES - 1, 9);
+        fill(&mut store.overwrite(page).await.unwrap(), PAGES - 1, 9);
     });
     assert_eq!(report.await.full_because, None);
     let (_dir, copy, copied) = restored(dir.path()).await;

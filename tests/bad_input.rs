@@ -1,6 +1,9 @@
 //! Bad input yields a typed error that names the cause, and changes nothing on disk.
 
-use pagetier::{Backend, Costs, DirectIo, Error, OpenError, PageId, PageSize, PageStore};
+use pagetier::{
+    Costs, Error, OpenError, PageId, PageSize, PageStore,
+    device::{Backend, DirectIo},
+};
 use std::path::Path;
 
 fn dir() -> tempfile::TempDir {

@@ -2,7 +2,8 @@
 
 use pagetier::blocking::{self, PageStore};
 use pagetier::{
-    BackupOptions, Builder, Drain, Error, NewSsd, PageId, ScrubOptions, SsdEvent, SsdMode, WhatIfOptions,
+    Builder, DrainOptions, Error, PageId, SsdEvent, SsdMode, SsdReplacement, backup::BackupOptions,
+    scrub::ScrubOptions, what_if::WhatIfOptions,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +51,7 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
     assert_eq!(scanned, ids.iter().map(|(id, _)| *id).collect::<Vec<_>>());
     store.discard(ids[0].0).expect("discarded");
     assert!(store.get(ids[0].0).is_err());
-    store.recreate(ids[0].0).expect("created again")[0] = 9;
+    store.get_or_create(ids[0].0).expect("created again")[0] = 9;
     store.overwrite(ids[1].0).expect("overwritten")[0] = 8;
     assert_eq!((store.get(ids[0].0).expect("read")[0], store.get(ids[1].0).expect("read")[0]), (9, 8));
     store.spaces().remove(space).expect("dropped");
@@ -75,7 +76,7 @@ fn a_store_is_operated_without_a_runtime() {
     store.policies().set_ssd("lru2").expect("switched");
     store.policies().set_ssd("no such policy").expect_err("unknown");
     assert!(store.resize_pool(8 << 20).expect("resized") > 300);
-    let report = store.ssd().drain(Drain::new());
+    let report = store.ssd().drain(DrainOptions::new());
     assert_eq!((report.left, report.failed.len()), (0, 0));
     let scrub = store.scrub(ScrubOptions::default());
     assert!(scrub.progress().total > 0);
@@ -84,7 +85,7 @@ fn a_store_is_operated_without_a_runtime() {
     assert!(events.any(|event| matches!(event, SsdEvent::Mode { mode: SsdMode::ReadOnly })));
     store.ssd().set_mode(SsdMode::Off).expect("off");
     let new = folder.path().join("new-ssd");
-    store.replace_ssd(NewSsd::path(&new).bytes(16 << 20)).expect("replaced");
+    store.replace_ssd(SsdReplacement::path(&new).bytes(16 << 20)).expect("replaced");
     store.ssd().acknowledge_loss().expect("nothing is lost");
     let hot = folder.path().join("hot");
     assert_eq!(store.export_hot(&hot).expect("exported"), 200);

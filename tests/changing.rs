@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
-    Advice, Costs, Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId,
-    SsdMode, SsdPolicy,
+    Costs, Error, OpenError, PageId, PageSize, PageStore, PoolPolicy, SpaceId, SsdMode, SsdPolicy,
+    SsdReplacement, errors::Advice, scrub::ScrubOptions,
 };
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         let bytes = if seed % 2 == 0 { 260 * PAGE } else { 100 * PAGE };
         let replacing = tokio::spawn({
             let (store, new) = (Arc::clone(&store), Arc::clone(&new) as SharedDevice);
-            async move { store.replace_ssd(NewSsd::device(new).bytes(bytes)).await }
+            async move { store.replace_ssd(SsdReplacement::device(new).bytes(bytes)).await }
         });
         tokio::time::sleep(Duration::from_micros(seed * 79_193 % 240_000)).await;
         let later = fixture.after_power_cut(seed);
@@ -130,7 +130,7 @@ async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
     for (round, pages) in [(0, 400), (1, 120)] {
         let new = blank_ssd("new", 5 + round);
         store
-            .replace_ssd(NewSsd::device(Arc::clone(&new) as SharedDevice).bytes(pages * PAGE))
+            .replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(pages * PAGE))
             .await
             .unwrap();
         assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
@@ -164,25 +164,25 @@ async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
     // The replacement would format devices in use.
     for used in [&fixture.ssd, &fixture.hdd] {
         let device = Arc::clone(used) as SharedDevice;
-        let refused = attach(store.replace_ssd(NewSsd::device(device).bytes(200 * PAGE)).await);
+        let refused = attach(store.replace_ssd(SsdReplacement::device(device).bytes(200 * PAGE)).await);
         assert!(matches!(*refused, OpenError::DeviceInUse { .. }), "{refused:?}");
     }
-    let small = store.replace_ssd(NewSsd::device(blank_ssd("small", 1)).bytes(3 * PAGE)).await;
+    let small = store.replace_ssd(SsdReplacement::device(blank_ssd("small", 1)).bytes(3 * PAGE)).await;
     assert!(matches!(*attach(small), OpenError::SsdTooSmall(_)));
     let data = blank_ssd("data", 2);
     data.grow(1 << 20).unwrap();
     data.implant(0, &[7; 4096]);
-    let foreign = store.replace_ssd(NewSsd::device(data).bytes(200 * PAGE)).await;
+    let foreign = store.replace_ssd(SsdReplacement::device(data).bytes(200 * PAGE)).await;
     assert!(matches!(*attach(foreign), OpenError::Foreign { .. }));
     let broken = blank_ssd("broken", 3);
     broken.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
-    assert!(store.replace_ssd(NewSsd::device(broken).bytes(200 * PAGE)).await.is_err());
+    assert!(store.replace_ssd(SsdReplacement::device(broken).bytes(200 * PAGE)).await.is_err());
     // A drain cannot complete.
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.dirty_pages > 0);
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
-    let stuck = store.replace_ssd(NewSsd::device(blank_ssd("new", 4)).bytes(200 * PAGE)).await;
+    let stuck = store.replace_ssd(SsdReplacement::device(blank_ssd("new", 4)).bytes(200 * PAGE)).await;
     assert!(stuck.is_err(), "{stuck:?}");
     fixture.hdd.clear_faults();
     assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
@@ -204,12 +204,12 @@ async fn on_files_the_ssd_in_use_is_refused_under_any_name() {
     std::fs::hard_link(path.join("ssd.cache"), dir.path().join("linked")).unwrap();
     std::os::unix::fs::symlink(path.join("hdd.vol"), dir.path().join("named")).unwrap();
     for name in ["linked", "named", "store/ssd.cache", "store/../store/hdd.vol"] {
-        let refused = store.replace_ssd(NewSsd::path(dir.path().join(name)).bytes(4 << 20)).await;
+        let refused = store.replace_ssd(SsdReplacement::path(dir.path().join(name)).bytes(4 << 20)).await;
         let Err(Error::Attach(error)) = refused else { panic!("{name}: {refused:?}") };
         assert!(matches!(*error, OpenError::DeviceInUse { .. }), "{name}: {error}");
     }
     let larger = dir.path().join("larger");
-    store.replace_ssd(NewSsd::path(&larger).bytes(4 << 20)).await.unwrap();
+    store.replace_ssd(SsdReplacement::path(&larger).bytes(4 << 20)).await.unwrap();
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     std::fs::remove_file(path.join("ssd.cache")).unwrap();
@@ -226,17 +226,17 @@ async fn the_pools_policy_is_switched_under_load_between_any_two() {
     let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
     for &from in PoolPolicy::ALL {
         for &to in PoolPolicy::ALL {
-            store.set_pool_policy(from).unwrap();
+            store.policies().set_pool(from).unwrap();
             store.validate().unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
-            store.set_pool_policy(to).unwrap();
-            assert_eq!(store.pool_policy(), to);
+            store.policies().set_pool(to).unwrap();
+            assert_eq!(store.policies().pool(), to);
             store.validate().unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
     // Both policies have one family of errors.
-    for unknown in [store.set_pool_policy("no such"), store.policies().set_ssd("no such").await] {
+    for unknown in [store.policies().set_pool("no such"), store.policies().set_ssd("no such").await] {
         assert!(matches!(&unknown, Err(Error::UnknownPolicy(_))), "{unknown:?}");
         assert_eq!(unknown.unwrap_err().advice(), Advice::FixConfiguration);
     }
@@ -257,7 +257,7 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     }
     let before = store.hot_set(usize::MAX);
     for to in ["gd2l", "lru"] {
-        store.set_pool_policy(to).unwrap();
+        store.policies().set_pool(to).unwrap();
         let after = store.hot_set(usize::MAX);
         assert_eq!(after.len(), before.len());
         if to == "lru" {
@@ -290,14 +290,16 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
         store.sync().await.unwrap();
         let new = blank_ssd("new", 300 + u64::from(step));
         let bytes = 260 * PAGE;
-        let replacing = store.replace_ssd(NewSsd::device(Arc::clone(&new) as SharedDevice).bytes(bytes));
+        let replacing =
+            store.replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(bytes));
         let ending = async {
             tokio::time::sleep(Duration::from_millis(10) * step).await;
             store.shutdown().await
         };
         let (replaced, ended) = tokio::join!(replacing, ending);
         ended.unwrap();
-        let refused = store.replace_ssd(NewSsd::device(Arc::clone(&new) as SharedDevice).bytes(bytes)).await;
+        let refused =
+            store.replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(bytes)).await;
         assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
         drop(store);
         let later = fixture.after_power_cut(u64::from(step));
@@ -447,7 +449,7 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     }
     assert!(store.stats().ssd.counts.admitted_on_read > 0, "only TAC admits pages as they are read");
     let new = blank_ssd("new", 5) as SharedDevice;
-    store.replace_ssd(NewSsd::device(new).bytes(200 * PAGE)).await.unwrap();
+    store.replace_ssd(SsdReplacement::device(new).bytes(200 * PAGE)).await.unwrap();
     assert_eq!(store.policies().ssd().to_string(), "tac");
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -475,7 +477,10 @@ async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
     assert!(memory > 10 && known == 0, "{known} of {memory}");
     store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     assert_eq!(tracked(), (memory, memory));
-    store.replace_ssd(NewSsd::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE)).await.unwrap();
+    store
+        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
+        .await
+        .unwrap();
     assert_eq!(tracked(), (memory, memory));
     store.validate().unwrap();
 }
@@ -490,7 +495,7 @@ async fn the_policy_of_a_new_ssd_has_the_costs_that_were_set_while_it_was_format
     new.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write).times(1));
     let replacing = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.replace_ssd(NewSsd::device(new as SharedDevice).bytes(200 * PAGE)).await }
+        async move { store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(200 * PAGE)).await }
     });
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!replacing.is_finished());

@@ -1,7 +1,9 @@
 //! The log and the statistics of a store whose default policies change their setting. Needs a process of its
 //! own: a test without a subscriber may disable an event for all tests.
 
-use pagetier::{MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, pool_bytes_for, ssd_bytes_for};
+use pagetier::{
+    MemoryManifest, PageId, PageSize, PageStore, device::MemoryDevice, pool_bytes_for, ssd_bytes_for,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Debug;

@@ -1,8 +1,11 @@
 //! Policies that clean in clusters do so in the store: the cleaner takes the policy's write set, and the disk
 //! seeks less far.
 
-use pagetier::SharedDevice;
-use pagetier::{Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId, PageSize, PageStore};
+use pagetier::device::SharedDevice;
+use pagetier::{
+    MemoryManifest, PageId, PageSize, PageStore,
+    device::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -14,9 +17,9 @@ const FRAMES: u64 = 800;
 /// The disk time per written page, in milliseconds, under `policy` without an SSD, while random pages are
 /// changed.
 async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
-    let model = Model::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
+    let model = DeviceModel::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
     let memory = Arc::new(MemoryDevice::new("hdd", 0));
-    let hdd: SharedDevice = Arc::new(EmulatedDevice::new(memory, model, Clock::Tokio));
+    let hdd: SharedDevice = Arc::new(EmulatedDevice::new(memory, model, EmulatedClock::Tokio));
     let store = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
         .hdd_device(Arc::clone(&hdd))

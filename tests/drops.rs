@@ -5,7 +5,7 @@
 //! RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --target x86_64-unknown-linux-gnu --test drops
 //! ```
 
-use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{PageId, PageSize, PageStore, SpaceId, device::Backend};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::future::Future;

@@ -2,7 +2,10 @@
 //! missing.
 
 use crate::fixture::{self, Fixture, PAGE, fill, read};
-use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier::{
+    Error, PageId, PageStore, SpaceId,
+    errors::{PoolError, TierError},
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
 /// The last page: beyond the page count in the manifest, which was last written when the space grew to its

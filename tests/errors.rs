@@ -2,8 +2,10 @@
 
 use crate::fixture::Fixture;
 use pagetier::{
-    BackupError, Causes, DeviceError, DeviceErrorKind, Error, HotSetError, IoOp, OpenError, PageId,
-    PoolError, ReadmitError, SpaceId, SsdOpenError, TierError,
+    Error, OpenError, PageId, SpaceId,
+    backup::BackupError,
+    device::{DeviceError, DeviceErrorKind, IoOp},
+    errors::{Causes, HotSetError, PoolError, ReadmitError, SsdOpenError, TierError},
 };
 use std::error::Error as _;
 use std::io;

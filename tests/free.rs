@@ -2,7 +2,9 @@
 //! synced.
 
 use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
-use pagetier::{BackupOptions, Error, Lsn, PageId, PageRef, PageStore, SpaceHints, SpaceId, SsdPolicy};
+use pagetier::{
+    Error, Lsn, PageId, PageRef, PageStore, SpaceHints, SpaceId, SsdPolicy, backup::BackupOptions,
+};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -55,9 +57,9 @@ async fn a_freed_page_does_not_exist_until_its_number_is_used_again() {
         assert!(page.iter().all(|byte| *byte == 0));
     }
     // Reuse numbers by each call that redo makes.
-    fill(&mut store.create(at(290)).await.unwrap(), 290, 7);
+    fill(&mut store.overwrite(at(290)).await.unwrap(), 290, 7);
     fill(&mut store.overwrite(at(291)).await.unwrap(), 291, 7);
-    fill(&mut store.recreate(at(292)).await.unwrap(), 292, 7);
+    fill(&mut store.get_or_create(at(292)).await.unwrap(), 292, 7);
     store.sync().await.unwrap();
     for store in [fixture.after_power_cut(1).open().await, store] {
         for no in [290, 291, 292] {
@@ -83,7 +85,7 @@ async fn the_free_pages_outlive_a_close_and_a_crash() {
         for no in 10..14 {
             fill(&mut store.allocate(SPACE).await.unwrap(), no, 2);
         }
-        let left = store.left();
+        let left = store.wait_closed();
         let fixture = if crash {
             drop(store);
             left.await;
@@ -112,8 +114,8 @@ async fn nothing_of_a_page_from_before_it_was_freed_is_read_again() {
     let fixture = Fixture::new();
     let store = written(&fixture).await;
     store.free_pages(&[at(5), at(6), at(7)]).await.unwrap();
-    drop(store.create(at(5)).await.unwrap());
-    fill(&mut store.create(at(6)).await.unwrap(), 6, 2);
+    drop(store.overwrite(at(5)).await.unwrap());
+    fill(&mut store.overwrite(at(6)).await.unwrap(), 6, 2);
     store.discard(at(6)).await.unwrap();
     assert!(is_absent(&store, 6).await);
     let store = {
@@ -136,7 +138,7 @@ async fn freeing_waits_for_guards_and_completes_when_its_future_is_dropped() {
     assert_eq!(store.allocate(SPACE).await.unwrap().id().no, PAGES);
     let again = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { fill(&mut store.create(at(4)).await.unwrap(), 4, 9) }
+        async move { fill(&mut store.overwrite(at(4)).await.unwrap(), 4, 9) }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!again.is_finished());
@@ -198,7 +200,7 @@ async fn a_page_recreated_while_a_dropped_call_still_frees_it_is_a_new_one() {
     let fixture = Fixture::new();
     let store = written(&fixture).await;
     let guard = half_freed(&store).await;
-    let mut again = Box::pin(store.recreate(at(9)));
+    let mut again = Box::pin(store.get_or_create(at(9)));
     let waited = tokio::time::timeout(Duration::from_millis(50), again.as_mut()).await;
     assert!(waited.is_err(), "{waited:?} while the page is in memory");
     drop(guard);
@@ -267,12 +269,12 @@ async fn a_page_freed_after_its_reuse_was_recorded_in_doubt_stays_free() {
         let fixture = Fixture::new();
         let store = written(&fixture).await;
         store.free(at(8)).await.unwrap();
-        fill(&mut store.create(at(8)).await.unwrap(), 8, 2);
+        fill(&mut store.overwrite(at(8)).await.unwrap(), 8, 2);
         fixture.manifest.fail_saves(0, 1, replaced);
         assert!(store.sync().await.is_err());
         store.free(at(8)).await.unwrap();
         assert!(is_absent(&fixture.after_power_cut(3).open().await, 8).await);
-        fill(&mut store.create(at(8)).await.unwrap(), 8, 3);
+        fill(&mut store.overwrite(at(8)).await.unwrap(), 8, 3);
         store.sync().await.unwrap();
         assert_eq!(read(&fixture.after_power_cut(4).open().await, SPACE, 8).await.unwrap(), 3);
     }
@@ -353,7 +355,7 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
         for no in 30..100 {
             assert_eq!(store.allocate(SPACE).await.unwrap().id().no, no);
         }
-        fill(&mut store.create(at(200)).await.unwrap(), 200, 5);
+        fill(&mut store.overwrite(at(200)).await.unwrap(), 200, 5);
         store.sync().await.unwrap();
         let (fixture, store) = match crash {
             None => {
@@ -433,7 +435,7 @@ async fn numbers_of_extents_that_are_given_back_are_withheld_meanwhile() {
         }
         assert_eq!(numbers, [60, 61, 62, 63, 300, 301], "not those that are being given back");
         // A call for such a number waits until the space grows for it again.
-        fill(&mut store.create(at(100)).await.unwrap(), 100, 2);
+        fill(&mut store.overwrite(at(100)).await.unwrap(), 100, 2);
         assert_eq!(shrinking.await.unwrap().unwrap(), 2 * 64 * fixture::PAGE);
         numbers.push(100);
         let other = store.spaces().create("u").await.unwrap();
@@ -462,15 +464,15 @@ async fn a_discarded_page_does_not_return_to_its_life_before_it_was_freed() {
         let fixture = Fixture::new();
         let store = written(&fixture).await;
         // The home has version 1.
-        assert!(store.ssd().drain(pagetier::Drain::new()).await.stopped_by.is_none());
+        assert!(store.ssd().drain(pagetier::DrainOptions::new()).await.stopped_by.is_none());
         store.free(at(8)).await.unwrap();
-        fill(&mut store.create(at(8)).await.unwrap(), 8, 2);
+        fill(&mut store.overwrite(at(8)).await.unwrap(), 8, 2);
         fixture.manifest.fail_saves(0, 1, false);
         assert!(store.sync().await.is_err(), "the reuse is not recorded");
         store.discard(at(8)).await.unwrap();
         assert!(is_absent(&store, 8).await, "its earlier life");
         if written_again {
-            fill(&mut store.create(at(8)).await.unwrap(), 8, 3);
+            fill(&mut store.overwrite(at(8)).await.unwrap(), 8, 3);
         }
         store.sync().await.unwrap();
         let crashed = fixture.after_power_cut(2).open().await;
@@ -506,9 +508,9 @@ fn a_page_whose_freeing_ended_with_its_runtime_can_be_created() {
     first.shutdown_timeout(Duration::from_secs(5));
     drop(guard);
     second.block_on(async {
-        let created = tokio::time::timeout(Duration::from_secs(20), store.create(at(9))).await;
+        let created = tokio::time::timeout(Duration::from_secs(20), store.overwrite(at(9))).await;
         assert!(created.expect("it waits for ever").unwrap().iter().all(|byte| *byte == 0));
-        let created = tokio::time::timeout(Duration::from_secs(20), store.recreate(at(4))).await;
+        let created = tokio::time::timeout(Duration::from_secs(20), store.get_or_create(at(4))).await;
         assert!(created.expect("it waits for ever").unwrap().iter().all(|byte| *byte == 0));
     });
 }
@@ -604,7 +606,7 @@ async fn work(store: Arc<PageStore>, model: Arc<Mutex<Model>>, stop: Arc<AtomicB
                 let info = store.spaces().list().into_iter().find(|info| info.id == space).unwrap();
                 // By number, or where the store allocates.
                 let made = if now.is_none() && rng.random_bool(0.5) {
-                    store.create(page).await
+                    store.overwrite(page).await
                 } else if info.free > 0 || info.pages < PAGES {
                     store.allocate(space).await
                 } else {

@@ -5,7 +5,7 @@
 //! all -- --ignored frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
 
 use crate::fixture::PAGE;
-use pagetier::{BackupOptions, Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{Builder, Lsn, PageId, PageSize, PageStore, SpaceId, backup::BackupOptions};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -185,7 +185,7 @@ async fn writes_the_fixtures() {
         if close {
             store.close().await.unwrap();
         } else {
-            let left = store.left();
+            let left = store.wait_closed();
             drop(store);
             left.await;
         }
@@ -212,8 +212,10 @@ async fn stores_of_every_frozen_version_open_with_all_their_pages() {
             for _ in 0..2 {
                 let store = builder(&at, policy).create(false).open().await.unwrap();
                 expect(&store, &what).await;
-                let scrubbed =
-                    store.scrub(pagetier::ScrubOptions::default().pages_per_second(None)).finished().await;
+                let scrubbed = store
+                    .scrub(pagetier::scrub::ScrubOptions::default().pages_per_second(None))
+                    .finished()
+                    .await;
                 assert!(scrubbed.complete && scrubbed.findings.is_empty(), "{what}: {scrubbed:?}");
                 store.close().await.unwrap();
             }

@@ -7,7 +7,9 @@
 
 use crate::mounted::{KINDS, SmallDisk, skip};
 use pagetier::{
-    Backend, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
+    Error, OpenError, PageId, PageStore, SpaceId,
+    device::{Backend, DeviceErrorKind},
+    errors::{PoolError, TierError},
 };
 use pagetier_devio::{OpenOptions, open_file};
 use rustix::fs::FallocateFlags;
@@ -330,7 +332,7 @@ async fn a_growth_on_a_nearly_full_disk_leaves_the_rest() {
         let before = free_bytes(&disk.mount);
         let hdd = || disk.mount.join("store/hdd.vol").metadata().unwrap().len();
         let (size, needed) = (hdd(), 23 * MIB);
-        store.create(PageId::new(space, (needed / 4096) as u32 - 1)).await.unwrap();
+        store.overwrite(PageId::new(space, (needed / 4096) as u32 - 1)).await.unwrap();
         let (took, left) = (hdd() - size, free_bytes(&disk.mount));
         assert!(
             took <= needed + MIB && left >= MIB,
@@ -356,7 +358,7 @@ async fn a_wrong_page_number_takes_nothing_of_the_disk() {
         let hdd = || disk.mount.join("store/hdd.vol").metadata().unwrap().len();
         let size = hdd();
         let refused = async |no| {
-            let error = store.create(PageId::new(space, no)).await.map(drop).unwrap_err();
+            let error = store.overwrite(PageId::new(space, no)).await.map(drop).unwrap_err();
             assert!(reports_a_full_disk(&error), "{kind}: {no}: {error}");
         };
         for no in wrong {
@@ -365,7 +367,7 @@ async fn a_wrong_page_number_takes_nothing_of_the_disk() {
         assert_eq!((hdd(), free_bytes(&disk.mount)), (size, free), "{kind}");
         let used = async {
             for no in 0..PAGES {
-                store.create(PageId::new(other, no)).await.unwrap()[..8].copy_from_slice(&word(no, 1));
+                store.overwrite(PageId::new(other, no)).await.unwrap()[..8].copy_from_slice(&word(no, 1));
                 std::fs::write(disk.mount.join("theirs"), [1; 8192]).unwrap();
             }
         };

@@ -1,8 +1,8 @@
 //! Compile-time check: every public future can be awaited in a spawned task.
 
 use pagetier::{
-    BackupOptions, Drain, Loss, Lsn, NewSsd, PageId, PageSize, PageStore, Scrub, SharedDevice, SpaceId,
-    SsdMode, SsdPolicy, calibrate,
+    DrainOptions, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
+    backup::BackupOptions, calibrate, device::SharedDevice, scrub::Scrub,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +31,9 @@ fn every_public_future_is_send(
     is_send(store.get_mut(page));
     is_send(shared.get_owned(page));
     is_send(shared.get_mut_owned(page));
-    is_send(store.create(page));
     is_send(store.overwrite(page));
-    is_send(store.recreate(page));
+    is_send(store.overwrite(page));
+    is_send(store.get_or_create(page));
     is_send(store.discard(page));
     is_send(store.free(page));
     is_send(store.free_pages(&[]));
@@ -50,18 +50,18 @@ fn every_public_future_is_send(
     is_send(store.import_hot("hot"));
     is_send(store.export_stats("stats", Duration::ZERO));
     is_send(store.resize_pool(0));
-    is_send(store.replace_ssd(NewSsd::path("ssd")));
+    is_send(store.replace_ssd(SsdReplacement::path("ssd")));
     is_send(store.policies().set_ssd(SsdPolicy::Auto));
     is_send(store.ssd().acknowledge_loss());
     is_send(store.shutdown());
-    is_send(store.left());
+    is_send(store.wait_closed());
     is_send(async move {
         let mut scan = store.scan(space, 0..1);
         let _ = scan.next().await;
     });
     is_send(store.trace().stop());
     is_send(store.ssd().set_mode(SsdMode::Off));
-    is_send(store.ssd().drain(Drain::new()));
+    is_send(store.ssd().drain(DrainOptions::new()));
     is_send(store.ssd().readmit());
     is_send(store.ssd().abandon());
     is_send(async move { store.ssd().events().next().await });

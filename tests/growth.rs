@@ -2,7 +2,7 @@
 //! the call is cancelled: what `sync` promised survives a crash, and no room is lost.
 
 use crate::fixture::{self, Fixture, PAGE, fill, grown, polled, version_of};
-use pagetier::{Drain, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -312,7 +312,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         let space = grown(&store).await;
         store.sync().await.unwrap();
         // A batch of its pages is on its way home.
-        let drained = tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(Drain::new()));
+        let drained = tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(DrainOptions::new()));
         assert!(drained.await.is_err());
         let wait = Duration::from_micros(200 * moment);
         let over = tokio::time::timeout(wait, store.spaces().remove(space)).await.is_ok();

@@ -3,8 +3,8 @@
 use crate::changing::{Known, blank_ssd, check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all};
 use pagetier::{
-    Error, Location, NewSsd, PageId, PageStore, PoolPolicy, Retention, ScrubOptions, SpaceHints, SpaceId,
-    SsdMode, SsdPolicy,
+    Error, Location, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy,
+    SsdReplacement, scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
         for version in 1..4 {
             for no in 0..PAGES {
                 let page = PageId::new(kept_off, no);
-                fill(&mut store.recreate(page).await.unwrap(), no, version);
+                fill(&mut store.get_or_create(page).await.unwrap(), no, version);
                 assert_eq!(store.location(page), Location::Hdd, "{policy}");
             }
             // Clean pages leave memory, and are read again.
@@ -208,7 +208,7 @@ async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<Atom
         tokio::time::sleep(Duration::from_micros(9_000 + seed * 1_193)).await;
         match step % 5 {
             0 => drop(store.resize_pool([208, 53, 68, 44][step / 5 % 4] * PAGE).await.unwrap()),
-            2 => store.set_pool_policy(pools[step % pools.len()]).unwrap(),
+            2 => store.policies().set_pool(pools[step % pools.len()]).unwrap(),
             4 => store.policies().set_ssd(ssds[step % ssds.len()]).await.unwrap(),
             _ => {}
         }
@@ -315,7 +315,10 @@ async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
     let space = grown(&store).await;
     let other = second(&store).await;
     store.spaces().set_hints(space, off()).unwrap();
-    store.replace_ssd(NewSsd::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE)).await.unwrap();
+    store
+        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
+        .await
+        .unwrap();
     for version in 2..4 {
         write_all(&store, space, version).await;
         write_all(&store, other, version).await;

@@ -29,7 +29,7 @@ async fn survives(seed: u64, ring_pages: u32) {
         }
         store.sync().await.unwrap();
         // The policy that is replaced lists the pages in memory, for the next one and for the space's hints.
-        store.set_pool_policy(format!("hostile:{}", seed + u64::from(round)).as_str()).unwrap();
+        store.policies().set_pool(format!("hostile:{}", seed + u64::from(round)).as_str()).unwrap();
         let hints = SpaceHints::new().retention(Retention::ScanOnly);
         store.spaces().set_hints(space, hints).unwrap();
         store.spaces().set_hints(space, SpaceHints::new()).unwrap();

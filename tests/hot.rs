@@ -1,7 +1,7 @@
 //! The hot set is restored after a restart, and a file of another kind is refused.
 
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read};
-use pagetier::{HotSetError, PageId};
+use pagetier::{PageId, errors::HotSetError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
 #[tokio::test(start_paused = true)]

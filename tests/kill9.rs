@@ -5,7 +5,7 @@
 //! is a few rounds. The writer is this program itself, on real files, alternately with io_uring (and O_DIRECT
 //! where the file system has it) and with threads.
 
-use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId, SsdPolicy};
+use pagetier::{PageId, PageSize, PageStore, SpaceId, SsdPolicy, device::Backend};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io::{BufRead, BufReader, Write};
@@ -268,6 +268,6 @@ async fn nothing_synced_is_lost_when_the_process_is_killed() {
     warm.sort_unstable();
     let median = warm.get(warm.len() / 2).copied().unwrap_or(0);
     println!("{recoveries} recoveries killed, {cut} of them before the store was open");
-    println!("{rounds} kills, {verified} pages verified; SSD {median} % full after recovery (median)");
-    assert!(rounds < 4 || median >= 50, "the SSD starts cold: {warm:?} % of its slots");
+    println!("{rounds} kills, {verified} pages verified; SSD {median}% full after recovery (median)");
+    assert!(rounds < 4 || median >= 50, "the SSD starts cold: {warm:?}% of its slots");
 }

@@ -99,7 +99,7 @@ async fn after_the_drop_the_devices_see_no_operation() {
         let space = fixture::grown(&store).await;
         let sync = tokio::time::timeout(Duration::from_millis(30), store.sync()).await;
         assert!(sync.is_err(), "{policy}: there is more to write");
-        let scrub = store.scrub(pagetier::ScrubOptions::default().pages_per_second(None));
+        let scrub = store.scrub(pagetier::scrub::ScrubOptions::default().pages_per_second(None));
         for no in 0..20 {
             fixture::write(&store, space, no, 2).await.unwrap();
         }

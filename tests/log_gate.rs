@@ -3,8 +3,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
 use pagetier::{
-    Builder, Error, Exhausted, GateError, GateFuture, GatePanic, LogGate, Loss, Lsn, PageId, PageStore,
-    PoolError, SpaceId,
+    Builder, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId,
+    errors::{Exhausted, GatePanic, PoolError},
 };
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
@@ -188,8 +188,8 @@ async fn a_change_counts_from_its_lsn_or_from_the_drop_of_its_guard() {
     let redo_from = async || store.redo_from(end, Loss::Crash).await.unwrap();
 
     // Created pages do not count, held or not.
-    let created = store.create(page(0)).await.unwrap();
-    let recreated = store.recreate(page(1)).await.unwrap();
+    let created = store.overwrite(page(0)).await.unwrap();
+    let recreated = store.get_or_create(page(1)).await.unwrap();
     assert_eq!(redo_from().await, end);
     drop((created, recreated));
     assert_eq!(redo_from().await, end);
@@ -267,7 +267,7 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
         ] {
             if let Err(error) = result {
                 assert_eq!(panic_in(&error).as_deref(), Some(message), "{error}");
-                let told = pagetier::Causes(&error).to_string();
+                let told = pagetier::errors::Causes(&error).to_string();
                 assert!(told.contains(message), "{told}");
             }
         }

@@ -82,7 +82,7 @@ async fn waits_that_last_are_logged_with_page_reason_and_age() {
     let store = Arc::new(store);
     let [latched, logged] = [0, 1].map(|no| PageId::new(space, no));
 
-    let guard = store.create(latched).await.unwrap();
+    let guard = store.overwrite(latched).await.unwrap();
     let waiter = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.get(latched).await.map(drop) }
@@ -99,7 +99,7 @@ async fn waits_that_last_are_logged_with_page_reason_and_age() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(warnings.of(latched, "its latch"), count, "it ended");
 
-    store.create(logged).await.unwrap().set_lsn(Lsn(7));
+    store.overwrite(logged).await.unwrap().set_lsn(Lsn(7));
     let flush = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.sync().await }
@@ -113,7 +113,7 @@ async fn waits_that_last_are_logged_with_page_reason_and_age() {
     let page = PageId::new(space, 5);
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(20))).on(IoOp::Write).times(1));
     fixture.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(20))).on(IoOp::Write).times(1));
-    fill(&mut store.create(page).await.unwrap(), 5, 1);
+    fill(&mut store.overwrite(page).await.unwrap(), 5, 1);
     store.sync().await.unwrap();
     assert!(warnings.of(page, "a device to write it") > 0);
 }

@@ -3,7 +3,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, polled, read, write, write_all};
 use pagetier::{
-    Builder, Drain, Error, OpenError, PageId, PageStore, PoolError, SpaceId, SsdLoss, SsdMode, SsdState,
+    Builder, DrainOptions, Error, OpenError, PageId, PageStore, SpaceId, SsdLoss, SsdMode, SsdState,
+    errors::PoolError,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::Mutation;
@@ -46,7 +47,7 @@ async fn expect_listed(store: &PageStore, space: SpaceId, synced: u32, when: &st
 async fn with_only_copies(builder: Builder) -> (PageStore, SpaceId) {
     let store = builder.open().await.unwrap();
     let space = grown(&store).await;
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     store.sync().await.unwrap();
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -132,7 +133,7 @@ async fn lost_though_in_memory(broken: Option<Mutation>) -> u64 {
             fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
         }
         store.sync().await.unwrap();
-        assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+        assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
         for no in 0..20 {
             write(&store, space, no, 2).await.unwrap();
         }
@@ -178,7 +179,7 @@ async fn pages_on_their_way_to_an_ssd_given_up_in_haste_are_lost() {
 async fn list_of_pages_that_the_hdd_has(broken: Option<Mutation>, closes: bool) -> SsdLoss {
     let fixture = Fixture::new();
     let (store, space) = with_only_copies(fixture.builder()).await;
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     let fixture = fixture.after_power_cut(1);
     let store = without(fixture.builder(), broken).open().await.unwrap();
     if closes {

@@ -2,12 +2,18 @@
 //! `pagetier`.
 
 use pagetier::{
-    Advice, ClassStats, Costs, DeviceError, DeviceErrorKind, DeviceStats, DirStats, DrainReport, Error,
-    ErrorCounts, Estimates, Exhausted, Finding, FreeSlots, GroupStats, IoOp, Location, OpenError,
-    OwnedPageMut, OwnedPageRef, PageCounts, PageId, PageMut, PageRef, PageSize, PageStore, Policies,
-    PoolError, PoolMemory, PoolStats, ReadmitError, ReadmitReport, Recorded, RecoveryReport, RetryCounts,
-    Scan, Scrub, ScrubProgress, ScrubReport, SlotCounts, SpaceId, SpaceInfo, Spaces, Ssd, SsdEvents, SsdLoss,
-    SsdMode, SsdOpenError, SsdState, Stats, TierError, TierStats, TimeHistogram, TooSmall, Trace, WhatIf,
+    Costs, DrainReport, Error, Location, OpenError, OwnedPageMut, OwnedPageRef, PageId, PageMut, PageRef,
+    PageSize, PageStore, Policies, ReadmitReport, RecoveryReport, Scan, SpaceId, SpaceInfo, Spaces, Ssd,
+    SsdEvents, SsdLoss, SsdMode, SsdState,
+    device::{
+        ClassStats, DeviceError, DeviceErrorKind, DeviceStats, DirStats, ErrorCounts, IoOp, RetryCounts,
+        TimeHistogram,
+    },
+    errors::{Advice, Exhausted, PoolError, ReadmitError, SsdOpenError, SsdTooSmall, TierError},
+    policy::{GroupStats, PageCounts},
+    scrub::{Scrub, ScrubFinding, ScrubProgress, ScrubReport},
+    stats::{FreeSlots, PoolMemory, PoolStats, SlotCounts, Stats, TierStats},
+    what_if::{Estimates, Trace, TraceSummary, WhatIf},
 };
 use std::sync::Arc;
 
@@ -48,14 +54,14 @@ async fn control(store: &PageStore) -> Result<(), Box<dyn std::error::Error>> {
     let ssd: Ssd<'_> = store.ssd();
     let (_, _): (SsdState, SsdEvents) = (ssd.state(), ssd.events());
     let (_, _): (Option<SsdLoss>, ReadmitReport) = (ssd.loss(), ssd.readmit().await?);
-    let drained: DrainReport = ssd.drain(pagetier::Drain::new()).await;
+    let drained: DrainReport = ssd.drain(pagetier::DrainOptions::new()).await;
     let _: Option<DeviceError> = drained.stopped_by;
-    let scrub: Scrub = store.scrub(pagetier::ScrubOptions::default());
+    let scrub: Scrub = store.scrub(pagetier::scrub::ScrubOptions::default());
     let _: ScrubProgress = scrub.progress();
     let report: ScrubReport = scrub.finished().await;
-    let _: Vec<Finding> = report.findings;
+    let _: Vec<ScrubFinding> = report.findings;
     let trace: Trace<'_> = store.trace();
-    let _: Recorded = trace.stop().await?;
+    let _: TraceSummary = trace.stop().await?;
     let estimates: Estimates<'_> = store.what_if();
     let _: Option<WhatIf> = estimates.report();
     Ok(())
@@ -69,7 +75,7 @@ fn errors(error: Error, opening: OpenError) {
             let _: Exhausted = *why;
         }
         Error::Pool(PoolError::Tier(TierError::Corrupt { defect, .. })) => {
-            let _: pagetier::Defect = defect;
+            let _: pagetier::errors::Defect = defect;
         }
         Error::Device(DeviceError { op, kind, .. }) => {
             let (_, _): (IoOp, DeviceErrorKind) = (op, kind);
@@ -84,7 +90,7 @@ fn errors(error: Error, opening: OpenError) {
             let _: SsdOpenError = error;
         }
         OpenError::SsdTooSmall(error) => {
-            let _: TooSmall = error;
+            let _: SsdTooSmall = error;
         }
         _ => {}
     }

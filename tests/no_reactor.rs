@@ -2,7 +2,7 @@
 //! caught ones. The query for the reactor, the only one, is not reported, and in a program built with `panic
 //! = "abort"` not made (`crates/devio/src/uring_reap.rs`).
 
-use pagetier::{Backend, PageId, PageStore};
+use pagetier::{PageId, PageStore, device::Backend};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,10 @@
 //! The operator's view: the summary, the reasons for a page's place, the export for other processes.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write, write_all};
-use pagetier::{LiveStats, Location, PageId, PageStore, SpaceId, SsdMode, StatsSummary};
+use pagetier::{
+    Location, PageId, PageStore, SpaceId, SsdMode,
+    stats::{LiveStats, StatsSummary},
+};
 use std::time::Duration;
 
 async fn busy(fixture: &Fixture) -> (PageStore, SpaceId) {

@@ -1,7 +1,10 @@
 //! Costs measured while the store runs on devices of known speed; they do not depend on the configured costs.
 
-use pagetier::{COST_POINTS, Clock, Costs, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId};
-use pagetier::{PageSize, PageStore, SharedDevice};
+use pagetier::{
+    Costs, MemoryManifest, PageId,
+    device::{COST_POINTS, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
+};
+use pagetier::{PageSize, PageStore, device::SharedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -9,9 +12,9 @@ use std::sync::Arc;
 const PAGE: u64 = 4096;
 const PAGES: u32 = 2000;
 
-fn device(name: &str, model: Model) -> SharedDevice {
+fn device(name: &str, model: DeviceModel) -> SharedDevice {
     let memory = Arc::new(MemoryDevice::new(name, 0));
-    Arc::new(EmulatedDevice::new(memory, model.with_page_bytes(PAGE as u32), Clock::Tokio))
+    Arc::new(EmulatedDevice::new(memory, model.with_page_bytes(PAGE as u32), EmulatedClock::Tokio))
 }
 
 /// A store with some use, configured with equal costs for both devices; `points` is the length of its moving
@@ -20,8 +23,8 @@ async fn used(points: Option<usize>) -> PageStore {
     let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
     let mut builder = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(device("hdd", Model::paper_hdd()))
-        .ssd_device(device("ssd", Model::paper_ssd()))
+        .hdd_device(device("hdd", DeviceModel::paper_hdd()))
+        .ssd_device(device("ssd", DeviceModel::paper_ssd()))
         .page_size(PageSize::MIN)
         .ssd_bytes(500 * PAGE)
         .pool_bytes(200 * PAGE)

@@ -6,8 +6,9 @@
 use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
 use pagetier::{
-    BackupOptions, Costs, Drain, Error, NewSsd, OpenError, PageId, PageStore, PoolPolicy, Retention,
-    ScrubOptions, SpaceHints, SpaceId, SsdMode, SsdPolicy, SsdState, WhatIfOptions,
+    Costs, DrainOptions, Error, OpenError, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId,
+    SsdMode, SsdPolicy, SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions,
+    what_if::WhatIfOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::path::PathBuf;
@@ -183,7 +184,7 @@ impl Run {
             ResizePool => store.resize_pool([200, 40, 90][nth % 3] * PAGE).await.map(drop),
             SetPoolPolicy => {
                 let policy = PoolPolicy::ALL[nth % PoolPolicy::ALL.len()];
-                return store.set_pool_policy(policy).map_err(|error| error.to_string());
+                return store.policies().set_pool(policy).map_err(|error| error.to_string());
             }
             SetSsdPolicy => store.policies().set_ssd(SsdPolicy::ALL[nth % SsdPolicy::ALL.len()]).await,
             WriteBudget => {
@@ -193,14 +194,14 @@ impl Run {
             ReplaceSsd => {
                 let (new, bytes) = (blank_ssd("new", 90 + round), [260, 100][nth % 2] * PAGE);
                 self.ssds.lock().unwrap().push((Arc::clone(&new), bytes));
-                store.replace_ssd(NewSsd::device(new as SharedDevice).bytes(bytes)).await
+                store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(bytes)).await
             }
             Modes => {
                 let modes = [SsdMode::WriteThrough, SsdMode::Off, SsdMode::ReadOnly, SsdMode::WriteBack];
                 store.ssd().set_mode(modes[nth % 4]).await
             }
             Draining => {
-                let report = store.ssd().drain(Drain::new()).await;
+                let report = store.ssd().drain(DrainOptions::new()).await;
                 let ended = report.stopped_by.is_none() && report.failed.is_empty();
                 return if ended { Ok(()) } else { Err(format!("{report:?}")) };
             }

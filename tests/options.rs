@@ -2,8 +2,10 @@
 
 use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{
-    Advice, Backend, Builder, Costs, DirectIo, Error, OpenError, Options, PageId, PageSize, PageStore,
-    SsdMode, SsdState, frames_for,
+    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
+    device::{Backend, DirectIo},
+    errors::Advice,
+    frames_for,
 };
 use std::error::Error as _;
 use std::time::Duration;
@@ -40,7 +42,7 @@ async fn the_ssd_of_the_options_waits_for_its_readmission() {
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..60 {
-        fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 1);
+        fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 1);
     }
     store.close().await.unwrap();
     let store = fixture.open().await;
@@ -161,6 +163,6 @@ async fn a_store_opens_from_options_and_the_last_policy_named_counts() {
     let error = refusal(builder().pool_policy("lru").pool_policy("gd3l")).await;
     assert!(matches!(error, OpenError::UnknownPolicy(_)), "{error}");
     let store = builder().pool_policy("gd3l").pool_policy("lru").open().await.unwrap();
-    assert_eq!((store.page_size().bytes(), store.pool_policy().to_string().as_str()), (8192, "lru"));
+    assert_eq!((store.page_size().bytes(), store.policies().pool().to_string().as_str()), (8192, "lru"));
     store.close().await.unwrap();
 }

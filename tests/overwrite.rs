@@ -1,7 +1,10 @@
 //! Pages overwritten without being read, by which an embedder repairs a damaged page.
 
 use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
-use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier::{
+    Error, PageId, PageStore, SpaceId,
+    errors::{PoolError, TierError},
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::future::Future;
 use std::pin::pin;
@@ -47,7 +50,7 @@ async fn heals(policy: &str, ring_pages: u32) {
         if no % 2 == 0 {
             assert!(is_damaged(&read(&store, space, no).await), "page {no}");
             assert!(store.get_mut(PageId::new(space, no)).await.is_err());
-            assert!(store.recreate(PageId::new(space, no)).await.is_err());
+            assert!(store.get_or_create(PageId::new(space, no)).await.is_err());
         }
         overwrite(&store, space, no, 3).await;
     }

@@ -1,7 +1,7 @@
 //! Opening without writing: a store that crashed recovers in memory, and its files stay as they are.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, write, write_all};
-use pagetier::{Builder, OpenError, PageSize, PageStore, ScrubOptions, SpaceId};
+use pagetier::{Builder, OpenError, PageSize, PageStore, SpaceId, scrub::ScrubOptions};
 use pagetier_devio::Device;
 use std::path::Path;
 
@@ -37,7 +37,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
         write(&store, space, no, 3).await.unwrap();
     }
     // Dropping it is a crash: recovery has work to do.
-    let left = store.left();
+    let left = store.wait_closed();
     drop(store);
     left.await;
     let before = contents(&path);

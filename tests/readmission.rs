@@ -2,8 +2,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
-    Builder, Drain, Error, Location, PageId, PageStore, PoolError, SpaceHints, SpaceId, SsdMode, SsdState,
-    TierError,
+    Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode, SsdState,
+    errors::{PoolError, TierError},
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;
@@ -195,7 +195,7 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     for &no in &later {
         store.free(PageId::new(space, no)).await.unwrap();
-        fixture::fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 9);
+        fixture::fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 9);
     }
     evict(&store, space, &later).await;
     let _ = store.sync().await;
@@ -292,7 +292,7 @@ async fn misread_while_pages_leave(broken: Option<Mutation>, seed: u64, all: boo
     fixture.ssd.inject(fault(&fixture, FaultEffect::BitFlip, IoOp::Read).times(times));
     if drain {
         let store = Arc::clone(&store);
-        tokio::spawn(async move { store.ssd().drain(Drain::new()).await });
+        tokio::spawn(async move { store.ssd().drain(DrainOptions::new()).await });
         tokio::task::yield_now().await;
     } else {
         store.spaces().set_hints(space, SpaceHints::new().never_to_ssd(true)).unwrap();
@@ -449,7 +449,7 @@ async fn an_ssd_that_has_not_failed_is_left_as_it_is() {
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     let report = store.ssd().readmit().await.unwrap();
-    assert_eq!(report.proved + report.rewritten + report.dropped, 0);
+    assert_eq!(report.verified + report.rewritten + report.dropped, 0);
     assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Active, SsdMode::WriteBack));
     fixture.ssd.set_present(false);
     assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
@@ -466,7 +466,7 @@ async fn two_replacements_at_once_both_end_and_the_mode_is_the_users() {
         let new = |name, seed| crate::changing::blank_ssd(name, seed);
         let (first, second) = (new("first", 1), new("second", 2));
         let replace = |device: &Arc<SimDevice>| {
-            let new = pagetier::NewSsd::device(Arc::clone(device) as SharedDevice);
+            let new = pagetier::SsdReplacement::device(Arc::clone(device) as SharedDevice);
             let store = Arc::clone(&store);
             tokio::spawn(async move { store.replace_ssd(new.bytes(200 * fixture::PAGE)).await })
         };
@@ -510,7 +510,7 @@ async fn a_read_only_opening_puts_no_device_into_use_and_promises_nothing() {
         let reader = reader.open_read_only().await.unwrap();
         let ssd_calls = reader.ssd();
         let refused = [
-            ("replace_ssd", reader.replace_ssd(pagetier::NewSsd::path(&new).bytes(4 << 20)).await),
+            ("replace_ssd", reader.replace_ssd(pagetier::SsdReplacement::path(&new).bytes(4 << 20)).await),
             ("readmit", ssd_calls.readmit().await.map(drop)),
             ("abandon", ssd_calls.abandon().await.map(drop)),
             ("set_mode", ssd_calls.set_mode(if off { SsdMode::WriteBack } else { SsdMode::Off }).await),

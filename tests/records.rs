@@ -24,7 +24,7 @@ async fn a_growth_writes_as_little_with_many_extents_as_with_few() {
         for turn in 100 * step..100 * (step + 1) {
             let no = if turn < 64 { 64 * turn } else { 256 * (turn - 48) };
             for space in spaces {
-                drop(store.create(PageId::new(space, no)).await.unwrap());
+                drop(store.overwrite(PageId::new(space, no)).await.unwrap());
             }
         }
         let now = (fixture.manifest.written_bytes(), fixture.manifest.saves());
@@ -173,7 +173,7 @@ async fn a_manifest_that_was_cut_does_not_open_without_its_records() {
     for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
         store.spaces().create(name).await.unwrap();
     }
-    let left = store.left();
+    let left = store.wait_closed();
     drop(store);
     left.await;
     let whole = std::fs::read(&path).unwrap();

@@ -2,7 +2,10 @@
 //! checkpoint are verified at their first read.
 
 use crate::fixture::{self, Fixture, PAGES, grown, read, write_all};
-use pagetier::{Error, PageId, PoolError, RecoveryReport, SpaceId, TierError};
+use pagetier::{
+    Error, PageId, RecoveryReport, SpaceId,
+    errors::{PoolError, TierError},
+};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};

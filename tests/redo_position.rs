@@ -1,7 +1,7 @@
 //! The log positions that the store hands out for the loss of the SSD, and names after the loss.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
-use pagetier::{Builder, Drain, Loss, Lsn, PageId, SpaceId, SsdLoss};
+use pagetier::{Builder, DrainOptions, Loss, Lsn, PageId, SpaceId, SsdLoss};
 use pagetier_page::Header;
 use pagetier_ssdcache::Mutation;
 
@@ -39,14 +39,14 @@ async fn life(broken: Option<Mutation>, seed: u64, recovers: bool) -> (Lsn, SsdL
     let mut fixture = Fixture::new();
     let mut store = builder(&fixture, broken).open().await.unwrap();
     let space = grown(&store).await;
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     let mut handed = Lsn(0);
     for version in 2..2 + CHECKPOINTS {
         for no in 0..PAGES {
             write(&store, space, no, version).await.unwrap();
         }
         if u64::from(version) % 2 == seed % 2 {
-            let _ = store.ssd().drain(Drain::new()).await;
+            let _ = store.ssd().drain(DrainOptions::new()).await;
         }
         store.flush_to(log_end(version)).await.unwrap();
         handed = handed.max(store.redo_from(log_end(version + 1), Loss::Ssd).await.unwrap());
@@ -105,7 +105,7 @@ async fn only_an_engine_that_asks_pays_and_an_older_position_replaces_no_newer_o
         store.redo_from(log_end(version + 1), Loss::Crash).await.unwrap();
     }
     assert_eq!(fixture.manifest.saves(), saves, "a sync or a checkpoint wrote the manifest");
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     let newest = store.redo_from(log_end(4), Loss::Ssd).await.unwrap();
     assert_eq!((newest, fixture.manifest.saves()), (log_end(4), saves + 1));
     // An engine that asks again with the same log pays nothing.

@@ -2,7 +2,11 @@
 
 use crate::changing::{check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
-use pagetier::{Error, Exhausted, PageId, PoolError, PoolPolicy, ScrubOptions};
+use pagetier::{
+    Error, PageId, PoolPolicy,
+    errors::{Exhausted, PoolError},
+    scrub::ScrubOptions,
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

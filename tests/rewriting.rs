@@ -3,7 +3,7 @@
 //! full.
 
 use crate::fixture::{self, Fixture, polled, read, write};
-use pagetier::{Drain, PageStore, SpaceId, SsdMode};
+use pagetier::{DrainOptions, PageStore, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl World {
             Failing::Hdd => {
                 store.sync().await.unwrap();
                 fixture.hdd.inject(fault);
-                let drained = store.ssd().drain(Drain::new()).await;
+                let drained = store.ssd().drain(DrainOptions::new()).await;
                 assert!(drained.stopped_by.is_some() || drained.left > 0, "{drained:?}");
                 2
             }
@@ -126,7 +126,7 @@ impl World {
         let when = format!("{when}, then a power cut");
         let store = self.fixture.open().await;
         self.check(&store, &when).await;
-        let drained = store.ssd().drain(Drain::new()).await;
+        let drained = store.ssd().drain(DrainOptions::new()).await;
         assert!(drained.left == 0 && drained.stopped_by.is_none(), "{when}: {drained:?}");
         store.ssd().set_mode(SsdMode::Off).await.unwrap_or_else(|e| panic!("{when}: {e}"));
         drop(store);

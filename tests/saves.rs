@@ -83,7 +83,7 @@ async fn a_store_that_is_dropped_during_a_save_waits_for_it_elsewhere() {
     let store = builder(&folder).slow_saves(DELAY).open().await.unwrap();
     let save = tokio::time::timeout(DELAY / 5, store.spaces().create("t")).await;
     assert!(save.is_err());
-    let (begun, left) = (Instant::now(), store.left());
+    let (begun, left) = (Instant::now(), store.wait_closed());
     drop(store);
     assert!(begun.elapsed() < DELAY / 3, "the drop waited");
     left.await;
@@ -121,7 +121,7 @@ async fn dropped_removal(rule: Option<pagetier_ssdcache::Mutation>) -> bool {
     assert!(tokio::time::timeout(DELAY / 5, store.spaces().remove(space)).await.is_err());
     store.get_mut(PageId::new(space, 0)).await.unwrap()[..1].copy_from_slice(&[2]);
     store.sync().await.unwrap();
-    let left = store.left();
+    let left = store.wait_closed();
     drop(store);
     left.await;
     let store = builder(&folder).open().await.unwrap();
@@ -148,13 +148,13 @@ async fn calls_dropped_during_their_saves_leave_the_manifest_sound() {
         let wait = Duration::from_millis(turn % 7);
         let name = format!("n{turn}");
         let _ = tokio::time::timeout(wait, store.spaces().create(&name)).await;
-        let _ = tokio::time::timeout(wait, store.create(PageId::new(space, 64 * turn as u32))).await;
+        let _ = tokio::time::timeout(wait, store.overwrite(PageId::new(space, 64 * turn as u32))).await;
         if let (0, Some(info)) = (turn % 3, store.spaces().list().into_iter().find(|s| s.id != space)) {
             let _ = tokio::time::timeout(wait, store.spaces().remove(info.id)).await;
         }
     }
     store.sync().await.unwrap();
-    let (spaces, left) = (store.spaces().list(), store.left());
+    let (spaces, left) = (store.spaces().list(), store.wait_closed());
     drop(store);
     left.await;
     let store = builder(&folder).open().await.unwrap();

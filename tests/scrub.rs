@@ -1,7 +1,11 @@
 //! The background scrub: what it finds and repairs, and how it ends.
 
 use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
-use pagetier::{Drain, Error, PageId, PageStore, PoolError, ScrubOptions, SpaceId, SsdMode, TierError};
+use pagetier::{
+    DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode,
+    errors::{PoolError, TierError},
+    scrub::ScrubOptions,
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::time::Duration;
 
@@ -17,7 +21,7 @@ async fn clean_copies(fixture: &Fixture) -> (PageStore, SpaceId) {
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     (store, space)
 }
 
@@ -126,7 +130,7 @@ async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
         }
         other => panic!("{other:?}"),
     }
-    let report = store.ssd().drain(Drain::new()).await;
+    let report = store.ssd().drain(DrainOptions::new()).await;
     assert!(report.failed.iter().any(|(page, _)| *page == only) && report.left >= 1, "{report:?}");
 }
 

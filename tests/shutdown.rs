@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, fill, read, write};
 use pagetier::{
-    Drain, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageSize, PageStore, ScrubOptions,
-    SpaceId, SsdMode,
+    DrainOptions, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageSize, PageStore, SpaceId,
+    SsdMode, scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use std::future::Future;
@@ -44,8 +44,8 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     closed("get_owned", store.get_owned(hot)).await;
     closed("get_mut_owned", store.get_mut_owned(hot)).await;
     closed("allocate", store.allocate(space)).await;
-    closed("create", store.create(hot)).await;
-    closed("recreate", store.recreate(hot)).await;
+    closed("create", store.overwrite(hot)).await;
+    closed("recreate", store.get_or_create(hot)).await;
     closed("overwrite", store.overwrite(PageId::new(space, 10 * PAGES))).await;
     closed("discard", store.discard(hot)).await;
     closed("sync", store.sync()).await;
@@ -60,7 +60,7 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     closed("acknowledge_loss", store.ssd().acknowledge_loss()).await;
     closed("scan", async { store.scan(space, 0..9).next().await.unwrap() }).await;
     assert!(!store.scrub(ScrubOptions::default()).finished().await.complete);
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     // The refused calls have not changed what the next opening finds.
     assert!(closed_cleanly(&fixture));
     let again = fixture.open().await;
@@ -175,7 +175,7 @@ async fn a_shutdown_waits_for_operations_and_ends_long_ones() {
     let slow = ScrubOptions::default().pages_per_second(Some(0.1));
     let scrub = store.scrub(slow);
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(600))).on(IoOp::Write).times(1));
-    let (drained, ended) = tokio::join!(store.ssd().drain(Drain::new()), store.shutdown());
+    let (drained, ended) = tokio::join!(store.ssd().drain(DrainOptions::new()), store.shutdown());
     ended.unwrap();
     assert!(drained.left > 0, "it ended early");
     assert!(!scrub.finished().await.complete);
@@ -200,14 +200,14 @@ async fn nothing_is_left_of_a_dropped_store_once_left_returns() {
             None => store.spaces().create("t").await.unwrap(),
         };
         for no in 0..40 {
-            let mut page = store.create(PageId::new(space, no)).await.unwrap();
+            let mut page = store.overwrite(PageId::new(space, no)).await.unwrap();
             fill(&mut page, no, 1);
             page.set_lsn(Lsn(5));
         }
         fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(3));
         let part = tokio::time::timeout(Duration::from_millis(1), store.sync()).await;
         assert!(part.is_err(), "writes are in flight");
-        let left = store.left();
+        let left = store.wait_closed();
         tokio::pin!(left);
         assert!(futures_util::poll!(&mut left).is_pending());
         if shut {
@@ -240,7 +240,7 @@ async fn a_directory_can_be_opened_at_once_after_left_or_a_failed_opening() {
         for _ in 0..50 {
             store.allocate(space).await.unwrap()[0] = 1;
         }
-        let left = store.left();
+        let left = store.wait_closed();
         drop(store);
         left.await;
         assert!(is_unlocked(&directory.path().join("lock")));
@@ -255,7 +255,7 @@ async fn the_redo_position_covers_what_each_loss_takes() {
     let store = fixture.open().await;
     let space = store.spaces().create("t").await.unwrap();
     let put = async |no: u32, lsn: u64| {
-        let mut page = store.create(PageId::new(space, no)).await.unwrap();
+        let mut page = store.overwrite(PageId::new(space, no)).await.unwrap();
         fill(&mut page, no, 1);
         page.set_lsn(Lsn(lsn));
     };
@@ -268,7 +268,7 @@ async fn the_redo_position_covers_what_each_loss_takes() {
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(10), "it is on the SSD alone");
     store.flush_to(Lsn(30)).await.unwrap();
     assert_eq!(store.redo_from(Lsn(30), Loss::Crash).await.unwrap(), Lsn(30));
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(30));
 }
 
@@ -280,7 +280,7 @@ async fn a_page_that_was_created_and_not_changed_holds_no_log_back() {
     let space = store.spaces().create("t").await.unwrap();
     let page = |no| PageId::new(space, no);
     for no in 0..4 {
-        drop(store.create(page(no)).await.unwrap());
+        drop(store.overwrite(page(no)).await.unwrap());
     }
     assert_eq!(store.min_recovery_lsn(), None);
     let log = async |no: u32, lsn: u64| store.get_mut(page(no)).await.unwrap().set_lsn(Lsn(lsn));
@@ -297,8 +297,8 @@ async fn a_page_that_was_created_and_not_changed_holds_no_log_back() {
     assert_eq!(store.ssd().oldest_lsn(), Some(Lsn(20)));
     log(0, 25).await;
     assert_eq!(store.min_recovery_lsn(), Some(Lsn(25)));
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
-    drop(store.create(page(5)).await.unwrap());
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
+    drop(store.overwrite(page(5)).await.unwrap());
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(25));
     store.sync().await.unwrap();
     store.get_mut(page(1)).await.unwrap()[0] = 1;
@@ -323,7 +323,7 @@ async fn a_space_is_restored_under_its_number_and_no_number_is_used_twice() {
     let last = SpaceId(u32::MAX - 1);
     store.spaces().create_as(last, "last").await.unwrap();
     assert!(matches!(store.spaces().create("more").await, Err(Error::SpaceIdUsed { .. })));
-    fill(&mut store.create(PageId::new(last, 3)).await.unwrap(), 3, 1);
+    fill(&mut store.overwrite(PageId::new(last, 3)).await.unwrap(), 3, 1);
     store.close().await.unwrap();
     let again = fixture.open().await;
     assert_eq!(again.spaces().find("last"), Some(last));

@@ -5,7 +5,7 @@
 //! standard error and does nothing.
 
 use crate::mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
-use pagetier::{Backend, PageId, PageStore, SpaceId};
+use pagetier::{PageId, PageStore, SpaceId, device::Backend};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! short gives its room back.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
-use pagetier::{Advice, Builder, DeviceErrorKind, Error, PageId, PageStore, SpaceId};
+use pagetier::{Builder, Error, PageId, PageStore, SpaceId, device::DeviceErrorKind, errors::Advice};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,9 +61,9 @@ async fn a_number_beyond_the_gap_is_refused_and_takes_nothing() {
     for no in WRONG {
         let page = PageId::new(space, no);
         for refused in [
-            store.create(page).await.map(drop),
             store.overwrite(page).await.map(drop),
-            store.recreate(page).await.map(drop),
+            store.overwrite(page).await.map(drop),
+            store.get_or_create(page).await.map(drop),
         ] {
             let error = refused.unwrap_err();
             let expected = u64::from(no - EXTENT);
@@ -72,20 +72,20 @@ async fn a_number_beyond_the_gap_is_refused_and_takes_nothing() {
             assert_eq!((error.advice(), error.page()), (Advice::FixConfiguration, Some(page)));
         }
     }
-    assert!(matches!(store.create(PageId::new(space, u32::MAX)).await, Err(Error::SpaceFull { .. })));
+    assert!(matches!(store.overwrite(PageId::new(space, u32::MAX)).await, Err(Error::SpaceFull { .. })));
     assert!(matches!(
-        store.create(PageId::new(SpaceId(9), 4_000_000_000)).await,
+        store.overwrite(PageId::new(SpaceId(9), 4_000_000_000)).await,
         Err(Error::NoSuchSpace { .. })
     ));
     assert_eq!((fixture.hdd.size(), fixture.manifest.saves()), (size, saves), "something was taken");
     assert_eq!(store.spaces().pages(space).unwrap(), 1);
     // The largest gap that is allowed, and with a gap of 0 the next page.
-    store.create(PageId::new(space, EXTENT + 65_536)).await.unwrap();
+    store.overwrite(PageId::new(space, EXTENT + 65_536)).await.unwrap();
     store.close().await.unwrap();
     let store = fixture.builder().page_gap_max(0).open().await.unwrap();
     let end = (EXTENT + 65_536).next_multiple_of(EXTENT) + EXTENT;
-    assert!(matches!(store.create(PageId::new(space, end + 1)).await, Err(Error::PageGap { gap: 1, .. })));
-    store.create(PageId::new(space, end)).await.unwrap();
+    assert!(matches!(store.overwrite(PageId::new(space, end + 1)).await, Err(Error::PageGap { gap: 1, .. })));
+    store.overwrite(PageId::new(space, end)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +98,7 @@ async fn a_page_for_which_there_is_no_room_takes_none_from_others() {
     append(&store, other).await.unwrap();
     let (size, saves) = (fixture.hdd.size(), fixture.manifest.saves());
     for no in WRONG.into_iter().chain([11 * EXTENT]) {
-        let refused = store.create(PageId::new(space, no)).await.unwrap_err();
+        let refused = store.overwrite(PageId::new(space, no)).await.unwrap_err();
         assert!(is_full(&refused), "{no}: {refused}");
     }
     assert_eq!((fixture.hdd.size(), fixture.manifest.saves()), (size, saves), "something was taken");
@@ -108,7 +108,7 @@ async fn a_page_for_which_there_is_no_room_takes_none_from_others() {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
                 for no in WRONG.into_iter().cycle().skip(turn).take(20) {
-                    let refused = store.create(PageId::new(space, no)).await.unwrap_err();
+                    let refused = store.overwrite(PageId::new(space, no)).await.unwrap_err();
                     assert!(is_full(&refused), "{no}: {refused}");
                     tokio::time::sleep(Duration::from_millis(3)).await;
                 }
@@ -121,7 +121,7 @@ async fn a_page_for_which_there_is_no_room_takes_none_from_others() {
     }
     assert_eq!(rest(&store).await, 10 * EXTENT as usize);
     // What fits is created, and then the space has the rest.
-    store.create(PageId::new(space, 11 * EXTENT - 1)).await.unwrap();
+    store.overwrite(PageId::new(space, 11 * EXTENT - 1)).await.unwrap();
     assert_eq!(rest(&store).await, 0);
     assert_eq!(read(&store, other, 0).await.unwrap(), 1);
     assert_eq!(store.validate(), Ok(()));
@@ -174,7 +174,7 @@ async fn a_growth_that_fails_at_any_step_gives_everything_back() {
                 let eio = Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1);
                 fixture.hdd.inject(eio.from_op(fixture.hdd.ops() + step - 20));
             }
-            let created = store.create(PageId::new(space, FAR)).await.map(drop);
+            let created = store.overwrite(PageId::new(space, FAR)).await.map(drop);
             fixture.hdd.clear_faults();
             fixture.manifest.fail_saves(0, 0, false);
             if created.is_ok() {
@@ -208,7 +208,7 @@ async fn a_crash_at_any_step_of_a_growth_leaks_no_room_for_good() {
             Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()).with_latency(Duration::from_millis(4)));
         let (store, space) = fragmented(&fixture).await;
         let creating = tokio::time::timeout(cut_after, async {
-            fill(&mut store.create(PageId::new(space, FAR)).await.unwrap(), FAR, 4);
+            fill(&mut store.overwrite(PageId::new(space, FAR)).await.unwrap(), FAR, 4);
             store.sync().await.unwrap();
         });
         let created = creating.await.is_ok();
@@ -239,7 +239,7 @@ async fn a_growth_whose_caller_is_dropped_gives_its_room_back_when_the_space_shr
         let fixture = small(16);
         let (store, space) = fragmented(&fixture).await;
         let whole = rest(&store).await;
-        let _ = polled(polls, store.create(PageId::new(space, FAR))).await;
+        let _ = polled(polls, store.overwrite(PageId::new(space, FAR))).await;
         tokio::time::sleep(Duration::from_secs(10)).await;
         store.spaces().free(space, 1..u32::MAX).await.unwrap();
         store.spaces().shrink(space).await.unwrap();
@@ -258,7 +258,7 @@ async fn tail_given_back(builder: impl Fn(&Fixture) -> Builder) -> Result<(), Er
         append(&store, space).await?;
     }
     // Its caller is dropped: the space has the room, and no page there.
-    let _ = polled(1, store.create(PageId::new(space, 20 * EXTENT))).await;
+    let _ = polled(1, store.overwrite(PageId::new(space, 20 * EXTENT))).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     store.sync().await?;
     assert_eq!(store.spaces().pages(space).unwrap(), 3 * EXTENT);
@@ -267,12 +267,12 @@ async fn tail_given_back(builder: impl Fn(&Fixture) -> Builder) -> Result<(), Er
     let size = fixture.hdd.size();
     let other = store.spaces().create("u").await.unwrap();
     for no in 0..9 * EXTENT {
-        fill(&mut store.create(PageId::new(space, 3 * EXTENT + no)).await?, no, 1);
-        fill(&mut store.create(PageId::new(other, no)).await?, no, 2);
+        fill(&mut store.overwrite(PageId::new(space, 3 * EXTENT + no)).await?, no, 1);
+        fill(&mut store.overwrite(PageId::new(other, no)).await?, no, 2);
     }
     assert_eq!(fixture.hdd.size(), size, "the room was there");
     store.sync().await?;
-    let left = store.left();
+    let left = store.wait_closed();
     drop(store);
     left.await;
     let crashed = fixture.after_power_cut(3);
@@ -311,7 +311,7 @@ async fn pages_in_a_tail_whose_return_failed_survive_a_crash() {
             let store = fixture.open().await;
             let space = store.spaces().create("t").await.unwrap();
             append(&store, space).await.unwrap();
-            let _ = polled(1, store.create(PageId::new(space, 9 * EXTENT))).await;
+            let _ = polled(1, store.overwrite(PageId::new(space, 9 * EXTENT))).await;
             tokio::time::sleep(Duration::from_secs(1)).await;
             fixture.manifest.fail_saves(0, 1, replaced);
             assert!(matches!(store.spaces().shrink(space).await, Err(Error::Manifest { .. })));
@@ -336,7 +336,7 @@ async fn redo_after_a_crash_creates_pages_in_any_order() {
         let store = builder().open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
         for no in 0..700 {
-            fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 1);
+            fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 1);
             if no == 50 {
                 store.sync().await.unwrap();
             }
@@ -344,7 +344,7 @@ async fn redo_after_a_crash_creates_pages_in_any_order() {
         let crashed = fixture.after_power_cut(seed);
         let store = crashed.builder().page_gap_max(0).open().await.unwrap();
         for no in (0..700).rev() {
-            fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 2);
+            fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 2);
         }
         store.sync().await.unwrap();
         for no in 0..700 {
@@ -360,7 +360,7 @@ async fn numbers_that_a_gap_skipped_can_be_freed_and_their_room_given_back() {
     let store = fixture.open().await;
     let space = store.spaces().create("t").await.unwrap();
     append(&store, space).await.unwrap();
-    fill(&mut store.create(PageId::new(space, 640)).await.unwrap(), 640, 1);
+    fill(&mut store.overwrite(PageId::new(space, 640)).await.unwrap(), 640, 1);
     store.sync().await.unwrap();
     assert_eq!(append(&store, space).await.unwrap(), 641, "a skipped number is not free");
     let skipped = PageId::new(space, 9);

@@ -2,7 +2,7 @@
 //! older than its last `sync`, and every call can be repeated.
 
 use crate::fixture::{self, Fixture, read, write};
-use pagetier::{Drain, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
+use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
 use pagetier_devio::{SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn filled(fixture: &Fixture) -> (PageStore, SpaceId) {
         fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
     }
     store.sync().await.unwrap();
-    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     for no in (0..COUNT).step_by(2) {
         write(&store, space, no, 2).await.unwrap();
     }
@@ -55,7 +55,7 @@ fn synced(no: u32) -> u32 {
 async fn make(call: Call, store: &PageStore) -> Result<(), Error> {
     match call {
         Call::Drain => {
-            store.ssd().drain(Drain::new()).await;
+            store.ssd().drain(DrainOptions::new()).await;
         }
         Call::Off => store.ssd().set_mode(SsdMode::Off).await?,
         Call::OffAndOn => {

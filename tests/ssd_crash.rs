@@ -4,7 +4,8 @@
 //! `PAGETIER_CRASH_SEEDS=N` runs more seeds, `PAGETIER_CRASH_SEED=S` replays one.
 
 use pagetier::{
-    Drain, Error, MemoryManifest, PageId, PageSize, PageStore, ScrubOptions, SpaceId, SsdMode, SsdPolicy,
+    DrainOptions, Error, MemoryManifest, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy,
+    scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
@@ -103,7 +104,10 @@ async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
         2 => drop(store.ssd().set_mode(SsdMode::WriteThrough).await),
         3 => drop(store.ssd().set_mode(SsdMode::ReadOnly).await),
         4 => drop(
-            store.ssd().drain(Drain::new().deadline(Duration::from_millis(rng.random_range(1..200)))).await,
+            store
+                .ssd()
+                .drain(DrainOptions::new().deadline(Duration::from_millis(rng.random_range(1..200))))
+                .await,
         ),
         5 => {
             let op = [IoOp::Write, IoOp::Flush, IoOp::Read][rng.random_range(0..3)];

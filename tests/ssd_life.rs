@@ -2,7 +2,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
-    Drain, Error, Location, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
+    DrainOptions, Error, Location, Lsn, OpenError, PageId, SsdEvent, SsdMode, SsdState,
+    errors::{PoolError, TierError},
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,7 @@ async fn modes_determine_what_the_ssd_gets() {
     write_all(&store, space, 3).await;
     expect_all(&store, space, 3).await;
     let after = store.stats().ssd;
-    let admitted = |c: pagetier::SlotCounts| c.admitted_free + c.admitted_over + c.rewritten;
+    let admitted = |c: pagetier::stats::SlotCounts| c.admitted_free + c.admitted_over + c.rewritten;
     assert_eq!(admitted(after.counts), admitted(before));
     assert_eq!(after.mode, SsdMode::ReadOnly);
 
@@ -56,7 +57,8 @@ async fn a_drained_ssd_holds_no_only_copy() {
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     let reports = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&reports);
-    let report = store.ssd().drain(Drain::new().on_progress(move |p| sink.lock().unwrap().push(p))).await;
+    let report =
+        store.ssd().drain(DrainOptions::new().on_progress(move |p| sink.lock().unwrap().push(p))).await;
     assert_eq!((report.written, report.left, report.failed.len()), (dirty, 0, 0));
     let reports = reports.lock().unwrap().clone();
     assert!(reports.windows(2).all(|w| w[0].written <= w[1].written) && reports.len() > 1, "{reports:?}");
@@ -75,14 +77,14 @@ async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() 
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
-    let report = store.ssd().drain(Drain::new().deadline(Duration::from_millis(900))).await;
+    let report = store.ssd().drain(DrainOptions::new().deadline(Duration::from_millis(900))).await;
     assert!(report.left > 0, "{report:?}");
     fixture.hdd.clear_faults();
     expect_all(&store, space, 2).await;
     // A drop half-way stops the drain too.
-    drop(tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(Drain::new())).await);
+    drop(tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(DrainOptions::new())).await);
     tokio::time::sleep(LONG).await;
-    let report = store.ssd().drain(Drain::new()).await;
+    let report = store.ssd().drain(DrainOptions::new()).await;
     assert_eq!(report.left, 0);
     expect_all(&store, space, 2).await;
     write_all(&store, space, 3).await;
@@ -155,7 +157,7 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
     fixture.ssd.set_present(true);
     let report = store.ssd().readmit().await.unwrap();
-    assert!(report.lost.is_empty() && report.proved > 0, "{report:?}");
+    assert!(report.lost.is_empty() && report.verified > 0, "{report:?}");
     store.sync().await.unwrap();
     write(&store, space, clean[0], 2).await.unwrap();
     expect_all(&store, space, 2).await;
@@ -329,7 +331,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
     let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     drop(store);
@@ -355,7 +357,7 @@ async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
-    let _ = store.ssd().drain(Drain::new()).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -386,7 +388,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         let store = fixture.open().await;
         let space = grown(&store).await;
         store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
-        let _ = store.ssd().drain(Drain::new()).await;
+        let _ = store.ssd().drain(DrainOptions::new()).await;
         for version in 2..3 {
             write_all(&store, space, version).await;
         }
@@ -421,7 +423,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         let store = later.open().await;
         let oldest = store.ssd().oldest_lsn().unwrap_or(Lsn(u64::MAX));
         assert!(oldest.0 <= needed, "after recovery {oldest} reported, {needed} needed");
-        let _ = store.ssd().drain(Drain::new()).await;
+        let _ = store.ssd().drain(DrainOptions::new()).await;
         assert_eq!(store.ssd().oldest_lsn(), None);
     }
 }

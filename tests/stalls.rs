@@ -2,7 +2,8 @@
 
 use crate::fixture::{Fixture, fill};
 use pagetier::{
-    Error, Exhausted, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, PoolError, SpaceId,
+    Error, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId,
+    errors::{Exhausted, PoolError},
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ async fn store_with(fixture: &Fixture, log: Option<Log>) -> (PageStore, SpaceId)
 /// Changes pages until no frame is left.
 async fn exhaust(store: &PageStore, space: SpaceId) -> (Error, Exhausted) {
     for no in 0..200 {
-        match store.create(PageId::new(space, no)).await {
+        match store.overwrite(PageId::new(space, no)).await {
             Ok(mut page) => {
                 fill(&mut page, no, 1);
                 page.set_lsn(Lsn(9));
@@ -72,7 +73,7 @@ async fn an_exhausted_pool_names_its_cause() {
     let (store, space) = store_with(&fixture, None).await;
     let mut guards = Vec::new();
     let error = loop {
-        match store.create(PageId::new(space, guards.len() as u32)).await {
+        match store.overwrite(PageId::new(space, guards.len() as u32)).await {
             Ok(page) => guards.push(page),
             Err(error) => break error,
         }
@@ -99,7 +100,7 @@ fn a_runtime_that_does_not_run_is_named() {
         let store = builder.open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
         // Grow the space here: a growth needs the store's runtime.
-        drop(store.create(PageId::new(space, 200)).await.unwrap());
+        drop(store.overwrite(PageId::new(space, 200)).await.unwrap());
         (store, space)
     });
     let (_, why) = other.block_on(exhaust(&store, space));
@@ -113,7 +114,7 @@ async fn a_task_that_waits_for_a_latch_it_holds_gets_an_error() {
     let (store, space) = store_with(&fixture, None).await;
     let store = Arc::new(store);
     let page = PageId::new(space, 0);
-    let mut guard = store.create(page).await.unwrap();
+    let mut guard = store.overwrite(page).await.unwrap();
     fill(&mut guard, 0, 1);
     let own = store.get(page).await.unwrap_err();
     assert!(matches!(own, Error::Pool(PoolError::Deadlock { page: of }) if of == page), "{own:?}");

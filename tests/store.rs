@@ -1,7 +1,8 @@
 //! The store from a user's perspective: in memory, and on files.
 
 use pagetier::{
-    Error, Lsn, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId,
+    Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId,
+    device::{MemoryDevice, SharedDevice},
 };
 use std::sync::Arc;
 
@@ -190,13 +191,14 @@ async fn pages_and_spaces_that_do_not_exist_are_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_store_measures_its_devices_and_remembers() {
-    use pagetier::{Clock, EmulatedDevice, Model};
+    use pagetier::device::{DeviceModel, EmulatedClock, EmulatedDevice};
     use std::time::Duration;
     let devices = Devices::new();
-    let emulated = |device: &SharedDevice, model: Model| -> SharedDevice {
-        Arc::new(EmulatedDevice::new(Arc::clone(device), model.with_page_bytes(4096), Clock::Tokio))
+    let emulated = |device: &SharedDevice, model: DeviceModel| -> SharedDevice {
+        Arc::new(EmulatedDevice::new(Arc::clone(device), model.with_page_bytes(4096), EmulatedClock::Tokio))
     };
-    let (hdd, ssd) = (emulated(&devices.hdd, Model::paper_hdd()), emulated(&devices.ssd, Model::paper_ssd()));
+    let (hdd, ssd) =
+        (emulated(&devices.hdd, DeviceModel::paper_hdd()), emulated(&devices.ssd, DeviceModel::paper_ssd()));
     let (hdd, ssd) = (growing(&hdd), growing(&ssd));
     let budget = Duration::from_secs(2);
     let costs = pagetier::calibrate(&hdd, 0, &ssd, 0, PageSize::MIN, budget).await.unwrap();

@@ -65,7 +65,7 @@ async fn a_store_dropped_while_it_writes_can_be_opened_again_at_once() {
             let _ = store.allocate(space).await.unwrap();
         }
         for no in 0..100 {
-            store.recreate(PageId::new(space, no)).await.unwrap()[0] = round;
+            store.get_or_create(PageId::new(space, no)).await.unwrap()[0] = round;
         }
         let cut = Duration::from_micros(u64::from(round) * 300);
         if tokio::time::timeout(cut, store.sync()).await.is_ok() {

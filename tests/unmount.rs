@@ -1,7 +1,7 @@
 //! A file system can be unmounted as soon as the store on it is closed.
 
 use crate::mounted::{KINDS, SmallDisk, run, skip};
-use pagetier::{Backend, PageSize, PageStore};
+use pagetier::{PageSize, PageStore, device::Backend};
 use std::process::Command;
 
 #[tokio::test]

@@ -3,7 +3,10 @@
 //! complete.
 
 use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
-use pagetier::{Error, OpenError, PageId, PageSize, PageStore, PoolError, SpaceId, SsdMode, TierError};
+use pagetier::{
+    Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode,
+    errors::{PoolError, TierError},
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::{BLOCK_BYTES, JournalSeq, Layout, OpenError as SsdError};
 use std::ops::Range;
@@ -149,7 +152,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
                 continue;
             }
             Err(OpenError::Ssd(error @ SsdError::Unreadable { .. })) => {
-                let text = pagetier::Causes(&error).to_string();
+                let text = pagetier::errors::Causes(&error).to_string();
                 assert!(text.contains("accept the loss: ssd: "), "{text}");
                 let SsdError::Unreadable { part, source } = error else { unreachable!() };
                 assert!(source.offset <= at && at < source.offset + source.len, "{at}: {source}");

@@ -8,7 +8,9 @@
 use crate::mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
 use crate::mounted::{KINDS, make, skip, smallest};
 use pagetier::{
-    Builder, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
+    Builder, Error, OpenError, PageId, PageStore, SpaceId,
+    device::DeviceErrorKind,
+    errors::{PoolError, TierError},
 };
 use std::path::Path;
 use std::time::Duration;

@@ -24,10 +24,10 @@ const CALLS: [(&str, Call); 11] = [
         })
     }),
     ("create", |store, space| {
-        Box::pin(async move { store.create(PageId::new(space, 3000)).await.map(drop) })
+        Box::pin(async move { store.overwrite(PageId::new(space, 3000)).await.map(drop) })
     }),
     ("recreate", |store, space| {
-        Box::pin(async move { store.recreate(PageId::new(space, 3000)).await.map(drop) })
+        Box::pin(async move { store.get_or_create(PageId::new(space, 3000)).await.map(drop) })
     }),
     ("create a space", |store, _| Box::pin(async move { store.spaces().create("new").await.map(drop) })),
     ("remove", |store, space| Box::pin(async move { store.spaces().remove(space).await })),
@@ -156,7 +156,7 @@ async fn a_shutdown_ends_though_a_removal_and_a_guards_task_are_under_way() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let called = async {
         for no in 20..200 {
-            store.create(PageId::new(other, no)).await?;
+            store.overwrite(PageId::new(other, no)).await?;
         }
         Ok(())
     };

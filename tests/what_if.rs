@@ -1,7 +1,7 @@
 //! Ghosts over a store's live requests: they see the sample, and report what other sizes would have cost.
 
 use crate::fixture::{Fixture, PAGES};
-use pagetier::{PageId, PageStore, SpaceId, WhatIfOptions};
+use pagetier::{PageId, PageStore, SpaceId, what_if::WhatIfOptions};
 use std::io::ErrorKind;
 
 async fn filled(store: &PageStore) -> SpaceId {

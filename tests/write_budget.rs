@@ -1,7 +1,7 @@
 //! The SSD's write budget, over simulated hours.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
-use pagetier::{BudgetStats, PageStore, SpaceId};
+use pagetier::{PageStore, SpaceId, stats::BudgetStats};
 use pagetier_devio::Device;
 use std::time::Duration;
 

@@ -5,8 +5,9 @@
 //! of any static placement is the share of the requests to pages that fit in neither.
 
 use pagetier::{
-    Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId, PageSize, PageStore, SharedDevice,
-    SpaceId, pool_bytes_for, ssd_bytes_for,
+    MemoryManifest, PageId, PageSize, PageStore, SpaceId,
+    device::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
+    pool_bytes_for, ssd_bytes_for,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -88,15 +89,15 @@ impl Loaded {
 
     /// HDD reads per 1,000 requests after the warm-up, under these policies.
     async fn hdd_reads(&self, pool_policy: &str, ssd_policy: &str) -> f64 {
-        let emulated = |device: &MemoryDevice, model: Model| -> SharedDevice {
+        let emulated = |device: &MemoryDevice, model: DeviceModel| -> SharedDevice {
             let model = model.with_page_bytes(SIZE.bytes() as u32);
-            Arc::new(EmulatedDevice::new(Arc::new(device.fork()), model, Clock::Tokio))
+            Arc::new(EmulatedDevice::new(Arc::new(device.fork()), model, EmulatedClock::Tokio))
         };
         let ssd_bytes = ssd_bytes_for(u64::from(PAGES / 3), SIZE);
         let store = PageStore::builder()
             .in_memory(Arc::new(self.manifest.fork()))
-            .hdd_device(emulated(&self.hdd, Model::paper_hdd()))
-            .ssd_device(emulated(&self.ssd, Model::paper_ssd()))
+            .hdd_device(emulated(&self.hdd, DeviceModel::paper_hdd()))
+            .ssd_device(emulated(&self.ssd, DeviceModel::paper_ssd()))
             .ssd_bytes(ssd_bytes)
             .pool_bytes(pool_bytes_for(u64::from(PAGES / 30), ssd_bytes, SIZE))
             .pool_policy(pool_policy)

@@ -22,16 +22,13 @@ const PAGE_FIELDS: usize = 24;
 /// The maximum length of a record: a length read from a file is not trusted.
 const TEXT_BYTES_MAX: u32 = 64 << 20;
 
-/// The head of a file.
+/// The head of a file: of which store it is, and what it continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// This backup's id.
     pub(super) id: String,
-    /// The store's id.
     pub(super) store: String,
     /// The id of the store's SSD when the backup was taken.
     pub(super) ssd: Option<String>,
-    /// The page size in bytes.
     pub(super) page_bytes: u64,
     /// The file's number in its directory.
     pub(super) number: u32,
@@ -46,7 +43,7 @@ pub(super) struct Head {
     pub(super) losses: Option<u64>,
 }
 
-/// The tail of a file.
+/// The tail of a file, which proves that the file is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tail {
     /// The number of pages in the file.
@@ -98,6 +95,7 @@ pub(super) fn numbers(dir: &Path) -> Result<Vec<u32>, BackupError> {
 
 fn record(kind: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
+    // The kind is covered, too: a flipped bit must not make a page of a tail.
     let seed = crc32c::crc32c(&kind.to_le_bytes());
     let sum = parts.iter().fold(seed, |sum, part| crc32c::crc32c_append(sum, part));
     out.extend_from_slice(&kind.to_le_bytes());
@@ -173,6 +171,7 @@ impl Reader {
                 self.pages += 1;
                 let word = |at| word_at(&bytes, at);
                 let long = |at| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+                // A page that this backup should not have would overwrite a newer one from the chain.
                 if long(16) <= self.head.since {
                     return Err(damaged("it has a page that belongs to the previous backup"));
                 }
@@ -185,6 +184,7 @@ impl Reader {
             TAIL => {
                 let tail: Tail =
                     serde_json::from_slice(&bytes).map_err(|_| damaged("its tail is damaged"))?;
+                // Each record has its own checksum, so only the number tells that whole records are gone.
                 if tail.pages != self.pages {
                     return Err(damaged("pages are missing from it"));
                 }
@@ -201,7 +201,7 @@ fn word_at(bytes: &[u8], at: usize) -> u32 {
 
 fn short(path: &Path, error: std::io::Error) -> BackupError {
     match error.kind() {
-        ErrorKind::UnexpectedEof => BackupError::damaged(path, "it ends early"),
+        ErrorKind::UnexpectedEof => BackupError::damaged(path, "it is incomplete: it ends within a record"),
         _ => BackupError::io(path)(error),
     }
 }
@@ -214,9 +214,10 @@ fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>)
         return Err(BackupError::damaged(path, "it has a record of an impossible length"));
     }
     let mut bytes = Vec::new();
+    // Read up to the length, not allocated by it: a damaged one could ask for 64 MiB.
     let read = file.take(u64::from(len)).read_to_end(&mut bytes).map_err(BackupError::io(path))?;
     if read < len as usize {
-        return Err(BackupError::damaged(path, "it ends early"));
+        return Err(BackupError::damaged(path, "it is incomplete: it ends within a record"));
     }
     if crc32c::crc32c_append(crc32c::crc32c(&kind.to_le_bytes()), &bytes) != sum {
         return Err(BackupError::damaged(path, "a record's checksum does not match"));

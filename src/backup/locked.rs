@@ -24,6 +24,8 @@ pub(super) fn locked(path: &Path) -> std::io::Result<Option<File>> {
         Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => {}
         Err(errno) => return Err(errno.into()),
     }
+    // The file may have been renamed between the opening and the lock, as a finished backup is: the lock
+    // would then be on a file that excludes no other backup.
     let opened = file.metadata()?;
     let named = match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

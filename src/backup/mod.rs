@@ -33,7 +33,7 @@ mod restore;
 mod site;
 mod write;
 
-use crate::error::BackupError;
+pub use crate::error::BackupError;
 use std::path::{Path, PathBuf};
 
 /// The maximum number of backups that the manifest lists.
@@ -95,9 +95,9 @@ pub struct BackupReport {
     pub number: u32,
     /// Why the backup is full; `None` if it is incremental.
     pub full_because: Option<&'static str>,
-    /// Pages examined.
+    /// Pages read to find out whether they have to be copied.
     pub looked_at: u64,
-    /// Pages copied.
+    /// Pages that the file has.
     pub pages: u64,
     /// The file's size in bytes.
     pub bytes: u64,

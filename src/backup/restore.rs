@@ -58,6 +58,7 @@ impl Builder {
         };
         let to = Target::of(&to)?;
         let dir = from.as_ref().to_owned();
+        // The whole chain is read before anything is created: a damaged file must not leave half a store.
         let chain = blocking(move || chain(&dir, upto)).await?;
         let Some((tail, page_bytes, last)) =
             chain.last().map(|link| (link.tail.clone(), link.page_bytes, link.id.clone()))
@@ -67,6 +68,7 @@ impl Builder {
                 why: "it has no backup".into(),
             });
         };
+        // Pages are copied byte by byte, so the size cannot change.
         if let Some(asked) = self.options.page_bytes.filter(|asked| *asked != page_bytes) {
             return Err(BackupError::OtherPageSize { backup: page_bytes, asked });
         }
@@ -82,6 +84,7 @@ impl Builder {
         store.take_spaces(&tail).await?;
         let pages = store.take_pages(&chain, progress).await?;
         let epoch = store.shared.meta.lock().await.manifest.epoch;
+        // Closed before the name is given: the store that appears under it is complete and durable.
         store.close().await?;
         let (files, number) = (chain.len(), chain.last().map_or(0, |link| link.number));
         site.finish(Done {
@@ -98,6 +101,8 @@ impl PageStore {
     async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
         let mut meta = self.shared.meta.lock().await;
         let add = |manifest: &mut Manifest| {
+            // Under their old ids, since the engine's log names pages by them; and no id below is given out
+            // later.
             tail.spaces.iter().for_each(|(id, name, _)| manifest.add_space(*id, name));
             manifest.next_space = manifest.next_space.max(tail.next_space);
         };
@@ -106,8 +111,10 @@ impl PageStore {
         drop(meta);
         for (id, _, pages) in &tail.spaces {
             if let Some(last) = pages.checked_sub(1) {
+                // Takes the room for all pages at once: one growth instead of one per extent.
                 drop(self.extend_to(PageId::new(SpaceId(*id), last)).await?);
             }
+            // Freed before the pages are read: those that the chain still has from earlier are then skipped.
             let free = tail.free_in(*id, *pages);
             if !free.is_empty() {
                 let ranges = free.iter().map(|(first, count)| first..first + count).collect();
@@ -131,6 +138,8 @@ impl PageStore {
                     blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open))))
                         .await?;
                 for copied in batch {
+                    // A page that was freed after this file was written is in the chain and must not come
+                    // back (I35).
                     if self.shared.volume.offset(copied.page).is_some() {
                         let mut page = self.overwrite(copied.page).await?;
                         page.copy_from_slice(&copied.payload);
@@ -167,10 +176,12 @@ fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
         numbers.retain(|number| *number <= upto);
     }
     let (mut links, mut wanted) = (Vec::new(), None);
+    // Backwards from the newest: each file names the one before it, whatever else lies in the directory.
     for number in numbers.iter().copied().rev() {
         let path = dir.join(name_of(number));
         let mut reader = Reader::open(&path)?;
         let head = reader.head.clone();
+        // By id, not by number: a file of another chain may have filled the gap.
         if wanted.as_ref().is_some_and(|wanted| *wanted != head.id) {
             let after = links.last().map_or(number, |link: &Link| link.number);
             return Err(none(format!("the backup before number {after} is missing")));

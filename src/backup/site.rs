@@ -54,10 +54,10 @@ pub(super) enum Begun {
     Site(Site),
 }
 
-/// Where the store is built.
+/// The directory in which the store is built; no other restoration has it.
 pub(super) struct Site {
     target: Target,
-    /// Keeps other restorations out.
+    /// Locked, which keeps other restorations out.
     file: File,
 }
 
@@ -82,6 +82,7 @@ impl Target {
             return Err(BackupError::Exists { path: self.to.clone() });
         }
         let ours = self.partial.join(FILE).exists();
+        // A killed restoration may have left an empty directory.
         let unused = || std::fs::read_dir(&self.partial).is_ok_and(|mut entries| entries.next().is_none());
         if self.partial.symlink_metadata().is_ok() && !ours && !unused() {
             return Err(BackupError::InTheWay { path: self.partial.clone() });
@@ -112,6 +113,8 @@ impl Target {
     fn try_begin(self, backup: &str) -> Result<(Self, Option<Tried>), BackupError> {
         self.check()?;
         if self.to.exists() {
+            // Only the rename's last step was missing. If the user asks for another backup, the name is
+            // taken.
             let done = done_in(&self.to).filter(|done| done.backup == backup);
             let Some(done) = done else { return Err(BackupError::Exists { path: self.to }) };
             self.remove_file();
@@ -131,6 +134,8 @@ impl Target {
             }
             _ => {}
         }
+        // What an earlier restoration recorded is void before the store is touched: a crash must not leave
+        // its record beside a half-built store.
         let fresh = file.set_len(0).and_then(|()| file.sync_all());
         let durable = fresh.and_then(|()| File::open(&self.partial)?.sync_all());
         durable.map_err(BackupError::io(&path))?;
@@ -139,6 +144,8 @@ impl Target {
 
     /// Gives the directory its final name, durably.
     fn rename(&self) -> Result<(), BackupError> {
+        // The name appears at once, with everything in it. Until the directory above is synced, a crash may
+        // undo that, and the next attempt finds the record and renames again.
         std::fs::rename(&self.partial, &self.to).map_err(BackupError::io(&self.to))?;
         let parent = self.to.parent().unwrap_or(Path::new("/"));
         File::open(parent).and_then(|dir| dir.sync_all()).map_err(BackupError::io(parent))?;
@@ -151,7 +158,7 @@ impl Target {
         let path = self.to.join(FILE);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "left behind");
+                tracing::warn!(path = %path.display(), %error, "a file of the finished restoration stays behind; it does no harm");
             }
             _ => {}
         }
@@ -183,6 +190,7 @@ impl Site {
         blocking(move || {
             let path = target.partial.join(FILE);
             let json = serde_json::to_vec(&done).map_err(std::io::Error::from);
+            // Durable before the rename, so that whatever has the final name is known to be complete.
             let written = json.and_then(|json| {
                 file.rewind()?;
                 file.write_all(&json)?;
@@ -208,5 +216,6 @@ fn done_in(dir: &Path) -> Option<Done> {
     let done = said_done(dir)?;
     let held = HeldDir::open(dir, Seam::default()).ok()?;
     let manifest = ManifestStore::directory(held, Saver::default()).load().ok()??;
+    // An opening since may have changed the store: it is not what was restored any more.
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)
 }

@@ -55,6 +55,7 @@ impl Draft {
             if let Some(file) = locked.await? {
                 break file;
             }
+            // Said once, not at each look.
             if !std::mem::replace(&mut waits, true) {
                 tracing::info!(file = %partial.display(), "waiting for another backup into the directory");
             }
@@ -63,7 +64,6 @@ impl Draft {
         Ok(Self { file: Some(file), dir, partial, waiting: Vec::new(), bytes: 0 })
     }
 
-    /// Empties the file.
     async fn begin_again(&mut self) -> Result<(), BackupError> {
         let (file, path) = (self.file.take(), self.partial.clone());
         self.file = blocking(move || emptied(file).map_err(BackupError::io(&path))).await?;
@@ -78,6 +78,8 @@ impl Draft {
     }
 
     async fn write_out(&mut self) -> Result<(), BackupError> {
+        // Moved to the blocking thread and back. If this future is dropped meanwhile, the file closes there,
+        // after the write.
         let Some(mut file) = self.file.take() else { return Err(BackupError::Runtime) };
         let (waiting, path) = (std::mem::take(&mut self.waiting), self.partial.clone());
         self.bytes += waiting.len() as u64;
@@ -99,6 +101,7 @@ impl Draft {
         blocking(move || {
             // Keep it open to the end: its lock keeps the next backup out.
             let Some(file) = file else { return Err(BackupError::Runtime) };
+            // Contents before the name: a crash must not leave a complete name on an incomplete file.
             file.sync_all().map_err(BackupError::io(&partial))?;
             std::fs::rename(&partial, &path).map_err(BackupError::io(&path))?;
             File::open(&dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(&dir))?;
@@ -182,7 +185,7 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::{BackupOptions, PageStore};
+    /// use pagetier::{PageStore, backup::BackupOptions};
     ///
     /// let report = store.backup("/backup/db", BackupOptions::new()).await?;
     /// println!("copied {} of {} pages to {}", report.pages, report.looked_at, report.path.display());
@@ -213,7 +216,8 @@ impl PageStore {
             }
         };
         let Made { id, base, looked_at, pages } = made;
-        let settled = self.settle_discards().await?;
+        // Before the file gets its name: once listed, the next backup builds on it (I30).
+        let settled = self.finalize_discards().await?;
         let (path, bytes) = draft.finish(base.number).await?;
         if !settled {
             tracing::warn!(
@@ -242,8 +246,12 @@ impl PageStore {
         self.sync().await?;
         // The parent module explains this order.
         let seam = self.shared.builder.seam();
+        // Drawn first: a write that begins now has a larger stamp, so the next backup copies it if this one
+        // misses it (I30).
         head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
-        seam.before_copying(self.shared.tier.writes_settled()).await;
+        // Writes in flight have smaller stamps. If their pages were read before they end, the newest versions
+        // would be missing from both backups (I30).
+        seam.before_copying(self.shared.tier.writes_ended()).await;
         // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
         let gone = Gone {
             freed: self.shared.volume.watch_freed(),
@@ -253,6 +261,8 @@ impl PageStore {
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages, absent) =
             self.copy_since(Stamp::from_bits(head.since), &gone, draft, options).await?;
+        // A crash could otherwise take a page back to before what the chain has, and the next backup would
+        // skip it (I30).
         seam.sync_copied(self.sync()).await?;
         let (next_space, losses, spaces) = {
             let meta = self.shared.meta.lock().await;
@@ -263,6 +273,7 @@ impl PageStore {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
             return Ok(None);
         }
+        // As they are at the end: a page created meanwhile was perhaps copied, and needs its space.
         let spaces = spaces.into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
         let free = [gone.free, absent, self.shared.volume.free_pages()].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
@@ -330,6 +341,7 @@ impl PageStore {
         } else {
             None
         };
+        // A full backup gets the next number as well, so that the newest file is always the one to restore.
         let number = last.checked_add(1).ok_or(BackupError::NoChain {
             path: dir.to_owned(),
             why: "its numbers are used up; begin another directory".into(),
@@ -352,6 +364,7 @@ impl PageStore {
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
         let (mut record, mut absent) = (Vec::new(), Vec::new());
         loop {
+            // Several reads keep the disk busy, and few enough to leave requests of the engine their turn.
             while reads.len() < READS_MAX
                 && let Some(page) = pages.next()
             {
@@ -398,12 +411,12 @@ impl PageStore {
 
     /// Prevents crashes from bringing back versions that were discarded before the backup read their pages:
     /// the next backup would skip them. Returns whether none can come back.
-    async fn settle_discards(&self) -> Result<bool, BackupError> {
+    async fn finalize_discards(&self) -> Result<bool, BackupError> {
         let shared = Arc::clone(&self.shared);
         // Runs in its own task: a checkpoint must not be dropped half-way.
         let settled = task::outcome(&self.shared.runtime, async move {
             let _operation = shared.ending.enter()?;
-            Ok::<_, Error>(shared.tier.settle_discards().await)
+            Ok::<_, Error>(shared.tier.finalize_discards().await)
         });
         Ok(settled.await.ok_or(BackupError::Runtime)??)
     }
@@ -414,6 +427,7 @@ impl PageStore {
         let mut meta = self.shared.meta.lock().await;
         let list = |manifest: &mut Manifest| {
             manifest.backups.push(id);
+            // Several, since a store may be backed up to more than one directory.
             let surplus = manifest.backups.len().saturating_sub(BACKUPS_LISTED);
             manifest.backups.drain(..surplus);
         };

@@ -58,7 +58,7 @@ impl Drop for Driver {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the runtime's thread panicked");
+            tracing::error!("the thread of the blocking store's runtime panicked");
         }
     }
 }

@@ -2,9 +2,12 @@
 //! [`PageStore::store`] has those that do not wait.
 
 use super::PageStore;
+use crate::policy::UnknownPolicy;
+use crate::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
+use crate::what_if::{TraceSummary, WhatIf};
 use crate::{
-    Drain, DrainReport, Error, ReadmitReport, Recorded, ScrubOptions, ScrubProgress, ScrubReport, SpaceHints,
-    SpaceId, SpaceInfo, SsdEvent, SsdLoss, SsdMode, SsdPolicy, UnknownPolicy, WhatIf,
+    DrainOptions, DrainReport, Error, ReadmitReport, SpaceHints, SpaceId, SpaceInfo, SsdEvent, SsdLoss,
+    SsdMode, SsdPolicy,
 };
 use std::io;
 use std::ops::Range;
@@ -31,7 +34,7 @@ macro_rules! part {
 
         impl $part<'_> {
             $(
-                #[doc = concat!("See [`crate::", stringify!($part), "::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+                #[doc = concat!("See `", stringify!($part), "::", stringify!($name), "` of [`crate::PageStore::", stringify!($method), "`].\n\n# Errors\nAs there.")]
                 #[inline]
                 pub fn $name(self, $($arg: $type),*) -> Result<$ok, $err> {
                     self.0.block_on(self.0.store().$method().$name($($arg),*))
@@ -106,7 +109,7 @@ part! {
 impl<'a> Ssd<'a> {
     /// See [`pagetier::Ssd::drain`](crate::Ssd::drain).
     #[inline]
-    pub fn drain(self, drain: Drain) -> DrainReport {
+    pub fn drain(self, drain: DrainOptions) -> DrainReport {
         self.0.block_on(self.0.store().ssd().drain(drain))
     }
 
@@ -144,7 +147,7 @@ part! {
 part! {
     /// The recording of page traces. See [`PageStore::trace`].
     Trace by trace:
-    stop() -> Result<Recorded, io::Error>;
+    stop() -> Result<TraceSummary, io::Error>;
 }
 
 part! {
@@ -153,7 +156,7 @@ part! {
 }
 
 impl Estimates<'_> {
-    /// See [`pagetier::Estimates::stop`](crate::Estimates::stop).
+    /// See [`pagetier::what_if::Estimates::stop`](crate::what_if::Estimates::stop).
     #[must_use]
     #[inline]
     pub fn stop(self) -> Option<WhatIf> {
@@ -165,7 +168,7 @@ impl Estimates<'_> {
 #[derive(Debug)]
 pub struct Scrub<'a> {
     store: &'a PageStore,
-    scrub: crate::Scrub,
+    scrub: crate::scrub::Scrub,
 }
 
 impl PageStore {
@@ -179,20 +182,20 @@ impl PageStore {
 }
 
 impl Scrub<'_> {
-    /// See [`pagetier::Scrub::progress`](crate::Scrub::progress).
+    /// See [`pagetier::scrub::Scrub::progress`](crate::scrub::Scrub::progress).
     #[must_use]
     #[inline]
     pub fn progress(&self) -> ScrubProgress {
         self.scrub.progress()
     }
 
-    /// See [`pagetier::Scrub::abort`](crate::Scrub::abort).
+    /// See [`pagetier::scrub::Scrub::abort`](crate::scrub::Scrub::abort).
     #[inline]
     pub fn abort(&self) {
         self.scrub.abort();
     }
 
-    /// See [`pagetier::Scrub::finished`](crate::Scrub::finished).
+    /// See [`pagetier::scrub::Scrub::finished`](crate::scrub::Scrub::finished).
     #[must_use]
     #[inline]
     pub fn finished(self) -> ScrubReport {

@@ -33,10 +33,14 @@
 mod driver;
 mod handles;
 
+use crate::backup::{BackupError, BackupOptions, BackupReport, RestoreProgress, RestoreReport};
+use crate::device::SharedDevice;
+use crate::errors::HotSetError;
+use crate::inspect::Inspection;
+use crate::stats::{StatsExport, StatsExportError};
 use crate::{
-    BackupError, BackupOptions, BackupReport, Builder, Costs, Error, HotSetError, HotSetReport, Inspection,
-    Loss, Lsn, NewSsd, OpenError, PageId, PageMut, PageRef, PageSize, RestoreProgress, RestoreReport,
-    SharedDevice, SpaceId, StatsExport, StatsExportError,
+    Builder, Costs, Error, HotSetReport, Loss, Lsn, OpenError, PageId, PageMut, PageRef, PageSize, SpaceId,
+    SsdReplacement,
 };
 use driver::Driver;
 pub use handles::{Estimates, Policies, Scrub, Spaces, Ssd, SsdEvents, Trace};
@@ -142,8 +146,7 @@ impl PageStore {
         allocate(space: SpaceId) -> Result<PageMut<'_>, Error>;
         get_mut(page: PageId) -> Result<PageMut<'_>, Error>;
         overwrite(page: PageId) -> Result<PageMut<'_>, Error>;
-        create(page: PageId) -> Result<PageMut<'_>, Error>;
-        recreate(page: PageId) -> Result<PageMut<'_>, Error>;
+        get_or_create(page: PageId) -> Result<PageMut<'_>, Error>;
         discard(page: PageId) -> Result<(), Error>;
         free(page: PageId) -> Result<(), Error>;
         free_pages(pages: &[PageId]) -> Result<u32, Error>;
@@ -152,7 +155,7 @@ impl PageStore {
         flush() -> Result<(), Error>;
         redo_from(log_end: Lsn, loss: Loss) -> Result<Lsn, Error>;
         resize_pool(bytes: u64) -> Result<u64, Error>;
-        replace_ssd(new: NewSsd) -> Result<(), Error>;
+        replace_ssd(new: SsdReplacement) -> Result<(), Error>;
         backup(dest: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport, BackupError>;
         export_hot(path: impl AsRef<Path>) -> Result<u64, HotSetError>;
         import_hot(path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError>;

@@ -10,16 +10,15 @@ use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_policy::{Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
-use pagetier_ssdcache::{Progress, SsdMode};
+use pagetier_ssdcache::{RecoveryProgress, SsdMode};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a device is.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// In the store's directory.
+    /// In the store's directory, under the option's default name.
     Default,
     Path(PathBuf),
     Device(SharedDevice),
@@ -68,10 +67,10 @@ pub struct Builder {
     pub(crate) ssd_device: Option<SharedDevice>,
     pub(crate) ring_device: Option<SharedDevice>,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
-    pub(crate) progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    pub(crate) progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<pagetier_ssdcache::Mutation>,
-    /// The back end of each device that the opening opened by path, by option.
+    /// The I/O backend chosen for each device path, keyed by option name.
     pub(crate) served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
@@ -213,8 +212,8 @@ impl Builder {
     /// once its last device operation has ended, while a call of its gate may still run and write the log.
     /// Either hold a lock on the log for as long as the log exists in memory
     /// ([`guide`](crate::guide#recovery-order) says how), or await
-    /// [`PageStore::left`](crate::PageStore::left) before you open the log. A store releases its gate,
-    /// the `Arc`, when it is shut down or dropped and the last call has ended.
+    /// [`PageStore::wait_closed`](crate::PageStore::wait_closed) before you open the log. A store releases
+    /// its gate, the `Arc`, when it is shut down or dropped and the last call has ended.
     pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
         self.gate = Some(gate);
         self
@@ -251,7 +250,7 @@ impl Builder {
     }
 
     /// Calls `report` while a recovery reads the SSD's zone.
-    pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+    pub fn on_recovery_progress(mut self, report: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
         self
     }
@@ -289,14 +288,16 @@ impl Builder {
     pub(crate) fn hold_directories(&mut self) -> Result<(), OpenError> {
         let seam = self.seam();
         let is_relative = |path: &Option<PathBuf>| path.as_deref().is_some_and(Path::is_relative);
+        // Only if needed: a process without a working directory can still open a store by absolute paths.
         if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
             let working = HeldDir::working(seam);
-            let failed = |e| OpenError::directory(Path::new("."), "cannot be held", e);
+            let failed = |e| OpenError::directory(Path::new("."), "cannot be opened", e);
             self.working = Some(working.map_err(failed)?);
         }
         if let (Some(path), None) = (&self.options.directory, &self.memory) {
             self.held = match HeldDir::open(path, seam) {
                 Ok(held) => Some(held),
+                // It may be created later, once nothing else refuses the opening.
                 Err(e) if e.kind() == ErrorKind::NotFound => None,
                 Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {
                     return Err(OpenError::NotADirectory { path: path.clone() });
@@ -321,6 +322,7 @@ impl Builder {
     pub(crate) fn refuse_twice(&self, at: &At, option: &'static str) -> Result<(), OpenError> {
         let Some(found) = at.identity() else { return Ok(()) };
         let used = self.used.lock();
+        // By identity: two paths may lead to one file, by a link or a bind mount.
         match used.iter().find(|(other, used)| *other != option && *used == found) {
             Some((other, _)) => Err(OpenError::SameDevice { device: at.shown.clone(), option, other }),
             None => Ok(()),
@@ -340,6 +342,8 @@ impl Builder {
         &self,
         exchange: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
+        // A failed exchange has opened the new device and noted it. The old one stays in use, so its note
+        // comes back.
         let before = self.used.lock().clone();
         exchange.await.inspect_err(|_| *self.used.lock() = before)
     }

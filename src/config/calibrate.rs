@@ -32,7 +32,7 @@ const CHUNKS_MIN: u64 = 2;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use pagetier::{MemoryDevice, PageSize, SharedDevice, calibrate};
+/// use pagetier::{PageSize, calibrate, device::{MemoryDevice, SharedDevice}};
 /// use std::{sync::Arc, time::Duration};
 ///
 /// // In place of two block devices.
@@ -133,6 +133,7 @@ async fn phase(
         }
         operations += 1;
     }
+    // By the device's own counters: time in the runtime's queue is not the device's.
     let busy = device.stats().since(&before).totals_of(&[IoClass::Recovery]);
     Ok(((busy.read.busy_ns + busy.write.busy_ns) as f64 / 1e6, operations))
 }
@@ -162,12 +163,12 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{Clock, EmulatedDevice, MemoryDevice, Model};
+    use pagetier_devio::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice};
     use std::sync::Arc;
 
     fn emulated(bytes: u64) -> SharedDevice {
         let memory = Arc::new(MemoryDevice::new("scratch", bytes));
-        Arc::new(EmulatedDevice::new(memory, Model::paper_hdd(), Clock::Tokio))
+        Arc::new(EmulatedDevice::new(memory, DeviceModel::paper_hdd(), EmulatedClock::Tokio))
     }
 
     #[tokio::test(start_paused = true)]

@@ -64,18 +64,18 @@ macro_rules! option_table {
             calibrate_ms: Option<u64> = None;
             /// Measures the devices while the store runs and passes the costs to the policies once a second.
             /// A cost is the moving average over this many of a device's last page reads or writes
-            /// ([`COST_POINTS`](crate::COST_POINTS) in the paper: Ou et al., section 3.2.2). The pages of a
-            /// merged write share its time; operations longer than 65 ms are ignored. Until there are enough
-            /// samples of a kind, the cost from [`Builder::costs`](crate::Builder::costs) or the calibration
-            /// applies. Each point takes 16 bytes of memory; the maximum is 2^24 points. Default: off, so
-            /// that a policy which weighs reads against writes (CASA, CAC, GD2L) uses the costs that it was
-            /// opened with.
+            /// ([`COST_POINTS`](crate::device::COST_POINTS) in the paper: Ou et al., section 3.2.2). The
+            /// pages of a merged write share its time; operations longer than 65 ms are ignored. Until there
+            /// are enough samples of a kind, the cost from [`Builder::costs`](crate::Builder::costs) or the
+            /// calibration applies. Each point takes 16 bytes of memory; the maximum is 2^24 points.
+            /// Default: off, so that a policy which weighs reads against writes (CASA, CAC, GD2L) uses the
+            /// costs that it was opened with.
             online_costs(usize): Option<usize> = None;
             /// The I/O backend for files. Default: io_uring where available. A ready-made
-            /// [`Device`](crate::Device) is used as it is.
+            /// [`Device`](crate::device::Device) is used as it is.
             io(Backend): Backend = Backend::Auto;
             /// Whether to bypass the system's page cache. Default: where the file system supports it. A
-            /// ready-made [`Device`](crate::Device) is used as it is.
+            /// ready-made [`Device`](crate::device::Device) is used as it is.
             direct_io(DirectIo): DirectIo = DirectIo::Preferred;
             /// Whether to create a store that does not exist. Default: yes.
             create(bool): bool = true;
@@ -96,16 +96,16 @@ macro_rules! option_table {
             /// The threshold of the low-room alarm: room is low when a file system that holds one of the
             /// store's files has fewer bytes free than this. For new pages, the unallocated part of the HDD
             /// counts as free too. Openings and growths log a warning when room becomes low;
-            /// [`Stats::room`](crate::Stats::room) reports it at any time. 0 disables the alarm. Default: 256
-            /// MiB.
+            /// [`Stats::room`](crate::stats::Stats::room) reports it at any time. 0 disables the alarm.
+            /// Default: 256 MiB.
             low_room(u64): u64 = 256 << 20;
             /// The maximum number of pages that a new page's number may skip beyond the room that its space
-            /// has: [`create`](crate::PageStore::create) and the like reserve room for the skipped pages too,
-            /// so a wrong number could otherwise take the whole disk. A number further away is
+            /// has: [`overwrite`](crate::PageStore::overwrite) and the like reserve room for the skipped
+            /// pages too, so a wrong number could otherwise take the whole disk. A number further away is
             /// [`Error::PageGap`](crate::Error::PageGap). Room is durable before its pages exist, so redo
-            /// after a crash may create the pages that existed in any order, whatever their numbers. Raise it
-            /// for an engine that places pages far apart, or that redoes a long log onto a restored backup
-            /// out of order. Default: 65,536 (1 GiB of pages of the default size).
+            /// after a crash may create the pages that existed in any order, whatever their numbers. Raise
+            /// it for an engine that places pages far apart, or that redoes a long log onto a restored
+            /// backup out of order. Default: 65,536 (1 GiB of pages of the default size).
             page_gap_max(u32): u32 = 65_536;
             /// How long a request waits for a frame when all are pinned or dirty before it fails, in
             /// milliseconds. Default: 10,000.

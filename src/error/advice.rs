@@ -38,7 +38,7 @@ impl Error {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let temporary = tempfile::tempdir()?;
     /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-    /// use pagetier::{Advice, PageId, SpaceId};
+    /// use pagetier::{PageId, SpaceId, errors::Advice};
     ///
     /// let store = builder.open().await?;
     /// let error = store.get(PageId::new(SpaceId(9), 0)).await.unwrap_err();
@@ -113,6 +113,8 @@ impl OpenError {
             | Self::SameDevice { .. }
             | Self::Format { .. } => Advice::FixConfiguration,
             Self::Directory { source, .. } => of_io(source, Advice::FixConfiguration),
+            // These pass by themselves: the other process closes the store, or the kernel frees what a killed
+            // one held.
             Self::Runtime { .. } | Self::AlreadyOpen { .. } | Self::DeviceInUse { .. } => Advice::Retry,
             Self::OtherStore { .. }
             | Self::SsdMissing { .. }

@@ -19,7 +19,7 @@ pub enum BackupError {
     /// A file is damaged, or is not a backup.
     #[error("{path}: {why}", path = .path.display())]
     Damaged {
-        /// The file.
+        /// The backup's file.
         path: PathBuf,
         /// What is wrong.
         why: String,
@@ -27,7 +27,7 @@ pub enum BackupError {
     /// The directory has no backup, or its chain has a gap.
     #[error("{path}: {why}", path = .path.display())]
     NoChain {
-        /// The directory.
+        /// The directory with the backups.
         path: PathBuf,
         /// What is missing.
         why: String,
@@ -38,7 +38,7 @@ pub enum BackupError {
         path = .path.display()
     )]
     OtherStore {
-        /// The directory.
+        /// The directory with the other store's backups.
         path: PathBuf,
         /// The id of the store that was backed up there.
         found: String,
@@ -48,13 +48,13 @@ pub enum BackupError {
     /// The destination of a restoration already exists.
     #[error("{path}: it already exists; restore into a directory that does not exist", path = .path.display())]
     Exists {
-        /// The directory.
+        /// The directory that the restoration was to make.
         path: PathBuf,
     },
     /// A restoration builds its store in this directory, which holds something else.
-    #[error("{path}: it is in the way, and no restoration has left it; rename or remove it", path = .path.display())]
+    #[error("{path}: the store would be built here, but other files are in the way; rename or remove it", path = .path.display())]
     InTheWay {
-        /// The directory.
+        /// The directory in the way, whose name ends in `.partial`.
         path: PathBuf,
     },
     /// The builder of a restoration has another page size than the backup.
@@ -71,9 +71,9 @@ pub enum BackupError {
     /// A page of the store cannot be read, and a backup must not omit it.
     #[error("page {page} cannot be copied")]
     Page {
-        /// The page.
+        /// The page that cannot be read.
         page: PageId,
-        /// Why.
+        /// Why it cannot be read.
         #[source]
         source: Error,
     },

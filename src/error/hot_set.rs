@@ -9,7 +9,7 @@ pub enum HotSetError {
     /// The file cannot be read or written.
     #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
-        /// The file.
+        /// The hot set's file, as the caller named it.
         path: PathBuf,
         /// The system's reason.
         #[source]
@@ -18,7 +18,7 @@ pub enum HotSetError {
     /// The file is not a hot set.
     #[error("{path}: line {line} is not part of a hot set", path = .path.display())]
     Malformed {
-        /// The file.
+        /// The hot set's file, as the caller named it.
         path: PathBuf,
         /// The line, from 1.
         line: usize,

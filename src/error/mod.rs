@@ -43,7 +43,7 @@ pub enum OpenError {
     },
     /// The SSD cannot hold its metadata and the minimum number of slots.
     #[error(transparent)]
-    SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
+    SsdTooSmall(#[from] pagetier_ssdcache::SsdTooSmall),
     /// There is no policy of that name.
     #[error(transparent)]
     UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
@@ -59,13 +59,13 @@ pub enum OpenError {
     /// started.
     #[error("the store's runtime cannot be started")]
     Runtime {
-        /// Why.
+        /// The system's reason.
         source: std::io::Error,
     },
     /// The store's directory cannot be used.
     #[error("{path}: the store's directory {what}", path = .path.display())]
     Directory {
-        /// The directory.
+        /// The directory, as the options name it.
         path: PathBuf,
         /// What could not be done.
         what: &'static str,
@@ -76,19 +76,19 @@ pub enum OpenError {
     /// The store's path is a file.
     #[error("{path}: not a directory, but a store is a directory", path = .path.display())]
     NotADirectory {
-        /// The path.
+        /// The path at which there is a file.
         path: PathBuf,
     },
     /// The store is already open, in this process or another.
     #[error("{path}: the store is open already, here or in another process; close it first", path = .path.display())]
     AlreadyOpen {
-        /// The directory.
+        /// The directory or device that the other opening has locked.
         path: PathBuf,
     },
     /// Two devices are one: the same path, two paths to one file, or two names of one block device.
     #[error("{device}: the options name it twice, as {option} and as {other}; each needs its own", device = .device.display())]
     SameDevice {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: PathBuf,
         /// The option that names it.
         option: &'static str,
@@ -99,7 +99,7 @@ pub enum OpenError {
     /// would destroy its user's data.
     #[error("{device}: this store cannot use it exclusively: {why}; release it first", device = .device.display())]
     DeviceInUse {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: PathBuf,
         /// What uses it.
         why: String,
@@ -121,7 +121,7 @@ pub enum OpenError {
     /// A device belongs to another store.
     #[error("{device}: it belongs to another store; put this store's back")]
     OtherStore {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
         /// The id of the store that it belongs to.
         found: String,
@@ -143,7 +143,7 @@ pub enum OpenError {
     /// The manifest names an HDD, but the device holds no store.
     #[error("{device}: the HDD of this store is missing or blank")]
     HddMissing {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
     },
     /// The directory holds parts of a store, but no manifest, without which the rest cannot be read.
@@ -153,7 +153,7 @@ pub enum OpenError {
         path = .path.display()
     )]
     ManifestMissing {
-        /// The directory.
+        /// The directory that lacks it.
         path: PathBuf,
     },
     /// There is no store, and creating one was not allowed ([`Builder::create`](crate::Builder::create)).
@@ -170,7 +170,7 @@ pub enum OpenError {
         if *.tier == "HDD" { "" } else { ", or accept the loss" }
     )]
     StaleDevice {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
         /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
         tier: &'static str,
@@ -189,7 +189,7 @@ pub enum OpenError {
          of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
     )]
     StaleManifest {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
         /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
         tier: &'static str,
@@ -204,7 +204,7 @@ pub enum OpenError {
         if *.tier == "HDD" { "" } else { ", or accept the loss" }
     )]
     TooShort {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
         /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
         tier: &'static str,
@@ -216,7 +216,7 @@ pub enum OpenError {
     /// A device holds another program's data. Only [`Builder::force`](crate::Builder::force) overwrites it.
     #[error("{device}: it holds data that is not Pagetier's; blank it, or name another one")]
     Foreign {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
     },
     /// A device is a member of a striped set of an earlier version.
@@ -225,13 +225,13 @@ pub enum OpenError {
          it, drain the SSD and switch it off, or back the store up"
     )]
     Striped {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
     },
     /// A device has another format version.
     #[error("{device}: this version does not read its format {found}")]
     Format {
-        /// The device.
+        /// Its path, or the name of a ready-made device.
         device: String,
         /// The format number found.
         found: u32,
@@ -267,19 +267,19 @@ pub enum Error {
     /// There is no space with this id: never created, or dropped.
     #[error("space {space} does not exist")]
     NoSuchSpace {
-        /// The id.
+        /// The id that was asked for.
         space: SpaceId,
     },
     /// A space of this name exists already.
     #[error("a space called {name:?} exists already")]
     SpaceExists {
-        /// The name.
+        /// The name that is taken.
         name: String,
     },
     /// The number for a new space is not above those of all spaces that the store ever had.
     #[error("space number {space} may have been used before: use {free_from} or a larger one")]
     SpaceIdUsed {
-        /// The number.
+        /// The number that was asked for.
         space: SpaceId,
         /// The smallest number that may be used.
         free_from: SpaceId,
@@ -290,24 +290,24 @@ pub enum Error {
     /// [`TierError::NoSuchPage`] within [`Error::Pool`].
     #[error("page {page} does not exist")]
     NoSuchPage {
-        /// The page.
+        /// The page that was asked for.
         page: PageId,
     },
     /// A space has at most 2^32 - 1 pages.
     #[error("space {space} is full")]
     SpaceFull {
-        /// The space.
+        /// The space that cannot grow further.
         space: SpaceId,
     },
     /// The page's number is too far beyond the room of its space: a wrong number would take the whole disk.
     /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) sets how far it may be. Nothing was taken.
     #[error("page {page} is {gap} pages beyond the room of its space; at most {gap_max} may be skipped")]
     PageGap {
-        /// The page.
+        /// The page that was asked for.
         page: PageId,
         /// The number of pages between the space's room and the page.
         gap: u64,
-        /// The maximum.
+        /// The maximum, as the options set it.
         gap_max: u32,
     },
     /// The manifest could not be written. Nothing has changed in this run; a later opening may find either

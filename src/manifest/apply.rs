@@ -15,6 +15,8 @@ impl Manifest {
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), &'static str> {
         match change {
             Change::Add { space, name } => {
+                // Numbers are never reused. A page of a dropped space may still have a copy on the SSD, which
+                // would become a page of the new one.
                 if *space < self.next_space || *space == u32::MAX {
                     return Err("a record creates a space with a used id");
                 }
@@ -28,6 +30,8 @@ impl Manifest {
                 let runs = &mut self.space_mut(*space)?.runs;
                 match *at {
                     None => append(runs, *run),
+                    // In the middle of a space, only a hole may be filled: pages that lie there would lose
+                    // their homes.
                     Some(at) if is_within(runs, at, run.1) && places(runs, at..at + run.1).is_empty() => {
                         *runs = replaced(runs, at, *run);
                     }
@@ -36,6 +40,8 @@ impl Manifest {
             }
             Change::Free { space, pages } => {
                 let space = self.space_mut(*space)?;
+                // A page cannot be freed twice in a row. If a record says so, it belongs to another state of
+                // the manifest.
                 if !pages.iter().all(|(first, count)| space.free.insert(*first, *count)) {
                     return Err("a record frees a free page");
                 }
@@ -51,38 +57,51 @@ impl Manifest {
                     return Err("a record reuses a page that is not free");
                 }
             }
-            Change::GiveBack { space, extents: (at, count) } => {
-                let space = self.space_mut(*space)?;
-                let pages = (*at)
-                    .checked_mul(u64::from(EXTENT_PAGES))
-                    .zip(count.checked_mul(u64::from(EXTENT_PAGES)));
-                let free = pages.is_some_and(|(first, count)| space.free.has_run(first, count));
-                if !free || !is_within(&space.runs, *at, *count) {
-                    return Err("a record gives back extents with pages");
-                }
-                let given = places(&space.runs, *at..at + count);
-                space.runs = replaced(&space.runs, *at, (HOLE, *count));
-                self.extents_free = merged(self.extents_free.iter().copied().chain(given).collect());
-            }
-            Change::Cut { space, extents } => {
-                let space = self.space_mut(*space)?;
-                let has = reserved(&space.runs) / u64::from(EXTENT_PAGES);
-                if *extents >= has || u64::from(space.pages) > extents * u64::from(EXTENT_PAGES) {
-                    return Err("a record cuts off extents with pages");
-                }
-                let cut = places(&space.runs, *extents..has);
-                space.runs = first(&space.runs, *extents);
-                self.extents_free = merged(self.extents_free.iter().copied().chain(cut).collect());
-            }
+            Change::GiveBack { space, extents: (at, count) } => self.give_back(*space, *at, *count)?,
+            Change::Cut { space, extents } => self.cut(*space, *extents)?,
             Change::BeginDrop { space } => self.space_mut(*space)?.dropping = true,
             Change::EndDrop { space } => {
                 let at = self.spaces.binary_search_by_key(space, |space| space.id);
                 let dropped = self.spaces.remove(at.map_err(|_| "a record names no space")?);
-                let placed = dropped.runs.into_iter().filter(|(first, _)| *first != HOLE);
-                self.extents_free = merged(self.extents_free.iter().copied().chain(placed).collect());
+                // Holes of the dropped space were given back earlier, when they became holes.
+                self.add_free(dropped.runs.into_iter().filter(|(first, _)| *first != HOLE).collect());
             }
         }
         Ok(())
+    }
+
+    /// Applies [`Change::GiveBack`].
+    fn give_back(&mut self, space: u32, at: u64, count: u64) -> Result<(), &'static str> {
+        let space = self.space_mut(space)?;
+        let extent = u64::from(EXTENT_PAGES);
+        let pages = at.checked_mul(extent).zip(count.checked_mul(extent));
+        // A page that exists needs its home.
+        let free = pages.is_some_and(|(first, count)| space.free.has_run(first, count));
+        if !free || !is_within(&space.runs, at, count) {
+            return Err("a record gives back extents with pages");
+        }
+        let given = places(&space.runs, at..at + count);
+        space.runs = replaced(&space.runs, at, (HOLE, count));
+        self.add_free(given);
+        Ok(())
+    }
+
+    /// Applies [`Change::Cut`].
+    fn cut(&mut self, space: u32, extents: u64) -> Result<(), &'static str> {
+        let space = self.space_mut(space)?;
+        // Free pages below the end keep their numbers, so only extents beyond the last number may go.
+        let has = reserved(&space.runs) / u64::from(EXTENT_PAGES);
+        if extents >= has || u64::from(space.pages) > extents * u64::from(EXTENT_PAGES) {
+            return Err("a record cuts off extents with pages");
+        }
+        let cut = places(&space.runs, extents..has);
+        space.runs = first(&space.runs, extents);
+        self.add_free(cut);
+        Ok(())
+    }
+
+    fn add_free(&mut self, runs: Vec<(u64, u64)>) {
+        self.extents_free = merged(self.extents_free.iter().copied().chain(runs).collect());
     }
 
     fn space_mut(&mut self, id: u32) -> Result<&mut SpaceRecord, &'static str> {

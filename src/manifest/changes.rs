@@ -15,12 +15,14 @@ pub(crate) struct Record {
     pub(crate) change: Change,
 }
 
-/// A change of the manifest.
+/// A change small enough to be appended to the manifest instead of replacing it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Change {
-    /// A new space, without pages.
-    Add { space: u32, name: String },
+    Add {
+        space: u32,
+        name: String,
+    },
     /// A space gets extents (first, count), at its end or in a hole from its extent `at` on. They were free,
     /// or are new ones at the volume's end.
     Grow {
@@ -30,17 +32,33 @@ pub(crate) enum Change {
         at: Option<u64>,
     },
     /// Pages (first, count) of a space cease to exist.
-    Free { space: u32, pages: Vec<(u32, u32)> },
+    Free {
+        space: u32,
+        pages: Vec<(u32, u32)>,
+    },
     /// Freed pages (first, count) exist again.
-    Reuse { space: u32, pages: Vec<(u32, u32)> },
+    Reuse {
+        space: u32,
+        pages: Vec<(u32, u32)>,
+    },
     /// Extents of a space (first in the space, count) become free; all of their pages were.
-    GiveBack { space: u32, extents: (u64, u64) },
+    GiveBack {
+        space: u32,
+        extents: (u64, u64),
+    },
     /// A space keeps its first `extents` extents; the others, which are beyond its last page, become free.
-    Cut { space: u32, extents: u64 },
+    Cut {
+        space: u32,
+        extents: u64,
+    },
     /// A space is to be dropped: the next opening completes that.
-    BeginDrop { space: u32 },
+    BeginDrop {
+        space: u32,
+    },
     /// A space that was to be dropped is gone, and its extents are free.
-    EndDrop { space: u32 },
+    EndDrop {
+        space: u32,
+    },
 }
 
 impl Change {

@@ -31,7 +31,7 @@ const MANIFEST_FORMAT_MIN: u32 = 2;
 /// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
 
-/// The manifest's contents.
+/// The manifest, with the changes of its tail applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// The size of the file that these contents were written to: a shorter one has been cut, perhaps within
@@ -108,6 +108,7 @@ impl Manifest {
             costs_ms: None,
             backups: Vec::new(),
             unproved: None,
+            // Space 0 does not exist: page ids of zeroes, as in a blank header, then never name a page.
             next_space: 1,
             extents_used: 0,
             leftovers_to: 0,
@@ -116,7 +117,6 @@ impl Manifest {
         }
     }
 
-    /// Adds a space without pages.
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {
         let space = SpaceRecord {
             id,
@@ -131,6 +131,8 @@ impl Manifest {
 
     /// Adds the pages `lost` to the losses.
     pub(crate) fn lose(&mut self, lost: OnlyCopies) {
+        // An opening may list an empty loss, for example of an SSD that was drained. Counting it would only
+        // make the next backup full for no reason (I34).
         self.losses += u64::from(!lost.is_none());
         self.loss = added(self.loss.take(), lost);
     }
@@ -158,6 +160,9 @@ impl Manifest {
 
     /// How a save of this manifest may use the file's slack, given the one `before`.
     pub(crate) fn slack_after(&self, before: &Self) -> Slack {
+        // More spaces and extents mean more to record later, perhaps on a full disk, so such a save must
+        // leave room for that. Any other save may use it up, for example one that records a failed flush
+        // (I26).
         let extents = |m: &Self| m.spaces.iter().flat_map(|s| &s.runs).map(|(_, count)| count).sum::<u64>();
         let more = self.spaces.len() > before.spaces.len() || extents(self) > extents(before);
         if more { Slack::Keep } else { Slack::Use }
@@ -165,30 +170,37 @@ impl Manifest {
 
     /// Checks that the numbers are possible for a store: allocation and recovery compute with them.
     fn check(&self) -> Result<(), &'static str> {
+        // Stamps hold the epoch in their high bits. If it wrapped, the next opening would write stamps below
+        // those on the devices, and recovery would prefer the older versions (I11).
         if self.epoch >= Stamp::EPOCHS - 1 {
-            return Err("the store cannot be opened again: its stamps are used up");
+            return Err("the store was opened as often as its format allows, and cannot be opened again");
         }
         if self.opened > self.epoch || self.closed > self.opened {
-            return Err("its openings are out of order");
+            return Err("it records a close without its opening, or an opening that had not begun");
         }
         if self.extents_used > EXTENTS_MAX {
             return Err("it has more extents than any device");
         }
         if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
-            return Err("it names more unproved pages than there can be");
+            return Err("it lists more pages after failed flushes than there can be");
         }
+        // Copies on the SSD are found by space and page number. Two spaces of one id would read each other's
+        // pages.
         let (mut ids, mut names) = (HashSet::new(), HashSet::new());
         for space in &self.spaces {
             let named_twice = !space.dropping && !names.insert(&space.name);
             if space.id >= self.next_space || !ids.insert(space.id) || named_twice {
                 return Err("its spaces have a duplicate id or name, or an id not yet assigned");
             }
+            // Every page below `pages` must have a home or be free: recovery computes homes without asking
+            // again.
             if u64::from(space.pages) > reserved(&space.runs) {
                 return Err("a space has more pages than its extents hold");
             }
             if space.free.end() > space.pages {
                 return Err("a free page is beyond the end of its space");
             }
+            // A page in a hole has no home, so it must not exist: its write would have nowhere to go.
             let mut at = 0_u64;
             for (first, count) in &space.runs {
                 let pages =
@@ -199,6 +211,8 @@ impl Manifest {
                 at = at.saturating_add(*count);
             }
         }
+        // Sorted by place, two runs overlap only if they are neighbours. An overlap would let two spaces
+        // write over each other, so it is worth a check at every opening.
         let placed = self.spaces.iter().flat_map(|s| &s.runs).filter(|(first, _)| *first != HOLE);
         let mut runs: Vec<(u64, u64)> = placed.chain(&self.extents_free).copied().collect();
         runs.sort_unstable();
@@ -245,11 +259,12 @@ pub(crate) struct ManifestStore {
     unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
 }
 
-/// Where the manifest is kept.
 #[derive(Debug)]
 enum Place {
-    /// In a directory.
-    Directory { file: ManifestFile, saver: Saver },
+    Directory {
+        file: ManifestFile,
+        saver: Saver,
+    },
     /// In memory: the store lives as long as the process, or any holder of the cell.
     Memory(Arc<MemoryManifest>),
 }
@@ -258,12 +273,10 @@ enum Place {
 pub(crate) type Hold = Vec<InFlight>;
 
 impl ManifestStore {
-    /// A manifest in `cell`.
     pub(crate) fn memory(cell: Arc<MemoryManifest>) -> Self {
         Self::at(Place::Memory(cell))
     }
 
-    /// A manifest in `directory`.
     pub(crate) fn directory(directory: Arc<HeldDir>, saver: Saver) -> Self {
         Self::at(Place::Directory { file: ManifestFile::new(directory), saver })
     }
@@ -276,9 +289,13 @@ impl ManifestStore {
     pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
         let bytes = match &self.place {
             Place::Memory(cell) => cell.bytes(),
+            // From here on, saves compare `manifest.json` with this file, so that they never write over
+            // another store's (I40).
             Place::Directory { file, .. } => file.adopt().map_err(|e| unreadable(file, e))?,
         };
         let manifest = bytes.map(|b| decode(&b)).transpose()?;
+        // Saves take the record from here, not from the caller's manifest: that copy may date from before a
+        // flush failed.
         *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
         Ok(manifest)
     }
@@ -319,6 +336,9 @@ impl ManifestStore {
         hold: Hold,
     ) -> Boxed<'static, io::Result<Manifest>> {
         self.begin(hold, move |store| {
+            // Read under the lock, at the moment of the save: a flush may have failed since the caller copied
+            // the manifest, and a save without its record would make the store trust what was never durable
+            // (I14).
             let noted = store.unproved.lock();
             manifest.unproved = store.noted(&noted);
             store.replace(&manifest, slack).map(|()| manifest)
@@ -340,6 +360,8 @@ impl ManifestStore {
         self.begin(hold, move |store| {
             // Excludes a replacement of the manifest meanwhile.
             let _noted = store.unproved.lock();
+            // The number makes a gap visible: a record that was lost between two others must not go unnoticed
+            // (I27).
             let json = |n| serde_json::to_vec(&Record { n, generation, change });
             match &store.place {
                 Place::Memory(cell) => cell.append(json),
@@ -362,6 +384,8 @@ impl ManifestStore {
         self.begin(hold, move |store| {
             let mut noted = store.unproved.lock();
             let unproved = change(store.noted(&noted));
+            // Starts from the file, not from the manifest in memory: a flush may fail while the store is
+            // half-way through a change, which this save must not make durable.
             let bytes = match &store.place {
                 Place::Memory(cell) => cell.bytes(),
                 Place::Directory { file, .. } => file.read_ours()?,
@@ -369,6 +393,7 @@ impl ManifestStore {
             let manifest = bytes.map(|b| decode(&b)).transpose().map_err(io::Error::other)?;
             let manifest = manifest.ok_or_else(|| io::Error::other("there is no manifest"))?;
             store.replace(&Manifest { unproved: unproved.clone(), ..manifest }, Slack::Use)?;
+            // Only after the save: if it failed, the next save must still carry the old record.
             *noted = unproved;
             Ok(())
         })
@@ -420,14 +445,20 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
         let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");
         return Err(bad(&format!("it has format {found}, this version reads {reads}")));
     }
+    // A shorter file may lack records that were acknowledged: it opens as if they had never been made. Refuse
+    // it (I27).
     if let Some(size) = manifest.file_bytes.take()
         && (bytes.len() as u64) < size
     {
         return Err(bad(&format!("it was cut: it has {} of {size} bytes", bytes.len())));
     }
+    // What is written from here on is of the present format; the number must say so even before the first
+    // save.
     manifest.format = MANIFEST_FORMAT;
     manifest.check().map_err(bad)?;
     manifest.spaces.sort_unstable_by_key(|space| space.id);
+    // A gap means that a durable record is missing: those after it would be applied to the wrong contents
+    // (I27).
     for (n, json) in (0..).zip(&file.records) {
         let record: Record = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
         if record.n != n || record.generation <= manifest.generation {
@@ -436,6 +467,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
         manifest.apply(&record.change).map_err(bad)?;
         manifest.generation = record.generation;
     }
+    // Each record was valid when it was appended, but a wrong record that passes its checksum could still
+    // combine into a manifest that allocation cannot work with.
     if !file.records.is_empty() {
         manifest.check().map_err(bad)?;
     }

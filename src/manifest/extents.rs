@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Pages per extent.
+/// Pages per extent: 1 MiB of pages of the default size. Larger ones waste more of small spaces.
 pub(crate) const EXTENT_PAGES: u32 = 64;
 
 /// Stands for the first extent of a run without a place on the HDD.
@@ -16,6 +16,7 @@ pub(crate) fn reserved(runs: &[(u64, u64)]) -> u64 {
 
 /// Appends extents to the runs of a space.
 pub(crate) fn append(runs: &mut Vec<(u64, u64)>, run: (u64, u64)) {
+    // Two holes side by side are one hole, but a hole never continues a run of places.
     let touches = |(first, count): &&mut (u64, u64)| match *first {
         HOLE => run.0 == HOLE,
         _ => first.checked_add(*count) == Some(run.0),
@@ -42,6 +43,8 @@ pub(crate) fn merged(mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 
 /// The extents that a space gets next: the start of the last free run, or new ones at the volume's end.
 pub(crate) fn next_extents(used: u64, free: &[(u64, u64)], wanted: u64) -> (u64, u64) {
+    // The last run: the list is sorted by place, and taking from its end moves nothing. One run per step, so
+    // that a record of the manifest has a fixed size.
     free.last().map_or((used, wanted), |(first, count)| (*first, wanted.min(*count)))
 }
 
@@ -49,6 +52,8 @@ pub(crate) fn next_extents(used: u64, free: &[(u64, u64)], wanted: u64) -> (u64,
 pub(crate) fn take_extents(used: &mut u64, free: &mut Vec<(u64, u64)>, run: (u64, u64)) -> bool {
     let (first, count) = run;
     match free.last_mut() {
+        // Only what `next_extents` would return: a record from another state of the manifest does not fit,
+        // and is refused.
         Some((start, left)) if *start == first && (1..=*left).contains(&count) => {
             (*start, *left) = (first + count, *left - count);
             if *left == 0 {
@@ -74,6 +79,7 @@ pub(crate) fn replaced(runs: &[(u64, u64)], nth: u64, run: (u64, u64)) -> Vec<(u
             append(&mut all, run);
         }
         if next > end {
+            // The part behind the replacement keeps its places, which begin later now.
             let skip = end.max(at) - at;
             append(&mut all, (part(first, skip), count - skip));
         }

@@ -67,7 +67,7 @@ struct Appendable {
     rewritten: usize,
 }
 
-/// What a save writes.
+/// What a save writes: the contents state the size of their file, so they are made once it is known.
 #[derive(Clone, Copy)]
 struct Contents<'a> {
     /// The most bytes that they take.
@@ -136,6 +136,7 @@ impl ManifestFile {
     pub(crate) fn read_ours(&self) -> Result<Option<Vec<u8>>> {
         let state = self.state.lock();
         match self.read_file()? {
+            // Another store's record of failed flushes must not be taken for this one's (I40).
             Some((_, file)) if state.ours != Some(file) => Err(self.not_ours()),
             read => Ok(read.map(|(bytes, _)| bytes)),
         }
@@ -158,6 +159,8 @@ impl ManifestFile {
     /// Refuses to write over a file that is not the store's.
     fn check_ours(&self, state: &State) -> Result<()> {
         match self.directory.identity_of(FILE)? {
+            // The names decide, not an open descriptor: a copy may have been moved into place while we
+            // held the old file.
             Some(found) if state.ours != Some(found) => Err(self.not_ours()),
             _ => Ok(()),
         }
@@ -168,23 +171,32 @@ impl ManifestFile {
     pub(crate) fn replace(&self, of_size: &dyn Fn(usize) -> Vec<u8>, slack: Slack) -> Result<()> {
         let contents = Contents { len: of_size(usize::MAX).len(), of_size };
         let state = &mut *self.state.lock();
+        // No record may follow before this save has succeeded: it could land in a file that is about to be
+        // replaced, or in one that a crash takes back (I27).
         state.tail = None;
         self.check_ours(state)?;
         let known = state.spare;
+        // The spare is the cheap way: no new blocks, no new name. But it may be overwritten only if a crash
+        // cannot make it the manifest again; otherwise half-written contents could become the manifest.
         let replaced = match known {
             Spare::Ready => self.over_spare(contents, slack, state),
             Spare::Unproved | Spare::Exchanged => self.by_new_file(contents, slack, state),
         };
         let has = match (replaced, known) {
+            // Full disk, and we do not know how the last process ended. Making the names durable as they are
+            // settles which file is the manifest; the other may then be overwritten.
             (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
                 self.directory.sync()?;
                 self.over_spare(contents, slack, state)
             }
+            // Full disk after an exchange whose fsync failed. A second fsync may succeed without writing
+            // anything, since the kernel forgets what failed. So the names are changed again first.
             (Err(e), Spare::Exchanged) if e.kind() == ErrorKind::StorageFull => {
                 self.restate_names(state).map_err(|_| e)?;
                 state.spare = Spare::Ready;
                 self.over_spare(contents, slack, state)
             }
+            // An operator has removed the spare. It holds nothing of value: write a new file.
             (Err(e), Spare::Ready) if e.kind() == ErrorKind::NotFound => {
                 self.by_new_file(contents, slack, state)
             }
@@ -205,9 +217,12 @@ impl ManifestFile {
         slack: Slack,
     ) -> Result<bool> {
         let mut state = self.state.lock();
+        // The file is not one that this process wrote completely, or a save has failed since: what is at its
+        // end is unknown (I27).
         let Some(Appendable { end, has, rewritten }) = state.tail else { return Ok(false) };
         let json = json(end.records)?;
         let Some(record) = end.place(&json) else { return Ok(false) };
+        // An upper bound: applied to the contents, the record takes at most its own length more.
         let rewritten = rewritten + json.len();
         // The next replacement must not need room that a full disk does not have.
         if record.end.file_end().max(rewritten) + slack.left() > has
@@ -218,12 +233,15 @@ impl ManifestFile {
         // Nothing may follow the record until it is durable.
         state.tail = None;
         let file = self.directory.file(FILE, OFlags::WRONLY)?;
+        // Opened by name just now. If another file has the name, appending would damage that one (I40).
         if state.ours != Some(identity(&file)?) {
             return Err(self.not_ours());
         }
+        // Two copies in different blocks: one corrupt block loses no record.
         for offset in record.offsets {
             file.write_all_at(&record.bytes, offset as u64).map_err(full)?;
         }
+        // The size does not change, so its metadata need not be flushed.
         file.sync_data().map_err(full)?;
         state.tail = Some(Appendable { end: record.end, has, rewritten });
         Ok(true)
@@ -240,6 +258,8 @@ impl ManifestFile {
     fn over_spare(&self, contents: Contents<'_>, slack: Slack, state: &mut State) -> Result<usize> {
         let len = contents.len;
         let has = usize::try_from(self.directory.size_of(SPARE)?).unwrap_or(0);
+        // The contents alone are not enough: the next save on a full disk must find room in this same file
+        // (I26).
         let fits = len + SLACK_BYTES <= has;
         if slack == Slack::Keep && has < padded(len) && state.spare == Spare::Ready {
             match self.by_new_file(contents, slack, state) {
@@ -250,14 +270,17 @@ impl ManifestFile {
         }
         // On a full disk a file cannot grow: a save that may use the slack keeps the current size.
         let stays = fits || (slack != Slack::Keep && len + slack.left() <= has);
+        // Not truncated: its blocks are the room that a full disk cannot give us again.
         let file = self.directory.file(SPARE, OFlags::WRONLY)?;
         let has = contents.write(file, if stays { has } else { 0 })?;
+        // Before the attempt: if it fails half-way, nothing else may assume which name the disk has.
         state.spare = Spare::Exchanged;
         let exchanged = match self.directory.exchange(SPARE, FILE) {
             // The file system does not support the exchange.
             Err(error) if is_unsupported(&error) => self.directory.rename(SPARE, FILE),
             exchanged => exchanged,
         };
+        // Also after a failure, which may have happened after the exchange.
         state.ours = self.directory.identity_of(FILE)?;
         exchanged?;
         self.settle(len, state)?;
@@ -267,6 +290,8 @@ impl ManifestFile {
     /// Makes the names durable after a failed directory fsync, by writing again what that fsync may have
     /// lost.
     fn restate_names(&self, state: &mut State) -> Result<()> {
+        // There and back: the names end as they were, but the directory has been written again, so the fsync
+        // has something to write.
         let restated = (0..2).try_for_each(|_| self.directory.exchange(SPARE, FILE));
         state.ours = self.directory.identity_of(FILE)?;
         restated?;
@@ -276,9 +301,12 @@ impl ManifestFile {
     fn by_new_file(&self, contents: Contents<'_>, slack: Slack, state: &mut State) -> Result<usize> {
         let len = contents.len;
         let written = self
+            // Truncated: a killed process may have left a longer file of that name, which nothing reads.
             .create(FRESH, OFlags::TRUNC)
             .and_then(|file| Ok((identity(&file)?, contents.write(file, 0)?)))
             .and_then(|written| match (state.spare, slack) {
+                // A save that names more must leave room for the next one, in both files, before it takes
+                // effect (I26).
                 (Spare::Ready, Slack::Keep) => self.reserve(padded(len)).map(|()| written),
                 _ => Ok(written),
             });
@@ -296,6 +324,7 @@ impl ManifestFile {
     /// Makes the names durable, and prepares the spare for contents of `len` bytes.
     fn settle(&self, len: usize, state: &mut State) -> Result<()> {
         self.directory.sync()?;
+        // The names are durable: the spare cannot become the manifest any more.
         state.spare = Spare::Ready;
         if let Err(error) = self.reserve(padded(len)) {
             tracing::warn!(%error, "no room to keep a reserve for the manifest: a full disk would prevent \
@@ -307,6 +336,7 @@ impl ManifestFile {
     /// Grows the spare to at least `bytes`.
     fn reserve(&self, bytes: usize) -> Result<()> {
         let has = self.directory.size_of(SPARE).unwrap_or(0);
+        // Never shrunk: room that the spare has is room that a full disk cannot take from us.
         if has >= bytes as u64 {
             return Ok(());
         }
@@ -317,6 +347,8 @@ impl ManifestFile {
     /// Opens the file `name` for writing, and creates it if it does not exist.
     fn create(&self, name: &str, flags: OFlags) -> Result<File> {
         let file = self.directory.file(name, OFlags::WRONLY | OFlags::CREATE | flags)?;
+        // Only a new file can be switched to overwriting in place (btrfs); one that has data keeps how it was
+        // made.
         if file.metadata()?.len() == 0 {
             overwrite_in_place(&file);
         }

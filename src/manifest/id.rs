@@ -3,7 +3,7 @@
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::hash::{BuildHasher, RandomState};
 
-/// A new id.
+/// A random id, in the form of a version 4 UUID.
 pub(crate) fn new_id() -> [u8; 16] {
     let mut id = [0; 16];
     // The kernel fills this few bytes completely, or fails. Where the call is blocked, the seeds of the

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 /// The maximum number of page runs in the manifest's list.
 pub(crate) const RUNS_MAX: usize = 1 << 16;
 
-/// The maximum when there is no room for more.
-pub(crate) const RUNS_MIN: usize = 256;
+/// Used instead of [`RUNS_MAX`] when the disk has no room for a longer manifest.
+pub(crate) const RUNS_MAX_WHEN_FULL: usize = 256;
 
-/// Far more pages than the tier accumulates between two flushes of the HDD.
+/// Upper bound on listed homes. The tier flushes long before it accumulates this many.
 const HOMES_MAX: u64 = 1 << 20;
 
 /// The pages whose newest version is on the SSD alone.
@@ -28,6 +28,7 @@ impl OnlyCopies {
     /// A list of these pages, in at most `runs_max` runs. Unless `exact`, the HDD may have the newest
     /// versions of some of them.
     pub(crate) fn of(pages: &[(PageId, Lsn)], exact: bool, runs_max: usize) -> Self {
+        // The oldest change decides: redo runs through all later records anyway.
         let redo_from = pages.iter().map(|(_, lsn)| lsn.0).min();
         let single: Vec<_> = pages.iter().map(|(page, _)| (page.space.0, page.no, 1)).collect();
         let (runs, widened) = shortened(&single, runs_max);
@@ -47,6 +48,7 @@ impl OnlyCopies {
         if other.is_none() {
             return self;
         }
+        // A position of one loss says nothing about the other.
         let redo_from = self.redo_from.zip(other.redo_from).map(|(a, b)| a.min(b));
         let mut all: Vec<(u32, u32, u32)> = self.runs.into_iter().chain(other.runs).collect();
         all.sort_unstable();
@@ -91,6 +93,8 @@ fn shortened(all: &[(u32, u32, u32)], runs_max: usize) -> (Vec<(u32, u32, u32)>,
         if runs.len() <= runs_max || gap > u32::MAX / 4 {
             return (runs, gap > 0);
         }
+        // Joining over a gap lists pages that are not affected. The smallest gaps that suffice list the
+        // fewest.
         gap = (gap * 2).max(16);
     }
 }

@@ -17,7 +17,6 @@ impl PageRuns {
         self.ends.is_empty()
     }
 
-    /// The number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.pages
     }
@@ -46,7 +45,6 @@ impl PageRuns {
         self.ends.iter().map(|(first, end)| (*first, end - first))
     }
 
-    /// The pages in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.iter().flat_map(|(first, count)| first..first + count)
     }
@@ -64,10 +62,12 @@ impl PageRuns {
     /// overlaps the set.
     pub(crate) fn insert(&mut self, first: u32, count: u32) -> bool {
         let Some(end) = first.checked_add(count).filter(|end| *end > first) else { return false };
+        // A page listed twice would be counted twice, and `remove` would leave one of them.
         if self.ends.range(..end).next_back().is_some_and(|(_, last)| *last > first) {
             return false;
         }
         self.pages += count;
+        // Joined on both sides: the manifest has one entry per run, and its size matters on a full disk.
         let end = self.ends.remove(&end).unwrap_or(end);
         match self.ends.range_mut(..first).next_back().filter(|(_, last)| **last == first) {
             Some((_, last)) => *last = end,

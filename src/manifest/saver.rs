@@ -20,7 +20,6 @@ struct Queue {
     running: bool,
 }
 
-/// The queue of saves.
 #[derive(Clone, Default)]
 pub(crate) struct Saver {
     queue: Arc<Mutex<Queue>>,
@@ -52,20 +51,26 @@ impl Saver {
         let (done, result) = oneshot::channel();
         #[cfg(feature = "mutations")]
         let holds_clock = self.delay.and_then(|_| hold_clock());
+        // Queued under the lock, so that saves run in the order in which `begin` was called: a later save
+        // must not land before an earlier one (I41).
         let mut queue = self.queue.lock();
         queue.jobs.push_back(Box::new(move || {
             let _ = done.send(save());
             #[cfg(feature = "mutations")]
             drop(holds_clock);
         }));
+        // One thread at most. It is told to exist under the same lock under which it decides to end, so no
+        // job can be queued between its last look and its end.
         let starts = !std::mem::replace(&mut queue.running, true);
         drop(queue);
         if starts {
             let saver = self.clone();
             let thread = std::thread::Builder::new().name("pagetier-save".into());
+            // The process may start no more threads. A save that no thread performs would keep its caller
+            // waiting for ever.
             if let Err(error) = thread.spawn(move || saver.work()) {
                 // Late is better than never: the runtime's thread does it.
-                tracing::warn!(%error, "no thread for saves of the manifest");
+                tracing::warn!(%error, "no thread can be started to save the manifest: the runtime waits for the disk instead");
                 self.work();
             }
         }

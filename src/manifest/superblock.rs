@@ -2,7 +2,7 @@
 //! holds two copies of it.
 
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
-use pagetier_ssdcache::{Marks, is_striped, write_superblocks};
+use pagetier_ssdcache::{OpeningMarks, is_striped, write_superblocks};
 use std::sync::Arc;
 
 /// Byte offset of the first extent; the megabyte before it holds the superblock.
@@ -13,14 +13,13 @@ const FORMAT: u32 = 2;
 /// Bytes of each copy of the volume's superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 
-/// The volume's superblock.
+/// What says to which store the HDD belongs, and which openings it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HddSuperblock {
-    /// The store's id.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
     /// The openings that the HDD took part in.
-    pub(crate) marks: Marks,
+    pub(crate) marks: OpeningMarks,
 }
 
 /// What the first block of an HDD contains.
@@ -57,6 +56,8 @@ impl HddSuperblock {
         }
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        // Before the magic is judged: such a member has one of its own, and "foreign" would advise to blank
+        // it.
         if is_striped(b) {
             return FoundHdd::Striped;
         }
@@ -67,7 +68,7 @@ impl HddSuperblock {
             return FoundHdd::Format(word(12));
         }
         let id = b.get(25..25 + usize::from(b[24]).min(64)).unwrap_or_default();
-        let marks = Marks { opened: word(96), closed: word(100), manifest: long(104) };
+        let marks = OpeningMarks { opened: word(96), closed: word(100), manifest: long(104) };
         FoundHdd::Volume(Self {
             store: String::from_utf8_lossy(id).into_owned(),
             page_bytes: long(16),
@@ -99,7 +100,7 @@ impl HddSuperblock {
     }
 
     /// Records in the superblock of `hdd` the openings that it took part in, and flushes.
-    pub(crate) async fn mark(hdd: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
+    pub(crate) async fn mark(hdd: &SharedDevice, marks: OpeningMarks) -> Result<(), DeviceError> {
         let (FoundHdd::Volume(found), newest) = identify_hdd(hdd).await? else {
             let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
             let (device, len) = (Arc::from(hdd.name()), SUPERBLOCK_BYTES as u64);
@@ -121,6 +122,8 @@ pub(crate) async fn identify_hdd(hdd: &SharedDevice) -> Result<(FoundHdd, u64), 
         let done = hdd.read(at, buf, IoClass::Recovery).await;
         done.result?;
         let this = done.bufs.first().map_or(FoundHdd::Blank, |b| HddSuperblock::decode(b.as_slice()));
+        // A torn write damages one copy at most, since they are written one after the other with a flush
+        // between (I20).
         let newer = match (&this, &last.0) {
             (FoundHdd::Volume(this), FoundHdd::Volume(other)) => this.marks > other.marks,
             (FoundHdd::Blank, _) | (_, FoundHdd::Volume(_)) => false,
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_superblock_reads_back_and_foreign_data_is_recognised() {
-        let marks = Marks { opened: 3, closed: 2, manifest: 1 << 40 };
+        let marks = OpeningMarks { opened: 3, closed: 2, manifest: 1 << 40 };
         let superblock = HddSuperblock { store: "abc".into(), page_bytes: 16384, marks };
         let mut block = superblock.encode();
         assert_eq!(HddSuperblock::decode(&block), FoundHdd::Volume(superblock));

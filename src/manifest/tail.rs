@@ -45,7 +45,6 @@ pub(crate) struct End {
     seed: u32,
     /// The position within one copy of the tail.
     at: usize,
-    /// The number of records.
     pub(crate) records: u64,
 }
 
@@ -81,6 +80,7 @@ fn opened(bytes: &[u8], seed: u32) -> Result<(&str, usize, u32), &'static str> {
     let (json, rest) = (&bytes[..line], &bytes[line + 1..]);
     let sum = crc32c::crc32c_append(seed, json);
     let expected = format!("crc32c {sum:08x}");
+    // Compared as text: a checksum that does not parse is as wrong as one that differs.
     if !rest.starts_with(expected.as_bytes()) {
         return Err("its checksum does not match");
     }
@@ -135,6 +135,7 @@ impl End {
         if bytes.len() > BLOCK {
             return None;
         }
+        // Within one block, so that a corrupt block costs one copy of a record, not parts of two.
         let fits = self.at % BLOCK + bytes.len() <= BLOCK;
         let at = if fits { self.at } else { self.at.next_multiple_of(BLOCK) };
         let placed = Self { at, ..self };

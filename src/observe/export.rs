@@ -29,7 +29,7 @@ pub struct LiveStats {
     pub pid: u32,
     /// The page size in bytes.
     pub page_bytes: u64,
-    /// The spaces.
+    /// Every space with its size, in id order.
     pub spaces: Vec<SpacePages>,
     /// The statistics since the store was opened.
     pub stats: StatsSummary,
@@ -39,9 +39,9 @@ pub struct LiveStats {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SpacePages {
-    /// Its id.
+    /// Its id, which page ids bear.
     pub id: u32,
-    /// Its name.
+    /// Its name, unique in the store.
     pub name: String,
     /// The number of its pages.
     pub pages: u32,
@@ -106,9 +106,11 @@ async fn export_periodically(shared: Weak<Shared>, path: PathBuf, every: Duratio
     let mut failed = false;
     for number in 2.. {
         tokio::time::sleep(every).await;
+        // Weak: the export ends with the store.
         let Some(now) = shared.upgrade().map(|shared| live(&shared, number, every)) else { return };
         let result = put(path.clone(), now).await;
         if let Err(error) = &result
+            // Once per failure, not ten times a second on a full disk.
             && !failed
         {
             tracing::warn!(path = %path.display(), %error, "statistics cannot be exported");

@@ -2,7 +2,7 @@
 //! receives them once per interval.
 
 use super::summary::{DeviceSummary, DirSummary, StatsSummary};
-use crate::store::headroom::Room;
+use crate::store::headroom::Headroom;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::stats::Stats;
@@ -78,6 +78,8 @@ fn describe() {
 }
 
 fn publish(store: &str, s: &StatsSummary) {
+    // Counters are set, not incremented: the store has counted from its opening, and a recorder that is
+    // installed later must show the same numbers.
     let (store, p) = (store.to_owned(), &s.pool.counts);
     counter!("pagetier_pool_hits_total", "store" => store.clone()).absolute(p.hits);
     counter!("pagetier_pool_misses_total", "store" => store.clone()).absolute(p.misses);
@@ -113,7 +115,7 @@ fn publish(store: &str, s: &StatsSummary) {
     publish_device(&store, "ssd", &s.ssd_device);
 }
 
-fn publish_room(store: &str, room: &Room) {
+fn publish_room(store: &str, room: &Headroom) {
     let store = store.to_owned();
     gauge!("pagetier_unallocated_bytes", "store" => store.clone()).set(room.unallocated_bytes as f64);
     let free = [
@@ -132,6 +134,7 @@ fn publish_room(store: &str, room: &Room) {
 fn publish_ssd(store: &str, s: &StatsSummary) {
     let (store, ssd) = (store.to_owned(), &s.ssd);
     let slots = [
+        // The two counts are read one after the other, so the dirty ones may briefly exceed the pages.
         ("clean", ssd.pages.saturating_sub(ssd.dirty_pages)),
         ("dirty", ssd.dirty_pages),
         ("free", ssd.free_writable),
@@ -170,6 +173,7 @@ fn publish_device(store: &str, device: &'static str, d: &DeviceSummary) {
     let store = store.to_owned();
     for class in &d.classes {
         for (direction, dir) in [("read", &class.read), ("write", &class.write)] {
+            // Classes that a store never uses would otherwise fill the recorder with empty series.
             if dir.ops > 0 {
                 publish_dir(&store, device, &class.class, direction, dir);
             }

@@ -78,7 +78,7 @@ pub struct ScrubProgress {
 /// A damaged copy.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct ScrubFinding {
     /// The page.
     pub page: PageId,
     /// What is wrong; names page, device and offset.
@@ -95,7 +95,7 @@ pub struct ScrubReport {
     /// The final progress.
     pub progress: ScrubProgress,
     /// The damaged copies, the first 1,024 of them.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<ScrubFinding>,
     /// Whether the scrub checked everything; if not, it was aborted, or the store was dropped.
     pub complete: bool,
 }
@@ -108,7 +108,7 @@ struct ScrubState {
     total: AtomicU64,
     healed: AtomicU64,
     found: AtomicU64,
-    findings: Mutex<Vec<Finding>>,
+    findings: Mutex<Vec<ScrubFinding>>,
 }
 
 impl ScrubState {
@@ -171,7 +171,7 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::ScrubOptions;
+    /// use pagetier::scrub::ScrubOptions;
     ///
     /// let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(1_000.0)));
     /// let report = scrub.finished().await;
@@ -186,6 +186,7 @@ impl PageStore {
         let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
         let homes: u64 = self.spaces().list().iter().map(|s| u64::from(s.pages)).sum();
         state.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
+        // Weak: a scrub may take days, and must not keep a dropped store alive.
         let (shared, its) = (Arc::downgrade(&self.shared), Arc::clone(&state));
         let scrub = task::spawn(&Handle::current(), async move {
             let complete = go(shared, options, &its).await;
@@ -195,7 +196,7 @@ impl PageStore {
     }
 }
 
-/// Limits the rate.
+/// Limits the rate of pages: at most one `each`, without catching up on more than [`CATCH_UP_MAX`].
 struct Pace {
     each: Option<Duration>,
     next: Instant,
@@ -210,10 +211,13 @@ impl Pace {
     async fn wait(&mut self) {
         match self.each {
             Some(each) => {
+                // After a stall, say a suspended machine, it does not read at full speed until all lost time
+                // is made up.
                 let earliest = Instant::now().checked_sub(CATCH_UP_MAX).unwrap_or(self.next);
                 self.next = self.next.max(earliest) + each;
                 sleep_until(self.next).await;
             }
+            // Without a limit, too, other tasks get their turn between two pages.
             None => tokio::task::yield_now().await,
         }
     }
@@ -225,6 +229,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
     let Some(start) = shared.upgrade() else { return false };
     let slots = if options.slots { start.tier.slots() } else { 0 };
     let spaces = if options.homes { start.volume.list() } else { Vec::new() };
+    // Not held while it waits for its pace.
     drop(start);
     let homes = spaces.iter().flat_map(|s| (0..s.pages).map(|no| Place::Home(PageId::new(s.id, no))));
     for place in (0..slots).map(Place::Slot).chain(homes) {
@@ -232,6 +237,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
         let Some(shared) = shared.upgrade().filter(|_| !state.stop.load(Ordering::Acquire)) else {
             return false;
         };
+        // Per page: a shutdown waits for one read, not for the whole scrub.
         let Ok(_operation) = shared.ending.enter() else { return false };
         let checked = match place {
             Place::Slot(slot) => shared.tier.scrub_slot(slot, options.heal).await,
@@ -245,14 +251,14 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
     true
 }
 
-/// What is checked.
 enum Place {
     Slot(u32),
     Home(PageId),
 }
 
 async fn note(shared: &Shared, state: &ScrubState, checked: Checked, heal: bool) {
-    let Checked { page, error: Some(error), mut healed, redo_from, .. } = checked else { return };
+    let Checked { page, error: Some(error), repaired: mut healed, redo_from, .. } = checked else { return };
+    // The tier knows no other copy. Memory may have one.
     if heal && !healed {
         healed = shared.pool.rewrite(page, redo_from).await;
     }
@@ -260,6 +266,6 @@ async fn note(shared: &Shared, state: &ScrubState, checked: Checked, heal: bool)
     state.healed.fetch_add(u64::from(healed), Ordering::Relaxed);
     let mut findings = state.findings.lock();
     if findings.len() < FINDINGS_MAX {
-        findings.push(Finding { page, error, healed });
+        findings.push(ScrubFinding { page, error, healed });
     }
 }

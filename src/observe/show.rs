@@ -1,7 +1,7 @@
 //! The summary as text: at most a screen of 100 columns.
 
 use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdSummary, StatsSummary};
-use crate::store::headroom::Room;
+use crate::store::headroom::Headroom;
 use crate::store::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
@@ -42,7 +42,7 @@ impl Display for StatsSummary {
 
 fn pool(f: &mut Formatter<'_>, p: &PoolSummary) -> Result {
     let c = &p.counts;
-    let ratio = p.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.2} %", ratio * 100.0));
+    let ratio = p.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.2}%", ratio * 100.0));
     writeln!(f, "pool    {} frames, {} hits, {} misses, hit ratio {ratio}", p.frames, c.hits, c.misses)?;
     writeln!(
         f,
@@ -86,6 +86,7 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
     )?;
     let oldest = s.oldest_lsn.map_or_else(|| "none".to_owned(), |lsn| lsn.to_string());
     writeln!(f, "        {} checkpoints; oldest LSN on the SSD alone: {oldest}", c.checkpoints)?;
+    // Lines that say nothing in the usual case appear only when they do: the rest stays a screenful.
     if let (Some(budget), Some(written), Some(factor)) = (s.budget_per_day, s.written_per_day, s.write_factor)
     {
         let (budget, written) = (bytes(budget), bytes(written));
@@ -106,7 +107,7 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
     choice(f, s.choice.as_ref())
 }
 
-fn room(f: &mut Formatter<'_>, r: &Room) -> Result {
+fn room(f: &mut Formatter<'_>, r: &Headroom) -> Result {
     write!(f, "room    {} before the HDD grows", bytes(r.unallocated_bytes))?;
     let files = [("HDD", r.hdd_free_bytes), ("directory", r.directory_free_bytes), ("SSD", r.ssd_free_bytes)];
     for (what, free) in files {

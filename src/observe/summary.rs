@@ -1,11 +1,11 @@
 //! [`Stats`] reduced to what fits on a screen and into a line of JSON: histograms become quantiles, and
 //! classes of I/O without operations are left out.
 
-use crate::store::headroom::Room;
+use crate::store::headroom::Headroom;
 use crate::store::stats::Stats;
 use pagetier_bufpool::PoolStats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
-use pagetier_policy::Choice;
+use pagetier_policy::PolicyChoice;
 use pagetier_ssdcache::{SlotCounts, SsdMode};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -22,8 +22,8 @@ pub struct StatsSummary {
     pub ssd: SsdSummary,
     /// The room for growth.
     #[serde(default)]
-    pub room: Room,
-    /// The HDD.
+    pub room: Headroom,
+    /// The HDD's operations.
     pub hdd_device: DeviceSummary,
     /// The SSD, or the ring's file of a store without one.
     pub ssd_device: DeviceSummary,
@@ -35,7 +35,7 @@ pub struct StatsSummary {
 pub struct PoolSummary {
     /// Frames in the pool.
     pub frames: u64,
-    /// The counters.
+    /// What happened in the pool since the opening.
     #[serde(flatten)]
     pub counts: PoolStats,
     /// Hits per lookup; `None` without lookups.
@@ -48,7 +48,7 @@ pub struct PoolSummary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemorySummary {
-    /// The pages.
+    /// The frames themselves, without their metadata.
     pub frames: u64,
     /// Metadata, page table and hit buffers.
     pub metadata: u64,
@@ -66,7 +66,7 @@ pub struct MemorySummary {
 pub struct SsdSummary {
     /// `write-back`, `write-through`, `read-only` or `off`.
     pub mode: String,
-    /// Slots.
+    /// The number of slots, whether or not they hold pages.
     pub slots: u64,
     /// Pages that have a copy.
     pub pages: u64,
@@ -94,7 +94,7 @@ pub struct SsdSummary {
     /// With a budget: the factor on the cost of a write; 1 within the budget.
     #[serde(default)]
     pub write_factor: Option<f64>,
-    /// The counters.
+    /// What happened in the cache since the opening.
     #[serde(flatten)]
     pub counts: SlotCounts,
     /// Why the SSD takes no new pages, if it does not.
@@ -121,11 +121,11 @@ pub struct ChoiceSummary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceSummary {
-    /// All reads.
+    /// The reads of all classes.
     pub read: DirSummary,
-    /// All writes.
+    /// The writes of all classes.
     pub write: DirSummary,
-    /// Flushes.
+    /// Flushes, which belong to no class.
     pub flush: DirSummary,
     /// Discards; their bytes are those discarded.
     pub discard: DirSummary,
@@ -133,7 +133,7 @@ pub struct DeviceSummary {
     pub busy_ms: u64,
     /// Operations that failed for good.
     pub errors: u64,
-    /// Repeated attempts.
+    /// Attempts repeated after an error that may pass.
     pub retries: u64,
     /// The classes of I/O that had operations.
     pub classes: Vec<ClassSummary>,
@@ -145,9 +145,9 @@ pub struct DeviceSummary {
 pub struct ClassSummary {
     /// `demand`, `prefetch`, `clean`, …: see [`IoClass`].
     pub class: String,
-    /// Its reads.
+    /// Reads of this class.
     pub read: DirSummary,
-    /// Its writes.
+    /// Writes of this class.
     pub write: DirSummary,
 }
 
@@ -244,7 +244,7 @@ pub(super) fn mode_name(mode: SsdMode) -> &'static str {
     }
 }
 
-fn choice_of(choice: &Choice) -> ChoiceSummary {
+fn choice_of(choice: &PolicyChoice) -> ChoiceSummary {
     let costs = choice.costs.iter().map(|(name, cost)| ((*name).to_owned(), *cost)).collect();
     ChoiceSummary { setting: choice.setting.to_owned(), changes: choice.changes, costs }
 }

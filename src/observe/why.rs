@@ -4,7 +4,7 @@ use super::summary::mode_name;
 use crate::error::Error;
 use crate::store::page_store::PageStore;
 use crate::volume::space_hints::SpaceHints;
-use pagetier_bufpool::InMemory;
+use pagetier_bufpool::PoolResidency;
 use pagetier_page::PageId;
 use pagetier_policy::pool::Retention;
 use pagetier_policy::{GroupStats, Location, PageCounts};
@@ -24,7 +24,7 @@ pub struct PageWhy {
     /// The page's offset on the HDD, in bytes.
     pub hdd_offset: u64,
     /// Its state in memory; `None`: it is not in memory.
-    pub memory: Option<InMemory>,
+    pub memory: Option<PoolResidency>,
     /// Whether it has a copy on the SSD.
     pub on_ssd: bool,
     /// Whether its newest version below memory is on the SSD alone, as far as is known.
@@ -78,16 +78,22 @@ impl PageStore {
     /// The page does not exist.
     pub fn why(&self, page: PageId) -> Result<PageWhy, Error> {
         let hdd_offset = self.shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
+        // One question, so that the answers are of one moment.
+        let (location, ssd_alone, benefit_ms, counts, group) = self.shared.tier.ask(|slots| {
+            let policy = slots.policy();
+            let (benefit, counts) = (policy.benefit(page), policy.counts(page));
+            (slots.location(page), slots.is_only_copy(page), benefit, counts, policy.group_of(page))
+        });
         Ok(PageWhy {
             space: page.space.0,
             no: page.no,
             hdd_offset,
             memory: self.pool.residence(page),
-            on_ssd: self.shared.tier.location(page) == Location::Ssd,
-            ssd_alone: self.shared.tier.is_only_copy(page),
-            benefit_ms: self.shared.tier.benefit(page),
-            counts: self.shared.tier.counts(page),
-            group: self.shared.tier.group_of(page).map(group_of),
+            on_ssd: location == Location::Ssd,
+            ssd_alone,
+            benefit_ms,
+            counts,
+            group: group.map(group_of),
             ssd_mode: mode_name(self.shared.tier.mode()),
             hints: self.shared.hints_of(page.space),
         })
@@ -105,6 +111,8 @@ impl Display for PageWhy {
         match &self.memory {
             None => writeln!(f, "memory  no")?,
             Some(m) => {
+                // A page that is being written may be dirty again already. That a write is under way explains
+                // more.
                 let state = match (m.dirty, m.being_written) {
                     (_, true) => "being written",
                     (true, false) => "dirty",
@@ -115,6 +123,7 @@ impl Display for PageWhy {
                 writeln!(f, "memory  yes, {state}, {} pins{h}{lsn}", m.pins)?;
             }
         }
+        // In words: `on_ssd` alone does not say whether losing the SSD would lose the page.
         let copy = match (self.on_ssd, self.ssd_alone) {
             (false, _) => "no copy",
             (true, true) => "the only copy of the newest version",

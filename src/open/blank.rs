@@ -30,6 +30,7 @@ fn places(size: u64) -> Vec<(u64, u64)> {
 
 /// Refuses a file with a byte that is not zero, and another device that is not all zeroes in these ranges.
 pub(crate) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
+    // In a thread: reading a large file would block the runtime.
     if let Some(search) = device.data_search() {
         let found = Saver::default().begin(search).await;
         return match found.unwrap_or_else(|| Err(std::io::Error::other("the search panicked"))) {

@@ -11,7 +11,7 @@ use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::{DATA_AT, FoundHdd, identify_hdd};
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Found, Layout, Marks, Superblock, identify};
+use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify};
 
 /// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
@@ -23,7 +23,7 @@ pub(super) struct PreparedSsd {
 /// The superblock of a blank device for the store of `manifest`. Its marks record that it took part in every
 /// opening so far.
 pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superblock {
-    let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
+    let marks = OpeningMarks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
     Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
 }
 
@@ -37,9 +37,11 @@ impl Builder {
         let device = hdd.name().to_owned();
         match identify_hdd(hdd).await?.0 {
             FoundHdd::Blank if fresh && self.options.force => Ok(()),
+            // No store's superblock does not mean no data: a file system may begin further in.
             FoundHdd::Blank if fresh => refuse_data(hdd).await,
             FoundHdd::Blank => Err(OpenError::HddMissing { device }),
             FoundHdd::Volume(found) if found.store == manifest.store => {
+                // A first opening that was cut short had formatted it for this very store.
                 if fresh {
                     return Ok(());
                 }
@@ -48,6 +50,7 @@ impl Builder {
                     let why = format!("it has pages of {asked} bytes, but {device} has pages of {found}");
                     return Err(OpenError::BadManifest { why });
                 }
+                // An older copy of the HDD has the right id and lacks what was written since (I20).
                 self.seam().marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
                 // The HDD durably had this size before the manifest named the extents.
                 let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
@@ -58,6 +61,8 @@ impl Builder {
                 Ok(())
             }
             _ if fresh && self.options.force => Ok(()),
+            // The manifest was lost, and this opening took the store for a new one. To say "another store's"
+            // would mislead.
             FoundHdd::Volume(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
             FoundHdd::Volume(found) => {
                 Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
@@ -92,7 +97,11 @@ impl Builder {
             }
             Err(error) => error,
         };
+        // Accepting a loss gives up what an SSD of this store held. It does not permit overwriting a foreign
+        // device, which needs `force`.
         let given_up = self.options.accept_ssd_loss && !fresh && (ours || blank || self.options.force);
+        // An older manifest is no loss of the SSD: the SSD is the newer one, and formatting it would destroy
+        // the truth.
         if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
             return Err(refused);
         }
@@ -118,6 +127,7 @@ impl Builder {
         let sb = match found {
             Found::Superblock(sb) => sb,
             Found::Blank => {
+                // The user may have put a new SSD in, or the wrong path in the options.
                 let expected = manifest.ssd.clone().unwrap_or_else(|| "ring".into());
                 return Err(OpenError::SsdMissing {
                     expected,
@@ -132,6 +142,8 @@ impl Builder {
             let (found, expected) = (id_text(sb.store), manifest.store.clone());
             return Err(OpenError::OtherStore { device, found, expected });
         }
+        // One SSD per store is in use; one that was replaced earlier has old pages under the store's id
+        // (I29).
         if let Some(expected) = manifest.ssd.clone().filter(|wanted| *wanted != id_text(sb.ssd)) {
             let what = format!("is missing: {device} is another one");
             return Err(OpenError::SsdMissing { expected, what });
@@ -143,6 +155,7 @@ impl Builder {
         }
         let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
         self.seam().marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
+        // Slots behind the end would read as errors one by one, long after the opening.
         if ssd.size() < sb.layout.end() {
             let (bytes, needed) = (ssd.size(), sb.layout.end());
             return Err(OpenError::TooShort { device, tier, bytes, needed });
@@ -158,14 +171,18 @@ impl Builder {
         &self,
         tier: &'static str,
         device: &str,
-        marks: Marks,
+        marks: OpeningMarks,
         manifest: &Manifest,
     ) -> Result<(), OpenError> {
         let device = device.to_owned();
-        let Marks { opened, closed, manifest: generation } = marks;
+        let OpeningMarks { opened, closed, manifest: generation } = marks;
+        // The device has seen an opening that the manifest does not know: the manifest is the older one
+        // (I20).
         if opened.max(closed) > manifest.epoch || generation > manifest.generation {
             return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
         }
+        // Every device bears a mark before the manifest names it as `opened` or `closed`, so this one is an
+        // older copy.
         if opened < self.seam().opened_at_least(manifest.opened) || closed < manifest.closed {
             let (last, last_closed) = (manifest.opened, manifest.closed);
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
@@ -179,12 +196,13 @@ impl Builder {
         if prepared.format.is_none() || manifest.is_unused() {
             return None;
         }
+        // A clean close has listed the only copies. After a crash any page may be one.
         let known = manifest.ssd_pages.clone().filter(|_| manifest.is_clean());
         let lost = known.unwrap_or_else(|| OnlyCopies::all_of(manifest)).redone_from(manifest.ssd_redo_from);
         tracing::warn!(
             runs = lost.runs.len(),
             coarse = lost.coarse,
-            "the SSD that the store last used is given up"
+            "the SSD that the store last used is given up; `ssd().loss()` lists the pages that may be lost"
         );
         Some(lost)
     }

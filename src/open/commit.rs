@@ -23,7 +23,7 @@ use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Marks, Unproved, format, mark};
+use pagetier_ssdcache::{OpeningMarks, Unproved, format, mark};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ impl Builder {
         // Before the save: it continues if the opening is dropped, and without the lock's file it would race
         // with that of the next opening.
         let created = tenure.keep_created();
+        // The ids must be durable before a device bears them: after a crash in between, the retry would find
+        // devices of a store that it does not know (I20).
         if self.seam().named_first(fresh)
             && let Err(error) = self.note(&mut meta, |_| ()).await
         {
@@ -63,11 +65,15 @@ impl Builder {
         let mut leftovers_to = meta.manifest.leftovers_to;
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
-            HddSuperblock { store, page_bytes, marks: Marks::default() }.format(hdd).await?;
+            HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }.format(hdd).await?;
             costs_ms = self.measured(hdd, ssd, prepared, page_size).await?;
+            // What the device held before, and what the calibration wrote, is overwritten when a space gets
+            // it.
             leftovers_to = hdd.size();
         }
         let begin = |manifest: &mut Manifest| {
+            // Before anything is written under it: a second opening that wrote stamps of the same epoch would
+            // make recovery choose between two versions at random (I11).
             manifest.epoch += 1;
             manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
@@ -77,6 +83,7 @@ impl Builder {
                 // A new SSD holds nothing yet.
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
+            // In the same save that names the new SSD, so that no crash separates them (I21).
             if let Some(lost) = self.seam().listed_loss(lost) {
                 manifest.lose(lost);
             }
@@ -85,6 +92,7 @@ impl Builder {
         let epoch = meta.manifest.epoch;
         self.seam().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
         let opened = |manifest: &mut Manifest| {
+            // Last: from now on, a device without this mark is an older copy.
             manifest.opened = epoch;
             manifest.ssd_pages = None;
         };
@@ -92,7 +100,7 @@ impl Builder {
         Ok(meta)
     }
 
-    /// Step 4.
+    /// Step 4 of the module's list.
     async fn mark_devices(
         &self,
         manifests: &Arc<ManifestStore>,
@@ -101,9 +109,12 @@ impl Builder {
         ssd: &SharedDevice,
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
-        let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
+        let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
+        // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I26).
         let hdd_bytes = self.seam().sized(hdd)?.size();
         if let Err(error) = HddSuperblock::mark(hdd, marks).await {
+            // A failed flush may have lost writes of any earlier process, so the whole device counts as
+            // unproved (I14).
             let unproved = Unproved { hdd: true, ..Unproved::default() };
             return Err(self.marking_failed(manifests, error, unproved).await);
         }
@@ -126,7 +137,10 @@ impl Builder {
             && let Some(tenure) = &self.tenure
             && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved).await
         {
-            tracing::error!(%unnoted, "a failed flush could not be recorded in the manifest");
+            tracing::error!(
+                %unnoted,
+                "a flush failed and could not be recorded in the manifest: reboot before you open the store again"
+            );
         }
         error.into()
     }
@@ -153,10 +167,12 @@ impl Builder {
         prepared: &PreparedSsd,
         page_size: PageSize,
     ) -> Result<Option<[String; 4]>, OpenError> {
+        // Costs that are given need no measurement, and an existing store's devices are not written to.
         let Some(budget_ms) = self.options.calibrate_ms.filter(|_| self.options.costs.is_none()) else {
             return Ok(None);
         };
         let budget = Duration::from_millis(budget_ms);
+        // A new file ends at its superblock: the measurement needs something to write and read.
         hdd.grow(DATA_AT + SCRATCH_BYTES)?;
         let slots_at = prepared.layout.slot_at(0);
         let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;

@@ -11,7 +11,7 @@ use crate::manifest::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_B
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, Marks, Superblock, decode_mark, identify,
+    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, OpeningMarks, Superblock, decode_mark, identify,
 };
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The manifest.
+    /// The manifest, its tail included.
     pub manifest: ManifestInspection,
     /// The HDD, or why it cannot be read.
     pub hdd: Result<HddInspection, String>,
@@ -51,7 +51,7 @@ pub struct ManifestInspection {
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// Whether a failed flush left pages unproved.
+    /// Whether a flush failed, so that some writes may not be durable: the next opening repeats them.
     pub unproved: bool,
     /// The extents of the HDD up to the volume's end, and how many of them are free.
     pub extents: (u64, u64),
@@ -63,9 +63,9 @@ pub struct ManifestInspection {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SpaceInspection {
-    /// Its id.
+    /// Its id, which page ids bear.
     pub id: u32,
-    /// Its name.
+    /// Its name; a space that is being dropped may share it with a newer one.
     pub name: String,
     /// The number of its pages; after a crash there may be more.
     pub pages: u32,
@@ -90,7 +90,7 @@ pub struct HddInspection {
     /// A description of each of the two copies of the superblock.
     pub superblocks: Vec<String>,
     /// The marks of the newer sound copy.
-    pub marks: Option<Marks>,
+    pub marks: Option<OpeningMarks>,
     /// Whether it belongs to this store.
     pub ours: bool,
 }
@@ -108,7 +108,7 @@ pub struct SsdInspection {
     /// Whether it belongs to this store and is the SSD that the manifest names.
     pub ours: bool,
     /// The superblock's marks.
-    pub marks: Option<Marks>,
+    pub marks: Option<OpeningMarks>,
     /// The number of slots.
     pub slots: u32,
     /// The number of pages in the ring.
@@ -127,7 +127,7 @@ pub struct SsdInspection {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct JournalInspection {
-    /// Their number.
+    /// How many blocks are sound.
     pub blocks: u64,
     /// Their lowest sequence number.
     pub first: u64,
@@ -218,6 +218,8 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
         runs: s.runs.len(),
         dropping: s.dropping,
     };
+    // A public type of its own, so that the manifest's fields may change without breaking programs that
+    // inspect.
     let lost = m.loss.iter().flat_map(|loss| &loss.runs).map(|(_, _, count)| u64::from(*count));
     ManifestInspection {
         store: m.store.clone(),
@@ -252,6 +254,8 @@ async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, Devic
 async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspection, DeviceError> {
     let (mut superblocks, mut marks, mut ours) = (Vec::new(), None, false);
     for copy in 0..2 {
+        // Both copies are reported, not only the newer: one damaged copy is what an operator wants to know
+        // before the second goes.
         let at = copy * SUPERBLOCK_BYTES as u64;
         if device.size() < at + SUPERBLOCK_BYTES as u64 {
             superblocks.push("beyond the end of the device".into());
@@ -262,7 +266,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
             FoundHdd::Volume(found) => {
                 ours |= found.store == manifest.store;
                 marks = marks.max(Some(found.marks));
-                let Marks { opened, closed, .. } = found.marks;
+                let OpeningMarks { opened, closed, .. } = found.marks;
                 format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
             }
             FoundHdd::Blank => BLANK.into(),
@@ -283,6 +287,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
 }
 
 async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspection, DeviceError> {
+    // Filled as far as the structures can be read: a damaged superblock is a finding, not an error.
     let mut all =
         SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
     let found = match identify(device).await? {
@@ -300,6 +305,7 @@ async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspect
     all.marks = Some(marks);
     (all.slots, all.ring_pages) = (layout.slots, layout.ring_pages);
     all.journal_blocks = layout.journal_blocks;
+    // The layout may be nonsense. Reading by it would only report errors of the device.
     if device.size() < layout.end() || !layout.is_sound() {
         all.superblock.push_str("; the device is shorter than that");
         return Ok(all);
@@ -340,6 +346,7 @@ async fn map_of(
     for copy in 0..2 {
         let block = read(device, layout.map_header_at(area, copy), BLOCK_BYTES as usize).await?;
         let header = MapHeader::decode(seed, block.as_slice());
+        // Generations alternate between the areas, so a header of the wrong parity is a leftover.
         headers.extend(header.filter(|h| h.generation % 2 == u64::from(area)));
     }
     let newest = headers.iter().max_by_key(|h| h.generation);
@@ -358,6 +365,7 @@ async fn ring_of(device: &SharedDevice, layout: &Layout, seed: StoreSeed) -> Res
     let mut sound = 0;
     for index in 0..layout.ring_pages {
         let image = read(device, layout.ring_at(index), layout.page_size.bytes()).await?;
+        // The ring does not say which page a place has: the image itself must.
         let page = pagetier_page::Header::peek(image.as_slice()).page;
         sound += u32::from(pagetier_page::verify(seed, image.as_slice(), page).is_ok());
     }
@@ -372,6 +380,7 @@ impl Display for Inspection {
             "manifest  store {}, pages of {} bytes, generation {}",
             m.store, m.page_bytes, m.generation
         )?;
+        // Capitals are for what an operator must not overlook; a program reads the fields.
         let end = if m.clean { "closed cleanly" } else { "not closed: the next opening recovers" };
         writeln!(f, "          opening {} of {}, last close {}: {end}", m.opened, m.epoch, m.closed)?;
         writeln!(f, "          SSD: {}", m.ssd.as_deref().unwrap_or("none"))?;
@@ -379,7 +388,7 @@ impl Display for Inspection {
             writeln!(f, "          LISTS {} PAGES AS LOST with an SSD that was given up", m.lost_pages)?;
         }
         if m.unproved {
-            writeln!(f, "          a failed flush left pages unproved: the next opening rewrites them")?;
+            writeln!(f, "          a flush failed: the next opening writes again what may not be durable")?;
         }
         let (used, free) = m.extents;
         writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;
@@ -405,6 +414,7 @@ impl Display for Inspection {
 impl Display for HddInspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
         let ours = if self.ours { "" } else { ": NOT THIS STORE'S" };
+        // Said beside the numbers, since this store will refuse to open.
         let short = if self.bytes < self.needed_bytes { ": TOO SHORT" } else { "" };
         writeln!(f, "hdd       {}{ours}", self.device)?;
         writeln!(f, "          {} bytes, {} needed{short}", self.bytes, self.needed_bytes)?;
@@ -438,6 +448,7 @@ impl Display for SsdInspection {
             )?,
         }
         for map in &self.maps {
+            // A device without a map (the ring's file) has no areas, and the loop prints nothing.
             let shown = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), |v| v.to_string());
             writeln!(
                 f,

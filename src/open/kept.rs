@@ -26,6 +26,7 @@ impl Builder {
         if found.slots == 0 || self.options.ssd_bytes.is_none() {
             return Ok(());
         }
+        // Compared by slots, not bytes: sizes that differ by less than a slot are one layout.
         if self.layout(page_size)?.slots != found.slots {
             let why = format!(
                 "the store uses {} bytes of its SSD, not {}; omit the option, or switch the SSD off and take \

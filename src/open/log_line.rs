@@ -27,6 +27,7 @@ impl Builder {
     pub(super) fn check_file_system(&self, option: &str, path: &Path, found: io::Result<StatFs>) {
         let Ok(found) = found else { return };
         let of_directory = self.held.as_ref().and_then(|held| held.file_system().ok());
+        // One warning per type of file system: a directory and two files on NFS are one cause.
         let warned = option != "directory" && of_directory.is_some_and(|of| of.f_type == found.f_type);
         if let Some(name) = file_system::unsupported(found.f_type as u64).filter(|_| !warned) {
             tracing::warn!(
@@ -68,7 +69,7 @@ impl PageStore {
     }
 }
 
-/// Describes what recovery found.
+/// What recovery found, for the log: what is 0, as most of it is, goes unsaid.
 fn recovery_text(r: &RecoveryReport) -> String {
     let (kept, end) = (r.trusted + r.found, if r.clean { "after a close" } else { "after a crash" });
     let more = [

@@ -70,6 +70,7 @@ impl Builder {
             (None, None) => None,
         };
         let bytes = bytes.ok_or_else(|| self.no_manifest())?;
+        // The opening works on a copy: what it records of itself must not reach the store's manifest.
         let cell = Arc::new(MemoryManifest::from_bytes(bytes));
         let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?;
         let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| self.not_found())?;
@@ -113,6 +114,7 @@ impl Builder {
         option: &'static str,
         locks: &mut Vec<FileLock>,
     ) -> Result<Option<SharedDevice>, OpenError> {
+        // Recovery and the engine's redo write. The overlay keeps those writes in memory.
         let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
         if let Place::Device(device) = place {
             return Ok(over(device));
@@ -129,6 +131,8 @@ impl Builder {
         };
         let opened = at.open_device(&options)?;
         self.note_used(&at, option);
+        // A block device takes no such lock: writers claim it by O_EXCL, and the directory's lock keeps this
+        // store's out.
         if !opened.block_device {
             locks.extend(lock_shared(&at, &at.shown)?);
         }

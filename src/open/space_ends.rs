@@ -31,10 +31,11 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let homes = Homes { hdd, page_size, seed, seam: self.seam() };
         for space in counted {
-            let on_ssd = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1));
+            let on_ssd = tier.ask(|slots| slots.highest_page(space.id)).map_or(0, |no| no.saturating_add(1));
             let mut pages = on_ssd.max(space.pages);
             let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
             let mut first = reserved;
+            // From the end: the last extents are usually blank, and the search ends at the first page found.
             while first > pages {
                 let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
                 // Pages without a place on the HDD are free.
@@ -46,6 +47,7 @@ impl Builder {
                 }
                 first = from.no;
             }
+            // Never beyond the extents: a page without a home could not be written back.
             volume.set_pages(space.id, pages.min(reserved));
         }
         Ok(())
@@ -62,6 +64,7 @@ impl Homes<'_> {
             return Ok(None);
         }
         match self.last_in(first, at, there).await {
+            // One bad sector fails the whole request. Page by page, it hides only its own page.
             Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => {}
             read => return read,
         }

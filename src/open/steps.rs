@@ -8,6 +8,7 @@ use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::saver::Saver;
+use crate::store::manifest_state::Meta;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
@@ -51,6 +52,8 @@ impl Builder {
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
         self.hold_directories()?;
+        // From here on whatever ends this future, a failure or the caller, releases the locks by dropping
+        // `leave`.
         let (tenure, leave) = self.begin_tenure();
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
@@ -77,19 +80,18 @@ impl Builder {
         let manifests = Arc::new(self.manifest_store(&tenure).await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
+        // Opened and locked before anything is judged: another opener could otherwise change what we judge.
         let hdd = self.open_place(&self.hdd_place(), "hdd.vol", "hdd", self.options.create).await?;
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
         self.check_known(&manifest, known_costs(&manifest).is_some())?;
-        if !fresh && manifest.ssd.is_none() && self.names_ssd() {
-            tracing::warn!(
-                "the store has no SSD; `ssd().readmit()` puts the one that the options name into use"
-            );
-        }
+        self.warn_of_unused_ssd(fresh, &manifest);
         self.check_hdd(&hdd, &manifest, fresh).await?;
+        // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
+        // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
         let params = self.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =
@@ -103,7 +105,6 @@ impl Builder {
         let ssd_params = self.slot_params(prepared.layout.slots, costs, params.frames);
         // `check_options` has checked the names.
         let (pool_policy, ssd_policy) = self.policies()?;
-        let admissions_max = (params.frames / 64).clamp(2, 64);
         let seed = self.seed(&meta.manifest.store);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
@@ -114,7 +115,7 @@ impl Builder {
             policy: ssd_policy.build(&ssd_params),
             zone_percent: self.options.zone_percent,
             epoch: meta.manifest.epoch,
-            admissions_max,
+            admissions_max: (params.frames / 64).clamp(2, 64),
             mode: self.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
@@ -127,14 +128,9 @@ impl Builder {
         if self.options.ssd_write_budget.is_some() {
             tier.set_write_budget(self.options.ssd_write_budget, costs);
         }
-        // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
-        for space in volume.dropping() {
-            let mut ended = Ok(());
-            meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));
-            ended.map_err(|why| OpenError::BadManifest { why: why.to_owned() })?;
-            volume.end_drop(space);
-        }
+        end_drops(&volume, &mut meta)?;
         if !was_clean {
+            // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let policy = pool_policy.build(&FramePolicyParams {
@@ -150,10 +146,21 @@ impl Builder {
         Ok(store)
     }
 
+    /// A store keeps to its manifest: an SSD that only the options name is not put into use by itself.
+    fn warn_of_unused_ssd(&self, fresh: bool, manifest: &Manifest) {
+        if !fresh && manifest.ssd.is_none() && self.names_ssd() {
+            tracing::warn!(
+                "the store has no SSD; `ssd().readmit()` puts the one that the options name into use"
+            );
+        }
+    }
+
     /// The manifest that an unfinished first opening left, or else that of an existing store.
     fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
+            // A first opening that a crash cut short begins again under the same id, which its devices may
+            // bear already.
             unused if self.options.create => Ok((unused, None)),
             None => Err(self.no_manifest()),
             Some(_) => Err(self.not_found()),
@@ -175,12 +182,14 @@ impl Builder {
     /// Whether the directory, which has no manifest, holds parts of a store that had one.
     pub(super) fn has_parts(&self) -> bool {
         let has = |held: &Arc<HeldDir>| {
+            // A file of zero bytes is what a refused opening may leave; one with data was a store's.
             held.size_of(SPARE).is_ok() || held.size_of("hdd.vol").is_ok_and(|bytes| bytes > 0)
         };
         self.held.as_ref().is_some_and(has)
     }
 
     fn check_options(&self) -> Result<(), OpenError> {
+        // All of it before the first lock: a wrong option must not even create the directory.
         self.options.page_bytes.map(PageSize::new).transpose()?;
         self.policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
@@ -223,6 +232,7 @@ impl Builder {
 
     /// Refuses a ready-made device that is given twice.
     fn refuse_same_devices(&self) -> Result<(), OpenError> {
+        // With `ssd_bytes(0)` the SSD is not used, so it may be the ring's device.
         let ssd = self.ssd_device.as_ref().filter(|_| self.ssd_size() > 0);
         let given =
             [("hdd", self.hdd_device.as_ref()), ("ssd", ssd), ("ring_device", self.ring_device.as_ref())];
@@ -242,6 +252,7 @@ impl Builder {
     async fn manifest_store(&mut self, tenure: &Tenure) -> Result<ManifestStore, OpenError> {
         if let Some(cell) = &self.memory {
             if let Some(hdd) = &self.hdd_device {
+                // There is no directory to lock. The HDD stands for the store: a second opener needs it, too.
                 tenure.take(Arc::clone(hdd), None).await?;
             }
             return Ok(ManifestStore::memory(Arc::clone(cell)));
@@ -272,6 +283,7 @@ impl Builder {
         if !self.options.create || self.held.as_ref().is_some_and(is_complete) {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
+        // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
         tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
         if self.held.is_none() {
             self.held = Some(HeldDir::open(&path, self.seam()).map_err(failed)?);
@@ -313,6 +325,8 @@ impl Builder {
             let why = "a store in memory needs a ready-made device".into();
             return Err(OpenError::BadOption { option, why });
         };
+        // Before it is locked: a file that is given twice would be locked against itself, and reported as in
+        // use by another store.
         self.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.options.direct_io,
@@ -324,12 +338,14 @@ impl Builder {
         };
         let opened = at.open_device(&options)?;
         if let Some(tenure) = self.tenure.as_ref().filter(|_| opened.created) {
+            // If the opening is refused, its empty file goes again.
             tenure.created_file(&at);
         }
         self.note_opened(option, &opened);
         if !opened.block_device {
             self.check_file_system(option, &at.shown, at.file_system());
         }
+        // Behind the fence from its first use on: a dropped opening must not write either (I18).
         let device = self.take(opened.device, Some(&at)).await?;
         self.note_used(&at, option);
         Ok(device)
@@ -345,6 +361,8 @@ impl Builder {
 
     /// The SSD, or the ring's file of a store without an SSD.
     async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+        // A new store follows the options, an existing one its manifest: `ssd_bytes(0)` does not silently
+        // leave out an SSD that may hold newer pages.
         let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
         if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
             if !self.options.accept_ssd_loss {
@@ -367,6 +385,8 @@ impl Builder {
     /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
     pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
         if self.options.directory.is_none() && self.ring_device.is_none() {
+            // A store in memory has no place for a file. Its ring ends with the process, as its manifest
+            // does.
             return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
         }
         self.open_place(&self.ring_place(), "ring", "ring_device", create).await
@@ -406,6 +426,8 @@ impl Builder {
             // The tables of such a pool alone could take all memory, which ends the process.
             return Err(OpenError::PoolTooLarge { bytes, machine });
         }
+        // The SSD's tables come out of the same budget, so the message names the sum that the user has to
+        // give.
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
         let mut params = PoolParams::for_budget(
             self.options.pool_bytes.saturating_sub(tables),
@@ -428,6 +450,7 @@ impl Builder {
 /// The costs that a calibration recorded in the manifest.
 fn known_costs(manifest: &Manifest) -> Option<Costs> {
     let ms = manifest.costs_ms.as_ref()?;
+    // Costs that cannot be read are as good as none: the paper's apply.
     let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
     let [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] = all.try_into().ok()?;
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
@@ -445,8 +468,21 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     }
 }
 
-/// Counts every page that the extents hold: recovery must know the home of every page that may have been
-/// written.
+/// Completes the removals of spaces that an earlier process began.
+fn end_drops(volume: &Volume, meta: &mut Meta) -> Result<(), OpenError> {
+    // Recovery has left no write to them in flight, and its checkpoint names none of their pages. The record
+    // may wait for the next save: until then, every opening comes to the same result.
+    for space in volume.dropping() {
+        let mut ended = Ok(());
+        meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));
+        ended.map_err(|why| OpenError::BadManifest { why: why.to_owned() })?;
+        volume.end_drop(space);
+    }
+    Ok(())
+}
+
+/// Counts every page that the extents hold. The manifest's counts may be too small after a crash, and
+/// recovery would take pages beyond them for pages that do not exist.
 fn count_all_reserved(volume: &Volume, spaces: &[SpaceInfo]) {
     for space in spaces {
         volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);

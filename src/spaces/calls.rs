@@ -6,14 +6,14 @@
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
-use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MIN};
+use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MAX_WHEN_FULL};
 use crate::manifest::superblock::HddSuperblock;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
 use pagetier_devio::{locks, task};
 use pagetier_page::SpaceId;
-use pagetier_ssdcache::Marks;
+use pagetier_ssdcache::{OpeningMarks, Slots, mark};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,6 +101,7 @@ impl Spaces<'_> {
     async fn add(self, wanted: Option<SpaceId>, name: &str) -> Result<SpaceId, Error> {
         let shared = &self.0.shared;
         let _operation = shared.ending.enter()?;
+        // Held until the name is in the table: two calls with one name must not both succeed.
         let mut meta = shared.meta.lock().await;
         if shared.volume.by_name(name).is_some() {
             return Err(Error::SpaceExists { name: name.to_owned() });
@@ -111,6 +112,8 @@ impl Spaces<'_> {
         if id < free_from || id.0 == u32::MAX {
             return Err(Error::SpaceIdUsed { space: id, free_from });
         }
+        // The manifest first: pages of a space that a crash forgets would be lost, while an empty space harms
+        // nothing.
         meta.append(&shared.volume, &Change::Add { space: id.0, name: name.to_owned() }).await?;
         shared.volume.add(id, name);
         Ok(id)
@@ -191,9 +194,11 @@ impl Shared {
     /// Frees the extents of the space, of whose pages nothing is in memory or in flight.
     async fn end_drop(&self, space: SpaceId) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
+        // Two calls waited for the same pages; the other one was first.
         if self.volume.is_dropping(space).is_none() {
             return Ok(());
         }
+        // Memory follows: a growth into extents that the manifest does not list as free cannot be recorded.
         meta.append(&self.volume, &Change::EndDrop { space: space.0 }).await?;
         self.forget_hints(space);
         self.volume.end_drop(space);
@@ -209,6 +214,7 @@ impl PageStore {
             return Ok(());
         }
         let mut meta = self.shared.meta.lock().await;
+        // Checked again under the lock: another `sync` may have saved it meanwhile.
         if self.shared.doubtful.load(Ordering::Acquire) {
             meta.save(&self.shared.volume).await
         } else {
@@ -222,13 +228,18 @@ impl Shared {
     /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
+        // The close may make durable what followed the loss, and then nothing would find the loss again
+        // (I21).
         self.list_unlisted(&mut meta).await?;
         let epoch = meta.manifest.epoch;
-        let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
-        self.tier.mark(marks).await?;
+        let marks = OpeningMarks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
+        // Devices first: if a crash comes in between, they are ahead of the manifest by one, which an opening
+        // accepts. A manifest ahead of its devices would look like older copies of them (I20).
+        mark(&self.tier.ssd_device(), marks).await?;
         HddSuperblock::mark(&self.hdd, marks).await?;
-        let only = self.tier.only_copies();
-        let exact = self.tier.are_only_copies(&only);
+        let only = self.tier.ask(Slots::only_copies);
+        // Listed so that, if the SSD is missing at the next opening, the loss is known page by page.
+        let exact = self.tier.ask(|slots| slots.are_only_copies(&only));
         // Every page has been written by now.
         let reused = self.volume.reused(u64::MAX, false);
         let closed = |runs_max| {
@@ -240,8 +251,10 @@ impl Shared {
             }
         };
         match meta.change(&self.volume, closed(RUNS_MAX)).await {
+            // The list may need room that a full disk does not have. A coarser one of at most
+            // `RUNS_MAX_WHEN_FULL` runs fits (I26).
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
-                meta.change(&self.volume, closed(RUNS_MIN)).await
+                meta.change(&self.volume, closed(RUNS_MAX_WHEN_FULL)).await
             }
             other => other,
         }

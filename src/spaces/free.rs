@@ -29,15 +29,15 @@ use std::sync::atomic::Ordering;
 
 impl PageStore {
     /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
-    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::create`],
-    /// [`PageStore::overwrite`] and [`PageStore::recreate`] make the page exist again under that number. Its
+    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::overwrite`]
+    /// and [`PageStore::get_or_create`] make the page exist again under that number. Its
     /// earlier contents are never read again, in this run or later, unless the new page is discarded
     /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
     /// page leaves it free.
     ///
     /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
     /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
-    /// [`PageStore::create`], or its allocation was cut short).
+    /// [`PageStore::overwrite`], or its allocation was cut short).
     ///
     /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
     /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is
@@ -82,6 +82,7 @@ impl PageStore {
     pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
         let mut by_space: BTreeMap<SpaceId, Vec<Range<u32>>> = BTreeMap::new();
         for page in pages {
+            // One record per space and 128 runs, instead of one flushed write per page.
             by_space.entry(page.space).or_default().push(page.no..page.no.saturating_add(1));
         }
         let mut freed = 0;
@@ -147,6 +148,8 @@ impl Shared {
         let withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
         let mut given = Vec::new();
         let result = self.give_back(space, &extents, &mut meta, &mut given).await;
+        // The numbers can be used again: the pages have a hole for a home, and using one makes the space
+        // grow.
         drop(withheld);
         for range in &given {
             // Only a hint: a failure loses nothing but room in the file system.
@@ -164,9 +167,13 @@ impl Shared {
         meta: &mut Meta,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
+        // A write of such a page may still be in the HDD's cache. Unflushed, a crash could tear it over a
+        // page of the space that gets the extent next.
         self.tier.flush_home().await?;
         for extents in extents {
             meta.append(&self.volume, &Change::GiveBack { space: space.0, extents: *extents }).await?;
+            // Extent by extent, each after its own record: a failure half-way leaves manifest and memory in
+            // agreement.
             given.extend(self.volume.give_back(space, *extents));
         }
         given.extend(self.cut_tail(space, 0, meta).await?);
@@ -180,12 +187,17 @@ impl Shared {
         meta.settle(&self.volume).await?;
         let (mut pages, mut unlisted, mut leaving, mut freed) = Default::default();
         for range in ranges {
+            // Another call may be freeing some of them. The caller may rely on their being gone, so we wait
+            // for those, too.
             add(&mut leaving, &self.volume.leaving(space, range.clone()));
             let (some, of_these) = self.volume.existing(space, range).ok_or(Error::NoSuchSpace { space })?;
             add(&mut pages, &some);
             add(&mut unlisted, &of_these);
         }
+        // Also after a failure `freed` has what was recorded before it: those pages must leave.
         let result = self.begin_free(space, (pages, unlisted), &mut meta, &mut freed).await;
+        // Dropping copies waits for guards, whose holders may need the manifest's mutex, for example to
+        // allocate (I37).
         drop(meta);
         self.finish_free(space, &freed).await?;
         result?;
@@ -196,6 +208,7 @@ impl Shared {
     /// Waits until `pages`, which other calls are freeing, have left memory.
     pub(crate) async fn left(&self, space: SpaceId, mut pages: PageRuns) -> Result<(), Error> {
         loop {
+            // Registered before the look, so that no end of a free is missed.
             let left = self.volume.left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
@@ -222,13 +235,18 @@ impl Shared {
             // Broken in this way too: it waits for guards under the manifest's mutex.
             locks::apart(self.drop_copies(space, &pages)).await?;
         }
+        // Recorded first: if the copies were dropped first, a crash before the record would leave a page that
+        // exists, in an older version (I28).
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
             let recorded = self.builder.seam().frees(meta.append(&self.volume, &change)).await;
             recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
+            // Before the next record is attempted, which may fail: what is recorded must not be found any
+            // more.
             self.take_out(space, &PageRuns::from_runs(pages), freed);
         }
+        // Reused pages that the manifest still lists as free need no record, only to be taken out.
         let mut listed = pages;
         for (first, count) in unlisted.iter() {
             let _ = listed.remove(first, count);
@@ -251,6 +269,7 @@ impl Shared {
         if pages.is_empty() {
             return Ok(());
         }
+        // Also if this future is dropped below: the numbers are then stranded, not lost.
         let mut leaving = Leaving { volume: &self.volume, space, pages, have_left: false };
         self.drop_copies(space, pages).await?;
         leaving.have_left = true;
@@ -261,6 +280,8 @@ impl Shared {
     async fn drop_copies(&self, space: SpaceId, pages: &PageRuns) -> Result<(), Error> {
         for no in pages.numbers() {
             let page = PageId::new(space, no);
+            // An allocation may hold the number and wait for a frame. Without this wait, its page would
+            // appear after we had found nothing to drop.
             self.volume.arriving.ended(page).await;
             self.pool.discard(page).await?;
         }
@@ -271,11 +292,15 @@ impl Shared {
     /// 2 and 3 of reuse.
     pub(crate) async fn record_reused(&self) -> Result<(), Error> {
         let seam = self.builder.seam();
+        // Read before the flush, which covers exactly the first writes so far. A page written for the first
+        // time during the flush waits for the next one (I28).
         let upto = self.volume.first_writes();
         let reused = || seam.reused(|unwritten| self.volume.reused(upto, unwritten));
         if reused().is_empty() {
             return Ok(());
         }
+        // The new version must be durable before the record that the page exists: after a crash in between,
+        // the page would read as before it was freed (I28).
         self.tier.flush().await?;
         let mut meta = self.meta.lock().await;
         // Computed again under the lock: some may have been freed or discarded meanwhile.

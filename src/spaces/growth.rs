@@ -43,7 +43,9 @@ impl PageStore {
 impl Shared {
     async fn grow(&self, page: PageId) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
+        // Held to the end: another growth must not plan with the same extents.
         let mut meta = self.meta.lock().await;
+        // Another call has grown the space while this one waited.
         if self.volume.has_room(page) {
             return Ok(());
         }
@@ -55,12 +57,15 @@ impl Shared {
         if gap > gap_max.into() {
             return Err(Error::PageGap { page, gap, gap_max });
         }
+        // What a failure returns to.
         let hdd_bytes = self.hdd.size();
         let grown = self.grow_to(page, &mut meta).await;
         if let Err(error) = &grown {
             tracing::debug!(%page, %error, "a growth failed");
+            // Otherwise a failed attempt would keep what it had taken from a disk that is full (I36).
             self.undo_growth(page.space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
         }
+        // The alarm asks the file systems, which may take a while on a busy disk.
         drop(meta);
         self.watch_room();
         grown
@@ -84,6 +89,8 @@ impl Shared {
         let (bytes, end) = self.volume.growth_bytes(growth);
         // The run may hold data: a space had it, or the HDD was used before the store existed.
         let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
+        // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
+        // memory whose extent no manifest names is lost by a crash.
         for step in self.builder.seam().growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
@@ -94,8 +101,12 @@ impl Shared {
                 GrowthStep::Blank => {}
                 GrowthStep::Manifest => meta.append(&self.volume, &growth.change()).await?,
                 GrowthStep::Memory => {
+                    // Impossible while the mutex is held. But memory and manifest differ now, so no page may
+                    // be written there.
                     if !self.volume.grow(growth) {
-                        return Err(Error::Refusing { cause: Arc::from("a growth did not fit its plan") });
+                        return Err(Error::Refusing {
+                            cause: Arc::from("a growth of a space does not match the extents in memory"),
+                        });
                     }
                 }
             }
@@ -105,6 +116,7 @@ impl Shared {
 
     /// Grows the HDD to `end`, durably.
     async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
+        // Not the current size: an earlier growth may have grown the file and then failed to flush it (I19).
         if meta.hdd_bytes_durable >= end {
             return Ok(());
         }
@@ -118,6 +130,7 @@ impl Shared {
                 self.hdd.grow(end)?;
             }
         }
+        // Read before the flush: what grows during it is not covered.
         let bytes = self.hdd.size();
         self.tier.flush_home().await?;
         meta.hdd_bytes_durable = bytes;
@@ -127,8 +140,13 @@ impl Shared {
     /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
     /// HDD `hdd_bytes` bytes.
     async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut Meta) {
+        // They are recorded and lie beyond the last page, where they do no harm: `shrink` gives them back
+        // later.
         if let Err(error) = self.cut_tail(space, extents, meta).await {
-            tracing::warn!(%space, %error, "a failed growth keeps its extents until the space shrinks");
+            tracing::warn!(
+                %space, %error,
+                "a growth failed; the space keeps what it had taken until `spaces().shrink` gives it back"
+            );
             return;
         }
         let bytes = self.volume.end().max(hdd_bytes);
@@ -139,7 +157,9 @@ impl Shared {
         // HDD has does not open. So the HDD is cut only once the manifest is certain again.
         match meta.settle(&self.volume).await.and_then(|()| Ok(self.hdd.cut(bytes)?)) {
             Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
-            Err(error) => tracing::warn!(%error, "a failed growth keeps its room on the HDD"),
+            Err(error) => {
+                tracing::warn!(%error, "a growth failed, and the HDD's file keeps its larger size, which later growths use")
+            }
         }
     }
 
@@ -151,6 +171,7 @@ impl Shared {
         kept: u64,
         meta: &mut Meta,
     ) -> Result<Vec<Range<u64>>, Error> {
+        // Withheld first: a page created in them after the record would have its home in another space (I36).
         let tail = self.volume.withhold_tail(space, kept, self.builder.seam());
         if tail.runs.is_empty() {
             return Ok(Vec::new());
@@ -177,6 +198,7 @@ fn is_full(error: &DeviceError) -> bool {
 async fn blanked(hdd: &SharedDevice, range: Range<u64>, seam: Seam) -> Result<(), DeviceError> {
     let mut at = range.start;
     while at < range.end {
+        // A MiB at a time, so that reads of others get their turn.
         let bytes = (range.end - at).min(BLANK_BYTES);
         seam.blank(hdd, at, bytes).await?;
         at += bytes;

@@ -9,9 +9,9 @@ use pagetier_page::SpaceId;
 use pagetier_policy::pool::PoolHints;
 
 impl Spaces<'_> {
-    /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off the
-    /// SSD are removed in the background, until [`crate::TierStats::leaving`] is 0. Misses wait meanwhile,
-    /// some milliseconds per ten thousand pages in memory.
+    /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off
+    /// the SSD are removed in the background, until [`crate::stats::TierStats::leaving`] is 0. Misses wait
+    /// meanwhile, some milliseconds per ten thousand pages in memory.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
     /// SSD, until the space is removed or the store is closed: an engine sets them after each opening. A
@@ -22,7 +22,7 @@ impl Spaces<'_> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let temporary = tempfile::tempdir()?;
     /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-    /// use pagetier::{Retention, SpaceHints};
+    /// use pagetier::{SpaceHints, policy::Retention};
     ///
     /// let store = builder.open().await?;
     /// let archive = store.spaces().create("archive").await?;
@@ -48,10 +48,11 @@ impl Spaces<'_> {
         } else {
             all.insert(space, hints);
         }
+        // Under the lock: of two calls at once, pool, SSD and the table must all end with the same one.
         shared.pool.set_hints(space, hints.for_pool());
         shared.tier.keep_off(space, hints.never_to_ssd);
         drop(all);
-        tracing::info!(%space, ?hints, "the space's hints");
+        tracing::info!(%space, ?hints, "the space has new hints");
         Ok(())
     }
 

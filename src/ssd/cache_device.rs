@@ -12,7 +12,7 @@ use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
 
 impl Builder {
-    /// Formats the ring's file.
+    /// Formats the file (or ready-made device) that holds the ring of a store without an SSD.
     pub(crate) async fn make_ring(
         &self,
         meta: &Meta,
@@ -34,6 +34,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
+        // The SSD in use last, not the one of the options, which `replace_ssd` has replaced.
         let replaced = self.replaced_ssd.lock().clone();
         let (place, bytes) = replaced.unwrap_or_else(|| (self.ssd_place(), self.ssd_size()));
         self.make_ssd_at(&place, bytes, meta, page_size, costs, frames).await
@@ -72,6 +73,7 @@ impl Builder {
             Err(error) => Err(error),
         };
         if let Some(tenure) = &self.tenure {
+            // A new file stays only if it will be used.
             if made.is_ok() { drop(tenure.keep_created()) } else { tenure.remove_created() }
         }
         made
@@ -86,9 +88,12 @@ impl Builder {
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
         let store = &meta.manifest.store;
+        // `readmit` must not format another program's disk because a path in the options is wrong.
         self.may_overwrite(&device, store).await?;
         let superblock = blank_superblock(layout, &meta.manifest);
         format(&device, &superblock, self.seed(store)).await?;
+        // A policy belongs to its slots: the new SSD begins with an empty one, of the kind that was switched
+        // to last.
         let policy = self.ssd_policy_in_use()?.build(&self.slot_params(layout.slots, costs, frames));
         let new = NewCacheDevice { device, layout, policy, zone_percent: self.options.zone_percent };
         Ok((new, id_text(superblock.ssd)))

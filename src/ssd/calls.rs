@@ -1,11 +1,11 @@
 //! The SSD's control and state for the embedder.
 
-use super::exchange::{Drain, SsdEvents};
+use super::exchange::{DrainOptions, SsdEvents};
 use crate::error::Error;
 use crate::store::page_store::PageStore;
 use crate::volume::loss::SsdLoss;
 use pagetier_page::{Lsn, PageId};
-use pagetier_ssdcache::{DrainReport, ReadmitReport, SsdMode, SsdState};
+use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode, SsdState};
 use rustc_hash::FxHashSet;
 
 /// The SSD: its mode, drains, events and losses. See [`PageStore::ssd`].
@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
-/// use pagetier::{Drain, PageStore, SsdMode, SsdState};
+/// use pagetier::{DrainOptions, PageStore, SsdMode, SsdState};
 ///
 /// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
 /// let store = builder.open().await?;
@@ -22,7 +22,7 @@ use rustc_hash::FxHashSet;
 ///
 /// // Before the SSD is removed: write through it, and write home what it alone holds.
 /// store.ssd().set_mode(SsdMode::WriteThrough).await?;
-/// let report = store.ssd().drain(Drain::new()).await;
+/// let report = store.ssd().drain(DrainOptions::new()).await;
 /// assert_eq!(report.left, 0);
 ///
 /// // The store continues without it, and later takes a blank one into use.
@@ -104,6 +104,7 @@ impl Ssd<'_> {
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
         drop(shared.ending.enter()?);
+        // Only a change from or to `Off` writes to the manifest; the other modes are for this run.
         if (shared.tier.mode() == SsdMode::Off) != (mode == SsdMode::Off) {
             shared.refuse_read_only()?;
         }
@@ -113,6 +114,8 @@ impl Ssd<'_> {
                 // The mode itself does not change: it applies if the call fails, and once an SSD is back in
                 // use.
                 let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
+                // Before the exchange, which stops writes. If pages are left, the exchange refuses and names
+                // their number.
                 let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
@@ -122,6 +125,7 @@ impl Ssd<'_> {
             }
             (SsdMode::Off, _) => {
                 let attached = shared.alone(move |shared| async move {
+                    // Of two such calls, the second finds the SSD attached.
                     if shared.tier.mode() == SsdMode::Off {
                         shared.attach().await?;
                     }
@@ -147,7 +151,7 @@ impl Ssd<'_> {
     /// benefit exceeds the price; policies that estimate no benefit admit no such copy. Required writes are
     /// never held back: changed pages, which go through the doublewrite ring even on their way home, the
     /// journal and the map. A budget that does not cover these stays overdrawn;
-    /// [`TierStats::write_budget`](crate::TierStats) reports the rate and the factor.
+    /// [`TierStats::write_budget`](crate::stats::TierStats) reports the rate and the factor.
     ///
     /// Less than 1 MiB per day counts as 1 MiB. Each opening starts a new budget
     /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
@@ -165,18 +169,19 @@ impl Ssd<'_> {
     /// Reports how many pages are left when the deadline passes, when the store is shut down, when copies
     /// cannot be read, or when a device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy
     /// is damaged but which are in memory are rewritten from there soon after.
-    pub async fn drain(self, drain: Drain) -> DrainReport {
-        let (shared, Drain { deadline, progress }) = (&self.0.shared, drain);
+    pub async fn drain(self, drain: DrainOptions) -> DrainReport {
+        let (shared, DrainOptions { deadline, progress }) = (&self.0.shared, drain);
         if !shared.ending.is_here() {
             return DrainReport::default();
         }
         let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {
             let mut ended = DrainReport::default();
-            ended.left = shared.tier.only_copies().len() as u64;
+            ended.left = shared.tier.ask(Slots::only_copies).len() as u64;
             return ended;
         };
         let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
-        let only = shared.tier.only_copies();
+        let only = shared.tier.ask(Slots::only_copies);
+        // A copy that cannot be read can still be saved if memory has the page.
         let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
         let _ = shared.rewrite(&bad).await;
         report

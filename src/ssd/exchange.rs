@@ -10,7 +10,7 @@ use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter, Slots,
     SsdEvent, SsdMode, SsdState, Superblock,
 };
 use parking_lot::Mutex;
@@ -27,12 +27,12 @@ const STANDBY_RING_PAGES: u32 = 256;
 /// Options of a drain; see [`Ssd::drain`](crate::Ssd::drain).
 #[derive(Default)]
 #[must_use]
-pub struct Drain {
+pub struct DrainOptions {
     pub(crate) deadline: Option<Duration>,
     pub(crate) progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
 }
 
-impl Drain {
+impl DrainOptions {
     /// Drains until every page is home, without progress reports.
     pub fn new() -> Self {
         Self::default()
@@ -51,7 +51,7 @@ impl Drain {
     }
 }
 
-impl std::fmt::Debug for Drain {
+impl std::fmt::Debug for DrainOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Drain").field("deadline", &self.deadline).finish_non_exhaustive()
     }
@@ -97,9 +97,11 @@ impl Shared {
     /// Switches to operation without the SSD when the SSD fails and holds no only copy. Ends with the store.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut events = SsdEvents(self.tier.subscribe());
+        // Weak while it waits: a task that kept the store alive would keep its locks, too.
         let shared = Arc::downgrade(self);
         task::spawn(&self.runtime, async move {
             while let Some(event) = events.next().await {
+                // `Missed`: the failure may be among the events that the subscription has dropped.
                 if !matches!(event, SsdEvent::Refusing { by_ssd: true, .. } | SsdEvent::Missed { .. }) {
                     continue;
                 }
@@ -116,14 +118,17 @@ impl Shared {
                 }
                 if !shared.builder.keeps_its_ring() {
                     tracing::error!(
-                        "the SSD failed; the store keeps it, since a ring in memory would not outlive the process"
+                        "the SSD failed, and the store does not continue without it: it has no directory for the \
+                         doublewrite ring, and one in memory would be lost with the process"
                     );
                     continue;
                 }
+                // Without accepting a loss: if the SSD holds only copies, this fails, and the store stays as
+                // it is until the operator decides.
                 match shared.continue_without_ssd(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
-                        tracing::error!(error = %Causes(&error), "the SSD failed, and the store cannot continue without it")
+                        tracing::error!(error = %Causes(&error), "the SSD failed, and the switch to operation without it failed, too")
                     }
                 }
             }
@@ -145,6 +150,8 @@ impl Shared {
         // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
         let change = self.ending.unless_ended(self.ssd_change.lock_owned()).await;
         let change = change.ok_or(Error::Closed)?;
+        // The shutdown may have ended while this call waited: its step would write to devices that are
+        // another opening's.
         drop(self.ending.enter()?);
         let done = task::outcome(&self.runtime, async move {
             let done = step(shared).await;
@@ -165,8 +172,11 @@ impl Shared {
     /// Exchanges the SSD for the ring's file. With `lost`, accepts the loss of the only copies on the SSD and
     /// lists them there.
     async fn continue_without_ssd(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
+        // Held over the whole exchange: no growth, drop or close may save a manifest that names the SSD
+        // meanwhile.
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
+        // A store that was opened without a ring repairs torn pages by its own log, and keeps doing so.
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
         let exchange = async {
@@ -205,11 +215,15 @@ impl Shared {
         meta: &mut Meta,
     ) -> Result<Exchanged, Error> {
         self.list_unlisted(meta).await?;
+        // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
+        // in use (I29).
         let accept_loss = lost.is_some();
         let commit = |only: Vec<(PageId, Lsn)>| {
             let exact = self.are_only_copies(&only);
             // No write is in flight: unwritten pages stay unwritten until the exchange completes.
             if let Some(lost) = lost {
+                // What an earlier loss listed must stay listed when the pages that memory saves are taken off
+                // again.
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.exact = exact;
                 // Includes pages that a read has brought into memory since they were rewritten.
@@ -222,6 +236,8 @@ impl Shared {
             }
             self.builder.seam().exchanges(async move {
                 let list = |manifest: &mut Manifest| {
+                    // One save for both: a manifest that names another SSD without the list would hide the
+                    // loss for ever (I21).
                     manifest.ssd = id;
                     self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
                 };
@@ -235,6 +251,7 @@ impl Shared {
             ExchangeError::Commit(error) => error,
             other => Error::Refusing { cause: Arc::from(other.to_string()) },
         })?;
+        // The pool's policy counts on cheap reads of pages that have a copy. Those have none any more.
         self.pool.copies_gone(&exchanged.copies);
         self.inform_ssd_policy();
         Ok(exchanged)
@@ -249,11 +266,12 @@ impl Shared {
 
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.builder.seam().is_exact(self.tier.are_only_copies(pages))
+        self.builder.seam().is_exact(self.tier.ask(|slots| slots.are_only_copies(pages)))
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
     fn list_loss(&self, manifest: &mut Manifest, lost: OnlyCopies) {
+        // The engine may have removed its log up to there: a position before it could not be redone (I33).
         let listed = lost.redone_from(manifest.ssd_redo_from);
         if let Some(listed) = self.builder.seam().listed_loss(Some(listed)) {
             manifest.lose(listed);
@@ -266,6 +284,7 @@ impl Shared {
     pub(crate) async fn list_unlisted(&self, meta: &mut Meta) -> Result<(), Error> {
         let Some(unlisted) = self.unlisted.lock().clone() else { return Ok(()) };
         self.change_loss(meta, |manifest| self.list_loss(manifest, unlisted)).await?;
+        // Only once it is durable: after a failure, the next caller tries again.
         *self.unlisted.lock() = None;
         Ok(())
     }
@@ -277,6 +296,7 @@ impl Shared {
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<(), Error> {
         meta.change(&self.volume, edit).await?;
+        // After the save: a user who acknowledges a loss must not clear one that no manifest lists.
         *self.loss.lock() = meta.manifest.loss.as_ref().map(|loss| loss.report(&self.volume));
         Ok(())
     }
@@ -289,6 +309,8 @@ impl Shared {
         lost: &OnlyCopies,
         mut pages: Vec<PageId>,
     ) -> Result<Vec<PageId>, Error> {
+        // Unflushed pages stay listed: to list a page too many costs the user a look, to list one too few
+        // costs data.
         if pages.is_empty() || self.pool.flush_all().await.is_err() {
             return Ok(Vec::new());
         }
@@ -312,15 +334,19 @@ impl Shared {
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
-        self.builder.seam().settled(self.tier.writes_settled()).await;
-        let _ = self.rewrite(&self.tier.only_copies()).await;
+        self.builder.seam().settled(self.tier.writes_ended()).await;
+        // The newest version in memory is as good as the one on the SSD: marked dirty, it goes home like any
+        // change.
+        let _ = self.rewrite(&self.tier.ask(Slots::only_copies)).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.continue_without_ssd(Some(&mut abandoned)).await;
+        // Only after the exchange, whether it succeeded or not: until then new pages must not go to the SSD.
         drop(mode);
         exchanged?;
         let Abandoned { mut lost, exact, in_memory, before } = abandoned;
         let listed = OnlyCopies::of(&lost, exact, RUNS_MAX);
         let saved = self.save_lost(before, &listed, in_memory).await?;
+        // The caller is told what is really gone, not what was listed for safety during the exchange.
         lost.retain(|(page, _)| saved.binary_search(page).is_err());
         // An empty list is exact.
         let exact = exact || lost.is_empty();
@@ -328,6 +354,7 @@ impl Shared {
     }
 
     pub(crate) async fn readmit(&self) -> Result<ReadmitReport, Error> {
+        // There is nothing to take back: the store begins with a blank SSD.
         if self.tier.ssd_state() == SsdState::Off {
             self.attach().await?;
             return Ok(ReadmitReport::default());
@@ -355,8 +382,10 @@ impl Shared {
         })?;
         let Readmitting { exact, before, saved, given_up, .. } = readmitting;
         let (before, saved, given_up) = (before.into_inner(), saved.into_inner(), given_up.into_inner());
+        // They have fallen back below, but memory has the newest version, which is written again.
         report.reverted.retain(|page| !saved.contains(page));
-        let only = self.tier.only_copies();
+        // Lost pages that memory holds are written again, and leave the list once they are flushed.
+        let only = self.tier.ask(Slots::only_copies);
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
         let mut in_memory = self.rewrite(&lost).await;
         in_memory.extend(saved.into_iter().filter(|page| given_up.iter().any(|(of, _)| of == page)));
@@ -394,6 +423,7 @@ struct Readmitting<'a> {
 
 impl Readmitter for Readmitting<'_> {
     fn is_ours(&self, found: &Superblock) -> bool {
+        // The opening counts too: an older copy of the same SSD has the right ids, and old contents (I20).
         (found.store, found.ssd, found.marks.opened) == self.ids
     }
 
@@ -414,6 +444,8 @@ impl Readmitter for Readmitting<'_> {
         let mut meta = shared.meta.lock().await;
         // As it is now: the user may have acknowledged a loss while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
+        // Noted before the save, which may fail: pages have fallen back, and no later re-admission finds that
+        // (I21).
         *shared.unlisted.lock() = Some(OnlyCopies::of(&lost, exact, RUNS_MAX));
         shared.list_unlisted(&mut meta).await.map_err(|error| Causes(&error).to_string())
     }

@@ -12,16 +12,17 @@ use std::sync::Arc;
 /// The SSD that replaces the one in use; see [`PageStore::replace_ssd`].
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct NewSsd {
+pub struct SsdReplacement {
     place: Place,
     bytes: u64,
 }
 
-impl NewSsd {
+impl SsdReplacement {
     /// A file or block device. A file is created if it does not exist. A relative path leads from the
     /// present working directory.
     pub fn path(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
+        // Now, not when it is attached: the working directory may have changed by then.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self { place: Place::Path(path), bytes: 256 << 20 }
     }
@@ -45,8 +46,8 @@ impl PageStore {
     /// store does not write to the old one again, but keeps it locked until the store is closed. From then
     /// on, open the store with the new SSD: it does not open with the old one.
     ///
-    /// A larger SSD has larger tables: [`Stats`](crate::Stats) reports their memory, which may then exceed
-    /// [`Builder::pool_bytes`].
+    /// A larger SSD has larger tables: [`Stats`](crate::stats::Stats) reports their memory, which may then
+    /// exceed [`Builder::pool_bytes`].
     ///
     /// The mode does not change: until the exchange the SSD takes no changed pages, as in
     /// [`SsdMode::WriteThrough`], and a mode set meanwhile ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in
@@ -59,9 +60,9 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::NewSsd;
+    /// use pagetier::SsdReplacement;
     ///
-    /// store.replace_ssd(NewSsd::path("/dev/nvme1n1").bytes(200 << 30)).await?;
+    /// store.replace_ssd(SsdReplacement::path("/dev/nvme1n1").bytes(200 << 30)).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -72,13 +73,15 @@ impl PageStore {
     /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
     /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
     /// writes until then.
-    pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
+    pub async fn replace_ssd(&self, new: SsdReplacement) -> Result<(), Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
         shared.refuse_read_only()?;
         shared.refuse_in_use(&new.place)?;
         // Of several such calls, and whatever mode is set meanwhile, the strictest counts.
+        // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
         let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
+        // Outside of the exchange, which stops writes: a drain may take hours. What it left is refused below.
         let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
         let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;
@@ -89,15 +92,17 @@ impl PageStore {
 }
 
 impl Shared {
-    async fn replace(&self, new: NewSsd) -> Result<(), Error> {
+    async fn replace(&self, new: SsdReplacement) -> Result<(), Error> {
         // Check again: another exchange may have run first.
         self.refuse_in_use(&new.place)?;
         let mut meta = self.meta.lock().await;
+        // A save that failed may have named the SSD at that place: formatting it could destroy what the
+        // manifest names (I21).
         if let Some(cause) = self.builder.seam().refuses_attach(self.tier.refusing_for_good()) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
-        let NewSsd { place, bytes } = new;
+        let SsdReplacement { place, bytes } = new;
         let exchange = async {
             let (size, costs) = (self.page_size(), self.costs());
             let made = self.builder.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;
@@ -105,6 +110,7 @@ impl Shared {
             self.exchange(ssd, Some(id), None, &mut meta).await
         };
         self.builder.exchanging(exchange).await?;
+        // The options still name the old one. `readmit` after an `Off` must not format that.
         self.builder.ssd_is_at(place, bytes);
         Ok(())
     }
@@ -116,6 +122,8 @@ impl Shared {
         for (used, option) in used {
             let (same, device) = match place {
                 Place::Device(new) => {
+                    // Not the devices' addresses: one device may be wrapped twice, and its occupancy is
+                    // shared by the wrappers.
                     (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
                 }
                 Place::Path(path) => (self.builder.is_used(path, option), path.clone()),

@@ -22,6 +22,7 @@ pub(crate) async fn put_file(path: PathBuf, contents: Vec<u8>) -> Result<()> {
         let mut beside = path.clone().into_os_string();
         beside.push(format!(".{}.{number}", std::process::id()));
         let put = std::fs::write(&beside, contents).and_then(|()| std::fs::rename(&beside, &path));
+        // Or each failed export would leave a file.
         if put.is_err() {
             let _ = std::fs::remove_file(&beside);
         }

@@ -47,7 +47,7 @@ pub struct PageRef<'a>(pub(crate) pagetier_bufpool::PageRef<'a, SsdTier>);
 ///
 /// It is `Send` and may be held across `.await`; while it lives, all other users of the page wait, and its
 /// frame stays in memory. Dropping it without a mutable access or `set_lsn` leaves the page as it was; a page
-/// that `allocate`, `create`, `overwrite` or `recreate` made is dirty even so, but has no change that redo
+/// that `allocate`, `overwrite` or `get_or_create` made is dirty even so, but has no change that redo
 /// would need. The slice has [`PageSize::payload_bytes`](crate::PageSize::payload_bytes) bytes; the page's
 /// header is not part of it.
 ///

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The room that a store has for growth, in bytes. See [`Stats::room`](crate::Stats::room).
+/// The room that a store has for growth, in bytes. See [`Stats::room`](crate::stats::Stats::room).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Room {
+pub struct Headroom {
     /// Room for new pages before the HDD has to grow. Freed pages count as taken until
     /// [`Spaces::shrink`](crate::Spaces::shrink) gives their room to other spaces.
     pub unallocated_bytes: u64,
@@ -26,7 +26,7 @@ pub struct Room {
     pub low: Vec<String>,
 }
 
-impl Room {
+impl Headroom {
     /// Lists what has less than `low_bytes`. `hdd_may_grow`: `None` if that is unknown. `ssd_may_grow`:
     /// blocks of the SSD's file are yet to be allocated.
     fn judged(mut self, low_bytes: u64, hdd_may_grow: Option<bool>, ssd_may_grow: bool) -> Self {
@@ -45,7 +45,7 @@ impl Room {
 
 impl Shared {
     /// The room at this moment. Queries the file systems, which takes microseconds.
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> Headroom {
         let builder = &self.builder;
         let pages = self.volume.placed_pages();
         let taken = pages * self.page_size().bytes() as u64 + crate::manifest::superblock::DATA_AT;
@@ -55,7 +55,7 @@ impl Shared {
         let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
         let cache_file = builder.at(&cache.0, cache.1).filter(|at| may_grow(at) == Some(true));
         let ssd_may_grow = cache_file.as_ref().is_some_and(is_sparse);
-        Room {
+        Headroom {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),
             hdd_free_bytes: hdd
                 .filter(|_| hdd_may_grow == Some(true))
@@ -71,6 +71,7 @@ impl Shared {
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
+        // Logged at each change, not at each growth.
         if self.room_alarm.swap(is_low, Ordering::Relaxed) == is_low {
             return;
         }
@@ -99,6 +100,7 @@ fn is_sparse(at: &At) -> bool {
 /// The bytes that an unprivileged process can still write to the file system.
 fn free_bytes(system: io::Result<StatFs>) -> Option<u64> {
     let system = system.ok()?;
+    // POSIX counts in fragments; some file systems leave the field 0.
     let block = if system.f_frsize > 0 { system.f_frsize } else { system.f_bsize };
     Some(system.f_bavail.saturating_mul(u64::try_from(block).unwrap_or(0)))
 }
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn what_has_less_than_the_threshold_is_low() {
         let low = |unallocated, hdd: Option<u64>, directory, ssd| {
-            let room = Room {
+            let room = Headroom {
                 unallocated_bytes: unallocated,
                 hdd_free_bytes: hdd,
                 directory_free_bytes: directory,
@@ -123,9 +125,9 @@ mod tests {
         assert!(low(60, Some(40), Some(100), Some(100)).is_empty());
         assert_eq!(low(59, Some(40), Some(99), Some(99)), ["pages", "directory", "ssd"]);
         assert!(low(0, None, None, None).is_empty(), "devices may grow");
-        let full = Room { unallocated_bytes: 99, ..Room::default() };
+        let full = Headroom { unallocated_bytes: 99, ..Headroom::default() };
         assert_eq!(full.judged(100, Some(false), false).low, ["pages"], "a block device does not grow");
-        let whole = Room { ssd_free_bytes: Some(0), ..Room::default() };
+        let whole = Headroom { ssd_free_bytes: Some(0), ..Headroom::default() };
         assert!(whole.judged(100, None, false).low.is_empty(), "the SSD's file has its room");
     }
 }

@@ -54,11 +54,14 @@ impl Meta {
     /// applies the same change to the volume. On failure nothing has changed in memory; the disk may or may
     /// not hold the change.
     pub(crate) async fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
+        // After a failed save the file may hold more or less than the manifest in memory: a record behind it
+        // would apply to the wrong contents (I27).
         let appended = self.seam.appends(self.differs) && self.append_record(change).await?;
         if appended {
             // The next opening applies the same record to the same manifest.
             return self.manifest.apply(change).map_err(|why| failed(io::Error::other(why)));
         }
+        // No room in the tail, or the file is in doubt: write everything anew, the change included.
         let mut applied = Ok(());
         let replaced = self.replace_with(self.slack_for(change), |manifest| {
             volume.record(manifest);
@@ -70,6 +73,8 @@ impl Meta {
 
     fn slack_for(&self, change: &Change) -> Slack {
         match change {
+            // Growing must leave room for what shrinking needs: on a full disk, dropping a space must still
+            // work (I26).
             more if more.names_more() => self.seam.slack(Slack::Keep, Slack::Use),
             less if less.names_less() => Slack::Use,
             _ => Slack::Half,
@@ -78,6 +83,8 @@ impl Meta {
 
     async fn append_record(&mut self, change: &Change) -> Result<bool, Error> {
         let slack = self.slack_for(change);
+        // Raised even if the attempt fails: the file may have the record, and two different changes must not
+        // carry one generation.
         let before = self.manifest.generation;
         self.manifest.generation += 1;
         let generation = self.manifest.generation;
@@ -87,6 +94,7 @@ impl Meta {
         if appended {
             self.durable_generation = generation;
         } else {
+            // Nothing was written, so the number is still unused.
             self.manifest.generation = before;
         }
         Ok(appended)
@@ -98,11 +106,16 @@ impl Meta {
         &mut self,
         begin: impl FnOnce(&Arc<ManifestStore>, Hold) -> Boxed<'static, io::Result<T>>,
     ) -> Result<T, Error> {
+        // Before the save begins: if this future is dropped while it runs, the next change must not trust the
+        // file (I41).
         self.differs = true;
+        // A dropped store may have a successor that has already read the manifest: no save may begin any
+        // more. One that has begun takes the locks along (I18, I41).
         let begun = self.tenure.begin(|hold| begin(&self.manifests, hold));
         let save = begun.ok_or_else(|| failed(io::Error::other("the store was closed or dropped")))?;
         let unfinished = Unfinished { doubtful: &self.doubtful, seam: self.seam };
         let saved = save.await;
+        // The save has ended, whatever its result: only a caller that gave up leaves it in doubt.
         std::mem::forget(unfinished);
         saved.map_err(failed)
     }
@@ -143,10 +156,14 @@ impl Meta {
     }
 
     async fn replace_with(&mut self, least: Slack, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        // Edited as a copy: if the save fails, memory keeps the old contents, and the caller has changed
+        // nothing.
         let mut next = self.manifest.clone();
         edit(&mut next);
         next.generation = self.manifest.generation + 1;
         self.manifest.generation = next.generation;
+        // The contents may name more than the caller says, for example after a record that could not be
+        // appended. The stricter of the two counts.
         let slack = match next.slack_after(&self.manifest) {
             Slack::Use => least,
             other => self.seam.slack(other, Slack::Use),
@@ -155,6 +172,7 @@ impl Meta {
         self.differs = false;
         self.durable_generation = next.generation;
         self.manifest = next;
+        // The whole file is ours and durable: whatever an earlier save may have left is overwritten.
         self.doubtful.store(false, Ordering::Release);
         Ok(())
     }

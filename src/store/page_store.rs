@@ -153,18 +153,17 @@ impl PageStore {
     /// | method | number | if the page exists | use |
     /// | --- | --- | --- | --- |
     /// | `allocate` | the store's choice | never does | engines that let the store count |
-    /// | [`create`](PageStore::create) | yours | zeroes it, without a read | a new page in normal operation, with a log |
-    /// | [`overwrite`](PageStore::overwrite) | yours | zeroes it, without a read | redo of a full image; repair of a corrupt page |
-    /// | [`recreate`](PageStore::recreate) | yours | returns its contents, clean | redo of a partial change; a page that may be new |
+    /// | [`overwrite`](PageStore::overwrite) | yours | zeroes it, without a read | a new page, with a log; redo of a full image; repair of a corrupt page |
+    /// | [`get_or_create`](PageStore::get_or_create) | yours | returns its contents, clean | redo of a partial change; a page that may be new |
     ///
-    /// `create` and `overwrite` do the same; the names say why they are called. Each method returns a page
-    /// that it has made as zeroes, dirty, with LSN 0, and grows the space to hold it.
+    /// Each method returns a page that it has made as zeroes, dirty, with LSN 0, and grows the space to hold
+    /// it.
     ///
     /// Reuses a freed page ([`PageStore::free`]), the lowest that has room on the HDD if there is one;
     /// otherwise adds a page at the end. The page is permanently part of the space once a [`PageStore::sync`]
-    /// (or the embedder's redo, see [`PageStore::recreate`]) covers it. Cancel-safe; a cancellation or a
+    /// (or the embedder's redo, see [`PageStore::get_or_create`]) covers it. Cancel-safe; a cancellation or a
     /// crash may leave a page number unused. An engine with a log keeps its own page count in a page, and
-    /// creates pages by number: [`PageStore::create`].
+    /// creates pages by number: [`PageStore::overwrite`].
     ///
     /// ```
     /// # use pagetier::*;
@@ -183,10 +182,13 @@ impl PageStore {
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         self.shared.ending.here()?;
         loop {
+            // The number is taken at once, under the space's lock: two calls never get the same one, however
+            // long each waits for a frame.
             match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
                 Taken::Page(no, _arrives) => {
                     return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?));
                 }
+                // Then again from the start: another call may have used up the room that this one made.
                 Taken::NoRoom(no) => self.grow(space, no).await?,
             }
         }
@@ -283,7 +285,7 @@ impl PageStore {
     /// /// Applies the log record at `lsn`, which sets bytes of a page. A record with several changes of one
     /// /// page applies them all before `set_lsn`.
     /// async fn redo(store: &PageStore, id: PageId, lsn: Lsn, at: usize, bytes: &[u8]) -> Result<(), Error> {
-    ///     let mut page = store.recreate(id).await?;
+    ///     let mut page = store.get_or_create(id).await?;
     ///     if page.lsn() < lsn {
     ///         page[at..at + bytes.len()].copy_from_slice(bytes);
     ///         page.set_lsn(lsn);
@@ -294,11 +296,12 @@ impl PageStore {
     ///
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
-    pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+    pub async fn get_or_create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.shared.ending.here()?;
         // A page that is being freed may still be in memory: it is created anew, once it has left.
         if self.shared.volume.exists(page) {
             match self.pool.get_mut(page).await {
+                // Counted but without a version: skipped by a larger number, or freed since the check.
                 Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
                 other => return Ok(PageMut(other?)),
             }
@@ -307,16 +310,27 @@ impl PageStore {
         Ok(PageMut(self.pool.get_or_create(page).await?))
     }
 
-    /// For redo with full page images, and to repair a page whose only copy is corrupt or unreadable: returns
-    /// the page exclusively, all zeroes and dirty, without reading its current contents. The page need not
-    /// exist or be in memory; the space grows to hold it. The next [`PageStore::sync`] writes it and
-    /// invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's size.
+    /// Makes `page` anew: returns it exclusively, all zeroes and dirty, without reading its current contents.
+    ///
+    /// - *A new page*, for an embedder that keeps its own page count: it knows the number. The embedder's log
+    ///   decides whether the page exists after a crash, so page numbers stay exact: see
+    ///   [`PageStore::allocate`].
+    /// - *Redo* of a record with a full page image.
+    /// - *Repair* of a page whose only copy is corrupt or unreadable.
+    ///
+    /// The page need not exist or be in memory. The space grows to hold it and all pages before it: those
+    /// that were never created have room, and do not exist. A number for which the HDD has no room takes
+    /// none; one too far beyond the space's room is an error
+    /// ([`Builder::page_gap_max`](crate::Builder::page_gap_max)). The next [`PageStore::sync`] writes the
+    /// page and invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's
+    /// size.
     ///
     /// ```
     /// # use pagetier::*;
-    /// # async fn example(store: &PageStore, id: PageId, image: &[u8], lsn: Lsn)
+    /// # async fn example(store: &PageStore, space: SpaceId, pages: u32, image: &[u8], lsn: Lsn)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut page = store.overwrite(id).await?;
+    /// // The engine's own count of pages, which its log covers, gives the number.
+    /// let mut page = store.overwrite(PageId::new(space, pages)).await?;
     /// page.copy_from_slice(image);
     /// page.set_lsn(lsn);
     /// # Ok(())
@@ -325,6 +339,7 @@ impl PageStore {
     ///
     /// # Errors
     /// As [`PageStore::allocate`].
+    #[doc(alias = "create")]
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         let _arrives = self.extend_to(page).await?;
         Ok(PageMut(self.pool.create(page).await?))
@@ -337,6 +352,8 @@ impl PageStore {
             match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
                 Claimed::Yes(arrives) => return Ok(arrives),
                 Claimed::NoRoom => self.grow(page.space, page.no).await?,
+                // Its earlier copies must be gone before it exists again (I28). Redo meets this when it frees
+                // and creates a page in one go.
                 Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
             }
         }
@@ -380,36 +397,6 @@ impl PageStore {
     /// ```
     pub fn prefetch(&self, pages: &[PageId]) {
         self.pool.prefetch(pages);
-    }
-
-    /// Creates `page`, for an embedder that keeps its own page count. Returns it latched exclusively, all
-    /// zeroes and dirty, without reading anything, as [`PageStore::overwrite`] does. The space grows to hold
-    /// it and all pages before it: those that were never created have room, and do not exist. A number for
-    /// which the HDD has no room takes none; one too far beyond the space's room is an error
-    /// ([`Builder::page_gap_max`]). The embedder's log decides whether the page exists after a crash, so page
-    /// numbers stay exact: see [`PageStore::allocate`].
-    ///
-    /// The page may exist: it is then overwritten, as redo of the record that created it requires.
-    /// Cancel-safe: a dropped future changes nothing but the space's size.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore, space: SpaceId, pages: u32, lsn: Lsn)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::PageId;
-    ///
-    /// // The engine's own count of pages, which its log covers, gives the number.
-    /// let mut page = store.create(PageId::new(space, pages)).await?;
-    /// page[0] = 1;
-    /// page.set_lsn(lsn);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`PageStore::allocate`].
-    pub async fn create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        self.overwrite(page).await
     }
 
     /// Discards the page's contents: drops it from memory and the SSD without writing it. Unlike with
@@ -467,8 +454,12 @@ impl PageStore {
     /// The first failure; pages that could not be written stay dirty in memory.
     pub async fn sync(&self) -> Result<(), Error> {
         let _operation = self.shared.ending.enter()?;
+        // A save that failed may have freed a page or dropped a space in the file alone: what is written
+        // there now would be lost by a crash (I28).
         self.settle_manifest().await?;
         self.pool.flush_all().await?;
+        // Last: a page under a freed number exists after a crash only once the manifest says so, and it may
+        // say so only once the page's new version is durable (I28).
         self.shared.record_reused().await
     }
 
@@ -546,12 +537,12 @@ impl PageStore {
     /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only opening.
     pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
         self.shared.refuse_read_only()?;
-        // A page that is written after the first step is found in memory, or in the last step. What left
-        // memory before the first step is durable after the second.
         self.shared.ending.here()?;
-        let in_memory = self.pool.min_recovery_lsn();
-        self.flush().await?;
-        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
+        // No page can slip through: one written back after step 1 was seen dirty in step 1, or is on the SSD
+        // in step 3; one written earlier was made durable by step 2.
+        let in_memory = self.pool.min_recovery_lsn(); // 1
+        self.flush().await?; // 2
+        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None }; // 3
         let from = [in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min);
         if loss == Loss::Ssd {
             // Once the engine has removed the log before it, nothing else would say after a crash that the
@@ -612,7 +603,7 @@ impl PageStore {
     /// The device that the page would be read from if it were not in memory.
     #[must_use]
     pub fn location(&self, page: PageId) -> Location {
-        self.shared.tier.location(page)
+        self.shared.tier.ask(|slots| slots.location(page))
     }
 
     /// What recovery found when the store was opened.

@@ -57,6 +57,7 @@ impl Shared {
         let _operation = self.ending.enter()?;
         let Some(from) = self.builder.seam().handed_out(from).map(|from| from.0) else { return Ok(()) };
         let mut meta = self.meta.lock().await;
+        // Only forwards: of two calls, the one with the smaller position may come last.
         if meta.manifest.ssd_redo_from < Some(from) {
             meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from)).await?;
         }
@@ -86,6 +87,8 @@ impl Shared {
             doubtful: Arc::clone(&meta.doubtful),
             meta: Mutex::new(Rank::Manifest, meta),
             builder,
+            // The opening's runtime: tasks of the store must not end with one that a caller happens to use
+            // later.
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
             hints: AllHints::default(),
@@ -94,6 +97,7 @@ impl Shared {
             gate,
             room_alarm: AtomicBool::default(),
         });
+        // Room may be low from the start: an operator should not learn that from the first failed growth.
         shared.watch_room();
         shared.watch();
         if let Some(points) = cost_points {
@@ -109,6 +113,8 @@ impl Shared {
 
     /// Sets the costs for both policies.
     pub(crate) fn set_costs(&self, costs: Costs) {
+        // Held until both policies have them: otherwise two calls at once could leave pool and SSD with
+        // different costs.
         let mut in_use = self.costs.lock();
         *in_use = costs;
         self.pool.set_costs(costs);

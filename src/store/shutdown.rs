@@ -20,10 +20,13 @@ const CLOSED_MAX: Duration = Duration::from_secs(3);
 
 fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Result<(), Error>> {
     Box::pin(async move {
+        // Held to the end: nothing may begin between the last write and the record of the close.
         let operations = shared.ending.operations_ended().await;
+        // An exchange of the SSD runs in its own task, which may have outlived its caller.
         let change = shared.ssd_change.lock().await;
         let result = shared.write_everything().await;
         shared.gate.release();
+        // Even after a failure: the store is closed then as by a crash, and its locks must not stay.
         let vacated = tenure.leave();
         drop(change);
         drop(operations);
@@ -35,6 +38,8 @@ fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Result<(), Er
 
 impl Shared {
     async fn write_everything(&self) -> Result<(), Error> {
+        // In this order: what leaves memory may make the SSD's map change, and the close is recorded only
+        // once the map is durable (I20).
         self.pool.retire().await?;
         self.tier.shutdown().await?;
         self.note_close().await
@@ -85,7 +90,9 @@ impl PageStore {
     /// dropped.
     pub(crate) async fn close_owned(self) -> Result<(), Error> {
         self.shared.ending.here()?;
-        let left = self.left();
+        let left = self.wait_closed();
+        // A shutdown has begun, through a clone of the `Arc` that is gone by now: wait for it instead of a
+        // second one.
         let ended = if self.shared.ending.refuse() {
             self.shutdown().await
         } else {
@@ -108,14 +115,14 @@ impl PageStore {
     /// # let temporary = tempfile::tempdir()?;
     /// # let open = || pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20).open();
     /// let store = open().await?;
-    /// let left = store.left();
+    /// let closed = store.wait_closed();
     /// drop(store); // as a crash does
-    /// left.await;
+    /// closed.await;
     /// open().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn left(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
+    pub fn wait_closed(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
         self.leave.tenure().left()
     }
 }

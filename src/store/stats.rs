@@ -1,10 +1,10 @@
 //! A snapshot of all counters.
 
-use super::headroom::Room;
+use super::headroom::Headroom;
 use super::shared::Shared;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
-use pagetier_policy::Choice;
+use pagetier_policy::PolicyChoice;
 use pagetier_ssdcache::TierStats;
 
 /// Counters since the store was opened, and current sizes. The difference of two snapshots describes the
@@ -25,16 +25,15 @@ pub struct Stats {
     /// The number of frames in the pool.
     pub frames: u64,
     /// The store's room for growth, and which parts of it are low.
-    pub room: Room,
+    pub room: Headroom,
     /// The setting that the pool's policy follows, and the simulated cost of each setting; `None` if the
     /// policy does not adapt.
-    pub pool_choice: Option<Choice>,
+    pub pool_choice: Option<PolicyChoice>,
     /// The same for the SSD's policy.
-    pub ssd_choice: Option<Choice>,
+    pub ssd_choice: Option<PolicyChoice>,
 }
 
 impl Stats {
-    /// The statistics at this moment.
     pub(crate) fn of(shared: &Shared) -> Self {
         Self {
             pool: shared.pool.stats(),
@@ -45,7 +44,7 @@ impl Stats {
             frames: shared.pool.params().frames as u64,
             room: shared.room(),
             pool_choice: shared.pool.choice(),
-            ssd_choice: shared.tier.choice(),
+            ssd_choice: shared.tier.ask(|slots| slots.policy().choice()),
         }
     }
 

@@ -30,6 +30,8 @@ impl InManifest {
             change(&mut unproved);
             UnprovedRecord::of(&unproved)
         };
+        // Also after a drop: no other opener may get the store before it can read that its flush failed
+        // (I14).
         manifests.change_unproved(change, self.tenure.hold_locks().unwrap_or_default())
     }
 }
@@ -45,9 +47,11 @@ impl Remember for InManifest {
         self.change(move |noted| noted.add(&unproved))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let devices = devices.to_vec();
         let clear = move |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
+        // Not after a drop: the next opening may have failed flushes of its own by then, which this would
+        // clear.
         let begun = self.tenure.while_open(|| self.change(clear));
         begun.unwrap_or_else(|| Box::pin(ready(Err(dropped()))))
     }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-/// The operations on directories.
+/// What the creation needs of the system; a test counts what is made durable.
 trait Directories {
     fn exists(&self, dir: &Path) -> bool;
     fn make(&self, dir: &Path) -> Result<()>;
@@ -47,6 +47,8 @@ fn create_in(system: &impl Directories, dir: &Path, all: &mut Vec<PathBuf>) -> R
         return Ok(());
     };
     if system.exists(dir) {
+        // It exists, but perhaps only in the kernel's cache: a process that was killed made it and did not
+        // sync.
         return match system.sync(parent) {
             // Another user's directory: this process could not have synced it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
@@ -55,6 +57,7 @@ fn create_in(system: &impl Directories, dir: &Path, all: &mut Vec<PathBuf>) -> R
     }
     create_in(system, parent, all)?;
     match system.make(dir) {
+        // Another process was faster. It is not ours to remove.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => {
             made?;

@@ -42,13 +42,14 @@ impl Ending {
     /// Registers an operation until the result is dropped.
     pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
         self.here()?;
+        // Checked first: a shutdown that has begun may not have the lock yet, and must get it although
+        // operations keep coming.
         if *self.begun.borrow() {
             return Err(Error::Closed);
         }
         self.operations.try_read().map_err(|_| Error::Closed)
     }
 
-    /// Whether a shutdown has begun.
     pub(crate) fn has_begun(&self) -> bool {
         *self.begun.borrow()
     }
@@ -57,6 +58,7 @@ impl Ending {
     pub(crate) async fn unless_ended<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
         let mut begun = self.begun.subscribe();
         tokio::select! {
+            // An operation that has its result returns it, even if a shutdown begins at the same moment.
             biased;
             done = operation => Some(done),
             _ = begun.wait_for(|begun| *begun) => None,
@@ -76,6 +78,7 @@ impl Ending {
     /// Refuses further operations, and starts the shutdown by `start` unless it has been started. Returns the
     /// outcome to wait for.
     pub(crate) fn begin(&self, start: impl FnOnce(watch::Sender<Outcome>)) -> watch::Receiver<Outcome> {
+        // Held over the start: of two calls at once, only one starts it, and both get its outcome.
         let mut outcome = self.outcome.lock();
         if let Some(outcome) = &*outcome {
             return outcome.clone();

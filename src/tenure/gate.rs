@@ -19,7 +19,7 @@ enum State {
     Released,
 }
 
-/// The gate of one opening.
+/// The embedder's log as one opening sees it, and no longer: see [`Gate::release`].
 pub(crate) struct Gate {
     state: Mutex<State>,
     owner: Owner,
@@ -43,6 +43,7 @@ impl Gate {
 
 impl LogGate for Gate {
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        // Cloned out of the lock: the embedder's code may take long, or release the gate itself.
         let gate = match &*self.state.lock() {
             State::Open => None,
             State::Log(gate) => Some(Arc::clone(gate)),
@@ -57,8 +58,8 @@ impl LogGate for Gate {
     }
 }
 
-/// The embedder's log gate panicked: the source of [`PoolError::Log`](crate::PoolError::Log). The pages stay
-/// dirty in memory, and their next write calls the gate again.
+/// The embedder's log gate panicked: the source of [`PoolError::Log`](crate::errors::PoolError::Log). The
+/// pages stay dirty in memory, and their next write calls the gate again.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the log gate panicked: {message}")]
 #[non_exhaustive]

@@ -49,8 +49,8 @@ impl HeldDir {
         }
     }
 
-    /// Opens the file `name`.
     pub(crate) fn file(&self, name: impl AsRef<Path>, flags: OFlags) -> Result<File> {
+        // For its owner alone: page contents and the manifest may be confidential.
         let mode = Mode::RUSR | Mode::WUSR;
         let open = |fd: BorrowedFd<'_>| rustix::fs::openat(fd, name.as_ref(), flags | OFlags::CLOEXEC, mode);
         self.with(open).map(File::from)
@@ -66,13 +66,13 @@ impl HeldDir {
         self.with(|fd| rustix::fs::renameat_with(fd, one, fd, other, RenameFlags::EXCHANGE))
     }
 
-    /// Removes the file `name`.
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> Result<()> {
         self.with(|fd| rustix::fs::unlinkat(fd, name.as_ref(), AtFlags::empty()))
     }
 
     /// Makes the names in the directory durable.
     pub(crate) fn sync(&self) -> Result<()> {
+        // The directory is held by an O_PATH descriptor, which cannot be flushed: open it for reading.
         self.file(".", OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all()
     }
 
@@ -111,6 +111,7 @@ pub(crate) enum Identity {
 impl Identity {
     pub(crate) fn of(stat: &rustix::fs::Stat) -> Self {
         match FileType::from_raw_mode(stat.st_mode) {
+            // `/dev/sdb` and a link in `/dev/disk/by-id` are different inodes of one disk.
             FileType::BlockDevice => Self::Block(stat.st_rdev),
             _ => Self::File(stat.st_dev, stat.st_ino),
         }
@@ -130,6 +131,7 @@ pub(crate) struct At {
 impl At {
     /// A path of the embedder, relative to the directory that was the working directory at the opening.
     pub(crate) fn named(path: PathBuf, working: Option<&Arc<HeldDir>>) -> Self {
+        // An absolute path needs no directory, and must not fail if the working directory is gone.
         let folder = working.filter(|_| path.is_relative()).cloned();
         Self { folder, shown: path.clone(), path }
     }
@@ -150,9 +152,9 @@ impl At {
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
-    /// Opens it as a device.
     pub(crate) fn open_device(&self, options: &OpenOptions) -> std::result::Result<Opened, OpenError> {
         let name = self.shown.display().to_string();
+        // Absolute: `CWD` is ignored by the kernel.
         let Some(folder) = &self.folder else { return Ok(open_file_at(CWD, &self.path, &name, options)?) };
         let failed = |e| OpenError::directory(folder.path(), "cannot be opened", e);
         let folder = folder.file(".", OFlags::PATH | OFlags::DIRECTORY).map_err(failed)?;
@@ -179,6 +181,8 @@ impl At {
 
     /// Removes the file, if it is still this one and empty.
     pub(crate) fn remove_empty(&self, created: Identity) {
+        // Between the opening and now, another process may have put a file of its own there, or this opening
+        // may have written to it. Neither may be removed.
         let empty = self.stat().is_ok_and(|stat| stat.st_size == 0 && Identity::of(&stat) == created);
         if empty {
             let _ = self.with(|fd, path| rustix::fs::unlinkat(fd, path, AtFlags::empty()));

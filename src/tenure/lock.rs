@@ -76,6 +76,8 @@ pub(crate) struct Created {
 impl Created {
     /// Removes all of it, unless it has been put to use.
     fn remove(self) {
+        // Innermost first: a directory can be removed only when empty, and the lock goes last among the
+        // files, since it keeps other openers out while we remove.
         self.files.iter().for_each(|(at, created)| at.remove_empty(*created));
         if let Some(directory) = self.lock {
             let _ = directory.remove(LOCK);
@@ -166,11 +168,11 @@ impl Tenure {
         (Arc::clone(&tenure), Leave(tenure))
     }
 
-    /// Locks the store's directory.
     pub(crate) async fn lock_directory(&self, directory: &Arc<HeldDir>) -> Result<(), OpenError> {
         let (lock, is_new) = DirectoryLock::take(directory).await?;
         match &mut *self.held.lock() {
             Some(held) => held.locks.directory = Some(lock),
+            // The tenure has ended: nothing would release what is taken now.
             None => return Err(already_open(directory.path())),
         }
         if is_new {
@@ -181,6 +183,7 @@ impl Tenure {
 
     /// Notes that the opening created this file.
     pub(crate) fn created_file(&self, at: &At) {
+        // By identity, not by name: only what this opening made may be removed if it is refused.
         self.created.lock().files.extend(at.identity().map(|file| (at.clone(), file)));
     }
 
@@ -211,6 +214,8 @@ impl Tenure {
         device: SharedDevice,
         path: Option<&At>,
     ) -> Result<SharedDevice, OpenError> {
+        // Two processes meet only at the file or block device: the occupancy below is known to this process
+        // alone.
         if let Some(path) = path {
             self.lock_device(path).await?;
         }
@@ -221,6 +226,8 @@ impl Tenure {
             Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, &device)) => {}
             Some(held) => held.devices.push(Arc::clone(&device)),
             None => {
+                // The tenure has ended, for example because the store was dropped during an exchange of the
+                // SSD.
                 device.occupancy().leave(Arc::new(()));
                 return Err(already_open(Path::new(device.name())));
             }
@@ -266,6 +273,7 @@ impl Tenure {
         let refused = || already_open(Path::new(device.name()));
         let occupancy = device.occupancy();
         while let Err(by) = occupancy.occupy() {
+            // A store that runs may do so for months. One that leaves takes seconds.
             if by == Occupied::Running {
                 return Err(refused());
             }
@@ -278,6 +286,7 @@ impl Tenure {
     /// another device may have taken its place.
     async fn lock_device(&self, at: &At) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {
+            // Released before the new lock is tried, which would otherwise meet our own.
             held.locks.devices.retain(|lock| lock.path != at.shown);
         }
         let lock = DeviceLock { path: at.shown.clone(), _lock: lock_device(at).await? };
@@ -291,6 +300,8 @@ impl Tenure {
     /// waits for, for at most 30 s. Idempotent.
     pub(crate) fn leave(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let held = if self.owner.is_here() {
+            // First, so that the operations in flight, which are waited for below, can only become fewer
+            // (I18).
             self.seam.close(&self.fence);
             self.remove_created();
             self.held.lock().take()
@@ -328,8 +339,10 @@ impl Held {
     fn release(self) -> Vec<SharedDevice> {
         let Self { devices, locks } = self;
         if let Some(directory) = &locks.directory {
+            // Tells an opener that waiting is worth its while; the kernel's lock alone does not say so.
             directory.mark(LEAVING);
         }
+        // One set of locks, shared by all devices: the last operation on any of them releases all.
         let kept: Kept = Arc::new(locks);
         for device in &devices {
             device.occupancy().leave(Arc::clone(&kept));
@@ -352,6 +365,7 @@ impl DirectoryLock {
     async fn take(directory: &Arc<HeldDir>) -> Result<(Self, bool), OpenError> {
         let failed = |what| move |e| OpenError::directory(directory.path(), what, e);
         loop {
+            // Exclusively first, to learn whether it is new: a refused opening removes only what it created.
             let file = directory.file(LOCK, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, is_new) = match file {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {
@@ -415,6 +429,7 @@ impl Holder {
     }
 
     fn parse(bytes: &[u8]) -> Self {
+        // Its process may run on for long, but it gives this store up.
         if bytes.first() == Some(&LEAVING) {
             return Self::Leaving;
         }
@@ -428,6 +443,7 @@ impl Holder {
 
     fn is_running(self) -> bool {
         match self {
+            // The number alone is not enough: after a reboot or a long time, another process may have it.
             Self::Process { pid, started } => started_at(pid) == Some(started),
             Self::Leaving | Self::Unknown => false,
         }
@@ -449,15 +465,20 @@ async fn lock_device(at: &At) -> Result<FileLock, OpenError> {
     let path = &at.shown;
     let open = |flags| at.open(OFlags::RDWR | flags);
     let failed = |e: Errno| OpenError::DeviceInUse { device: path.to_owned(), why: e.to_string() };
+    // Opened without O_EXCL to find out what it is: for a regular file that flag has no meaning without
+    // O_CREAT.
     let fd = open(OFlags::empty()).map_err(failed)?;
     let stat = rustix::fs::fstat(&fd).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        // Our own descriptor would keep the device busy.
         drop(fd);
         let until = Instant::now() + BUSY_MAX;
         loop {
             match open(OFlags::EXCL) {
                 Ok(fd) => return Ok(FileLock::new(fd)),
                 Err(Errno::INTR) => {}
+                // Waiting would not help. Without this case, the user would wait three seconds for a vaguer
+                // message.
                 Err(Errno::BUSY) if is_mounted(stat.st_rdev) => {
                     return Err(OpenError::DeviceInUse {
                         device: path.to_owned(),
@@ -490,6 +511,7 @@ async fn flock(fd: &OwnedFd, holder_runs: impl Fn() -> bool) -> Result<bool, Err
             Err(Errno::WOULDBLOCK) => {}
             Err(e) => return Err(e),
         }
+        // Asked at each turn: the holder may have begun to leave, or died, meanwhile.
         if holder_runs() || Instant::now() >= until {
             return Ok(false);
         }
@@ -502,6 +524,8 @@ fn flock_is_held(inode: u64) -> bool {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     locks.lines().any(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        // A line is, for example: `1: FLOCK  ADVISORY  WRITE 1234 08:01:131 0 EOF`. Only the inode is
+        // compared: the device number there differs from the file's on btrfs.
         let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return false };
         let of_file = file.rsplit(':').next().and_then(|no| no.parse().ok()) == Some(inode);
         of_file && pid.parse().ok().is_some_and(|pid| started_at(pid).is_some())

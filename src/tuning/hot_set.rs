@@ -79,8 +79,10 @@ impl PageStore {
         let mut wanted: Vec<(u64, PageId)> = all
             .iter()
             .filter_map(|page| Some((self.shared.volume.offset(*page)?, *page)))
+            // An eighth stays free for the requests that come meanwhile.
             .take(frames - frames / 8)
             .collect();
+        // In disk order: the file is in order of heat, which would move the arm at each page.
         wanted.sort_unstable();
         let pages: Vec<PageId> = wanted.into_iter().map(|(_, page)| page).collect();
         let loaded = self.pool.warm(&pages).await;

@@ -40,6 +40,7 @@ impl Shared {
                     update(&mut now.ssd_read_ms, &recent.read, page, ops_min);
                     update(&mut now.ssd_write_ms, &recent.write, page, ops_min);
                 }
+                // A policy reprices every page at a change, so noise must not cause one each second.
                 if differ(&before, &now) {
                     tracing::debug!(costs = ?now, "measured costs");
                     shared.set_costs(now);

@@ -28,7 +28,7 @@ use pagetier_policy::{Costs, GroupStats, PageCounts};
 pub struct Policies<'a>(pub(crate) &'a PageStore);
 
 impl PageStore {
-    /// The policies of pool and SSD: replaces the SSD's, sets costs, reports counts.
+    /// The policies of pool and SSD: replaces them, sets costs, reports counts.
     #[must_use]
     pub fn policies(&self) -> Policies<'_> {
         Policies(self)
@@ -58,13 +58,13 @@ impl Policies<'_> {
     /// CAC's α and the miss rates behind it, per group.
     #[must_use]
     pub fn groups(self) -> Vec<GroupStats> {
-        self.0.shared.tier.groups()
+        self.0.shared.tier.ask(|slots| slots.policy().groups())
     }
 
     /// What CAC (or CC, without logical reads) has counted for the page since it began to track it; `None`
     /// under other policies, and for a page that it does not track.
     #[must_use]
     pub fn counts(self, page: PageId) -> Option<PageCounts> {
-        self.0.shared.tier.counts(page)
+        self.0.shared.tier.ask(|slots| slots.policy().counts(page))
     }
 }

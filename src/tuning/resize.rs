@@ -33,11 +33,11 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`], [`Error::PoolTooLarge`], or [`PoolError::Memory`](crate::PoolError::Memory)
-    /// when the system does not provide the memory: the size is unchanged.
-    /// [`PoolError::Shrink`](crate::PoolError::Shrink) when no page could leave for
-    /// [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names the cause and the size
-    /// that the pool has reached.
+    /// [`Error::PoolTooSmall`], [`Error::PoolTooLarge`], or
+    /// [`PoolError::Memory`](crate::errors::PoolError::Memory) when the system does not provide the memory:
+    /// the size is unchanged. [`PoolError::Shrink`](crate::errors::PoolError::Shrink) when no page could
+    /// leave for [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names the cause
+    /// and the size that the pool has reached.
     pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         let shared = &self.shared;
         drop(shared.ending.enter()?);
@@ -54,8 +54,9 @@ impl PageStore {
             return Err(Error::PoolTooSmall { bytes, needed });
         }
         let before = shared.frames();
+        // Shrinking waits for guards; a shutdown must not wait for that.
         let resized = shared.ending.unless_ended(self.pool.resize(frames)).await;
-        tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool's size");
+        tracing::info!(before, frames = shared.frames(), wanted = frames, "the pool was resized");
         resized.ok_or(Error::Closed)??;
         Ok(frames as u64)
     }

@@ -2,11 +2,10 @@
 
 use super::policies::Policies;
 use crate::error::Error;
-use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use pagetier_policy::{FramePolicyParams, PoolPolicy, SsdPolicy, UnknownPolicy};
 
-impl PageStore {
+impl Policies<'_> {
     /// Replaces the pool's policy while the store is in use; `policy` is a value such as [`PoolPolicy::Lru`]
     /// or a name. The pages in memory stay there and keep their order of eviction; the previous policy's
     /// statistics are lost. Takes some milliseconds per ten thousand pages, during which misses wait. The
@@ -16,22 +15,21 @@ impl PageStore {
     /// # use pagetier::*;
     /// # async fn example(store: &PageStore)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// store.set_pool_policy("gd2l:frequency")?;
-    /// println!("{}", store.pool_policy());
+    /// store.policies().set_pool("gd2l:frequency")?;
+    /// println!("{}", store.policies().pool());
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`]; the policy in use is kept.
-    pub fn set_pool_policy(
-        &self,
-        policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>,
-    ) -> Result<(), Error> {
+    pub fn set_pool(self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Result<(), Error> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
-        let shared = &self.shared;
+        let shared = &self.0.shared;
         // Held until the pool has the policy, so that of two switches the later one is named.
         let mut switched = shared.builder.switched_pool_policy.lock();
+        // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
+        // use.
         shared.at_costs(|costs| {
             let params = FramePolicyParams {
                 cluster_pages: shared.builder.options.cluster_pages,
@@ -40,19 +38,17 @@ impl PageStore {
             shared.pool.set_policy(policy.build(&params));
         });
         *switched = Some(policy);
-        tracing::info!(%policy, "the pool's policy");
+        tracing::info!(%policy, "the pool has a new policy");
         Ok(())
     }
 
-    /// The pool's policy; [`PageStore::set_pool_policy`] replaces it.
+    /// The pool's policy; [`Policies::set_pool`] replaces it.
     #[must_use]
-    pub fn pool_policy(&self) -> PoolPolicy {
-        let switched = *self.shared.builder.switched_pool_policy.lock();
-        switched.unwrap_or(self.shared.builder.options.pool_policy)
+    pub fn pool(self) -> PoolPolicy {
+        let switched = *self.0.shared.builder.switched_pool_policy.lock();
+        switched.unwrap_or(self.0.shared.builder.options.pool_policy)
     }
-}
 
-impl Policies<'_> {
     /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Auto`]
     /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
     /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
@@ -106,7 +102,7 @@ impl Shared {
         *self.builder.switched_ssd_policy.lock() = Some(policy);
         // The costs may have been measured again while the switch waited.
         self.at_costs(|costs| self.tier.set_costs(costs));
-        tracing::info!(%policy, "the SSD's policy");
+        tracing::info!(%policy, "the SSD has a new policy");
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::store::background::blocking;
 use crate::store::page_store::PageStore;
-use pagetier_bufpool::Recorded;
+use pagetier_bufpool::TraceSummary;
 use std::io;
 use std::path::Path;
 
@@ -56,7 +56,7 @@ impl Trace<'_> {
 
     /// The state of the recording in progress.
     #[must_use]
-    pub fn progress(self) -> Option<Recorded> {
+    pub fn progress(self) -> Option<TraceSummary> {
         self.0.pool.recorded()
     }
 
@@ -65,7 +65,7 @@ impl Trace<'_> {
     ///
     /// # Errors
     /// The file could not be written.
-    pub async fn stop(self) -> io::Result<Recorded> {
+    pub async fn stop(self) -> io::Result<TraceSummary> {
         let pool = self.0.pool.clone();
         blocking(move || pool.stop_recording()).await
     }

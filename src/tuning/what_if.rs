@@ -63,7 +63,7 @@ impl WhatIfOptions {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
 /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// use pagetier::WhatIfOptions;
+/// use pagetier::what_if::WhatIfOptions;
 ///
 /// let store = builder.open().await?;
 /// store.what_if().start(&WhatIfOptions::new())?;
@@ -101,6 +101,7 @@ impl Estimates<'_> {
     /// Ghosts are running already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple is out of range
     /// ([`io::ErrorKind::InvalidInput`]); the system cannot start a thread.
     pub fn start(self, options: &WhatIfOptions) -> io::Result<()> {
+        // Held to the end: of two calls at once, only one starts.
         let mut running = self.0.ghosts.lock();
         if running.is_some() {
             return Err(io::ErrorKind::ResourceBusy.into());
@@ -111,6 +112,7 @@ impl Estimates<'_> {
             |n: u64, what: &str| u32::try_from(n).map_err(|_| invalid(format!("{n} {what} are too many")));
         let (pool_pages, ssd_pages) =
             (page_count(stats.frames, "frames")?, page_count(stats.ssd.slots, "slots")?);
+        // By default 256 sampled pages fill the pool: fewer give noise, more cost time at each request.
         let share =
             options.share.unwrap_or((SAMPLE_FRAMES / f64::from(pool_pages.max(1))).clamp(SHARES.0, SHARES.1));
         if !(share > 0.0 && share <= 1.0) {
@@ -120,7 +122,7 @@ impl Estimates<'_> {
         }
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
-            pool_policy: self.0.pool_policy(),
+            pool_policy: self.0.policies().pool(),
             ssd_policy: self.0.policies().ssd(),
             costs: self.0.shared.costs(),
             cluster_pages: self.0.shared.builder.options.cluster_pages,
@@ -132,6 +134,7 @@ impl Estimates<'_> {
         });
         let stream = Stream::new(ghosts.map_err(|why| invalid(why.to_string()))?, self.0.pool.requests());
         let stream = Arc::new(Mutex::new(stream));
+        // The sampler calls this in its own thread, so requests of the store do not wait for the simulation.
         let fed = Arc::clone(&stream);
         let sink = move |records: &[TraceRecord], requests, lost| {
             fed.lock().put(records.iter().map(|record| reference(*record)), requests, lost);

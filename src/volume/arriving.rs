@@ -22,6 +22,8 @@ impl Arriving {
     /// Marks `page` as arriving until the mark is dropped. Call it under the lock of the page's space, which
     /// orders it against calls that free the page.
     pub(crate) fn begin(&self, page: PageId) -> Mark<'_> {
+        // Counted: redo may create one page from several tasks at once, and each has a claim on it until its
+        // own ends.
         *self.pages.lock().entry(page).or_default() += 1;
         Mark { arriving: self, page }
     }
@@ -40,6 +42,8 @@ impl Arriving {
 
     async fn none(&self, arrives: impl Fn(&FxHashMap<PageId, u32>) -> bool) {
         loop {
+            // Registered before the look: a page that arrives between look and wait would otherwise never
+            // wake us.
             let arrived = self.arrived.notified();
             tokio::pin!(arrived);
             arrived.as_mut().enable();

@@ -53,14 +53,20 @@ impl Growth {
     ) -> Self {
         let nth = u64::from(page.no / EXTENT_PAGES);
         let hole = placement.hole(nth);
+        // A hole is filled from the page's extent on, one at a time if need be; beyond the end, all extents
+        // up to the page are needed, since a space has no gaps in its table.
         let needed = if hole.is_some() { 1 } else { (nth + 1).saturating_sub(placement.extents()) };
+        // About 3% of the space: a large one grows seldom, a small one does not take much from a small disk.
         let regular = match ahead {
             Ahead::Some => u64::from((pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES),
             Ahead::None => 1,
         };
+        // Never beyond the hole: the extents behind it belong to other pages.
         let wanted = regular.min(hole.as_ref().map_or(u64::MAX, |hole| hole.end - nth)).max(needed);
         let run = next_extents(extents.used, &extents.free, wanted);
         let free: u64 = extents.free.iter().map(|(_, count)| count).sum();
+        // Free extents are used first and need no room on the HDD. Of the rest, only what the page needs is
+        // new: growing ahead is for a volume that has no free extents.
         let new = if extents.free.is_empty() { wanted } else { needed.saturating_sub(free) };
         let total = extents.used + new;
         Self { space: page.space, run, at: hole.map(|_| nth), unused_from: extents.used, total }

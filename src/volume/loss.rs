@@ -31,9 +31,9 @@ pub struct SsdLoss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostPages {
-    /// The space.
+    /// The space's id.
     pub space: SpaceId,
-    /// Its name.
+    /// The space's name, for messages.
     pub name: String,
     /// The page ranges, in order, without overlaps.
     pub ranges: Vec<Range<u32>>,
@@ -53,7 +53,6 @@ impl SsdLoss {
         of_space.flat_map(|s| &s.ranges).any(|r| r.contains(&page.no))
     }
 
-    /// The empty loss.
     pub(crate) fn none() -> Self {
         Self { exact: true, spaces: Vec::new(), redo_from: None }
     }
@@ -66,6 +65,7 @@ impl OnlyCopies {
         let mut spaces: Vec<LostPages> = Vec::new();
         for (space, first, count) in &self.runs {
             let range = *first..first.saturating_add(*count);
+            // A space that was dropped since needs no redo.
             let Some(SpaceInfo { id, name, .. }) = names.iter().find(|s| s.id.0 == *space) else { continue };
             match spaces.last_mut().filter(|s| s.space == *id) {
                 Some(last) => last.ranges.push(range),
@@ -85,6 +85,7 @@ impl OnlyCopies {
             extents.saturating_mul(u64::from(EXTENT_PAGES)).min(u64::from(u32::MAX)) as u32
         };
         let written = manifest.spaces.iter().filter(|s| end(s) > 0 && !s.dropping);
+        // Unknown where redo must begin: the SSD had the positions.
         Self { redo_from: None, runs: written.map(|s| (s.id, 0, end(s))).collect(), coarse: true }
     }
 

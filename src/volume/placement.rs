@@ -22,6 +22,7 @@ impl Placement {
 
     pub(crate) fn append(&mut self, run: (u64, u64)) {
         append(&mut self.runs, run);
+        // A run that continues the last one is joined to it, and has no entry of its own.
         if self.before.len() < self.runs.len() {
             self.before.push(self.extents);
         }
@@ -38,6 +39,7 @@ impl Placement {
         let run = self.before.partition_point(|before| *before <= nth).checked_sub(1)?;
         let (first, count) = self.runs[run];
         let within = nth - self.before[run];
+        // Past the end, or in a hole: there is no place, and the caller must grow the space first.
         (within < count && first != HOLE).then(|| first + within)
     }
 
@@ -51,6 +53,7 @@ impl Placement {
 
     /// Replaces the extents from the `nth` on with the run, or with a hole if the run begins at [`HOLE`].
     pub(crate) fn replace(&mut self, nth: u64, run: (u64, u64)) {
+        // Rebuilt as a whole: changes are rare, a lookup is on every miss.
         *self = Self::new(&replaced(&self.runs, nth, run));
     }
 
@@ -70,6 +73,7 @@ impl Placement {
         if extents >= self.extents {
             return Vec::new();
         }
+        // Holes in the tail have no place to give back.
         let cut = places(&self.runs, extents..self.extents);
         *self = Self::new(&first(&self.runs, extents));
         cut

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 /// In [`SpaceEntry::reused`]: the page has not been written yet.
 pub(crate) const UNWRITTEN: u64 = 0;
 
-/// A space of the volume.
+/// A space in memory: what the manifest says of it, and what changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct SpaceEntry {
     pub(crate) name: String,

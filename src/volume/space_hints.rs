@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// [`Spaces::set_hints`](crate::Spaces::set_hints). By default there are none.
 ///
 /// ```
-/// use pagetier::{Retention, SpaceHints};
+/// use pagetier::{SpaceHints, policy::Retention};
 ///
 /// // A tree's inner pages; an archive that reports read from end to end, in a bounded part of the pool.
 /// let inner = SpaceHints::new().retention(Retention::KeepInMemory);
@@ -30,7 +30,7 @@ pub struct SpaceHints {
 }
 
 impl SpaceHints {
-    /// No hints.
+    /// No hints: the policies decide.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -54,11 +54,11 @@ impl SpaceHints {
     }
 
     /// A quota: at most `frames` frames hold its pages, or one if that is 0. A frame is a page of the pool
-    /// ([`crate::Stats::frames`]). At the quota, the page of the space that was used longest ago makes room
-    /// for the next.  No request fails because of it. If all of those pages are dirty or being read, a
-    /// request waits up to 100 ms for one. After that, or if writes fail, or if guards pin all pages, it
-    /// takes a frame beyond the quota. Threads that request pages of the space at the same instant may also
-    /// exceed it. Later requests give such frames back. Default: no quota.
+    /// ([`crate::stats::Stats::frames`]). At the quota, the page of the space that was used longest ago
+    /// makes room for the next.  No request fails because of it. If all of those pages are dirty or being
+    /// read, a request waits up to 100 ms for one. After that, or if writes fail, or if guards pin all
+    /// pages, it takes a frame beyond the quota. Threads that request pages of the space at the same instant
+    /// may also exceed it. Later requests give such frames back. Default: no quota.
     #[must_use]
     pub fn frames_max(mut self, frames: u64) -> Self {
         self.frames_max = Some(frames);

@@ -35,15 +35,15 @@ use tokio::sync::Notify;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceInfo {
-    /// Its id.
+    /// Its id, which page ids bear; never reused.
     pub id: SpaceId,
-    /// Its name.
+    /// Its name, unique in the store.
     pub name: String,
     /// Its number of pages, free ones included.
     pub pages: u32,
     /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
-    /// Its hints.
+    /// How its pages are to be treated; by default as the policies decide.
     pub hints: SpaceHints,
     /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
     pub frames: Option<u64>,
@@ -100,16 +100,15 @@ impl Freed {
 /// A page number for a new page.
 #[derive(Debug)]
 pub(crate) enum Taken<'a> {
-    /// The page exists.
+    /// The number, of a page that exists from here on.
     Page(u32, Mark<'a>),
     /// The space has to grow for this page.
     NoRoom(u32),
 }
 
-/// The result of [`Volume::claim`].
 #[derive(Debug)]
 pub(crate) enum Claimed<'a> {
-    /// The page exists.
+    /// It exists from here on.
     Yes(Mark<'a>),
     /// Its space has no extent for it.
     NoRoom,
@@ -125,12 +124,15 @@ impl Volume {
             let (placement, free) = (Placement::new(&s.runs), s.free.clone());
             let (pages, dropping) = (s.pages, s.dropping);
             let mut entry = SpaceEntry { pages, placement, free, dropping, ..SpaceEntry::new(&s.name) };
+            // Without holes every free number has room: no need to look each one up, which takes long in a
+            // large space.
             if s.runs.iter().all(|(first, _)| *first != HOLE) {
                 entry.usable = s.free.clone();
             } else {
                 entry.note_usable(s.free.numbers());
             }
             spaces.insert(SpaceId(s.id), entry);
+            // Hidden at once: the next space may take the name before the drop has ended.
             if !dropping {
                 names.insert(s.name.clone(), SpaceId(s.id));
             }
@@ -156,6 +158,7 @@ impl Volume {
     /// Updates the page counts in the manifest, the only part of the table that changes without it.
     pub(crate) fn record(&self, manifest: &mut Manifest) {
         for space in &mut manifest.spaces {
+            // A space that is being dropped may be gone from the table before it is gone from the manifest.
             if let Some(s) = self.spaces.get(&SpaceId(space.id)) {
                 space.pages = s.pages;
             }
@@ -227,7 +230,6 @@ impl Volume {
         }
     }
 
-    /// The spaces being dropped.
     pub(crate) fn dropping(&self) -> Vec<SpaceId> {
         self.spaces.iter().filter(|s| s.dropping).map(|s| *s.key()).collect()
     }
@@ -235,6 +237,7 @@ impl Volume {
     /// Removes the space and frees its extents; no write to them may be in flight.
     pub(crate) fn end_drop(&self, id: SpaceId) {
         let Some((_, s)) = self.spaces.remove(&id) else { return };
+        // Their records would never be settled, and every later `sync` would look for them.
         self.reused.fetch_sub(s.reused.len(), Ordering::Relaxed);
         let placed = s.placement.runs().iter().copied().filter(|(first, _)| *first != HOLE);
         let mut extents = self.extents.lock();
@@ -244,10 +247,13 @@ impl Volume {
     /// Takes a free page of `space`, or else the next one; `None` if there is no such space.
     pub(crate) fn take_page(&self, space: SpaceId) -> Option<Taken<'_>> {
         let mut s = self.live_mut(space)?;
+        // Free numbers first: their homes exist, so a space whose pages come and go does not grow.
         if let Some(no) = s.usable.first() {
             self.reuse(&mut s, no);
             return Some(Taken::Page(no, self.arriving.begin(PageId::new(space, no))));
         }
+        // A number in a hole comes before a new one, so that page numbers stay dense. It has no room until
+        // the space has grown there.
         let no = s.roomless().unwrap_or(s.pages);
         if no < s.pages || u64::from(no) >= s.placement.pages() || no == u32::MAX {
             return Some(Taken::NoRoom(no));
@@ -259,12 +265,15 @@ impl Volume {
     /// Makes the page exist if its space has room for it; `None` if there is no such space.
     pub(crate) fn claim(&self, page: PageId) -> Option<Claimed<'_>> {
         let mut s = self.live_mut(page.space)?;
+        // Copies from before the free may still be in memory or in flight: a page created now could be
+        // overwritten by them (I28).
         if s.leaving.contains(page.no) {
             return Some(Claimed::Leaving);
         }
         if s.placement.extent(u64::from(page.no / EXTENT_PAGES)).is_none() {
             return Some(Claimed::NoRoom);
         }
+        // Pages before it that were never created have room, and no version: reads find none.
         s.pages = s.pages.max(page.no + 1);
         if s.free.contains(page.no) {
             self.reuse(&mut s, page.no);
@@ -274,6 +283,8 @@ impl Volume {
 
     fn reuse(&self, s: &mut SpaceEntry, no: u32) {
         let _ = (s.free.remove(no, 1), s.usable.remove(no, 1));
+        // Until its first version is durable the manifest lists it as free, so that a crash does not bring
+        // back what its home held before (I28).
         if s.reused.insert(no, UNWRITTEN).is_none() {
             self.reused.fetch_add(1, Ordering::Relaxed);
         }
@@ -284,6 +295,7 @@ impl Volume {
     pub(crate) fn existing(&self, space: SpaceId, range: Range<u32>) -> Option<(PageRuns, PageRuns)> {
         let s = self.live(space)?;
         let all: PageRuns = (range.start..range.end.min(s.pages)).filter(|no| s.has(*no)).collect();
+        // The others need no record: the manifest has not yet noticed that they were used again.
         let unlisted = all.numbers().filter(|no| !s.reused.contains_key(no)).collect();
         Some((all, unlisted))
     }
@@ -302,7 +314,6 @@ impl Volume {
         *pages = pages.numbers().filter(left).collect();
     }
 
-    /// Whether the page exists.
     pub(crate) fn exists(&self, page: PageId) -> bool {
         self.live(page.space).is_some_and(|s| s.has(page.no))
     }
@@ -311,6 +322,7 @@ impl Volume {
     pub(crate) fn watch_freed(&self) -> Arc<Freed> {
         let freed = Arc::new(Freed::default());
         let mut all = self.freed.lock();
+        // Lists of backups that have ended or were cancelled.
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&freed));
         freed
@@ -328,6 +340,7 @@ impl Volume {
             let _ = s.leaving.insert(first, count);
         }
         drop(s);
+        // They are free in both places now. A later `sync` must not record that they exist.
         self.settle_reused(space, pages);
     }
 
@@ -337,6 +350,8 @@ impl Volume {
             for (first, count) in pages.iter() {
                 let _ = s.leaving.remove(first, count);
             }
+            // Only now: a number given out before its last copy had left could be written by two owners
+            // (I28).
             s.note_usable(pages.numbers());
         }
         self.left.notify_waiters();
@@ -354,6 +369,7 @@ impl Volume {
 
     /// Those of `pages` that [`Volume::strand`] noted; the caller takes over.
     pub(crate) fn take_stranded(&self, space: SpaceId, pages: &PageRuns) -> PageRuns {
+        // Almost always: only the end of a runtime strands pages.
         let Some(mut s) = self.spaces.get_mut(&space).filter(|s| !s.stranded.is_empty()) else {
             return PageRuns::default();
         };
@@ -370,12 +386,15 @@ impl Volume {
     pub(crate) fn withhold_extents(&self, space: SpaceId) -> Option<Vec<(u64, u64)>> {
         let mut s = self.live_mut(space)?;
         let of = u64::from(EXTENT_PAGES);
+        // Rounded inwards: an extent goes only if all of its pages are free.
         let whole = |(first, count): (u32, u32)| {
             let at = u64::from(first).div_ceil(of);
             (at, ((u64::from(first) + u64::from(count)) / of).saturating_sub(at))
         };
         let extents: Vec<(u64, u64)> = s.usable.iter().map(whole).filter(|(_, count)| *count > 0).collect();
         for (first, count) in extents.iter().copied().filter_map(pages_of) {
+            // Marked as leaving, which keeps `allocate` and `create` away until the extents are gone or back
+            // (I28).
             let _ = (s.usable.remove(first, count), s.leaving.insert(first, count));
         }
         Some(extents)
@@ -384,6 +403,7 @@ impl Volume {
     /// Gives extents of `space` to the volume, as [`Change::GiveBack`] does. Returns their byte ranges.
     pub(crate) fn give_back(&self, space: SpaceId, extents: (u64, u64)) -> Vec<Range<u64>> {
         let Some(mut s) = self.spaces.get_mut(&space) else { return Vec::new() };
+        // Before the hole is made: afterwards the places are forgotten.
         let given = places(s.placement.runs(), extents.0..extents.0 + extents.1);
         s.placement.replace(extents.0, (HOLE, extents.1));
         let mut all = self.extents.lock();
@@ -405,9 +425,12 @@ impl Volume {
     /// By space, the reused pages that the manifest still lists as free and whose first write was the
     /// `upto`-th or an earlier one; with `unwritten`, also those that have not been written.
     pub(crate) fn reused(&self, upto: u64, unwritten: bool) -> Vec<(SpaceId, PageRuns)> {
+        // The usual case, at every `sync`: no space is locked.
         if self.reused.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
+        // A page without a version must stay listed as free: after a crash its home would show its earlier
+        // life (I28).
         let least = if unwritten { UNWRITTEN } else { UNWRITTEN + 1 };
         let of = |s: &SpaceEntry| -> PageRuns {
             let pages = s.reused.iter().filter(|(_, first)| (least..=upto).contains(first));
@@ -477,6 +500,8 @@ impl Volume {
     pub(crate) fn grow(&self, growth: &Growth) -> bool {
         let Some(mut s) = self.spaces.get_mut(&growth.space) else { return false };
         let Extents { used, free } = &mut *self.extents.lock();
+        // The manifest names the run already. Taking another one instead would give two spaces the same place
+        // later.
         if !take_extents(used, free, growth.run) {
             return false;
         }
@@ -485,6 +510,7 @@ impl Volume {
             Some(at) => {
                 s.placement.replace(at, growth.run);
                 let pages = pages_of((at, growth.run.1));
+                // Free pages in the former hole have homes again.
                 s.note_usable(pages.into_iter().flat_map(|(first, count)| first..first + count));
             }
         }
@@ -495,6 +521,7 @@ impl Volume {
     /// created in them any more. [`Volume::give_back_tail`] or [`Volume::restore_tail`] follows.
     pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64, seam: Seam) -> Tail {
         let Some(mut s) = self.live_mut(space) else { return Tail::default() };
+        // Never below the last page number in use, whatever the caller asks for.
         let kept = kept.max(u64::from(s.pages.div_ceil(EXTENT_PAGES)));
         let runs = seam.cut_tail(&mut s.placement, |placement| placement.truncate(kept));
         Tail { kept, runs }
@@ -508,7 +535,7 @@ impl Volume {
         tail.runs.iter().map(|(first, count)| at(*first)..at(first + count)).collect()
     }
 
-    /// Returns withheld extents to `space`.
+    /// Undoes [`Volume::withhold_tail`].
     pub(crate) fn restore_tail(&self, space: SpaceId, tail: &Tail) {
         if let Some(mut s) = self.spaces.get_mut(&space) {
             tail.runs.iter().for_each(|run| s.placement.append(*run));
@@ -537,6 +564,7 @@ pub(crate) fn pages_of((first, count): (u64, u64)) -> Option<(u32, u32)> {
 
 impl Homes for Volume {
     fn offset(&self, page: PageId) -> Option<u64> {
+        // A page that is free has a place, but must not be read there: the home holds its earlier life.
         if !self.live(page.space)?.has(page.no) {
             return None;
         }
@@ -562,6 +590,8 @@ impl Homes for Volume {
 
     fn written(&self, page: PageId) {
         self.note_first_write(page, |first| {
+            // Only the first write counts: `sync` waits until that one is durable, and later ones are newer
+            // anyway.
             if *first == UNWRITTEN {
                 *first = self.first_writes.fetch_add(1, Ordering::AcqRel) + 1;
             }
@@ -569,6 +599,7 @@ impl Homes for Volume {
     }
 
     fn discarded(&self, page: PageId) {
+        // The version written is void, so the page must not be recorded as existing on its account.
         self.note_first_write(page, |first| *first = UNWRITTEN);
     }
 }

@@ -22,7 +22,7 @@ const EXEMPT: &[(&str, &str)] = &[
         "PageStore::close",
         "takes the store by value, so that no other call can overlap; `shutdown` does the same",
     ),
-    ("PageStore::left", "waits for the end of a store that was dropped: no other call can overlap"),
+    ("PageStore::wait_closed", "waits for the end of a store that was dropped: no other call can overlap"),
     ("PageStore::validate", "for tests; follows every case"),
     ("PageStore::moment", "for tests"),
     ("PageStore::export_metrics", "reads the statistics that `views` reads, in a task of its own"),

@@ -3,8 +3,12 @@
 use crate::fixture::fill;
 use crate::world::{DIRTY, DOOMED, PAGES, Setup, Side, World, put};
 use pagetier::{
-    BackupError, BackupOptions, Costs, Drain, Error, Loss, Lsn, OpenError, PageId, PoolError, PoolPolicy,
-    ScrubOptions, SpaceHints, SsdLoss, SsdMode, SsdPolicy, TierError, WhatIfOptions,
+    Costs, DrainOptions, Error, Loss, Lsn, OpenError, PageId, PoolPolicy, SpaceHints, SsdLoss, SsdMode,
+    SsdPolicy,
+    backup::{BackupError, BackupOptions},
+    errors::{PoolError, TierError},
+    scrub::ScrubOptions,
+    what_if::WhatIfOptions,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -140,10 +144,10 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "create, beyond the end",
-        methods: &["PageStore::create"],
+        methods: &["PageStore::overwrite"],
         run: run!(|w, s| {
             for no in [PAGES + 1, PAGES + 200] {
-                fill(&mut w.store.create(w.page(no)).await?, no, s.version());
+                fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
             done()
         }),
@@ -163,11 +167,11 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "recreate",
-        methods: &["PageStore::recreate"],
+        methods: &["PageStore::get_or_create"],
         effects: |w| of(w, 4..7, Effect::Write),
         run: run!(|w, s| {
             for no in 4..7 {
-                fill(&mut w.store.recreate(w.page(no)).await?, no, s.version());
+                fill(&mut w.store.get_or_create(w.page(no)).await?, no, s.version());
             }
             done()
         }),
@@ -199,12 +203,12 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "free, then create again",
-        methods: &["PageStore::free", "PageStore::create"],
+        methods: &["PageStore::free", "PageStore::overwrite"],
         effects: |w| [of(w, 3..8, Effect::Again), of(w, 60..62, Effect::Again)].concat(),
         run: run!(|w, s| {
             for no in [60, 61, 3, 4, 5, 6, 7] {
                 exists(w.store.free(w.page(no)).await)?;
-                fill(&mut w.store.create(w.page(no)).await?, no, s.version());
+                fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
             done()
         }),
@@ -356,7 +360,7 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
         name: "drain",
         methods: &["Ssd::drain"],
         run: run!(|w, s| {
-            let report = w.store.ssd().drain(Drain::new()).await;
+            let report = w.store.ssd().drain(DrainOptions::new()).await;
             Ok(Done { partly: report.left > 0, ..Done::default() })
         }),
         ..PLAIN
@@ -424,10 +428,10 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "set the pool's policy",
-        methods: &["PageStore::set_pool_policy", "PageStore::pool_policy", "Policies::set_costs"],
+        methods: &["Policies::set_pool", "Policies::pool", "Policies::set_costs"],
         run: run!(|w, s| {
             for policy in [PoolPolicy::Lru, PoolPolicy::default()] {
-                w.store.set_pool_policy(policy)?;
+                w.store.policies().set_pool(policy)?;
                 w.store.policies().set_costs(Costs { hdd_read_ms: 3.0, ..w.store.policies().costs() })?;
                 tokio::task::yield_now().await;
             }
@@ -485,7 +489,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
         methods: &["PageStore::export_hot", "PageStore::import_hot", "PageStore::hot_set"],
         run: run!(|w, s| {
             let path = w.folder.path().join("hot");
-            let said = |error: pagetier::HotSetError| Refused {
+            let said = |error: pagetier::errors::HotSetError| Refused {
                 kind: "HotSetError".into(),
                 error: format!("{error:?}"),
             };

@@ -2,8 +2,10 @@
 
 use crate::fixture::{PAGE, fill, version_of};
 use pagetier::{
-    BackupOptions, Builder, Error, Lsn, MemoryManifest, NewSsd, OpenError, PageId, PageSize, PageStore,
-    PoolError, SpaceId, SsdLoss, SsdMode, TierError,
+    Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId, SsdLoss, SsdMode,
+    SsdReplacement,
+    backup::BackupOptions,
+    errors::{PoolError, TierError},
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use std::collections::BTreeSet;
@@ -127,9 +129,9 @@ impl Disks {
         disks
     }
 
-    pub(crate) fn next_ssd(&self, side: Side) -> NewSsd {
+    pub(crate) fn next_ssd(&self, side: Side) -> SsdReplacement {
         let device = Arc::clone(&self.next[side as usize]) as SharedDevice;
-        NewSsd::device(device).bytes(NEXT_BYTES[side as usize])
+        SsdReplacement::device(device).bytes(NEXT_BYTES[side as usize])
     }
 
     pub(crate) fn pool_bytes(&self) -> u64 {

@@ -28,7 +28,7 @@ fn shows(message: &str, name: &str) -> bool {
     [format!("{{{name}}}"), format!("{{{name}:"), format!(".{name}")].iter().any(|way| message.contains(way))
 }
 
-/// The source is told by `Error::source`, and [`pagetier::Causes`] joins what both say.
+/// The source is told by `Error::source`, and [`pagetier::errors::Causes`] joins what both say.
 #[test]
 fn no_error_repeats_its_source() {
     let mut wrong = Vec::new();

@@ -1,7 +1,7 @@
 //! Runs parts of tests in processes of their own, which are this program with another environment; and the
 //! store that they all use.
 
-use pagetier::{Backend, Error, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{Error, PageId, PageSize, PageStore, SpaceId, device::Backend};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -97,7 +97,7 @@ pub(crate) async fn fill(store: &PageStore, version: u8) -> Result<SpaceId, Erro
         None => store.spaces().create("t").await?,
     };
     for no in 0..PAGES {
-        let mut page = store.recreate(PageId::new(space, no)).await?;
+        let mut page = store.get_or_create(PageId::new(space, no)).await?;
         page[..8].copy_from_slice(&word(no, version));
     }
     store.sync().await?;

@@ -3,7 +3,11 @@
 //! that was synced is lost.
 
 use crate::mounted::{SmallDisk, run, skip};
-use pagetier::{DeviceErrorKind, Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier::{
+    Error, PageId, PageStore, SpaceId,
+    device::DeviceErrorKind,
+    errors::{PoolError, TierError},
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -267,7 +271,7 @@ async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
     let opened = PageStore::builder().directory(&place.directory).ssd_bytes(6 << 20).open().await;
     if let Ok(store) = opened {
         check(&store, space, PAGES, |_| 5).await;
-        let left = store.left();
+        let left = store.wait_closed();
         drop(store);
         left.await;
     }

@@ -2,8 +2,10 @@
 
 use crate::child::{self, Ended, builder, case, check, fill, nothing_is_lost, one_thread, skip};
 use pagetier::{
-    Advice, Backend, DeviceErrorKind, Error, OpenError, PageId, PageSize, PageStore, PoolError, frames_for,
-    pool_bytes_for, ssd_bytes_for,
+    Error, OpenError, PageId, PageSize, PageStore,
+    device::{Backend, DeviceErrorKind},
+    errors::{Advice, PoolError},
+    frames_for, pool_bytes_for, ssd_bytes_for,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What happens to a process: forks, signals, refused system calls.
 
 use crate::child::{self, builder, case, check, fill, nothing_is_lost, one_thread, skip};
-use pagetier::{Backend, Error, PageId, PageStore, SpaceId};
+use pagetier::{Error, PageId, PageStore, SpaceId, device::Backend};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -77,8 +77,8 @@ fn is_refused(store: &PageStore, space: SpaceId, parent: u32) {
     refused(at_once(store.get(page)).unwrap_err());
     refused(at_once(store.get_mut(page)).unwrap_err());
     refused(at_once(store.allocate(space)).unwrap_err());
-    refused(at_once(store.create(page)).unwrap_err());
-    refused(at_once(store.recreate(page)).unwrap_err());
+    refused(at_once(store.overwrite(page)).unwrap_err());
+    refused(at_once(store.get_or_create(page)).unwrap_err());
     refused(at_once(store.free(page)).unwrap_err());
     refused(at_once(store.discard(page)).unwrap_err());
     refused(at_once(store.sync()).unwrap_err());

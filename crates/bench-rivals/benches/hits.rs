@@ -23,7 +23,7 @@
 //! round's ratios to Pagetier. Pagetier's pages lie in huge pages, the others' values where the allocator
 //! puts them; both are what users get.
 
-use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier::{MemoryManifest, PageId, PageStore, SpaceId, device::MemoryDevice};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

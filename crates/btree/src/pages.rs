@@ -45,7 +45,7 @@ impl Tree {
             pages.push(page);
         }
         while pages.len() < wanted {
-            pages.push(self.store.create(self.id(now.end)).await?);
+            pages.push(self.store.overwrite(self.id(now.end)).await?);
             now.end += 1;
         }
         let freed = match freed {

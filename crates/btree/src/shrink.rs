@@ -68,7 +68,9 @@ impl Tree {
         if small {
             match self.delete_merging(key).await {
                 // The merge needs pages that the removal does not.
-                Err(error) => tracing::warn!(error = %pagetier::Causes(&error), "a leaf was not merged"),
+                Err(error) => {
+                    tracing::warn!(error = %pagetier::errors::Causes(&error), "a leaf was not merged")
+                }
                 done => return done,
             }
         }
@@ -120,7 +122,7 @@ impl Tree {
         let (lsn, small) = self.merge(parent, pair, Some(slot), supply);
         // The entry is gone: a failure of what follows leaves a sound tree with small nodes.
         if small && let Err(error) = self.merge_from(1, key).await {
-            tracing::warn!(error = %pagetier::Causes(&error), "nodes were not merged");
+            tracing::warn!(error = %pagetier::errors::Causes(&error), "nodes were not merged");
         }
         Ok(Some(lsn))
     }

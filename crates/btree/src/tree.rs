@@ -45,7 +45,6 @@ pub enum TreeError {
     /// A page is not the part of the tree that it should be.
     #[error("page {page} is not what the tree expects: {what}")]
     Damaged {
-        /// The page.
         page: PageId,
         /// What is wrong with it.
         what: &'static str,
@@ -78,8 +77,8 @@ impl Tree {
         tag: u64,
     ) -> Result<Self, TreeError> {
         let tree = Self::open(store, wal, space);
-        let meta = tree.store.create(tree.id(META_PAGE)).await?;
-        let root = tree.store.create(tree.id(ROOT)).await?;
+        let meta = tree.store.overwrite(tree.id(META_PAGE)).await?;
+        let root = tree.store.overwrite(tree.id(ROOT)).await?;
         let mut m = MiniTx::new(tree.wal.as_ref());
         let [meta, root] = [meta, root].map(|page| m.add(page));
         edit::build_first(&mut m, meta, root, tag);
@@ -108,7 +107,6 @@ impl Tree {
         }
     }
 
-    /// The store.
     #[must_use]
     pub fn store(&self) -> &Arc<PageStore> {
         &self.store

@@ -5,7 +5,7 @@
 
 use crate::guard::PageRef;
 use crate::hints::Own;
-use crate::inner::{Inner, bump};
+use crate::inner::{PoolInner, bump};
 use crate::load::keep;
 use crate::params::PoolError;
 use crate::pool::Pool;
@@ -66,6 +66,8 @@ impl<'a, T: Tier> Scan<'a, T> {
             let page = PageId::new(self.space, self.next);
             self.pool.inner.note(page, false, true);
             let result = self.pool.inner.get_scanned(page).await;
+            // After the wait, so that a dropped call returns the same page again; before the result, so
+            // that a page that cannot be read does not stop the scan.
             self.next += 1;
             match result {
                 Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
@@ -79,6 +81,7 @@ impl<'a, T: Tier> Scan<'a, T> {
         let inner = &self.pool.inner;
         let window = inner.frames.hints.ahead_max(self.space, inner.params().read_ahead_pages as u32);
         self.ahead = self.ahead.max(self.next);
+        // At half the window left, so that the device reads the next part while the scan uses the rest.
         if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
             let count = window.min(self.end - self.ahead);
             self.pool.inner.read_ahead(PageId::new(self.space, self.ahead), count);
@@ -87,7 +90,7 @@ impl<'a, T: Tier> Scan<'a, T> {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Gets a page for a scan. The policy does not see a hit, so the page stays where read-ahead put it.
     pub(crate) async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
         loop {
@@ -117,6 +120,7 @@ impl<T: Tier> Inner<T> {
                     }
                     run.push(leased);
                 }
+                // A page in memory splits the run: one operation reads neighbours only.
                 None => self.fetch_ahead(from, std::mem::take(&mut run)),
             }
         }
@@ -131,6 +135,7 @@ impl<T: Tier> Inner<T> {
             return None;
         }
         let frame = match self.frames.hints.is_full(page.space) {
+            // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
             false => self.frames.free.pop().or_else(|| self.evict())?,
             true => match self.evict_own(page.space) {
                 Own::Frame(frame) => frame,
@@ -159,10 +164,10 @@ impl<T: Tier> Inner<T> {
             for ((frame, page), one) in frames.into_iter().zip(pages).zip(fetched) {
                 // A failed read frees its frame; the next request for the page reads it and reports the
                 // error.
-                let Ok(home) = one.result else { continue };
+                let Ok(location) = one.result else { continue };
                 keep(one.buf);
                 bump(&inner.counters.prefetched);
-                inner.policy.lock().insert(frame, page, home, Access::Sequential);
+                inner.policy.lock().insert(frame, page, location, Access::Sequential);
                 inner.frames.release(frame, Mode::Exclusive);
             }
         });
@@ -171,7 +176,7 @@ impl<T: Tier> Inner<T> {
 
 /// Subtracts pages from those in flight, even if their task is dropped half-way.
 struct InFlight<T: Tier> {
-    pool: Arc<Inner<T>>,
+    pool: Arc<PoolInner<T>>,
     pages: usize,
 }
 

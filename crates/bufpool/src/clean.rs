@@ -6,10 +6,10 @@
 //! write of a page is in flight. Writes run in their own tasks, so a dropped caller leaves none half done.
 
 use crate::frame::NO_LSN;
-use crate::inner::{Inner, bump};
+use crate::inner::{PoolInner, bump};
 use crate::params::PoolError;
-use crate::stalls::On;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
+use crate::waits::stalls::On;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::locks::apart;
 use pagetier_devio::{IoBuf, IoClass};
@@ -38,7 +38,7 @@ pub(crate) struct Staged<T: Tier> {
 /// The write of a page. If this is dropped before the write ends (its task was aborted, the tier panicked),
 /// the write has failed: the page becomes dirty again, and a new staging buffer replaces the lost one.
 struct Write<T: Tier> {
-    pool: Arc<Inner<T>>,
+    pool: Arc<PoolInner<T>>,
     frame: FrameId,
     page: PageId,
     reason: CleanReason,
@@ -69,13 +69,14 @@ impl<T: Tier> Drop for Write<T> {
 }
 
 /// The cleaner's task. Ends with the pool.
-pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, needed: Arc<Notify>) {
+pub(crate) async fn run<T: Tier>(pool: Weak<PoolInner<T>>, woken: Arc<Notify>, needed: Arc<Notify>) {
     let mut writes: JoinSet<bool> = JoinSet::new();
     let mut back_off = BACK_OFF.0;
     loop {
         let Some(inner) = pool.upgrade() else { return };
         bump(&inner.rounds);
         if inner.closed.load(Ordering::Acquire) {
+            // To drop the set would abort its writes half-way.
             while writes.join_next().await.is_some() {}
             return;
         }
@@ -108,7 +109,7 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Wakes the cleaner, even from the pause after a failed write.
     pub(crate) fn need_cleaner(&self) {
         #[cfg(feature = "mutations")]
@@ -121,6 +122,7 @@ impl<T: Tier> Inner<T> {
     /// Stages the next pages to write: first likely victims, then pages with changes older than the redo
     /// bound.
     fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
+        // Before the look, not after it: evictions during the look then count towards the next one.
         self.evicted_since_clean.store(0, Ordering::Relaxed);
         let frames = &self.frames;
         // If the next victims are all pinned, write those behind them.
@@ -146,6 +148,7 @@ impl<T: Tier> Inner<T> {
         };
         let mut set = Vec::new();
         self.policy.lock().clean_set(depth, params.clean_batch, &mut state, &mut set);
+        // A policy of the embedder's own may name frames that do not exist.
         let known = set.into_iter().filter(|frame| frame.at() < frames.all.len());
         let mut batch = self.stage_all(known, CleanReason::Replacement);
         if batch.is_empty() && any {
@@ -167,6 +170,8 @@ impl<T: Tier> Inner<T> {
     ) -> Vec<Staged<T>> {
         let mut batch = Vec::new();
         for frame in frames.take(self.params().clean_batch) {
+            // Takes what there is: a smaller batch now beats waiting, and the end of a write brings the
+            // cleaner back.
             let Some(buf) = self.staging.pop() else { break };
             match self.try_stage(frame, buf, reason) {
                 Ok(staged) => batch.push(staged),
@@ -191,6 +196,7 @@ impl<T: Tier> Inner<T> {
                 old.push((lsn, frame));
             }
         });
+        // The next look can wait for an eighth of the span only if this batch takes all that is due.
         if old.len() <= self.params().clean_batch {
             self.lsn_checked.store(newest, Ordering::Relaxed);
         }
@@ -204,6 +210,7 @@ impl<T: Tier> Inner<T> {
         buf: IoBuf,
         reason: CleanReason,
     ) -> Result<Staged<T>, IoBuf> {
+        // The cleaner never queues for a latch: as a waiter it would keep later readers out of a hot page.
         if self.frames.at(frame).word.try_latch(Mode::Shared) != Attempt::Latched {
             return Err(buf);
         }
@@ -263,6 +270,8 @@ impl<T: Tier> Inner<T> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
         let waiting = self.stalls.wait(On::Log, page);
+        // Write-ahead: none of the batch may reach a device before the log has its newest change, or a
+        // crash could leave a change on disk that the log does not know.
         if let Err(source) = self.log_durable(newest).await {
             batch.into_iter().for_each(|staged| staged.write.end(Err(()), staged.image));
             return Err(PoolError::Log { page, source });
@@ -278,14 +287,21 @@ impl<T: Tier> Inner<T> {
         let result = Mutex::new(Ok(()));
         let done = |written: WrittenPage| {
             let mut writes = open.lock();
+            // A tier that reports a page twice is ignored the second time; one that it forgets becomes
+            // dirty again when `open` is dropped.
             let Some(at) = writes.iter().position(|w| w.page == written.page) else { return };
             let write = writes.swap_remove(at);
             drop(writes);
+            // Outside the lock on `open`: the policy's lock comes first in the order.
             self.displaced(&mut self.policy.lock(), written.displaced);
-            write.end(written.result.as_ref().map(|home| *home).map_err(|_| ()), written.image);
+            write.end(written.result.as_ref().copied().map_err(|_| ()), written.image);
             if let Err(error) = written.result {
                 let causes = pagetier_devio::Causes(&error);
-                tracing::warn!(page = %written.page, error = %causes, "a page could not be written and stays dirty");
+                tracing::warn!(
+                    page = %written.page, error = %causes,
+                    "a page could not be written; it stays in memory, and is written again later"
+                );
+                // The first error is the caller's; the log has the others.
                 let mut first = result.lock();
                 if first.is_ok() {
                     *first = Err(PoolError::Tier(error));
@@ -313,6 +329,8 @@ impl<T: Tier> Inner<T> {
 
     fn end_write(&self, frame: FrameId, result: Result<Location, ()>, reason: CleanReason) {
         let f = self.frames.at(frame);
+        // What redo needs is settled before the page can count as clean or dirty: `redo_from` looks at the
+        // LSNs alone, at any moment.
         let lsn = f.writing_lsn.load(Ordering::Acquire);
         if result.is_err() {
             bump(&self.counters.write_errors);
@@ -321,9 +339,11 @@ impl<T: Tier> Inner<T> {
             f.writing_lsn.store(NO_LSN, Ordering::Release);
         }
         let mut policy = self.policy.lock();
+        // Under the policy's lock. Otherwise a change could come between the new state and its report: the
+        // policy would hear "dirty", then "clean", and take a dirty page for a victim.
         let clean = f.word.end_clean(result.is_ok());
-        if let Ok(home) = result {
-            policy.cleaned(frame, home, reason);
+        if let Ok(location) = result {
+            policy.cleaned(frame, location, reason);
             if !clean {
                 policy.dirtied(frame);
             }
@@ -332,24 +352,25 @@ impl<T: Tier> Inner<T> {
                 CleanReason::Recoverability => &self.counters.written_recoverability,
             };
             bump(by_reason);
-            if home == Location::Ssd {
+            if location == Location::Ssd {
                 bump(&self.counters.written_ssd);
             }
         }
         drop(policy);
+        // A page that has become clean may be what a flush, a discard or a request for a frame waits for.
         self.cleaned.notify_waiters();
         self.frames.freed.notify_one();
     }
 }
 
-impl<T: Tier> std::fmt::Debug for Inner<T> {
+impl<T: Tier> std::fmt::Debug for PoolInner<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").finish_non_exhaustive()
+        f.debug_struct("PoolInner").finish_non_exhaustive()
     }
 }
 
 #[cfg(all(test, loom))]
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// For the models: one write of the page in `frame`, latched by the caller, if it is dirty.
     pub(crate) fn clean_latched(self: &Arc<Self>, frame: FrameId, write: impl FnOnce(&[u8])) {
         if let Some(staged) = self.stage_latched(frame) {

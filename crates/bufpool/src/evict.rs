@@ -1,10 +1,10 @@
 //! Finds free frames: takes the policy's victims, or waits.
 
 use crate::exhausted::Exhausted;
-use crate::inner::{Inner, PolicyGuard, bump};
+use crate::inner::{PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
-use crate::stalls::On;
 use crate::tier::{Displaced, Tier};
+use crate::waits::stalls::On;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::{FrameId, FramePolicy};
@@ -19,12 +19,13 @@ pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// A frame without a page, for `page`: a free one, or a victim's. Waits for the cleaner if necessary.
     pub(crate) async fn free_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(PoolError::Closed);
         }
+        // A space at its quota pays with one of its own pages, even while frames are free.
         if self.frames.hints.is_full(page.space)
             && let Some(frame) = self.frame_within_quota(page).await?
         {
@@ -54,6 +55,9 @@ impl<T: Tier> Inner<T> {
                 if self.closing.load(Ordering::Acquire) {
                     return Err(PoolError::Closed);
                 }
+                // The policy's choice first. Only a request that would wait otherwise takes a page that
+                // the policy did not name, for example because the policy is wrong about which frames are
+                // pinned.
                 let frame = self.frames.free.pop().or_else(|| self.evict());
                 if let Some(frame) = frame.or_else(|| self.evict_any()) {
                     return Ok(frame);
@@ -64,6 +68,8 @@ impl<T: Tier> Inner<T> {
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
         };
+        // All frames may be pinned by guards of tasks that wait for this very request. An error after a
+        // while is the way out; a wait for ever would hang the engine.
         let exhausted = |_| PoolError::Exhausted {
             page,
             frames: self.params().frames,
@@ -90,6 +96,8 @@ impl<T: Tier> Inner<T> {
         let mut policy = self.policy.lock();
         self.drain_hits(&mut policy);
         let frames = &self.frames.all;
+        // Between the choice and the eviction a hit may pin the victim. A handful of attempts, not a loop
+        // without end: the policy's lock is held.
         for _ in 0..8 {
             let victim = policy.victim(&mut |f| frames.get(f.at()).is_some_and(|f| f.word.is_evictable()))?;
             // A policy may return any index, including one that does not exist.
@@ -113,16 +121,22 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn evict_from(&self, victim: FrameId, policy: &mut PolicyGuard<'_>) -> bool {
         let Some(page) = self.frames.at(victim).page() else { return false };
         let bucket = self.frames.table.lock(page);
+        // From here on no lookup can pin the frame. Those that find it in the chain wait for the bucket's
+        // lock and then miss.
         if !self.frames.at(victim).word.try_evict() {
             return false;
         }
         // SAFETY: no other task can reach the frame, and none had it pinned.
         let image = unsafe { self.frames.arena.bytes(victim.at()) };
         let logical = self.frames.at(victim).take_logical();
+        // Still under the bucket's lock, so before the page can be loaded again. Otherwise it could be
+        // loaded, changed and written, and the tier would then take this older image for the newest.
         let displaced = self.tier.evicted(page, logical, image);
         bucket.remove(&self.frames.all, victim);
         self.frames.hints.left(page);
         drop(bucket);
+        // The bucket is free again, the policy is not: a load of the same page into another frame cannot
+        // insert it before this removal, or the policy would hold the page twice.
         policy.remove(victim, true);
         self.displaced(policy, displaced);
         bump(&self.counters.evictions);
@@ -140,6 +154,8 @@ impl<T: Tier> Inner<T> {
 
     fn wake_cleaner(&self) {
         let every = (self.params().clean_depth as u64 / 4).max(1);
+        // Each eviction brings the dirty pages closer to their turn. At a quarter of the depth that is
+        // kept clean, the cleaner has time to restore it before a request meets a dirty victim.
         if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
             self.clean.notify_one();
         }
@@ -158,12 +174,14 @@ impl<T: Tier> Inner<T> {
                 pages.extend(frame.page().filter(|_| pages.len() < PAGES_MAX));
             }
         }
+        // The frames change while they are counted; a majority is clear even so.
         if pinned * 2 > frames.count() || dirty + writing == 0 {
             return Exhausted::Pinned { pinned, pages };
         }
         match self.last_failure.lock().clone() {
             Some(PoolError::Log { source, .. }) => Exhausted::Log { dirty, source },
             Some(PoolError::Tier(source)) => Exhausted::Storage { dirty, source },
+            // No error, yet the cleaner has not even looked since the wait began: nothing polls its task.
             _ if self.rounds.load(Ordering::Relaxed) == rounds => Exhausted::NotDriven { dirty },
             _ => Exhausted::Slow { dirty, writing, pinned },
         }

@@ -50,7 +50,7 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pinned { pinned, pages } => {
-                write!(f, "guards pin {pinned} of them, for example of")?;
+                write!(f, "guards hold {pinned} of them (drop some, or enlarge the pool), such as those of")?;
                 pages.iter().try_for_each(|page| write!(f, " {page}"))
             }
             Self::Log { dirty, source } => {
@@ -61,10 +61,10 @@ impl fmt::Display for Exhausted {
                 write!(f, "{dirty} are dirty, and cannot be written: {}", Causes(source))
             }
             Self::NotDriven { dirty } => {
-                write!(f, "{dirty} are dirty, and the runtime that the store was opened on does not run")
+                write!(f, "{dirty} are dirty, and nothing writes them: the store's runtime does not run")
             }
             Self::Slow { dirty, writing, pinned } => {
-                write!(f, "{dirty} are dirty, {writing} being written, {pinned} pinned: the devices are slow")
+                write!(f, "{dirty} dirty, {writing} being written, {pinned} held by guards: slow devices")
             }
         }
     }

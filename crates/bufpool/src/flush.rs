@@ -2,11 +2,11 @@
 
 use crate::clean::Staged;
 use crate::frame::Frame;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use crate::word::{Attempt, Mode};
+use crate::word::Mode;
 use pagetier_devio::locks::flow;
 use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId};
@@ -56,6 +56,8 @@ impl<T: Tier> Pool<T> {
                 pages.extend(f.page().map(|page| (f.redo_from(), page)));
             }
         });
+        // The oldest change first: redo's starting point moves on even if the flush ends half-way. Equal
+        // LSNs go by page number, so that neighbours reach the tier together.
         pages.sort_unstable();
         let mut tasks = Flushes(JoinSet::new());
         let mut result = Ok(());
@@ -87,6 +89,7 @@ impl<T: Tier> Pool<T> {
             result = result.and(joined(tasks.0.join_next().await));
         }
         result?;
+        // I24: the tier's flush begins after the last page write has ended.
         Ok(self.inner.tier.flush().await?)
     }
 
@@ -111,6 +114,7 @@ fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -
     match done {
         None => Ok(()),
         Some(Ok(result)) => result,
+        // The task was aborted: its runtime ends.
         Some(Err(_)) => Err(PoolError::Closed),
     }
 }
@@ -123,7 +127,7 @@ enum Turn<T: Tier> {
     Later,
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
     /// a staging buffer. While it waits it holds nothing else, so a dropped flush loses nothing and others
     /// can proceed.
@@ -133,7 +137,7 @@ impl<T: Tier> Inner<T> {
             tokio::pin!(cleaned, unstaged);
             cleaned.as_mut().enable();
             unstaged.as_mut().enable();
-            let frame = match self.hit_quietly(page) {
+            let frame = match self.try_latch_resident(page, Mode::Shared) {
                 Some(frame) => frame,
                 None if !may_wait => return Ok(Turn::Later),
                 None => match self.latch_resident(page, Mode::Shared).await? {
@@ -143,7 +147,9 @@ impl<T: Tier> Inner<T> {
             };
             let staged = self.stage_latched(frame);
             let word = &self.frames.at(frame).word;
-            let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
+            // From one load. Between two of them a write could fail, "being written" become "dirty", and
+            // the page pass for clean: `sync` would report success without it.
+            let (dirty, writing) = word.unwritten();
             self.frames.release(frame, Mode::Shared);
             match staged {
                 Some(staged) => return Ok(Turn::Staged(staged)),
@@ -160,15 +166,5 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
         let buf = self.staging.pop()?;
         self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
-    }
-
-    fn hit_quietly(&self, page: PageId) -> Option<FrameId> {
-        let frame = self.frames.table.find(&self.frames.all, page)?;
-        let latched = self.frames.at(frame).word.try_latch(Mode::Shared) == Attempt::Latched;
-        if latched && self.frames.at(frame).page() != Some(page) {
-            self.frames.release(frame, Mode::Shared);
-            return None;
-        }
-        latched.then_some(frame)
     }
 }

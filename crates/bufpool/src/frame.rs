@@ -13,9 +13,14 @@ pub(crate) const NO_LSN: u64 = u64::MAX;
 const BLANK: u64 = Lsn::BLANK.0;
 
 /// A frame's metadata: 40 bytes.
+///
+/// Invariants, under the lock of the page's bucket: `page` is set if and only if the frame is in that
+/// bucket's chain, and then the word is not that of a free frame. Under the exclusive latch: a dirty page has
+/// a `recovery_lsn`, be it [`Lsn::BLANK`].
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) word: Word,
+    /// The page, or [`NO_PAGE`]. Changes only under the bucket's lock; any thread may read it at any time.
     pub(crate) page: AtomicU64,
     /// The LSN of the first change since the page was last clean.
     pub(crate) recovery_lsn: AtomicU64,

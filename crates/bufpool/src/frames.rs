@@ -10,7 +10,7 @@ use crate::memory::Growable;
 use crate::sync::SegQueue;
 use crate::table::Table;
 use crate::unwritten::Unwritten;
-use crate::waiters::Waiters;
+use crate::waits::queues::LatchQueues;
 use crate::word::{Mode, Released};
 use pagetier_devio::Owner;
 use pagetier_page::{Lsn, PageId};
@@ -29,12 +29,13 @@ pub(crate) struct Frames {
     pub(crate) table: Table,
     /// The frames that `sync` has to look at.
     pub(crate) unwritten: Unwritten,
-    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) waiters: Arc<LatchQueues>,
     pub(crate) hints: Hints,
     pub(crate) free: SegQueue<FrameId>,
     /// The frames that the pool has given up: neither free nor in use, and without memory.
     given_up: Mutex<Vec<FrameId>>,
-    /// The number of all other frames.
+    /// The number of all other frames: `all.len() == count + given_up.len()` while the size does not change,
+    /// and at rest, without loads or guards, `count == free.len() + frames with a page`.
     count: AtomicUsize,
     /// Signals that a frame became free or evictable, or that a write ended.
     pub(crate) freed: Notify,
@@ -57,7 +58,7 @@ impl Frames {
             all: Growable::new(max, || Frame::new(crate::table::NONE))?,
             table: Table::new(count, max)?,
             unwritten: Unwritten::new(max)?,
-            waiters: Arc::new(Waiters::new()),
+            waiters: Arc::new(LatchQueues::new()),
             hints: Hints::default(),
             free: SegQueue::new(),
             given_up: Mutex::new(Vec::new()),
@@ -79,6 +80,8 @@ impl Frames {
     pub(crate) fn add(&self, more: usize) -> std::io::Result<()> {
         let again = self.given_up.lock().len().min(more);
         let (from, to) = (self.all.len(), self.all.len() + more - again);
+        // Each of these can be repeated: what has grown before one fails is used by the next attempt.
+        // `all` comes last: a frame that can be found there has its place in the arena and in `unwritten`.
         self.arena.grow(to)?;
         self.table.grow(&self.all, to)?;
         self.unwritten.grow(to)?;
@@ -89,6 +92,7 @@ impl Frames {
             given_up.split_off(left)
         };
         added.extend((from as u32..to as u32).map(FrameId));
+        // Counted before they are free: there are never more free frames than `count` says.
         self.count.fetch_add(more, Ordering::AcqRel);
         added.into_iter().for_each(|frame| self.free.push(frame));
         self.freed.notify_waiters();
@@ -150,6 +154,8 @@ impl Frames {
 
     #[cold]
     fn after_release(&self, frame: FrameId, after: Released) {
+        // A fork has copied the queues of waiters, whose tasks do not run here, and perhaps their locks
+        // while they were held.
         if !self.owner.is_here() {
             return;
         }
@@ -167,6 +173,7 @@ impl Frames {
         f.writing_lsn.store(NO_LSN, Ordering::Release);
         f.logical.store(0, Ordering::Relaxed);
         f.word.reset();
+        // All of the above first: from here on another task may fill the frame.
         self.give_back(frame);
     }
 

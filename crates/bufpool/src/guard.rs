@@ -1,9 +1,9 @@
 //! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held
 //! across `.await`. A guard borrows its pool, or keeps it alive.
 
-use crate::holders::TaskId;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::tier::Tier;
+use crate::waits::holders::TaskId;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::{FrameId, FramePolicy};
@@ -11,16 +11,16 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// How a guard refers to its pool: by reference, or by an `Arc`. Only this crate implements it.
-pub trait Held: Clone + Deref<Target = Inner<Self::Tier>> {
+pub trait Held: Clone + Deref<Target = PoolInner<Self::Tier>> {
     /// The storage below the pool.
     type Tier: Tier;
 }
 
-impl<T: Tier> Held for &Inner<T> {
+impl<T: Tier> Held for &PoolInner<T> {
     type Tier = T;
 }
 
-impl<T: Tier> Held for Arc<Inner<T>> {
+impl<T: Tier> Held for Arc<PoolInner<T>> {
     type Tier = T;
 }
 
@@ -39,16 +39,16 @@ pub struct Guard<P: Held, const EXCLUSIVE: bool> {
 }
 
 /// A guard of a page latched in shared mode, which borrows its pool.
-pub type PageRef<'a, T> = Guard<&'a Inner<T>, false>;
+pub type PageRef<'a, T> = Guard<&'a PoolInner<T>, false>;
 
 /// A guard of a page latched exclusively, which borrows its pool.
-pub type PageMut<'a, T> = Guard<&'a Inner<T>, true>;
+pub type PageMut<'a, T> = Guard<&'a PoolInner<T>, true>;
 
 /// A [`PageRef`] that keeps its pool alive.
-pub type OwnedPageRef<T> = Guard<Arc<Inner<T>>, false>;
+pub type OwnedPageRef<T> = Guard<Arc<PoolInner<T>>, false>;
 
 /// A [`PageMut`] that keeps its pool alive.
-pub type OwnedPageMut<T> = Guard<Arc<Inner<T>>, true>;
+pub type OwnedPageMut<T> = Guard<Arc<PoolInner<T>>, true>;
 
 impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     const MODE: Mode = if EXCLUSIVE { Mode::Exclusive } else { Mode::Shared };
@@ -126,6 +126,7 @@ impl<P: Held> Guard<P, true> {
         self.modified = true;
         let header = Header { lsn, ..Header::peek(self.image()) };
         header.put(self.image_mut());
+        // LSNs only grow, and redo starts at the oldest: later ones through the same guard change nothing.
         if !self.lsn_set {
             self.lsn_set = true;
             self.pool.frames.note_lsn(self.frame, lsn);
@@ -136,6 +137,8 @@ impl<P: Held> Guard<P, true> {
     /// Converts the exclusive latch into a shared one: other readers may enter.
     #[must_use]
     pub fn downgrade(mut self) -> Guard<P, false> {
+        // While the latch is still exclusive: the readers that are let in, a cleaner among them, must see
+        // the page dirty.
         self.publish();
         self.pass_on();
         let (pool, frame) = (self.pool.clone(), self.frame);
@@ -157,6 +160,8 @@ impl<P: Held> Guard<P, true> {
             drop(policy);
             return Err(self);
         }
+        // The tier has forgotten the page, so its changes must not be written any more: `abandon` drops
+        // them.
         policy.remove(frame, false);
         drop(policy);
         self.pass_on();
@@ -182,6 +187,8 @@ impl<P: Held> DerefMut for Guard<P, true> {
 
 impl<P: Held, const EXCLUSIVE: bool> Drop for Guard<P, EXCLUSIVE> {
     fn drop(&mut self) {
+        // Only an exclusive guard can have passed its latch on; for a shared one the compiler drops the
+        // test.
         if EXCLUSIVE && self.passed_on {
             return;
         }

@@ -10,11 +10,11 @@
 //! Without hints, a miss and an eviction cost one relaxed load each; a hit costs nothing.
 
 use crate::evict::RETRY;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
-use crate::stalls::On;
 use crate::tier::Tier;
+use crate::waits::stalls::On;
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::pool::{PoolHints, Resident};
 use pagetier_policy::{FrameId, FramePolicy};
@@ -50,6 +50,8 @@ impl<T: Tier> Pool<T> {
             false
         });
         policy.set_hints(space, hints, &resident);
+        // Nothing may enter or leave the table while the space's pages are counted, or the count would be
+        // off for good.
         frames.table.quiet(|| frames.hints.set(space, hints, &frames.all));
         drop(policy);
         inner.trim(space);
@@ -78,7 +80,7 @@ pub(crate) enum Own {
     Nothing,
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// A frame of another page of the same space, for a space that has used up its quota. `None`: the request
     /// takes any frame.
     #[cold]
@@ -115,6 +117,7 @@ impl<T: Tier> Inner<T> {
         let evictable = &mut |f: FrameId| frames.all.get(f.at()).is_some_and(|f| f.word.is_evictable());
         while frames.hints.is_beyond(space) {
             let mut policy = self.policy.lock();
+            // One page per lock: other tasks get the policy in between.
             match policy.victim_of(space, evictable) {
                 Some(victim) if self.evict_from(victim, &mut policy) => frames.give_back(victim),
                 _ => return,
@@ -129,6 +132,8 @@ impl<T: Tier> Inner<T> {
         let frames = &self.frames.all;
         let (mut taken, mut later) = (None, false);
         for _ in 0..TRIES {
+            // Asked of every page of the space: one that is dirty and unpinned could leave after a write,
+            // so a short wait is worth it.
             let victim = policy.victim_of(space, &mut |f| {
                 let Some(word) = frames.get(f.at()).map(|f| &f.word) else { return false };
                 later |= word.is_unwritten() && word.pins() == 0;

@@ -62,6 +62,8 @@ impl HitBuffers {
     #[inline]
     pub(crate) fn note(&self, frame: FrameId, write: bool) -> bool {
         let stripe = &self.stripes[stripe_of_thread()];
+        // `Relaxed`: threads that share a stripe may overwrite each other's hits. The policy then misses
+        // one; a hit is never invented.
         let at = stripe.hits.fetch_add(1, Ordering::Relaxed) as usize % BATCH;
         stripe.recent[at].store(frame.0 | if write { WRITE } else { 0 }, Ordering::Relaxed);
         at == BATCH - 1
@@ -73,6 +75,8 @@ impl HitBuffers {
         // The next hit goes to `first`, so that slot holds the oldest.
         let first = stripe.hits.load(Ordering::Relaxed) as usize % BATCH;
         for step in 0..BATCH {
+            // Swapped out, not read: another thread of the stripe may drain at the same time, and no hit
+            // may count twice.
             let hit = stripe.recent[(first + step) % BATCH].swap(EMPTY, Ordering::Relaxed);
             if hit != EMPTY {
                 apply(FrameId(hit & !WRITE), hit & WRITE != 0);

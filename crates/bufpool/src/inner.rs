@@ -6,9 +6,9 @@ use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
 use crate::record::Recorder;
 use crate::sampler::Sampler;
-use crate::stalls::Stalls;
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
+use crate::waits::stalls::Stalls;
 use pagetier_devio::IoBuf;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
@@ -26,14 +26,16 @@ pub(crate) fn bump(counter: &AtomicU64) {
 }
 
 /// The state that a pool shares with its tasks and guards. Other crates cannot name it.
-pub struct Inner<T: Tier> {
-    /// The parameters at opening. The sizes may have changed since: see [`Inner::params`].
+pub struct PoolInner<T: Tier> {
+    /// The parameters at opening. The sizes may have changed since: see [`PoolInner::params`].
     pub(crate) opened: PoolParams,
     pub(crate) sized: parking_lot::RwLock<PoolParams>,
     /// Held while the pool's size changes.
     pub(crate) resizing: locks::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
+    /// Tracks the frames with a page, except those that are being read: `policy.len()` is at most their
+    /// number.
     pub(crate) policy: Mutex<HintedPool>,
     pub(crate) hits: HitBuffers,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
@@ -41,10 +43,12 @@ pub struct Inner<T: Tier> {
     pub(crate) recorder: Recorder,
     pub(crate) sampler: Sampler,
     pub(crate) detector: Detector,
-    /// The number of staging buffers whose page is likely to wait for the HDD.
+    /// The number of staging buffers whose page is likely to wait for the HDD: at most half of
+    /// [`PoolParams::staging`] are begun by the cleaner, and any number by flushes.
     pub(crate) writing_home: AtomicUsize,
     pub(crate) staging: ArrayQueue<IoBuf>,
-    /// The number of staging buffers, including those in use.
+    /// The number of staging buffers: those in `staging`, and one per page being written. Once the writes
+    /// that a shrink overtook have ended, it is [`PoolParams::staging`], or 1 if that is 0.
     pub(crate) staging_made: AtomicUsize,
     pub(crate) staged: Notify,
     /// Wakes the cleaner to look for work.
@@ -69,12 +73,13 @@ pub struct Inner<T: Tier> {
     pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
-    /// The number of pages that read-ahead is reading.
+    /// The number of pages that read-ahead is reading: at most an eighth of the frames, exceeded by at most
+    /// one page per thread.
     pub(crate) ahead_in_flight: AtomicUsize,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Reports a page request to the recorder and the sampler.
     #[inline]
     pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool) {
@@ -112,6 +117,8 @@ impl<T: Tier> Inner<T> {
         let page_bytes = params.page_size.bytes();
         let frames = Frames::new(params.frames, params.frames_max, page_bytes);
         let frames = frames.map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        // The queue cannot grow with the pool later, so it has room for the largest default at once. At
+        // least one buffer exists: without any, no page could be written, nor evicted once dirty.
         let staging = ArrayQueue::new(params.staging.max(STAGING_MAX));
         for _ in 0..params.staging.max(1) {
             let _ = staging.push(IoBuf::zeroed(page_bytes));
@@ -155,6 +162,7 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn blank(&self, frame: FrameId, page: PageId) {
         // SAFETY: the caller holds the frame's exclusive latch.
         let image = unsafe { self.frames.arena.bytes_mut(frame.at()) };
+        // Also for a page that was in memory: `create` promises zeroes, whatever the frame held.
         image.fill(0);
         Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image);
         self.tier.allocated(page);
@@ -165,6 +173,8 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn became_dirty(&self, frame: FrameId, page: PageId, lsn: Lsn) {
         let f = self.frames.at(frame);
         f.note_lsn(lsn);
+        // The LSN first, then the flag: `min_recovery_lsn` must never see a dirty page without its LSN, or
+        // the log would be truncated beyond a change that redo needs.
         let (was_dirty, being_written) = f.word.dirty();
         if was_dirty {
             return;
@@ -175,6 +185,8 @@ impl<T: Tier> Inner<T> {
         // The buffered requests preceded the change: if they were reported after it, they would count for a
         // page that is already dirty and has another home.
         self.drain_hits(&mut policy);
+        // While a copy is being written, the tier counts the page as changed already: this change is no
+        // news.
         let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         policy.dirtied(frame);
         if invalidated {
@@ -185,13 +197,15 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn note_lsn(&self, lsn: Lsn) {
         let Some(span) = self.opened.redo_span_max else { return };
         let newest = self.lsn_max.fetch_max(lsn.0, Ordering::Relaxed).max(lsn.0);
+        // Asks once per eighth of the span, since a look walks all dirty frames. `min`: another task may
+        // have noted a newer LSN in between, and the difference must not wrap.
         if newest - self.lsn_checked.load(Ordering::Relaxed).min(newest) > span / 8 {
             self.clean.notify_one();
         }
     }
 }
 
-impl<T: Tier> Drop for Inner<T> {
+impl<T: Tier> Drop for PoolInner<T> {
     fn drop(&mut self) {
         // Wake the tasks: they find the pool gone and end.
         self.clean.notify_one();

@@ -16,39 +16,36 @@ mod guard;
 mod hinted_spaces;
 mod hints;
 mod hits;
-mod holders;
 mod inner;
+mod latch;
 mod load;
-mod look;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod memory;
-mod mend;
 mod params;
 mod pool;
 mod record;
+mod residents;
 mod resize;
 mod retire;
+mod rewrite;
 mod sample_channel;
 mod sampler;
-mod stalls;
 mod sync;
 mod table;
 mod tier;
 mod unwritten;
-mod wait;
-mod waiters;
-mod watch;
+mod waits;
 mod word;
 
 pub use ahead::Scan;
 pub use exhausted::Exhausted;
 pub use guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
-pub use look::InMemory;
 pub use params::{
     FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams, PoolStats,
 };
 pub use pool::Pool;
-pub use sample_channel::Recorded;
+pub use residents::PoolResidency;
+pub use sample_channel::TraceSummary;
 pub use sampler::SampleSink;
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

@@ -9,11 +9,10 @@
 //! with it.
 
 use crate::frames::Frames;
-use crate::inner::{Inner, PolicyGuard, bump};
+use crate::inner::{PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
-use crate::stalls::On;
 use crate::tier::Tier;
-use crate::wait::Wait;
+use crate::waits::stalls::On;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_devio::spans::Work;
@@ -23,21 +22,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::field;
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
     #[inline]
     pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<FrameId> {
+        // In a forked process the frames read as zeroes, and a hit would return them as the page.
+        // (`get_cold` returns the error.)
         if !self.frames.owner.is_here() {
             return None;
         }
+        // (1) Without a lock, so it may miss a page that is there (then `get_cold` looks under the lock)
+        // or find a frame whose page is just leaving (then the next steps notice).
         let frame = self.frames.table.find(&self.frames.all, page)?;
+        // (2) One compare-and-swap. It acquires what the last holder of the latch released: the frame's
+        // page id and its bytes.
         if self.frames.at(frame).word.try_latch(mode) != Attempt::Latched {
             return None;
         }
+        // (3) Between (1) and (2) the frame may have been evicted and filled with another page. Checked
+        // under the latch, the answer is final: a pinned frame is given no other page.
         if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() {
             self.frames.release(frame, mode);
             return None;
         }
+        // (4) Into a buffer, not to the policy: its lock would be one that every hit of every thread
+        // meets.
         if self.hits.note(frame, mode == Mode::Exclusive) {
             self.apply_hits();
         }
@@ -47,6 +56,8 @@ impl<T: Tier> Inner<T> {
     #[cold]
     fn apply_hits(&self) {
         match self.policy.try_lock() {
+            // A hit must not wait. If the policy is busy, it misses these hits, which costs it some
+            // accuracy at most.
             Some(mut policy) => self.drain_hits(&mut policy),
             None => self.hits.note_lost(),
         }
@@ -58,6 +69,8 @@ impl<T: Tier> Inner<T> {
             if hinted && policy.ignores_uses_of(frame) {
                 return;
             }
+            // The frame may hold another page by now. The hit then counts for that one: rare, and no more
+            // than a wrong guess at what is hot.
             self.frames.at(frame).logical.fetch_add(1, Ordering::Relaxed);
             policy.hit(frame, write);
         });
@@ -74,10 +87,12 @@ impl<T: Tier> Inner<T> {
                 }
                 return Ok(frame);
             }
+            // Another task entered the page first: wait for its latch like for any page in memory.
             let Some(frame) = self.miss(page, None).await? else { continue };
             if let Some((from, count)) = self.detector.missed(page) {
                 self.read_ahead(from, count);
             }
+            // Requests for the same page queued up during the read: let the readers among them in at once.
             if mode == Mode::Shared && self.frames.at(frame).word.downgrade() {
                 self.frames.waiters.grant(frame, &self.frames.at(frame).word);
             }
@@ -85,48 +100,16 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// Latches the frame of `page` if the page is in memory; waits as long as necessary.
-    ///
-    /// # Errors
-    /// [`PoolError::Deadlock`].
-    pub(crate) async fn latch_resident(
-        &self,
-        page: PageId,
-        mode: Mode,
-    ) -> Result<Option<FrameId>, PoolError> {
-        loop {
-            let found = self.frames.table.find(&self.frames.all, page);
-            let frame = match found {
-                Some(frame) => frame,
-                None => match self.frames.table.lock(page).find(&self.frames.all) {
-                    Some(frame) => frame,
-                    None => return Ok(None),
-                },
-            };
-            let word = &self.frames.at(frame).word;
-            match word.try_latch(mode) {
-                Attempt::Latched => {}
-                Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, page, mode).await?,
-                // The frame is being evicted under the bucket's lock: wait for that, then retry.
-                Attempt::Busy | Attempt::Gone => {
-                    drop(self.frames.table.lock(page));
-                    continue;
-                }
-            }
-            if !word.is_gone() && self.frames.at(frame).page.load(Ordering::Acquire) == page.to_u64() {
-                return Ok(Some(frame));
-            }
-            self.frames.release(frame, mode);
-        }
-    }
-
     /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns
     /// false when another task was faster, or the pool is closing.
     pub(crate) fn enter(&self, frame: FrameId, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
+        // Both under the bucket's lock: of two tasks that miss the same page one enters it, and none does
+        // once `retire` has passed this lock. So `Relaxed` suffices: the lock orders the flag.
         if bucket.find(&self.frames.all).is_some() || self.closing.load(Ordering::Relaxed) {
             return false;
         }
+        // Latched before it can be found: otherwise a lookup would see the bytes of the page before.
         self.frames.at(frame).word.begin_fill();
         bucket.insert(&self.frames.all, frame);
         self.frames.hints.entered(page);
@@ -146,14 +129,16 @@ impl<T: Tier> Inner<T> {
         });
         let missed = work.run(async {
             let frame = self.free_frame(page).await?;
+            // To find a frame may have taken long. If another task has entered the page meanwhile, that
+            // one reads it.
             if !self.enter(frame, page) {
                 self.frames.give_back(frame);
                 return Ok(None);
             }
             let access = access.unwrap_or_else(|| self.frames.hints.access(page.space));
             work.note("access", field::debug(access));
-            let home = self.load(frame, page, access).await?;
-            work.note("tier", field::debug(home));
+            let location = self.load(frame, page, access).await?;
+            work.note("tier", field::debug(location));
             Ok(Some(frame))
         });
         let missed = missed.await;
@@ -181,13 +166,15 @@ impl<T: Tier> Inner<T> {
         let waiting = self.stalls.wait(On::Read, page);
         let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
         drop(waiting);
-        let home = fetched.result?;
+        // On an error the buffer is dropped here, and its lease with it: the frame leaves the table, and
+        // the tasks that wait for its latch look again and read the page themselves.
+        let location = fetched.result?;
         keep(fetched.buf);
-        bump(if home == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
+        bump(if location == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts this read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
-        self.arrived(frame, page, home, access);
-        Ok(home)
+        self.arrived(frame, page, location, access);
+        Ok(location)
     }
 
     /// Informs the policy of a page in memory.

@@ -23,6 +23,7 @@
 //! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | "dirty" and "being written" read one after the other | `a_page_whose_write_fails_never_seems_clean` |
 //! | the set of unwritten frames: a frame added only if its bit is clear; cleared without a second look; walks that do not exclude each other | `every_later_walk_finds_a_change` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
 //! | `enter` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
@@ -34,14 +35,14 @@
 use crate::frame::{Frame, NO_LSN};
 use crate::frames::Frames;
 use crate::hits::{BATCH, HitBuffers};
-use crate::inner::Inner;
+use crate::inner::PoolInner;
+use crate::latch::Wait;
 use crate::params::{PoolError, PoolParams};
 use crate::pool::Pool;
 use crate::resize::Shrinking;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use crate::unwritten::Unwritten;
-use crate::wait::Wait;
-use crate::waiters::Waiters;
+use crate::waits::queues::LatchQueues;
 use crate::word::{Attempt, Mode, Word};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;
@@ -149,7 +150,7 @@ fn pool(frames: usize) -> Pool<Numbers> {
     params.read_ahead_pages = 0;
     params.frames_max = frames + 2;
     let policy = PoolPolicy::Lru.build(&FramePolicyParams::new(frames, Costs::PAPER));
-    let inner = Inner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
+    let inner = PoolInner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
     match inner {
         Ok(inner) => Pool { inner: Arc::new(inner) },
         Err(error) => panic!("no pool: {error}"),
@@ -283,7 +284,7 @@ fn a_cancelled_waiter_lets_those_behind_it_in() {
 #[test]
 fn the_task_that_checks_the_waits_rests_only_if_it_will_be_woken() {
     model(3, || {
-        let waiters = Arc::new(Waiters::new());
+        let waiters = Arc::new(LatchQueues::new());
         let watch = Arc::clone(&waiters.watch);
         watch.wake();
         let theirs = Arc::clone(&waiters);
@@ -442,6 +443,21 @@ fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
             assert_eq!(below.1.load(Ordering::Relaxed), 2, "clean, but its last change was never written");
         }
         at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_page_whose_write_fails_never_seems_clean() {
+    model(2, || {
+        let word = Arc::new(Word::new());
+        word.begin_fill();
+        word.dirty();
+        assert!(word.begin_clean());
+        let failing = Arc::clone(&word);
+        let write = thread::spawn(move || assert!(!failing.end_clean(false)));
+        let (dirty, being_written) = word.unwritten();
+        assert!(dirty || being_written, "a sync would take the page for written");
+        join(vec![write]);
     });
 }
 

@@ -141,6 +141,8 @@ mod real {
             if len <= has {
                 return Ok(());
             }
+            // Memory first, the length last: a reader that sees the new length (`Acquire`) sees
+            // initialised elements.
             self.space.grow(len * size_of::<T>())?;
             for at in has..len {
                 let element = self.space.at(at * size_of::<T>()).cast::<T>();

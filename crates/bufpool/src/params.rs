@@ -150,7 +150,7 @@ pub enum PoolError {
     #[error(transparent)]
     Tier(#[from] TierError),
     /// Every frame stayed pinned or dirty for the allowed time.
-    #[error("no frame of {frames} became free for page {page} in {waited:.1?}: {why}")]
+    #[error("no room in memory for page {page}: of {frames} frames none became free in {waited:.1?}: {why}")]
     Exhausted {
         /// The requested page.
         page: PageId,
@@ -165,11 +165,11 @@ pub enum PoolError {
     /// debug builds detect this, after 5 s.
     #[error("the task that waits for page {page} holds a guard of it itself: drop that one first")]
     Deadlock {
-        /// The page.
+        /// The page of which the task already holds a guard.
         page: PageId,
     },
     /// The embedder's log could not be made durable, so the page may not be written.
-    #[error("the log could not be made durable for page {page}")]
+    #[error("the log could not be made durable, so page {page} was not written")]
     Log {
         /// A page that required it.
         page: PageId,
@@ -179,7 +179,9 @@ pub enum PoolError {
     },
     /// The pool could not shrink further: the other frames stayed pinned or dirty for the allowed time. It
     /// keeps the size that it has reached.
-    #[error("the pool has {frames} frames, not {wanted}, and none more became free in {waited:.1?}: {why}")]
+    #[error(
+        "the pool stays at {frames} frames instead of {wanted}: no other became free in {waited:.1?}: {why}"
+    )]
     Shrink {
         /// The number of frames that the pool has.
         frames: usize,
@@ -202,7 +204,7 @@ pub enum PoolError {
     #[error("the pool is closed")]
     Closed,
     /// The system did not provide the frames' memory.
-    #[error("no memory for the pool: {0}")]
+    #[error("the system provides no memory for the pool's frames: {0}")]
     Memory(Arc<std::io::Error>),
 }
 
@@ -241,7 +243,7 @@ counters! {
     loads_hdd,
     /// Pages read by read-ahead.
     prefetched,
-    /// Pages created.
+    /// Pages created in memory, without a read.
     created,
     /// Frames taken from other pages.
     evictions,
@@ -263,7 +265,7 @@ counters! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolMemory {
-    /// The pages.
+    /// The pages themselves, one per frame.
     pub frames: u64,
     /// Metadata, page table and hit buffers, for the largest size that the pool ever had.
     pub metadata: u64,

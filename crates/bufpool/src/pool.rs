@@ -1,9 +1,9 @@
 //! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
-use crate::sample_channel::Recorded;
+use crate::sample_channel::TraceSummary;
 use crate::sampler::SampleSink;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// A buffer pool over a [`Tier`]. Cheap to clone; all clones share one pool.
 pub struct Pool<T: Tier> {
-    pub(crate) inner: Arc<Inner<T>>,
+    pub(crate) inner: Arc<PoolInner<T>>,
 }
 
 impl<T: Tier> Clone for Pool<T> {
@@ -47,11 +47,15 @@ impl<T: Tier> Pool<T> {
         tier: Arc<T>,
         gate: Option<Arc<dyn LogGate>>,
     ) -> Result<Self, PoolError> {
+        // Its tasks stay on this runtime, whichever one a request runs on later.
         let runtime = tokio::runtime::Handle::current();
-        let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
+        let inner = Arc::new(PoolInner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
+        // Both tasks hold the pool weakly: a pool that nothing else refers to must end, not wait for its
+        // own tasks.
         task::spawn(&inner.runtime, crate::clean::run(Arc::downgrade(&inner), clean, needed));
-        let stalls = crate::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
+        let stalls =
+            crate::waits::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
         task::spawn(&inner.runtime, stalls);
         Ok(Self { inner })
     }
@@ -152,13 +156,15 @@ impl<T: Tier> Pool<T> {
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
         let frame = inner.free_frame(page).await?;
+        // Entered latched: a request for the page that comes meanwhile waits and gets the blank page,
+        // instead of reading what may be damaged below.
         if !inner.enter(frame, page) {
             inner.frames.give_back(frame);
             return Ok(None);
         }
         inner.blank(frame, page);
-        let home = inner.tier.location(page);
-        inner.arrived(frame, page, home, inner.frames.hints.access(page.space));
+        let location = inner.tier.location(page);
+        inner.arrived(frame, page, location, inner.frames.hints.access(page.space));
         Ok(Some(PageMut::dirty(&**inner, frame)))
     }
 
@@ -174,6 +180,8 @@ impl<T: Tier> Pool<T> {
             if inner.closing.load(Ordering::Acquire) {
                 return Err(PoolError::Closed);
             }
+            // Enabled before the look at the frame: a write that ends in between would otherwise go
+            // unnoticed.
             let cleaned = inner.cleaned.notified();
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
@@ -186,6 +194,8 @@ impl<T: Tier> Pool<T> {
                 continue;
             };
             let guard = PageMut::new(&**inner, frame);
+            // A write in flight holds a copy of the page. If the page were discarded under it, the write
+            // would bring the page back below.
             if inner.frames.at(guard.frame()).word.is_cleaning() {
                 drop(guard);
                 cleaned.await;
@@ -213,6 +223,8 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::discard`].
     pub async fn discard_where(&self, gone: impl Fn(PageId) -> bool) -> Result<(), PoolError> {
         for frame in self.inner.frames.all.iter() {
+            // Without a lock: a page that enters memory meanwhile is the caller's to prevent, as for any
+            // discard.
             if let Some(page) = frame.page().filter(|p| gone(*p)) {
                 self.discard(page).await?;
             }
@@ -231,7 +243,7 @@ impl<T: Tier> Pool<T> {
 
     /// The state of the recording in progress.
     #[must_use]
-    pub fn recorded(&self) -> Option<Recorded> {
+    pub fn recorded(&self) -> Option<TraceSummary> {
         self.inner.recorder.recorded()
     }
 
@@ -239,7 +251,7 @@ impl<T: Tier> Pool<T> {
     ///
     /// # Errors
     /// The writer failed: the trace ends early.
-    pub fn stop_recording(&self) -> std::io::Result<Recorded> {
+    pub fn stop_recording(&self) -> std::io::Result<TraceSummary> {
         self.inner.recorder.stop()
     }
 
@@ -279,6 +291,7 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         let params = inner.params();
         let page = params.page_size.bytes();
+        // Of the largest size ever: a shrunken pool gives up pages, not metadata (`resize`).
         let metadata = inner.frames.all.len() * (size_of::<crate::frame::Frame>() + 4)
             + inner.frames.table.memory_bytes()
             + crate::unwritten::bytes_for(inner.frames.all.len())
@@ -298,7 +311,7 @@ impl<T: Tier> Pool<T> {
 
     /// The setting that the policy follows, if it adapts.
     #[must_use]
-    pub fn choice(&self) -> Option<pagetier_policy::Choice> {
+    pub fn choice(&self) -> Option<pagetier_policy::PolicyChoice> {
         self.inner.policy.lock().choice()
     }
 
@@ -332,6 +345,8 @@ impl<T: Tier> Pool<T> {
         let frames = &self.inner.frames;
         let held = frames.all.iter().filter(|f| f.page().is_some()).count();
         let policy = self.inner.policy.lock();
+        // Pages enter the table before the policy, which does not know those that are being read: hence no
+        // equality.
         if policy.len() > held {
             return Err(format!("the policy tracks {} frames, {held} hold pages", policy.len()));
         }

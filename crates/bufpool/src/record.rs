@@ -4,7 +4,7 @@
 //! dedicated thread writes out. A writer that falls behind loses runs of records, which are counted, instead
 //! of slowing the store down.
 
-use crate::sample_channel::{Chunk, Recorded, Tap};
+use crate::sample_channel::{Chunk, Tap, TraceSummary};
 use pagetier_page::{PageId, TRACE_RECORD_BYTES, TraceRecord};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,14 +39,14 @@ impl Recorder {
     }
 
     /// The counts so far; `None` without a recording.
-    pub(crate) fn recorded(&self) -> Option<Recorded> {
+    pub(crate) fn recorded(&self) -> Option<TraceSummary> {
         self.tap.recorded()
     }
 
     /// Stops the recording; blocks until everything is written.
-    pub(crate) fn stop(&self) -> io::Result<Recorded> {
+    pub(crate) fn stop(&self) -> io::Result<TraceSummary> {
         self.on.store(false, Ordering::Relaxed);
-        let Some(channel) = self.tap.take() else { return Ok(Recorded::default()) };
+        let Some(channel) = self.tap.take() else { return Ok(TraceSummary::default()) };
         let (recorded, written) = channel.stop(0);
         written.unwrap_or_else(|| Err(io::Error::other("the trace's writer panicked")))?;
         Ok(recorded)

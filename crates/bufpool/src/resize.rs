@@ -6,7 +6,7 @@
 //! shrink only when too few others are left.
 
 use crate::evict::RETRY;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -55,7 +55,7 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-impl<T: Tier> Inner<T> {
+impl<T: Tier> PoolInner<T> {
     pub(crate) fn grow(&self, more: usize) -> Result<(), Error> {
         if self.frames.count() + more > self.opened.frames_max.max(self.opened.frames) {
             let why = "the pool reserved no address space for so many frames when it was opened";
@@ -82,6 +82,7 @@ impl<T: Tier> Inner<T> {
                 return Err(PoolError::Closed);
             }
             if shrinking.take() {
+                // Progress: the limit is on the wait for one frame, not on the whole shrink.
                 (since, asked) = (Instant::now(), None);
                 rounds = self.rounds.load(Ordering::Relaxed);
                 if turn % FRAMES_PER_TURN == 0 {
@@ -110,6 +111,7 @@ impl<T: Tier> Inner<T> {
         *self.sized.write() = params;
         self.policy.lock().set_frames(params.frames);
         self.detector.set_window(params.read_ahead_pages);
+        // One caller at a time (`resizing`), so the count cannot change between the test and the addition.
         while self.staging_made.load(Ordering::Relaxed) < params.staging {
             self.staging_made.fetch_add(1, Ordering::Relaxed);
             self.unstage(IoBuf::zeroed(params.page_size.bytes()));
@@ -126,7 +128,7 @@ impl<T: Tier> Inner<T> {
 
 /// A shrink in progress. When this is dropped, the pool is consistent at the size that it has reached.
 pub(crate) struct Shrinking<'a, T: Tier> {
-    pub(crate) pool: &'a Inner<T>,
+    pub(crate) pool: &'a PoolInner<T>,
     /// Frames whose memory has not been given back yet.
     pub(crate) taken: Vec<FrameId>,
 }
@@ -135,6 +137,7 @@ impl<T: Tier> Shrinking<'_, T> {
     /// Takes a free frame, or one whose page can be evicted. Returns false when there is none.
     pub(crate) fn take(&mut self) -> bool {
         let pool = self.pool;
+        // Free frames cost nothing; then the pages that the policy values least; then any that can leave.
         let frame = pool.frames.free.pop().or_else(|| pool.evict()).or_else(|| pool.evict_any());
         let Some(frame) = frame else { return false };
         pool.frames.count_given_up();

@@ -11,7 +11,7 @@
 //!    frame becomes an orphan that the last of them frees.
 
 use crate::guard::PageRef;
-use crate::inner::Inner;
+use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -54,8 +54,8 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-impl<T: Tier> Inner<T> {
-    /// Step 1.
+impl<T: Tier> PoolInner<T> {
+    /// Step 1: when this returns, no further page enters memory.
     pub(crate) fn refuse_misses(&self) {
         self.closing.store(true, Ordering::Release);
         self.frames.table.pass_locks();
@@ -93,6 +93,8 @@ impl<T: Tier> Inner<T> {
                 None => {}
             }
         }
+        // Only after a failure. The engine must not truncate its log beyond these changes:
+        // `min_recovery_lsn` is 0 from here on, and before they are dropped.
         if word.is_unwritten() {
             self.lost.store(true, Ordering::Release);
         }

@@ -12,14 +12,14 @@ const CHUNKS_MAX: usize = 32;
 /// How many requests were recorded, and how many were lost because the thread fell behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Recorded {
-    /// Requests recorded.
+pub struct TraceSummary {
+    /// Requests that were passed on.
     pub records: u64,
     /// Requests lost because the thread fell behind.
     pub lost: u64,
 }
 
-/// Consecutive items.
+/// Consecutive items, as the thread gets them.
 #[derive(Debug)]
 pub(crate) struct Chunk<T> {
     pub(crate) items: Vec<T>,
@@ -36,7 +36,7 @@ pub(crate) struct SampleChannel<T, R> {
     chunk_items: usize,
     chunks: SyncSender<Chunk<T>>,
     thread: JoinHandle<R>,
-    recorded: Recorded,
+    recorded: TraceSummary,
 }
 
 impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
@@ -49,7 +49,7 @@ impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
         let (chunks, from) = sync_channel(CHUNKS_MAX);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || take(from))?;
         let items = Vec::with_capacity(chunk_items);
-        Ok(Self { items, chunk_items, chunks, thread, recorded: Recorded::default() })
+        Ok(Self { items, chunk_items, chunks, thread, recorded: TraceSummary::default() })
     }
 
     /// Adds an item; if that completes a chunk, sends it with `stamp`.
@@ -71,7 +71,7 @@ impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
     }
 
     /// Sends the rest and waits for the thread to finish; `None` when it panicked.
-    pub(crate) fn stop(mut self, stamp: u64) -> (Recorded, Option<R>) {
+    pub(crate) fn stop(mut self, stamp: u64) -> (TraceSummary, Option<R>) {
         let (records, lost) = (self.items.len() as u64, self.recorded.lost);
         // Blocking is fine, since the thread is joined anyway; fails when it has ended.
         if self.chunks.send(Chunk { items: std::mem::take(&mut self.items), stamp, lost }).is_err() {
@@ -113,7 +113,7 @@ impl<T: Send + 'static, R: Send + 'static> Tap<T, R> {
         Ok(true)
     }
 
-    /// As [`SampleChannel::put`].
+    /// Passes an item on if a channel is in use: as [`SampleChannel::put`].
     #[cold]
     pub(crate) fn put(&self, item: T, stamp: impl FnOnce() -> u64) {
         if let Some(channel) = &mut *self.0.lock() {
@@ -122,7 +122,7 @@ impl<T: Send + 'static, R: Send + 'static> Tap<T, R> {
     }
 
     /// The counts so far; `None` without a channel.
-    pub(crate) fn recorded(&self) -> Option<Recorded> {
+    pub(crate) fn recorded(&self) -> Option<TraceSummary> {
         self.0.lock().as_ref().map(|channel| channel.recorded)
     }
 

@@ -56,6 +56,7 @@ fn shift_for(count: usize) -> u32 {
 impl Table {
     /// A table for `frames` frames that can grow for `max`.
     pub(crate) fn new(frames: usize, max: usize) -> std::io::Result<Self> {
+        // At most half full, so that chains are short: a hit mostly reads one head and one frame.
         let buckets = buckets_for(frames);
         let locks = (buckets / 16).clamp(LOCKS_MIN, 1024);
         let heads = Growable::new(buckets_for(max), || AtomicU32::new(NONE))?;
@@ -76,6 +77,8 @@ impl Table {
         }
         let _locked: Vec<_> = self.locks.iter().map(Mutex::lock).collect();
         self.heads.grow(buckets)?;
+        // Lookups meanwhile find nothing, confirm that under a lock, and so wait for the end of the
+        // growth.
         self.heads.iter().for_each(|head| head.store(NONE, Ordering::Release));
         self.shift.store(shift_for(buckets), Ordering::Release);
         // Under the locks, a frame has a page if and only if it is in a chain.
@@ -95,6 +98,8 @@ impl Table {
     /// Puts `frame` at the head of the chain.
     fn link(&self, bucket: usize, frames: &[Frame], frame: FrameId) {
         let head = &self.heads[bucket];
+        // The link before the head: a lookup that sees the new head (`Acquire`) also sees where its chain
+        // goes on (`Release`).
         frames[frame.at()].next.store(head.load(Ordering::Relaxed), Ordering::Release);
         head.store(frame.0, Ordering::Release);
     }
@@ -110,6 +115,8 @@ impl Table {
         let wanted = page.to_u64();
         // This thread may see the new shift before the new heads: treat a bucket beyond them as empty.
         let mut at = self.heads.get(bucket)?.load(Ordering::Acquire);
+        // A frame under this lookup may move to another chain, so the walk may never meet an end: the
+        // bound is what ends it.
         for _ in 0..hops_max {
             let frame = frames.get(at as usize)?;
             if frame.page.load(Ordering::Acquire) == wanted {
@@ -174,11 +181,15 @@ impl Bucket<'_> {
             }
             let f = &frames[at as usize];
             if at == frame.0 {
+                // `f.next` stays as it is, so that a lookup that stands on this frame still finds the rest
+                // of the chain.
                 link.store(f.next.load(Ordering::Relaxed), Ordering::Release);
                 break;
             }
             link = &f.next;
         }
+        // Last, though its place does not matter to lookups: they compare the page again once they hold
+        // the latch.
         frames[frame.at()].page.store(crate::frame::NO_PAGE, Ordering::Release);
     }
 }

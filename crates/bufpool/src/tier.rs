@@ -86,7 +86,7 @@ pub struct Fetched {
 /// A staged copy of a dirty page.
 #[derive(Debug)]
 pub struct DirtyPage {
-    /// The page.
+    /// The page whose copy this is.
     pub page: PageId,
     /// The page's image. Id and LSN are in its header; the tier sets stamp and checksum.
     pub image: IoBuf,
@@ -100,7 +100,7 @@ pub struct DirtyPage {
 /// The result of writing a [`DirtyPage`].
 #[derive(Debug)]
 pub struct WrittenPage {
-    /// The page.
+    /// The page of the [`DirtyPage`].
     pub page: PageId,
     /// Its new location; on an error the page must stay dirty in memory.
     pub result: Result<Location, TierError>,
@@ -118,13 +118,13 @@ pub enum TierError {
     /// beyond the end of its space. A store's methods return this as `Error::NoSuchPage`.
     #[error("page {page} does not exist")]
     NoSuchPage {
-        /// The page.
+        /// The page that was asked for.
         page: PageId,
     },
     /// A device failed.
     #[error("page {page} cannot be read or written")]
     Device {
-        /// The page.
+        /// The page that was to be read or written.
         page: PageId,
         /// The device's error.
         source: DeviceError,
@@ -139,7 +139,7 @@ pub enum TierError {
     /// The newest durable copy of the page is damaged, and no other copy of that version exists.
     #[error("page {page} is corrupt on {device} at {offset}: {defect}")]
     Corrupt {
-        /// The page.
+        /// The page of which no sound copy is left.
         page: PageId,
         /// The device that holds it.
         device: Arc<str>,
@@ -149,7 +149,7 @@ pub enum TierError {
         defect: Defect,
     },
     /// The store refuses writes after an error, because accepting them would lose data.
-    #[error("the store refuses writes: {cause}")]
+    #[error("the store is read-only after an earlier error: {cause}")]
     Refusing {
         /// The first error.
         cause: Arc<str>,

@@ -69,6 +69,8 @@ impl Unwritten {
     /// Adds a frame, whose state has changed already.
     pub(crate) fn add(&self, frame: FrameId) {
         let word = frame.at() / BITS;
+        // Lower level first: a walk that found the upper bit without it would clear the upper one and miss
+        // the frame.
         self.frames[word].fetch_or(1 << (frame.at() % BITS), Ordering::AcqRel);
         self.words[word / BITS].fetch_or(1 << (word % BITS), Ordering::AcqRel);
     }
@@ -83,6 +85,8 @@ impl Unwritten {
                 self.walk_word(word, all, &mut see);
                 if self.frames[word].load(Ordering::Acquire) == 0 {
                     upper.fetch_and(!(1 << bit), Ordering::AcqRel);
+                    // An `add` between the look and the clearing has set the lower bit, and its upper one
+                    // may be what was just cleared.
                     if self.frames[word].load(Ordering::Acquire) != 0 {
                         upper.fetch_or(1 << bit, Ordering::AcqRel);
                     }
@@ -102,6 +106,7 @@ impl Unwritten {
                 if !state.is_unwritten() {
                     continue;
                 }
+                // Dirty again since the first look: its `add` may have come before the bit was cleared.
                 bits.fetch_or(1 << bit, Ordering::AcqRel);
             }
             see(frame, state);

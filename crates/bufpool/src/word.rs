@@ -23,6 +23,10 @@ const CLEANING: u64 = 1 << 21;
 const PIN: u64 = 1 << 32;
 
 /// The state of a frame.
+///
+/// Invariants: `EXCLUSIVE` excludes readers; the pins number at least the latch's holders; `ORPHAN` implies
+/// `GONE`; without `ORPHAN`, `GONE` is alone in the word; neither `DIRTY` nor `CLEANING` is set with `GONE`.
+/// The frame can be evicted if and only if the word is 0.
 #[derive(Debug)]
 pub(crate) struct Word(AtomicU64);
 
@@ -80,12 +84,17 @@ impl Word {
 
     #[inline]
     fn update(&self, change: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
+        // One ordering for every transition. Taking a latch must acquire what its last holder wrote to the
+        // page; setting a state (being written, gone) must release what led to it. On x86 a locked
+        // instruction orders both ways anyhow, so nothing cheaper is lost.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
     }
 
     /// Pins and latches, if the latch is free and no task waits for it.
     #[inline]
     pub(crate) fn try_latch(&self, mode: Mode) -> Attempt {
+        // Behind a waiter even a reader queues: with readers coming and going, a writer would never see
+        // the count at zero.
         let open = |w: u64| if w & (GONE | WAITERS) != 0 { None } else { mode.taken(w).map(|w| w + PIN) };
         match self.update(open) {
             Ok(_) => Attempt::Latched,
@@ -113,6 +122,9 @@ impl Word {
     #[inline]
     pub(crate) fn release(&self, mode: Mode) -> Released {
         let given_up = mode.held() + PIN;
+        // A subtraction, which cannot fail and repeat: releases are as frequent as hits. `Release` hands
+        // the page's bytes to the next holder; `Acquire` because the last pin of an orphan recycles the
+        // frame, after everything that other holders did.
         released(self.0.fetch_sub(given_up, Ordering::AcqRel), given_up)
     }
 
@@ -133,16 +145,21 @@ impl Word {
     /// Gives a free frame a page: pinned and exclusively latched by the task that fills it.
     pub(crate) fn begin_fill(&self) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed), GONE);
+        // A plain store: no other transition succeeds on a frame that is gone, so there is none to
+        // overwrite.
         self.0.store(PIN | EXCLUSIVE, Ordering::Release);
     }
 
     /// Takes the page from a clean, unpinned frame.
     pub(crate) fn try_evict(&self) -> bool {
+        // Zero says everything at once: clean, not being written, unpinned, no waiters. After a failure
+        // the caller reads nothing of the frame, hence `Relaxed`.
         self.0.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether [`Word::try_evict`] would succeed at this moment.
     pub(crate) fn is_evictable(&self) -> bool {
+        // A hint for the policy's search: `try_evict` decides.
         self.0.load(Ordering::Relaxed) == 0
     }
 
@@ -179,6 +196,12 @@ impl Word {
     /// Whether memory has changes that no completed write covers.
     pub(crate) fn is_unwritten(&self) -> bool {
         self.0.load(Ordering::Acquire) & (DIRTY | CLEANING) != 0
+    }
+
+    /// Whether the frame is dirty, and whether it is being written, at one moment.
+    pub(crate) fn unwritten(&self) -> (bool, bool) {
+        let word = self.0.load(Ordering::Acquire);
+        (word & DIRTY != 0, word & CLEANING != 0)
     }
 
     /// Whether the frame is dirty, not being written, and its shared latch is available.

@@ -1,5 +1,6 @@
 //! Every test of this crate that shares a process: linking one binary per file takes longer than the tests.
 
+mod common;
 mod hints;
 mod mending;
 mod notifications;

@@ -1,6 +1,6 @@
 //! Hints for spaces: how long their pages stay in memory, and how many frames they take.
 
-use crate::pool::{Memory, page, pool, pool_ahead};
+use crate::common::{Memory, page, pool, pool_ahead};
 use pagetier_bufpool::{GateFuture, LogGate, Pool, PoolParams};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::pool::{PoolHints, Retention};

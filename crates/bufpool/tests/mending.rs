@@ -1,162 +1,20 @@
 //! Behaviour when something goes wrong half-way: aborted tasks, panics below, dropped calls, guards that
 //! block.
 
-use pagetier_bufpool::{
-    DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
-    WrittenPage,
-};
-use pagetier_devio::task::Boxed;
-use pagetier_devio::{IoBuf, IoClass};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, FramePolicyParams, Location, PoolPolicy};
-use std::collections::{HashMap, HashSet};
+use crate::common::{Memory, SPACE, page, word};
+use pagetier_bufpool::{GateFuture, LogGate, Pool, PoolError, PoolParams, TierError};
+use pagetier_page::{Lsn, PageSize};
+use pagetier_policy::{Costs, FramePolicyParams, PoolPolicy};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-const PAGE: usize = 4096;
-const SPACE: SpaceId = SpaceId(1);
 const SHORT: Duration = Duration::from_millis(1);
-
-fn page(no: u32) -> PageId {
-    PageId::new(SPACE, no)
-}
-
-/// A tier whose reads continue in their own tasks, with the buffer, after their caller was dropped.
-struct Slow {
-    pages: Mutex<HashMap<PageId, Vec<u8>>>,
-    in_fetch: Mutex<HashSet<PageId>>,
-    fetches: AtomicU64,
-    discards: AtomicU64,
-    panic_on_write: AtomicBool,
-    /// Writes need a permit, except those of `quick` pages.
-    writes: Semaphore,
-    /// Pages that an SSD would hold: if there are any, the others go home.
-    quick: Mutex<HashSet<PageId>>,
-    read_takes: Duration,
-}
-
-impl Slow {
-    fn new(count: u32) -> Self {
-        let blank = |no| {
-            let mut image = vec![0; PAGE];
-            Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(&mut image);
-            (page(no), image)
-        };
-        Self {
-            pages: Mutex::new((0..count).map(blank).collect()),
-            in_fetch: Mutex::default(),
-            fetches: AtomicU64::new(0),
-            discards: AtomicU64::new(0),
-            panic_on_write: AtomicBool::new(false),
-            writes: Semaphore::new(Semaphore::MAX_PERMITS),
-            quick: Mutex::default(),
-            read_takes: Duration::from_millis(3),
-        }
-    }
-
-    /// The first word of the page's payload.
-    fn first(&self, no: u32) -> u32 {
-        word(&self.pages.lock().unwrap()[&page(no)][PAGE - payload()..])
-    }
-}
-
-fn payload() -> usize {
-    PoolParams::new(16, PageSize::MIN).payload_bytes()
-}
-
-fn word(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes(bytes[..4].try_into().unwrap())
-}
-
-/// The tier, with a handle for its own tasks.
-struct Tiered(Arc<Slow>);
-
-impl Tier for Tiered {
-    fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Boxed<'_, Fetched> {
-        Box::pin(async move {
-            let tier = Arc::clone(&self.0);
-            tier.fetches.fetch_add(1, Ordering::Relaxed);
-            assert!(tier.in_fetch.lock().unwrap().insert(page), "{page} is read twice at once");
-            let reading = tokio::spawn(async move {
-                // Like a device: the first half arrives long before the rest.
-                let image = tier.pages.lock().unwrap().get(&page).cloned();
-                if let Some(image) = &image {
-                    buf.as_mut_slice()[..PAGE / 2].copy_from_slice(&image[..PAGE / 2]);
-                }
-                tokio::time::sleep(tier.read_takes).await;
-                if let Some(image) = &image {
-                    buf.as_mut_slice()[PAGE / 2..].copy_from_slice(&image[PAGE / 2..]);
-                }
-                tier.in_fetch.lock().unwrap().remove(&page);
-                let result = image.map(|_| Location::Hdd).ok_or(TierError::NoSuchPage { page });
-                Fetched { buf, result }
-            });
-            reading.await.unwrap()
-        })
-    }
-
-    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
-        Box::pin(async move {
-            let mut fetched = Vec::new();
-            for (no, buf) in (first.no..).zip(bufs) {
-                fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
-            }
-            fetched
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
-        batch: Vec<DirtyPage>,
-        _: IoClass,
-        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
-    ) -> Boxed<'a, ()> {
-        Box::pin(async move {
-            assert!(!self.0.panic_on_write.load(Ordering::Relaxed), "injected");
-            let is_quick = |page: &PageId| self.0.quick.lock().unwrap().contains(page);
-            let (quick, slow): (Vec<_>, Vec<_>) = batch.into_iter().partition(|dirty| is_quick(&dirty.page));
-            for DirtyPage { page, image, .. } in quick.into_iter().chain(slow) {
-                if !is_quick(&page) {
-                    self.0.writes.acquire().await.unwrap().forget();
-                }
-                tokio::time::sleep(Duration::from_micros(50)).await;
-                self.0.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
-                done(WrittenPage { page, result: Ok(Location::Hdd), displaced: Displaced(None), image });
-            }
-        })
-    }
-
-    fn goes_home(&self, page: PageId) -> bool {
-        let quick = self.0.quick.lock().unwrap();
-        !quick.is_empty() && !quick.contains(&page)
-    }
-
-    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
-        Box::pin(async move { Ok(()) })
-    }
-
-    fn evicted(&self, page: PageId, _: u32, image: &[u8]) -> Displaced {
-        assert_eq!(self.0.pages.lock().unwrap()[&page][32..], image[32..], "{page} was lost");
-        Displaced(None)
-    }
-
-    fn dirtied(&self, _: PageId, _: u32) -> bool {
-        false
-    }
-
-    fn allocated(&self, _: PageId) {}
-
-    fn discarded(&self, _: PageId) -> bool {
-        self.0.discards.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-}
 
 /// A log that is stuck until the test releases it.
 #[derive(Default)]
@@ -175,13 +33,13 @@ impl LogGate for StuckLog {
     }
 }
 
-fn start(tier: &Arc<Slow>, frames: usize, gate: Option<Arc<dyn LogGate>>) -> Pool<Tiered> {
+fn start(tier: &Arc<Memory>, frames: usize, gate: Option<Arc<dyn LogGate>>) -> Pool<Memory> {
     let params = PoolParams { read_ahead_pages: 0, ..PoolParams::new(frames, PageSize::MIN) };
     let policy = "lru".parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, Costs::PAPER));
-    Pool::start(params, policy, Arc::new(Tiered(Arc::clone(tier))), gate).unwrap()
+    Pool::start(params, policy, Arc::clone(tier), gate).unwrap()
 }
 
-async fn put(pool: &Pool<Tiered>, no: u32, value: u32, lsn: u64) {
+async fn put(pool: &Pool<Memory>, no: u32, value: u32, lsn: u64) {
     let mut guard = pool.get_mut(page(no)).await.unwrap();
     guard[..4].copy_from_slice(&value.to_le_bytes());
     guard.set_lsn(Lsn(lsn));
@@ -189,13 +47,13 @@ async fn put(pool: &Pool<Tiered>, no: u32, value: u32, lsn: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn the_writes_of_a_dropped_flush_finish() {
-    let slow = Arc::new(Slow::new(8));
-    slow.writes.forget_permits(Semaphore::MAX_PERMITS);
+    let slow = Arc::new(Memory::zeroed(8));
+    slow.permits.forget_permits(Semaphore::MAX_PERMITS);
     let pool = start(&slow, 16, None);
     for round in 1..20 {
         put(&pool, 3, round, u64::from(round)).await;
         assert!(timeout(SHORT, pool.flush_all()).await.is_err());
-        slow.writes.add_permits(1);
+        slow.permits.add_permits(1);
         pool.flush_all().await.unwrap();
         assert_eq!(slow.first(3), round);
         assert_eq!(pool.min_recovery_lsn(), None);
@@ -205,7 +63,7 @@ async fn the_writes_of_a_dropped_flush_finish() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flush_dropped_while_it_waits_for_a_latch_keeps_no_staging_buffer() {
-    let slow = Arc::new(Slow::new(8));
+    let slow = Arc::new(Memory::zeroed(8));
     let pool = start(&slow, 16, None);
     put(&pool, 3, 1, 1).await;
     for _ in 0..50 {
@@ -219,7 +77,7 @@ async fn a_flush_dropped_while_it_waits_for_a_latch_keeps_no_staging_buffer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_below_leaves_pages_dirty_and_the_pool_usable() {
-    let slow = Arc::new(Slow::new(8));
+    let slow = Arc::new(Memory::zeroed(8));
     let pool = start(&slow, 16, None);
     slow.panic_on_write.store(true, Ordering::Relaxed);
     for round in 1..20 {
@@ -235,7 +93,7 @@ async fn a_panic_below_leaves_pages_dirty_and_the_pool_usable() {
 
 #[tokio::test(start_paused = true)]
 async fn the_recovery_lsn_stays_while_a_page_is_written_and_changed_again() {
-    let slow = Arc::new(Slow::new(8));
+    let slow = Arc::new(Memory::zeroed(8));
     let log = Arc::new(StuckLog::default());
     let pool = start(&slow, 16, Some(log.clone()));
     put(&pool, 3, 1, 70).await;
@@ -258,7 +116,7 @@ async fn the_recovery_lsn_stays_while_a_page_is_written_and_changed_again() {
 
 #[tokio::test(start_paused = true)]
 async fn flush_to_waits_for_a_guard_that_logged_an_older_change() {
-    let slow = Arc::new(Slow::new(8));
+    let slow = Arc::new(Memory::zeroed(8));
     let pool = start(&slow, 16, None);
     let mut guard = pool.get_mut(page(3)).await.unwrap();
     guard.set_lsn(Lsn(5));
@@ -272,7 +130,7 @@ async fn flush_to_waits_for_a_guard_that_logged_an_older_change() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_is_rewritten_without_waiting_if_it_is_in_memory_and_not_latched() {
-    let slow = Arc::new(Slow::new(8));
+    let slow = Arc::new(Memory::zeroed(8));
     let pool = start(&slow, 16, None);
     assert!(!pool.try_rewrite(page(3), Lsn(5)), "not in memory");
     let guard = pool.get(page(3)).await.unwrap();
@@ -288,7 +146,7 @@ async fn a_page_is_rewritten_without_waiting_if_it_is_in_memory_and_not_latched(
 
 #[tokio::test(start_paused = true)]
 async fn old_pinned_pages_do_not_keep_dirty_ones_behind_them_from_being_written() {
-    let slow = Arc::new(Slow::new(60));
+    let slow = Arc::new(Memory::zeroed(60));
     let pool = start(&slow, 16, None);
     let mut pinned = Vec::new();
     for no in 0..8 {
@@ -303,8 +161,8 @@ async fn old_pinned_pages_do_not_keep_dirty_ones_behind_them_from_being_written(
 
 #[tokio::test(start_paused = true)]
 async fn pages_that_wait_for_the_disk_leave_staging_buffers_to_the_others() {
-    let slow = Arc::new(Slow::new(200));
-    slow.writes.forget_permits(Semaphore::MAX_PERMITS);
+    let slow = Arc::new(Memory::zeroed(200));
+    slow.permits.forget_permits(Semaphore::MAX_PERMITS);
     slow.quick.lock().unwrap().extend((32..64).map(page));
     let pool = start(&slow, 64, None);
     // The next victims are all dirty and bound for a disk that takes no writes.
@@ -316,14 +174,14 @@ async fn pages_that_wait_for_the_disk_leave_staging_buffers_to_the_others() {
     }
     assert!((32..64).all(|no| slow.first(no) == no));
     assert!((0..32).all(|no| slow.first(no) == 0));
-    slow.writes.add_permits(Semaphore::MAX_PERMITS);
+    slow.permits.add_permits(Semaphore::MAX_PERMITS);
     pool.flush_all().await.unwrap();
     assert!((0..64).all(|no| slow.first(no) == no));
 }
 
 #[tokio::test(start_paused = true)]
 async fn create_blanks_what_read_ahead_found_and_get_or_create_does_not() {
-    let slow = Arc::new(Slow::new(8));
+    let slow = Arc::new(Memory::zeroed(8));
     let pool = start(&slow, 16, None);
     put(&pool, 3, 77, 1).await;
     pool.flush_all().await.unwrap();
@@ -346,8 +204,8 @@ async fn create_blanks_what_read_ahead_found_and_get_or_create_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn discard_waits_for_a_write_in_flight_and_drops_the_rest() {
-    let slow = Arc::new(Slow::new(8));
-    slow.writes.forget_permits(Semaphore::MAX_PERMITS);
+    let slow = Arc::new(Memory::zeroed(8));
+    slow.permits.forget_permits(Semaphore::MAX_PERMITS);
     let pool = start(&slow, 16, None);
     put(&pool, 3, 1, 1).await;
     let flush = tokio::spawn({
@@ -357,7 +215,7 @@ async fn discard_waits_for_a_write_in_flight_and_drops_the_rest() {
     tokio::time::sleep(SHORT).await;
     put(&pool, 3, 2, 2).await;
     assert!(timeout(SHORT, pool.discard(page(3))).await.is_err(), "the page is being written");
-    slow.writes.add_permits(1);
+    slow.permits.add_permits(1);
     flush.await.unwrap().unwrap();
     pool.discard(page(3)).await.unwrap();
     assert_eq!((pool.min_recovery_lsn(), slow.discards.load(Ordering::Relaxed)), (None, 1));
@@ -370,7 +228,7 @@ async fn discard_waits_for_a_write_in_flight_and_drops_the_rest() {
 
 #[tokio::test(start_paused = true)]
 async fn lookups_are_hits_or_misses_also_those_of_scans() {
-    let slow = Arc::new(Slow::new(40));
+    let slow = Arc::new(Memory::zeroed(40));
     let pool = start(&slow, 64, None);
     let mut look_ups = 0;
     for round in 0..3 {
@@ -390,7 +248,7 @@ async fn lookups_are_hits_or_misses_also_those_of_scans() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_load_is_reported_to_each_waiter() {
-    let slow = Arc::new(Slow::new(1));
+    let slow = Arc::new(Memory::zeroed(1));
     let pool = start(&slow, 16, None);
     let waiting: Vec<_> = (0..10)
         .map(|_| {
@@ -409,7 +267,7 @@ async fn a_failed_load_is_reported_to_each_waiter() {
 /// Drops waiters for one latch in every order and at every stage.
 #[tokio::test(start_paused = true)]
 async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
-    let slow = Arc::new(Slow::new(2));
+    let slow = Arc::new(Memory::zeroed(2));
     let pool = start(&slow, 16, None);
     drop(pool.get(page(0)).await.unwrap());
     let mut cx = Context::from_waker(Waker::noop());
@@ -458,7 +316,9 @@ async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
 #[test]
 fn threads_that_drop_their_reads_never_see_a_frame_that_is_being_filled() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
-    let slow = Arc::new(Slow { read_takes: Duration::from_micros(300), ..Slow::new(64) });
+    let mut slow = Memory::zeroed(64);
+    slow.read_takes = Duration::from_micros(300);
+    let slow = Arc::new(slow);
     runtime.block_on(async {
         let pool = start(&slow, 24, None);
         let tasks: Vec<_> = (0..8u64).map(|seed| tokio::spawn(drop_and_read(pool.clone(), seed))).collect();
@@ -478,7 +338,7 @@ fn uniform(payload: &[u8]) {
     assert!(words.all(|w| w == &payload[..4]), "half changed");
 }
 
-async fn drop_and_read(pool: Pool<Tiered>, seed: u64) {
+async fn drop_and_read(pool: Pool<Memory>, seed: u64) {
     let mut state = seed.wrapping_mul(2) + 1;
     for round in 0..600u32 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

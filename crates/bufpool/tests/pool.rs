@@ -1,175 +1,17 @@
 //! The pool over a tier in memory, with delays, errors and checks.
 
-use pagetier_bufpool::{
-    DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
-    WrittenPage,
-};
-use pagetier_devio::task::Boxed;
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use crate::common::{Memory, SPACE, page, pool, pool_ahead};
+use pagetier_bufpool::{Pool, PoolError, PoolParams, TierError};
+use pagetier_page::{HEADER_BYTES, Lsn, PageId, PageSize};
 use pagetier_policy::rivals::pool::Casa;
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, PoolPolicy,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-const PAGE: usize = 4096;
-const SPACE: SpaceId = SpaceId(1);
-
-pub(crate) fn page(no: u32) -> PageId {
-    PageId::new(SPACE, no)
-}
-
-/// Pages in a map; reads and writes take some of tokio's time.
-#[derive(Default)]
-pub(crate) struct Memory {
-    pages: Mutex<HashMap<PageId, Vec<u8>>>,
-    fetches: AtomicU64,
-    writes: AtomicU64,
-    fail_reads: AtomicBool,
-    pub(crate) fail_writes: AtomicBool,
-    log_durable: AtomicU64,
-    /// Pages that became dirty, with the logical reads reported at that moment.
-    dirtied: Mutex<Vec<(PageId, u32)>>,
-}
-
-fn eio(op: IoOp) -> DeviceError {
-    let kind = DeviceErrorKind::Io(Arc::new(std::io::Error::other("injected")));
-    DeviceError { device: Arc::from("memory"), op, offset: 0, len: PAGE as u64, kind }
-}
-
-impl Memory {
-    pub(crate) fn with_pages(count: u32) -> Arc<Self> {
-        let memory = Self::default();
-        memory.add_pages(SPACE, count);
-        Arc::new(memory)
-    }
-
-    pub(crate) fn add_pages(&self, space: SpaceId, count: u32) {
-        for no in 0..count {
-            let (page, mut image) = (PageId::new(space, no), vec![0; PAGE]);
-            Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(&mut image);
-            image[32..36].copy_from_slice(&no.to_le_bytes());
-            self.pages.lock().unwrap().insert(page, image);
-        }
-    }
-
-    pub(crate) fn version(&self, no: u32) -> u32 {
-        self.version_of(page(no))
-    }
-
-    pub(crate) fn version_of(&self, page: PageId) -> u32 {
-        let pages = self.pages.lock().unwrap();
-        u32::from_le_bytes(pages[&page][36..40].try_into().unwrap())
-    }
-}
-
-impl Tier for Memory {
-    fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Boxed<'_, Fetched> {
-        Box::pin(async move {
-            self.fetches.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(3)).await;
-            if self.fail_reads.load(Ordering::Relaxed) {
-                return Fetched { buf, result: Err(TierError::Device { page, source: eio(IoOp::Read) }) };
-            }
-            let result = match self.pages.lock().unwrap().get(&page) {
-                Some(image) => {
-                    buf.as_mut_slice().copy_from_slice(image);
-                    Ok(Location::Hdd)
-                }
-                None => Err(TierError::NoSuchPage { page }),
-            };
-            Fetched { buf, result }
-        })
-    }
-
-    fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Boxed<'_, Vec<Fetched>> {
-        Box::pin(async move {
-            let mut fetched = Vec::new();
-            for (no, buf) in (first.no..).zip(bufs) {
-                fetched.push(self.fetch(PageId::new(first.space, no), Access::Sequential, buf).await);
-            }
-            fetched
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
-        batch: Vec<DirtyPage>,
-        _: IoClass,
-        done: &'a (dyn Fn(WrittenPage) + Send + Sync),
-    ) -> Boxed<'a, ()> {
-        Box::pin(async move {
-            for DirtyPage { page, image, .. } in batch {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                let header = Header::peek(image.as_slice());
-                assert_eq!(header.page, page);
-                assert!(header.lsn.0 <= self.log_durable.load(Ordering::SeqCst), "written before its log");
-                let failed = self.fail_writes.load(Ordering::Relaxed);
-                let result = if failed {
-                    Err(TierError::Device { page, source: eio(IoOp::Write) })
-                } else {
-                    self.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
-                    self.writes.fetch_add(1, Ordering::Relaxed);
-                    Ok(Location::Hdd)
-                };
-                done(WrittenPage { page, result, displaced: Displaced(None), image });
-            }
-        })
-    }
-
-    fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
-        Box::pin(async move { Ok(()) })
-    }
-
-    fn evicted(&self, page: PageId, _: u32, image: &[u8]) -> Displaced {
-        let pages = self.pages.lock().unwrap();
-        assert_eq!(
-            pages.get(&page).map(|i| &i[32..]),
-            Some(&image[32..]),
-            "a changed page was evicted unwritten"
-        );
-        Displaced(None)
-    }
-
-    fn dirtied(&self, page: PageId, logical: u32) -> bool {
-        self.dirtied.lock().unwrap().push((page, logical));
-        false
-    }
-
-    fn allocated(&self, _: PageId) {}
-
-    fn discarded(&self, _: PageId) -> bool {
-        true
-    }
-}
-
-/// A log that becomes durable on request.
-struct Gate(Arc<Memory>);
-
-impl LogGate for Gate {
-    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            self.0.log_durable.fetch_max(lsn.0, Ordering::SeqCst);
-            Ok(())
-        })
-    }
-}
-
-pub(crate) fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Memory> {
-    pool_ahead(memory, policy, frames, 0)
-}
-
-pub(crate) fn pool_ahead(memory: &Arc<Memory>, policy: &str, frames: usize, ahead: usize) -> Pool<Memory> {
-    let params = PoolParams { read_ahead_pages: ahead, ..PoolParams::new(frames, PageSize::MIN) };
-    let policy = policy.parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, Costs::PAPER));
-    Pool::start(params, policy, Arc::clone(memory), Some(Arc::new(Gate(Arc::clone(memory))))).unwrap()
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_concurrent_readers_share_one_read() {
@@ -199,7 +41,7 @@ async fn only_changes_beyond_the_redo_bound_are_written_unasked() {
         ..PoolParams::new(16, PageSize::MIN)
     };
     let policy = "lru".parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(16, Costs::PAPER));
-    let gate: Arc<dyn LogGate> = Arc::new(Gate(Arc::clone(&memory)));
+    let gate = memory.gate();
     let pool = Pool::start(params, policy, Arc::clone(&memory), Some(gate)).unwrap();
     for (no, lsn) in [(1, 10), (2, 900), (3, 1000), (4, 1500)] {
         let mut guard = pool.get_mut(page(no)).await.unwrap();
@@ -270,7 +112,7 @@ async fn a_page_that_cannot_be_written_stays_dirty_and_flush_reports_it() {
     assert_eq!(memory.version(3), 0, "its change is younger than that");
     pool.flush_to(Lsn(40)).await.unwrap();
     assert_eq!((pool.min_recovery_lsn(), memory.version(3)), (None, 7));
-    assert_eq!(memory.log_durable.load(Ordering::SeqCst), 40);
+    assert_eq!(memory.log_durable(), Some(Lsn(40)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -308,8 +150,8 @@ impl Recording {
 }
 
 impl FramePolicy for Recording {
-    fn insert(&mut self, frame: FrameId, page: PageId, home: Location, access: Access) {
-        self.casa.insert(frame, page, home, access);
+    fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access) {
+        self.casa.insert(frame, page, location, access);
         self.note(Event::Loaded);
     }
 
@@ -331,8 +173,8 @@ impl FramePolicy for Recording {
         self.note(Event::Dirtied);
     }
 
-    fn cleaned(&mut self, frame: FrameId, home: Location, reason: CleanReason) {
-        self.casa.cleaned(frame, home, reason);
+    fn cleaned(&mut self, frame: FrameId, location: Location, reason: CleanReason) {
+        self.casa.cleaned(frame, location, reason);
     }
 
     fn len(&self) -> usize {
@@ -438,7 +280,7 @@ fn threads_never_see_a_page_half_changed() {
     runtime.block_on(async {
         let memory = Memory::with_pages(60);
         for image in memory.pages.lock().unwrap().values_mut() {
-            image[32..].fill(0);
+            image[HEADER_BYTES..].fill(0);
         }
         let pool = pool(&memory, "gd2l", 24);
         let tasks: Vec<_> = (0..8u32).map(|task| tokio::spawn(hammer(pool.clone(), task))).collect();

@@ -1,6 +1,6 @@
 //! The number of frames changes while the pool is in use.
 
-use crate::pool::{Memory, page, pool};
+use crate::common::{Memory, page, pool};
 use pagetier_bufpool::{Exhausted, Pool, PoolError, PoolParams};
 use pagetier_page::{Lsn, PageSize};
 use pagetier_policy::{Costs, FramePolicyParams, PoolPolicy};

@@ -79,6 +79,7 @@ impl IoBuf {
     /// Ends a lease and returns the owner token; `None` for an owned buffer, which is freed.
     #[must_use]
     pub fn into_owner(mut self) -> Option<Box<dyn Any + Send>> {
+        // `Empty` stays behind, so that the drop of `self` neither frees the memory nor drops the token.
         match std::mem::replace(&mut self.kind, Kind::Empty) {
             Kind::Leased(owner) => Some(owner),
             owned => {
@@ -88,7 +89,7 @@ impl IoBuf {
         }
     }
 
-    /// The bytes.
+    /// The contents. Of a buffer that a read failed to fill, they are unspecified.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: valid and initialised for `len` bytes, and not written while borrowed: writing requires
@@ -96,7 +97,7 @@ impl IoBuf {
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes, mutable.
+    /// The contents, to be changed.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: valid and initialised for `len` bytes, with exclusive access.
@@ -115,7 +116,7 @@ impl IoBuf {
         self.len == 0
     }
 
-    /// The address.
+    /// The address of the first byte: a multiple of [`BUF_ALIGN`], unless the memory is leased.
     #[must_use]
     pub const fn ptr(&self) -> NonNull<u8> {
         self.ptr

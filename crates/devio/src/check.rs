@@ -47,6 +47,7 @@ pub(crate) fn check(offset: u64, bufs: &IoBufs, alignment: usize, size: u64) -> 
 
 /// Checks that the range lies within `size`.
 pub(crate) fn check_range(offset: u64, len: u64, size: u64) -> Result<(), DeviceErrorKind> {
+    // Checked: an offset from a damaged map may be anything.
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
         _ => Err(DeviceErrorKind::UnexpectedEof { size }),

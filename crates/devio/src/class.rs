@@ -5,7 +5,7 @@
 pub enum IoClass {
     /// A read that a request waits for.
     Demand,
-    /// Read-ahead.
+    /// Read-ahead: no request waits for it yet.
     Prefetch,
     /// A page written by a cleaner, or admitted to the SSD.
     Clean,

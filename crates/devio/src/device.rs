@@ -127,9 +127,9 @@ pub enum IoOp {
     Flush,
     /// Growing the file.
     Grow,
-    /// A discard.
+    /// Informing the device that a range is not needed.
     Discard,
-    /// Opening it.
+    /// Opening the file or block device.
     Open,
 }
 
@@ -202,7 +202,7 @@ fn context(device: &str, op: IoOp, offset: u64, len: u64) -> String {
 pub struct DeviceError {
     /// The device's name.
     pub device: Arc<str>,
-    /// The operation.
+    /// The operation that failed.
     pub op: IoOp,
     /// The offset, in bytes.
     pub offset: u64,

@@ -83,9 +83,12 @@ impl FencedDevice {
         bufs: IoBufs,
         start: impl FnOnce(&dyn Device, IoBufs) -> IoFuture,
     ) -> IoFuture {
+        // The span begins here, at the outermost device of a store, so that it includes a refusal.
         let operation = self.operation(op, class, offset, total_len(&bufs));
         let start = || {
             let mut bufs = Some(bufs);
+            // The fence is held only for the start. Once started, an operation is counted as in flight,
+            // and a leaving store waits for that count.
             let started = self.fence.while_open(|| start(&*self.inner, bufs.take().unwrap_or_default()));
             started.unwrap_or_else(|| {
                 let bufs = bufs.unwrap_or_default();

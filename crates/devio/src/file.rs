@@ -154,6 +154,7 @@ impl RawFile {
             return Err(Completion { bufs, result: Err(error) });
         }
         match check(offset, &bufs, self.alignment, self.size()) {
+            // The kernel would answer 0 bytes, which reads as the end of the file.
             Ok(()) if spot.len == 0 => Err(Completion { bufs, result: Ok(()) }),
             Ok(()) => Ok(self.begin(spot, class, bufs)),
             Err(kind) => Err(Completion { bufs, result: Err(self.meter.fail(spot, kind)) }),
@@ -171,6 +172,8 @@ impl RawFile {
     fn prepare_discard(&self, offset: u64, len: u64) -> Result<Transfer, DeviceError> {
         let spot = Spot { op: IoOp::Discard, offset, len };
         self.admit(spot)?;
+        // The kernel would zero the parts of blocks at the edges by reading and writing them, beside
+        // direct I/O to the same blocks.
         let aligned = (offset | len) & (self.alignment as u64 - 1) == 0;
         let fits = check_range(offset, len, self.size());
         match if aligned { fits } else { Err(DeviceErrorKind::Misaligned { required: self.alignment }) } {
@@ -180,9 +183,8 @@ impl RawFile {
     }
 
     fn begin(&self, spot: Spot, class: IoClass, bufs: IoBufs) -> Transfer {
-        let now_ns = self.meter.now_ns();
-        self.meter.recorder.begin(now_ns);
-        Transfer::new(spot, class, bufs, now_ns, self.meter.occupancy.enter())
+        let (began_ns, in_flight) = self.meter.begin();
+        Transfer::new(spot, class, bufs, began_ns, in_flight)
     }
 
     /// Interprets the kernel's answer for `transfer`; `Some` with the result when the transfer has ended.
@@ -202,17 +204,7 @@ impl RawFile {
 
     /// Counts a transfer that has ended, and builds its completion.
     pub(crate) fn finish(&self, transfer: Transfer, result: Result<(), DeviceErrorKind>) -> Completion {
-        let now_ns = self.meter.now_ns();
-        let busy_ns = self.meter.recorder.end(now_ns);
-        let latency_ns = now_ns.saturating_sub(transfer.began_ns);
-        let (spot, counter) = (transfer.spot, transfer.spot.counter(transfer.class));
-        let result = match result {
-            Ok(()) => {
-                self.meter.recorder.done(counter, spot.len, busy_ns, latency_ns);
-                Ok(())
-            }
-            Err(kind) => Err(self.meter.fail(spot, kind)),
-        };
+        let result = self.meter.end((transfer.spot, transfer.class), transfer.began_ns, result);
         Completion { bufs: transfer.bufs, result }
     }
 
@@ -233,6 +225,8 @@ impl RawFile {
         let result = if self.block_device { Err(DeviceErrorKind::NoSpace) } else { self.extend(size, bytes) };
         match result {
             Ok(()) => {
+                // Last, and only after a success: an operation beyond the old size is let through once the
+                // room is there. `max`: of two growths that overlap, the larger counts.
                 self.size.fetch_max(bytes, Ordering::AcqRel);
                 Ok(())
             }
@@ -248,6 +242,8 @@ impl RawFile {
         }
         let spot = Spot { op: IoOp::Grow, offset: bytes, len: size - bytes };
         self.admit(spot)?;
+        // The caller promises that no operation on the rest is in flight, so file and size need not change
+        // at one moment.
         match ftruncate(&self.fd, bytes) {
             Ok(()) => {
                 self.size.store(bytes, Ordering::Release);
@@ -262,11 +258,13 @@ impl RawFile {
         if self.block_device {
             return None;
         }
+        // Its own descriptor: the search may outlast the device.
         let fd = self.fd.try_clone();
         Some(Box::new(move || Ok(holds_data(&fd?)?)))
     }
 
     fn extend(&self, from: u64, to: u64) -> Result<(), DeviceErrorKind> {
+        // The kernel would answer a growth beyond the limit with SIGXFSZ, which ends the process.
         check_file_bytes(to)?;
         // A reservation that cannot succeed would take all that is left, and for a moment fail every other
         // write to the file system.
@@ -276,8 +274,11 @@ impl RawFile {
         if fstatvfs(&self.fd).is_ok_and(lacks) {
             return Err(DeviceErrorKind::NoSpace);
         }
+        // The file may be longer than the device's size says, if an earlier failure could not be undone.
         let was = fstat(&self.fd).map_err(|errno| kind_of(errno.raw_os_error()))?.st_size as u64;
         loop {
+            // Reserved, not only lengthened: a sparse file would find the disk full at a write-back, when
+            // it is too late to refuse.
             match fallocate(&self.fd, FallocateFlags::empty(), from, to - from) {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
@@ -287,7 +288,7 @@ impl RawFile {
                 Err(errno) => {
                     // Some file systems, such as ext4, keep what they had reserved before they failed.
                     if let Err(error) = ftruncate(&self.fd, was) {
-                        tracing::warn!(device = %self.meter.name, %error, "a failed growth was not undone");
+                        tracing::warn!(device = %self.meter.name, %error, "a growth of the file failed, and the space that it took could not be given back");
                     }
                     return Err(kind_of(errno.raw_os_error()));
                 }

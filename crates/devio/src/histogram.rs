@@ -11,6 +11,7 @@ pub(crate) const BUCKETS: usize = ((MAX_BITS - MIN_BITS) << SUB_BITS) as usize;
 pub(crate) fn bucket_of(ns: u64) -> usize {
     let ns = ns.clamp(1 << MIN_BITS, (1 << MAX_BITS) - 1);
     let bits = ns.ilog2();
+    // The three bits after the leading one.
     let sub = (ns >> (bits - SUB_BITS)) & ((1 << SUB_BITS) - 1);
     (((bits - MIN_BITS) << SUB_BITS) as usize) + sub as usize
 }
@@ -46,6 +47,7 @@ impl TimeHistogram {
         for (bucket, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= rank {
+                // The upper end of the bucket: a latency is rather reported too long than too short.
                 return floor_of(bucket + 1);
             }
         }

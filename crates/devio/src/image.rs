@@ -32,6 +32,7 @@ impl Image {
         let chunks = self.chunks.read();
         for_each_chunk(offset, out.len(), |at, within, range| {
             let out = &mut out[range];
+            // The clone shares the bytes, so the chunk is locked for a moment only, not for the copy.
             let chunk = chunks.get(at).and_then(|chunk| chunk.lock().clone());
             match chunk {
                 Some(bytes) => out.copy_from_slice(&bytes[within..within + out.len()]),
@@ -42,6 +43,8 @@ impl Image {
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let last = (offset + bytes.len() as u64).div_ceil(CHUNK as u64) as usize;
+        // The table grows to the highest write, not to the device's size: a sparse device of a terabyte
+        // stays small.
         if self.chunks.read().len() < last {
             let mut chunks = self.chunks.write();
             if chunks.len() < last {
@@ -53,6 +56,7 @@ impl Image {
             let bytes = &bytes[range];
             let mut chunk = chunks[at].lock();
             let target = chunk.get_or_insert_with(zero_chunk);
+            // Copies the chunk first if a fork shares it.
             Arc::make_mut(target)[within..within + bytes.len()].copy_from_slice(bytes);
         });
     }
@@ -60,6 +64,7 @@ impl Image {
     /// Makes a range read as zeros, and frees whole chunks.
     pub(crate) fn discard(&self, offset: u64, len: u64) {
         let chunks = self.chunks.read();
+        // Beyond the table everything reads as zeros already.
         let end = (offset + len).min(chunks.len() as u64 * CHUNK as u64);
         if offset >= end {
             return;

@@ -5,11 +5,11 @@
 //! | [`open_file`] | a regular file or block device, over io_uring with direct I/O, or over a pool of threads |
 //! | [`MemoryDevice`] | bytes in memory |
 //! | [`OverlayDevice`] | another device that is never written to: writes stay in memory |
-//! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
+//! | [`EmulatedDevice`] | another device slowed down by a timing [`DeviceModel`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
-//! The crate needs no particular executor, except for [`Clock::Tokio`] and delays of [`SimDevice`], which
-//! take their time from tokio, and for [`Reap::Reactor`].
+//! The crate needs no particular executor, except for [`EmulatedClock::Tokio`] and delays of [`SimDevice`],
+//! which take their time from tokio, and for [`Reap::Reactor`].
 
 #[macro_use]
 mod delegate;
@@ -60,7 +60,7 @@ pub use device::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,
     SharedDevice,
 };
-pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
+pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;
 pub use limits::{check_file_bytes, file_bytes_max};

@@ -33,7 +33,7 @@ pub enum Rank {
     Latch,
     /// The manifest's mutex.
     Manifest,
-    /// The tier's gate.
+    /// The tier's writers: shared by each write, exclusive for an exchange of the SSD.
     Writers,
     /// The write-back's duty.
     HomeDuty,
@@ -70,7 +70,7 @@ impl Rank {
     }
 }
 
-pub use check::{Place, Violation, apart, flow, observed, waits_for};
+pub use check::{CallSite, Violation, apart, flow, observed, waits_for};
 
 use check::Held;
 
@@ -131,11 +131,11 @@ impl<G: DerefMut> DerefMut for Locked<G> {
     }
 }
 
-async fn take<G>(rank: Rank, place: Place, guard: impl Future<Output = G>) -> Locked<G> {
+async fn take<G>(rank: Rank, site: CallSite, guard: impl Future<Output = G>) -> Locked<G> {
     // Before the wait: a wrong order is an error even if the lock is free.
-    check::wants(rank, place);
+    check::wants(rank, site);
     let guard = guard.await;
-    Locked { guard, _held: check::holds(rank, place) }
+    Locked { guard, _held: check::holds(rank, site) }
 }
 
 impl<T> Mutex<T> {
@@ -147,7 +147,7 @@ impl<T> Mutex<T> {
     /// As [`tokio::sync::Mutex::lock`].
     #[track_caller]
     pub fn lock(&self) -> impl Future<Output = MutexGuard<'_, T>> {
-        take(self.rank, Place::here(), self.inner.lock())
+        take(self.rank, CallSite::here(), self.inner.lock())
     }
 
     /// As [`tokio::sync::Mutex::try_lock`]. It never waits, so it may come in any order.
@@ -157,13 +157,13 @@ impl<T> Mutex<T> {
     #[track_caller]
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, sync::TryLockError> {
         let guard = self.inner.try_lock()?;
-        Ok(Locked { guard, _held: check::holds(self.rank, Place::here()) })
+        Ok(Locked { guard, _held: check::holds(self.rank, CallSite::here()) })
     }
 
     /// As [`tokio::sync::Mutex::lock_owned`].
     #[track_caller]
     pub fn lock_owned(&self) -> impl Future<Output = OwnedMutexGuard<T>> + use<T> {
-        take(self.rank, Place::here(), Arc::clone(&self.inner).lock_owned())
+        take(self.rank, CallSite::here(), Arc::clone(&self.inner).lock_owned())
     }
 }
 
@@ -176,13 +176,13 @@ impl<T> RwLock<T> {
     /// As [`tokio::sync::RwLock::read`].
     #[track_caller]
     pub fn read(&self) -> impl Future<Output = RwLockReadGuard<'_, T>> {
-        take(self.rank, Place::here(), self.inner.read())
+        take(self.rank, CallSite::here(), self.inner.read())
     }
 
     /// As [`tokio::sync::RwLock::write`].
     #[track_caller]
     pub fn write(&self) -> impl Future<Output = RwLockWriteGuard<'_, T>> {
-        take(self.rank, Place::here(), self.inner.write())
+        take(self.rank, CallSite::here(), self.inner.write())
     }
 
     /// As [`tokio::sync::RwLock::try_read`]. It never waits, so it may come in any order.
@@ -192,7 +192,7 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, sync::TryLockError> {
         let guard = self.inner.try_read()?;
-        Ok(Locked { guard, _held: check::holds(self.rank, Place::here()) })
+        Ok(Locked { guard, _held: check::holds(self.rank, CallSite::here()) })
     }
 }
 
@@ -217,10 +217,10 @@ mod check {
 
     /// Where a lock is taken.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Place(&'static Location<'static>);
+    pub struct CallSite(&'static Location<'static>);
 
-    impl Place {
-        /// The caller's.
+    impl CallSite {
+        /// The line of code that calls this.
         #[must_use]
         #[track_caller]
         pub fn here() -> Self {
@@ -232,9 +232,9 @@ mod check {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Violation {
         /// The lock held, and where it was taken.
-        pub held: (Rank, Place),
+        pub held: (Rank, CallSite),
         /// The lock wanted, and where.
-        pub wanted: (Rank, Place),
+        pub wanted: (Rank, CallSite),
     }
 
     impl fmt::Display for Violation {
@@ -255,7 +255,7 @@ mod check {
     #[derive(Default, Debug)]
     struct Node {
         outer: Option<Arc<Self>>,
-        held: Mutex<Vec<(u64, Rank, Place)>>,
+        held: Mutex<Vec<(u64, Rank, CallSite)>>,
         /// Gets the violations instead of the process's end.
         observer: Option<Violations>,
     }
@@ -278,31 +278,35 @@ mod check {
         }
     }
 
-    pub(super) fn holds(rank: Rank, place: Place) -> Held {
+    pub(super) fn holds(rank: Rank, site: CallSite) -> Held {
         static IDS: AtomicU64 = AtomicU64::new(0);
+        // Outside any flow there is no telling what belongs together: a test may hold one lock and drive
+        // two operations by hand.
         let Some(node) = CURRENT.with_borrow(Clone::clone) else { return Held(None) };
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        node.held.lock().push((id, rank, place));
+        node.held.lock().push((id, rank, site));
         Held(Some((node, id)))
     }
 
-    pub(super) fn wants(rank: Rank, place: Place) {
+    pub(super) fn wants(rank: Rank, site: CallSite) {
         let later = |node: Arc<Node>| {
             let held = node.held.lock();
+            // `>=`: two locks of one rank have no order between them, so each could wait for the other.
             held.iter().find(|(_, held, _)| *held >= rank).map(|(_, held, at)| (*held, *at))
         };
         if let Some(held) = around().find_map(later) {
-            report(Violation { held, wanted: (rank, place) });
+            report(Violation { held, wanted: (rank, site) });
         }
     }
 
     /// Checks a wait for what has no lock of this module: `rank` says what for.
     #[track_caller]
     pub fn waits_for(rank: Rank) {
-        wants(rank, Place::here());
+        wants(rank, CallSite::here());
     }
 
     fn report(violation: Violation) {
+        // A test that provokes a violation must see it instead of ending the process.
         if let Some(observer) = around().find_map(|node| node.observer.clone()) {
             observer.0.lock().push(violation);
             return;
@@ -334,6 +338,8 @@ mod check {
         async move {
             let mut future = pin!(future);
             poll_fn(move |context| {
+                // Per poll, since the task may move to another thread in between. Restored by a drop, so
+                // that a panic of the future leaves the outer flow in force.
                 let _polling = Polling(CURRENT.replace(Some(Arc::clone(&node))));
                 future.as_mut().poll(context)
             })
@@ -348,6 +354,8 @@ mod check {
 
     /// Makes `future` a flow, within the flow that calls this.
     pub fn flow<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        // Captured when the flow is made, not when it is polled: the maker is the one that waits for it,
+        // perhaps from another task (`task::outcome`).
         let outer = CURRENT.with_borrow(Clone::clone);
         polled(Node { outer, ..Node::default() }, future)
     }
@@ -379,10 +387,10 @@ mod check {
 
     /// Where a lock is taken: unknown in release builds.
     #[derive(Clone, Copy, Debug)]
-    pub struct Place;
+    pub struct CallSite;
 
-    impl Place {
-        /// The caller's.
+    impl CallSite {
+        /// The line of code that calls this.
         #[inline]
         #[must_use]
         pub fn here() -> Self {
@@ -394,12 +402,12 @@ mod check {
     pub(super) struct Held;
 
     #[inline]
-    pub(super) fn holds(_rank: Rank, _place: Place) -> Held {
+    pub(super) fn holds(_rank: Rank, _site: CallSite) -> Held {
         Held
     }
 
     #[inline]
-    pub(super) fn wants(_rank: Rank, _place: Place) {}
+    pub(super) fn wants(_rank: Rank, _site: CallSite) {}
 
     /// Checks a wait in debug builds.
     #[inline]

@@ -77,6 +77,8 @@ impl RawDevice for Memory {
     fn write(&self, offset: u64, bufs: IoBufs, _class: IoClass) -> RawTransfer {
         let mut at = offset;
         for buf in &bufs {
+            // At once, so that a write has happened when its call returns: later reads see it, whether or
+            // not its future is polled.
             self.image.write(at, buf.as_slice());
             at += buf.len() as u64;
         }

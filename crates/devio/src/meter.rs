@@ -1,8 +1,9 @@
 //! A device's name, counters and operations in flight.
 
 use crate::check::Spot;
+use crate::occupancy::InFlight;
 use crate::recorder::Recorder;
-use crate::{DeviceError, DeviceErrorKind, Occupancy};
+use crate::{DeviceError, DeviceErrorKind, IoClass, Occupancy};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,6 +24,28 @@ impl Meter {
     /// Nanoseconds since the device was opened.
     pub(crate) fn now_ns(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Registers an operation; returns its start, in nanoseconds.
+    pub(crate) fn begin(&self) -> (u64, InFlight) {
+        let began_ns = self.now_ns();
+        self.recorder.begin(began_ns);
+        (began_ns, self.occupancy.enter())
+    }
+
+    /// Counts an operation that has ended, and builds its result.
+    pub(crate) fn end(
+        &self,
+        (spot, class): (Spot, IoClass),
+        began_ns: u64,
+        result: Result<(), DeviceErrorKind>,
+    ) -> Result<(), DeviceError> {
+        let now_ns = self.now_ns();
+        // Before the result is looked at: failed operations keep a device busy, too.
+        let busy_ns = self.recorder.end(now_ns);
+        result.map_err(|kind| self.fail(spot, kind))?;
+        self.recorder.done(spot.counter(class), spot.len, busy_ns, now_ns.saturating_sub(began_ns));
+        Ok(())
     }
 
     /// Counts a failure, and builds its error.

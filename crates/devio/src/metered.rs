@@ -106,7 +106,7 @@ impl<D: RawDevice> Metered<D> {
         Self(Arc::new(Inner { raw, meter }))
     }
 
-    /// The implementation.
+    /// The implementation that this device wraps.
     #[must_use]
     pub fn get_ref(&self) -> &D {
         &self.0.raw
@@ -119,6 +119,7 @@ impl<D: RawDevice> Metered<D> {
         if let Err(kind) = check(offset, &bufs, raw.alignment(), raw.size()) {
             return Err(refused(bufs, meter.fail(spot, kind)));
         }
+        // Not passed on: an implementation is promised ranges that are not empty.
         if spot.len == 0 {
             return Err(Box::pin(ready(Completion { bufs, result: Ok(()) })));
         }
@@ -218,26 +219,23 @@ struct Run {
 
 impl Run {
     fn begin(meter: &Arc<Meter>, spot: Spot, class: IoClass) -> Self {
-        let began_ns = meter.now_ns();
-        meter.recorder.begin(began_ns);
-        let (meter, in_flight) = (Arc::clone(meter), meter.occupancy.enter());
-        Self { meter, spot, class, began_ns, open: true, _in_flight: in_flight }
+        let (began_ns, in_flight) = meter.begin();
+        Self { meter: Arc::clone(meter), spot, class, began_ns, open: true, _in_flight: in_flight }
     }
 
     /// Counts the operation. One that completed inside its call has taken no time.
     fn end(mut self, result: Result<(), DeviceErrorKind>, at_once: bool) -> Result<(), DeviceError> {
         self.open = false;
-        let recorder = &self.meter.recorder;
-        let now_ns = if at_once { self.began_ns } else { self.meter.now_ns() };
-        let busy_ns = recorder.end(now_ns);
-        match result {
-            Ok(()) => {
-                let (busy_ns, latency_ns) = if at_once { (0, 0) } else { (busy_ns, now_ns - self.began_ns) };
-                recorder.done(self.spot.counter(self.class), self.spot.len, busy_ns, latency_ns);
-                Ok(())
-            }
-            Err(kind) => Err(self.meter.fail(self.spot, kind)),
+        if !at_once {
+            return self.meter.end((self.spot, self.class), self.began_ns, result);
         }
+        // Memory would otherwise show the time of a memcpy as that of a device, and virtual-time runs would
+        // differ from one to the next.
+        let recorder = &self.meter.recorder;
+        recorder.end(self.began_ns);
+        result.map_err(|kind| self.meter.fail(self.spot, kind))?;
+        recorder.done(self.spot.counter(self.class), self.spot.len, 0, 0);
+        Ok(())
     }
 }
 
@@ -256,6 +254,8 @@ fn started<R: Send + 'static, T: Send + 'static>(
     mut raw: Pin<Box<dyn Future<Output = R> + Send>>,
     end: impl FnOnce(R, bool) -> T + Send + 'static,
 ) -> Pin<Box<dyn Future<Output = T> + Send>> {
+    // With a waker that does nothing: the first poll by the caller registers its own, and every future is
+    // polled again then.
     match raw.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Box::pin(ready(end(result, true))),
         Poll::Pending => {
@@ -277,6 +277,7 @@ impl<T: Send + 'static> Future for Detached<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Some(rest) = &mut self.rest else { return Poll::Pending };
+        // Taken out only when it is ready, so that a drop before then finds it.
         let result = std::task::ready!(rest.as_mut().poll(cx));
         self.rest = None;
         Poll::Ready(result)
@@ -286,6 +287,8 @@ impl<T: Send + 'static> Future for Detached<T> {
 impl<T: Send + 'static> Drop for Detached<T> {
     fn drop(&mut self) {
         if let (Some(rest), Some(runtime)) = (self.rest.take(), &self.runtime) {
+            // Outside a runtime there is nothing to finish it, and the implementation has to keep its
+            // buffers itself (`RawDevice`).
             drop(runtime.spawn(rest));
         }
     }

@@ -84,6 +84,8 @@ impl Occupancy {
             state.tenant = Tenant::Leaving(kept);
             return;
         }
+        // A state of its own for the time of the drop, which runs outside the lock: "vacant" would let the
+        // next store in while the locks of this one are still held.
         state.tenant = Tenant::Releasing;
         drop(state);
         self.0.release(kept);
@@ -94,6 +96,7 @@ impl Occupancy {
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
+            // Before the look at the tenant, or a release in between would not be noticed.
             changed.as_mut().enable();
             if !matches!(self.0.state.lock().tenant, Tenant::Leaving(_) | Tenant::Releasing) {
                 return;
@@ -123,6 +126,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.in_flight -= 1;
+        // Only the last operation releases.
         if state.in_flight > 0 {
             return;
         }
@@ -131,6 +135,7 @@ impl Drop for InFlight {
                 drop(state);
                 self.0.release(kept);
             }
+            // Running, vacant, or being released by another thread.
             other => state.tenant = other,
         }
     }

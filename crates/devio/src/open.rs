@@ -82,7 +82,7 @@ impl Default for OpenOptions {
 /// An opened device, and which options took effect.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The device.
+    /// The device, ready for operations.
     pub device: SharedDevice,
     /// The backend in use: never [`Backend::Auto`].
     pub backend: Backend,
@@ -166,6 +166,8 @@ fn copied_on_write(file: impl AsFd) -> Option<IFlags> {
 }
 
 fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
+    // By a call of its own: an opening that may create does not say whether it did, and a store that
+    // created its files may remove them after a failure.
     let created = options.create && !options.read_only && create(path);
     let (fd, mut direct) = open_fd(path, options)?;
     let block_device = is_block_device(path, &fd)?;
@@ -177,6 +179,7 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
             None => direct = false,
         }
     }
+    // A seek works for block devices, too, whose `stat` says 0.
     let size = rustix::fs::seek(&fd, SeekFrom::End(0))
         .map_err(|errno| format!("{path}: its size cannot be determined: {errno}"))?;
     if options.create && !block_device && size == 0 {
@@ -228,6 +231,7 @@ fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), Str
         }
     };
     if options.direct != DirectIo::Disabled {
+        // Asked of the file itself: no list of file systems would stay right.
         match try_open(flags | OFlags::DIRECT) {
             Ok(fd) => return Ok((fd, true)),
             // A file system reports missing direct I/O this way.
@@ -292,13 +296,18 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
         && StatxFlags::from_bits_retain(stat.stx_mask).contains(asked)
     {
         let required = stat.stx_dio_mem_align.max(stat.stx_dio_offset_align) as usize;
+        // Zero: the kernel says that this file has no direct I/O, for example because its data is
+        // journalled.
         return (required > 0).then(|| required.next_power_of_two().max(BUFFERED_ALIGNMENT));
     }
     if block_device {
+        // A kernel before 6.1 does not say: the sector size of a block device is exact, 4 KiB for a file
+        // on the safe side.
         let sector = rustix::fs::ioctl_blksszget(fd).unwrap_or(UNKNOWN_ALIGNMENT as u32) as usize;
         return Some(sector.next_power_of_two().max(BUFFERED_ALIGNMENT));
     }
     let kind = rustix::fs::fstatfs(fd).ok()?.f_type as u64;
+    // tmpfs accepts the flag from Linux 6.6 on, and has nothing to bypass.
     (kind != TMPFS_MAGIC).then_some(UNKNOWN_ALIGNMENT)
 }
 
@@ -318,6 +327,7 @@ fn serve(file: Arc<RawFile>, options: &OpenOptions) -> Result<Served, String> {
     if options.backend == Backend::Uring {
         return Err(format!("{}: {why}", file.meter.name));
     }
+    // A warning: the operator should know why a fast SSD serves fewer operations than it could.
     tracing::warn!(device = %file.meter.name, cause = %why, "io_uring is not available; using a pool of threads");
     Ok((threads(file), Backend::Threads, Some(why)))
 }

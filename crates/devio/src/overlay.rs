@@ -63,15 +63,19 @@ impl Inner {
         class: IoClass,
     ) -> (IoBufs, Result<(), DeviceErrorKind>) {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        // The usual case reads straight into the caller's buffers.
         if offset + len <= self.base_bytes {
             let done = self.base.read(offset, bufs, class).await;
             return (done.bufs, done.result.map_err(|error| error.kind));
         }
         bufs.iter_mut().for_each(|buf| buf.as_mut_slice().fill(0));
+        // The overlay may have grown beyond the base, which must not be asked for what it does not have.
         let within = self.base_bytes.saturating_sub(offset) as usize;
         if within == 0 {
             return (bufs, Ok(()));
         }
+        // Through a buffer of its own, since a device takes whole buffers and the base may end inside one
+        // of the caller's.
         let mut done = self.base.read(offset, IoBufs::from_iter([IoBuf::zeroed(within)]), class).await;
         let read = done.bufs.pop();
         if let (Ok(()), Some(read)) = (&done.result, read) {
@@ -100,6 +104,7 @@ impl Inner {
         let mut blocks = self.blocks.lock();
         let first = offset / BLOCK as u64;
         let chunks = || bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(BLOCK));
+        // Counted before anything is inserted: a write that does not fit must leave nothing behind.
         let new = (first..).zip(chunks()).filter(|(number, _)| !blocks.contains_key(number)).count();
         if ((blocks.len() + new) * BLOCK) as u64 > self.bytes_max {
             return Err(DeviceErrorKind::NoSpace);
@@ -116,6 +121,8 @@ impl RawDevice for Overlay {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
             let (mut bufs, result) = inner.read_base(offset, bufs, class).await;
+            // Blocks are looked up after the base was read: a write that completes meanwhile may be seen
+            // or not, as on a disk.
             if result.is_ok() {
                 inner.cover(offset, &mut bufs);
             }

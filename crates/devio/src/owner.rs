@@ -33,7 +33,7 @@ impl Default for Owner {
 }
 
 impl Owner {
-    /// This process.
+    /// The process that calls this.
     #[must_use]
     pub fn here() -> Self {
         let mark = *MARK.get_or_init(wiped_by_a_fork);
@@ -45,6 +45,8 @@ impl Owner {
     #[must_use]
     pub fn is_here(&self) -> bool {
         match self.mark {
+            // `Relaxed`: within one process the number does not change, and a fork begins with a single
+            // thread.
             Some(mark) => mark.load(Ordering::Relaxed) == self.number,
             None => std::process::id() == self.pid,
         }
@@ -65,6 +67,7 @@ impl Owner {
 fn number_of_this_process(mark: &AtomicU64) -> u64 {
     match mark.load(Ordering::Relaxed) {
         0 => {
+            // Zeroed by a fork, or not used yet: take the next number of this line of processes.
             let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
             // Another thread may be faster: its number is as good.
             mark.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed)

@@ -92,8 +92,11 @@ impl Window {
     }
 
     fn note(&self, bytes: u64, busy_ns: u64) {
+        // Rounded to the nearest: truncation would make a flash read of 80.9 µs one of 80.
         let us = (busy_ns + 500) / 1000;
         let sectors = bytes / SECTOR;
+        // An outlier of 65 ms, a spun-down disk for example, would dominate the average; so would a merged
+        // transfer of 32 MiB.
         let (Ok(us), Ok(sectors)) = (u16::try_from(us), u16::try_from(sectors)) else { return };
         let at = self.next.fetch_add(1, Relaxed) % self.cells.len() as u64;
         let sample = u32::from(us) << 16 | u32::from(sectors);

@@ -93,6 +93,8 @@ impl Recorder {
     /// Records the start of an operation at `now_ns`.
     pub(crate) fn begin(&self, now_ns: u64) {
         if self.in_flight.fetch_add(1, Relaxed) == 0 {
+            // The device was idle up to now: that time is not charged. `max`, because an operation that
+            // ended meanwhile may have charged beyond this start.
             self.charged_to_ns.fetch_max(now_ns, Relaxed);
         }
     }
@@ -100,6 +102,8 @@ impl Recorder {
     /// Records the end, at `now_ns`, of an operation that [`Recorder::begin`] announced. Returns the busy
     /// time to charge to it.
     pub(crate) fn end(&self, now_ns: u64) -> u64 {
+        // Each nanosecond is charged once, to the operation whose end moves the mark over it; one that
+        // ends "before" the mark, seen from another thread, is charged nothing.
         let before = self.charged_to_ns.fetch_max(now_ns, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
         now_ns.saturating_sub(before)
@@ -114,6 +118,7 @@ impl Recorder {
             Counter::Discard => IoClass::ALL.len() * 2 + 1,
         };
         self.dirs[at].record(bytes, busy_ns, latency_ns);
+        // Only successes: the time of an error says nothing about what a page costs.
         if let Some(recent) = self.recent.get() {
             recent.note(counter, bytes, busy_ns);
         }

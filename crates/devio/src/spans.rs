@@ -93,6 +93,7 @@ impl Operation<'_> {
             )
         });
         let started = start();
+        // Without a subscriber the operation is not wrapped: the wrapper is an allocation per operation.
         if !work.is_wanted() {
             return started;
         }

@@ -68,9 +68,9 @@ impl DirStats {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Reads.
+    /// What was read.
     pub read: DirStats,
-    /// Writes.
+    /// What was written.
     pub write: DirStats,
 }
 
@@ -98,7 +98,7 @@ pub struct ErrorCounts {
     pub eof: u64,
     /// [`DeviceErrorKind::Misaligned`](crate::DeviceErrorKind::Misaligned).
     pub misaligned: u64,
-    /// Anything else.
+    /// Failures of any other kind.
     pub other: u64,
 }
 
@@ -142,9 +142,9 @@ pub struct DeviceStats {
     pub flush: DirStats,
     /// Discards; their bytes are those discarded. Not part of the totals.
     pub discard: DirStats,
-    /// Failures.
+    /// Operations that failed for good.
     pub errors: ErrorCounts,
-    /// Repeated attempts.
+    /// Attempts that were repeated, whatever the operation's end.
     pub retries: RetryCounts,
     /// The number of operations that the device serves at once, for [`DeviceStats::utilisation`]: 1, or the
     /// channels of an emulated flash device. 0 counts as 1.
@@ -161,6 +161,8 @@ impl DeviceStats {
     /// The difference from `earlier`, a snapshot of the same device.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        // Saturating, so that snapshots in the wrong order, or of two devices, give zeros instead of a
+        // panic.
         let (e, r) = (&earlier.errors, &earlier.retries);
         Self {
             classes: std::array::from_fn(|i| ClassStats {

@@ -36,6 +36,7 @@ pub async fn outcome<T: Send + 'static>(
         let done = future.await;
         *kept.lock() = Some(done);
     });
+    // An error is a panic or the runtime's end: either way there is no outcome.
     task.await.ok()?;
     outcome.lock().take()
 }

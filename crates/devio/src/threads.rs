@@ -63,7 +63,10 @@ impl ThreadPool {
         jobs.queue.push(job.transfer.class, job);
         jobs.waiting += 1;
         let mut refused = None;
+        // One thread per waiting job until the bound: a job behind a slow one would otherwise wait though
+        // the device could serve both.
         if jobs.idle < jobs.waiting && jobs.threads.len() < self.0.threads_max {
+            // With at least one thread alive the job waits for it; with none it would wait for ever.
             refused = self.spawn(&mut jobs).err().filter(|_| jobs.threads.is_empty());
         }
         let Some(error) = refused else {
@@ -112,6 +115,7 @@ impl Workers {
     fn serve(&self) {
         while let Some(job) = self.next() {
             let Job { mut transfer, promise } = job;
+            // Not for a write: a dropped future does not stop it.
             if transfer.spot.op == IoOp::Read && promise.is_abandoned() {
                 promise.complete(self.file.abandon(transfer));
                 continue;
@@ -124,6 +128,7 @@ impl Workers {
     fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs.lock();
         loop {
+            // Before the look at `closing`: what was accepted is carried out.
             if let Some(job) = jobs.queue.pop() {
                 jobs.waiting -= 1;
                 return Some(job);
@@ -150,8 +155,10 @@ impl Workers {
         let fd = &self.file.fd;
         let (spot, at) = (transfer.spot, transfer.position());
         match spot.op {
+            // Not `fsync`: of the metadata only the size matters, which `fdatasync` makes durable too.
             IoOp::Flush => fdatasync(fd).map(|()| 0),
             IoOp::Discard => {
+                // With the size kept: a hole at the end must not shorten the file.
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 fallocate(fd, flags, spot.offset, spot.len).map(|()| 0)
             }
@@ -179,6 +186,7 @@ impl ThreadPool {
             jobs.closing = true;
             std::mem::take(&mut jobs.threads)
         };
+        // All of them: each has to see `closing` for itself.
         self.0.work.notify_all();
         for thread in threads {
             // A completion may drop the last handle on one of these threads; that thread ends by itself.

@@ -32,6 +32,8 @@ impl<T> Promise<T> {
     /// on.
     pub(crate) fn complete(self, value: T) {
         let caught = catch_unwind(AssertUnwindSafe(|| {
+            // The waker is taken out under the lock and woken after it: it may poll at once, which takes
+            // the lock.
             let before = std::mem::replace(&mut *self.0.lock(), State::Done(value));
             if let State::Waiting(Some(waker)) = before {
                 waker.wake();
@@ -39,12 +41,15 @@ impl<T> Promise<T> {
             drop(self);
         }));
         if caught.is_err() {
-            tracing::error!("a waker or a buffer's owner panicked on completion");
+            tracing::error!(
+                "a task or the owner of a buffer panicked when its I/O completed; the device goes on"
+            );
         }
     }
 
     /// Whether the waiting task has dropped its half.
     pub(crate) fn is_abandoned(&self) -> bool {
+        // Only the two halves exist, and none can be made anew: once it is 1, it stays so.
         Arc::strong_count(&self.0) == 1
     }
 }

@@ -104,6 +104,7 @@ impl Transfer {
         let mut skip = self.done;
         let (mut segments, mut budget) = (0, BYTES_MAX);
         for buf in &mut self.bufs {
+            // What was transferred already may end inside a buffer.
             let from = skip.min(buf.len() as u64) as usize;
             skip -= from as u64;
             let to = buf.len().min(from + budget);
@@ -112,6 +113,7 @@ impl Transfer {
                 segments += 1;
                 f(buf, from, to);
             }
+            // The rest follows in another call, as after a short transfer.
             if segments == SEGMENTS_MAX || budget == 0 {
                 return;
             }
@@ -135,12 +137,14 @@ impl Transfer {
         if bytes >= left {
             return Step::Done(Ok(()));
         }
+        // Within the size that was checked: another process has shortened the file.
         if bytes == 0 && self.spot.op == IoOp::Read {
             return Step::Done(Err(DeviceErrorKind::UnexpectedEof { size }));
         }
         // Direct I/O continues at an aligned offset: the partial sector is transferred again.
         let whole = bytes - bytes % alignment as u64;
         self.done += whole;
+        // A device that never moves a whole sector would be asked for ever.
         if whole == 0 && self.exhausted() {
             return Step::Done(Err(DeviceErrorKind::Io(Arc::new(io::ErrorKind::WriteZero.into()))));
         }

@@ -124,6 +124,8 @@ impl Pass {
 impl Operations {
     /// Passes `op` to the kernel; returns it when no slot is free.
     fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
+        // Slots bound what the kernel has: its completion queue then has room for every answer and drops
+        // none.
         let Some(slot) = self.free.pop() else { return Some(op) };
         // SAFETY: the operation stays in the table until its completion is reaped, or until the kernel can no
         // longer take its entry (`take_untaken`), and no other code touches its buffers there.
@@ -133,6 +135,8 @@ impl Operations {
             self.free.push(slot);
             return Some(op);
         };
+        // After the push, which borrows the operation; before the lock is released, so before its
+        // completion can be looked up. The structure moves, the buffers that the entry points to do not.
         self.table[slot as usize] = Some(op);
         self.note_pushed(u64::from(slot), untaken);
         None
@@ -146,6 +150,7 @@ impl Operations {
 
     fn note_pushed(&mut self, slot: u64, untaken: usize) {
         self.pushed.push_back(slot);
+        // The kernel takes entries in order, so what it has taken are the first ones of the list.
         while self.pushed.len() > untaken {
             self.pushed.pop_front();
         }
@@ -154,10 +159,13 @@ impl Operations {
     /// Removes the operations that the kernel has not taken. The caller has made the ring unusable: nothing
     /// submits their entries any more.
     fn take_untaken(&mut self, ring: &Ring) -> Vec<Op> {
+        // The last ones pushed. Those before them are with the kernel: to carry them out a second time
+        // could overwrite newer data with older.
         let untaken = ring.untaken(&mut self.pusher).min(self.pushed.len());
         let slots = self.pushed.split_off(self.pushed.len() - untaken);
         let mut ops = Vec::new();
         for slot in slots {
+            // `WAKE` has no place in the table: the wake-up poll is dropped.
             if let Some(op) = self.table.get_mut(slot as usize).and_then(Option::take) {
                 self.free.push(slot as u32);
                 ops.push(op);
@@ -198,6 +206,7 @@ impl UringCore {
             To::None(error) => Some(End::Done(Err(DeviceErrorKind::NoThread(Arc::clone(error))))),
         };
         if let Some(end) = end {
+            // Outside the lock: the completion of a refused operation may run code of its waker.
             drop(operations);
             self.complete(op, end);
             return ticket;
@@ -217,6 +226,8 @@ impl UringCore {
     /// Submits what is queued. Returns false if the kernel does not accept everything; the reaper then
     /// retries.
     fn submit(&self) -> bool {
+        // Held for the call: `take_over` waits for it, and can then trust the number of entries that the
+        // kernel has not taken.
         let usable = self.usable.read();
         if !*usable {
             return true;
@@ -225,8 +236,9 @@ impl UringCore {
             match self.ring.submit() {
                 Ok(_) => return true,
                 Err(error) if refusal(&error) == Refusal::Interrupted => {}
+                // Entries that were not accepted stay queued: the next call, by any thread, submits them.
                 Err(error) => {
-                    tracing::debug!(device = %self.file.meter.name, %error, "submission is deferred");
+                    tracing::debug!(device = %self.file.meter.name, %error, "the kernel did not accept an operation yet; it is submitted again");
                     self.ring.wake();
                     return false;
                 }
@@ -238,15 +250,20 @@ impl UringCore {
     /// the ring becomes unusable, returns once everything that the kernel has taken is done.
     pub(crate) fn serve(&self, mut pass: Pass) {
         let mut refusals = 0_u32;
+        // Without this entry nothing could end a wait for completions while there are none to come.
         self.operations.lock().arm(&self.ring);
         loop {
             match self.wait(&pass) {
+                // Only consecutive refusals count: one that passes after a second is no reason to give up
+                // the ring.
                 Ok(()) => refusals = 0,
                 Err(error) => {
                     refusals = refusals.saturating_add(1);
                     self.refused(&error, refusals);
                 }
             }
+            // Even after a refusal: what the kernel has taken completes without a further call, and that
+            // may free what it lacks.
             let finished = self.reap(&mut pass);
             self.complete_all(&mut pass.ended);
             if finished {
@@ -275,6 +292,8 @@ impl UringCore {
         if refusal(error) == Refusal::Final || refusals >= REFUSALS_MAX {
             return self.take_over(error);
         }
+        // At doubling intervals: one line per pause would fill the log of a machine that is in trouble
+        // already.
         if refusals >= WARN_AFTER && refusals.is_power_of_two() {
             tracing::warn!(
                 device = %self.file.meter.name, %error, refusals,
@@ -310,6 +329,8 @@ impl UringCore {
     /// Like [`UringCore::reap`], but for a caller that does not block afterwards: submits what the pass
     /// queued and returns what has ended. Also says whether the kernel accepts submissions.
     pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
+        // The announcement is consumed before the queue is read: a completion in between announces itself
+        // again.
         self.ring.awake();
         self.reap(pass);
         let accepted = self.submit();
@@ -351,14 +372,19 @@ impl UringCore {
         for (slot, result) in results.drain(..) {
             if slot == WAKE {
                 self.ring.awake();
+                // A poll fires once: queue the next one.
                 operations.arm(&self.ring);
             } else if let Some(op) = operations.table.get_mut(slot as usize).and_then(Option::take) {
+                // Free before the operation is digested, which may push its rest and needs a slot: its own
+                // is certain.
                 operations.free.push(slot as u32);
                 self.digest_one(&mut operations, op, result, ended);
             }
         }
         while !operations.free.is_empty() {
             let Some(op) = operations.backlog.pop() else { break };
+            // No task waits for the bytes, so the device is spared the read. A write is carried out all
+            // the same: its caller was promised that a dropped future does not stop it.
             if op.transfer.spot.op == IoOp::Read && op.promise.is_abandoned() {
                 ended.push((op, End::Abandoned));
                 continue;
@@ -368,10 +394,12 @@ impl UringCore {
                 break;
             }
         }
+        // Idle means that the kernel has nothing of ours: only then may buffers, ring and file be freed.
         operations.is_idle() && (operations.closing || matches!(operations.to, To::Threads))
     }
 
     fn digest_one(&self, operations: &mut Operations, mut op: Op, result: i32, ended: &mut Ended) {
+        // The kernel answers with a count of bytes, or with a negative error number.
         let answer = u64::try_from(result).map_err(|_| -result);
         match self.file.answer(&mut op.transfer, answer) {
             // Cancelled each time: the kernel has no thread for it, which it needs for a flush, for example.
@@ -396,6 +424,7 @@ impl UringCore {
             End::Abandoned => self.file.abandon(transfer),
             End::ToThreads => {
                 let pool = || ThreadPool::new(Arc::clone(&self.file), self.threads_max);
+                // Made on first use: a ring that works never starts a thread of this pool.
                 return self.threads.get_or_init(pool).enqueue(Job { transfer, promise });
             }
         };

@@ -50,6 +50,7 @@ impl Reaping {
         let asked = reap == Reap::Reactor && panics_unwind() && !std::thread::panicking();
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| asked);
         let announced = if runtime.is_some() { announced(core)? } else { None };
+        // Whatever is missing for the reactor, a thread can do it.
         let (Some(runtime), Some(announced)) = (runtime, announced) else {
             let thread = start_thread(core, pass)?;
             return Ok(Self(Arc::new(Mutex::new(ReapedBy::Thread(thread)))));
@@ -69,9 +70,12 @@ impl Reaping {
 
     /// Closes the device: finishes everything outstanding.
     pub(crate) fn end(&self, core: &UringCore) {
+        // Taken out under the lock: from here on the task, if it still runs, finds no pass and returns.
         let reaped_by = std::mem::replace(&mut *self.0.lock(), ReapedBy::Ended);
         match reaped_by {
             ReapedBy::Task(pass) => {
+                // This thread blocks in the ring itself, so announcements would only wake a task that must
+                // not reap.
                 core.ring.stop_announcing();
                 core.serve(pass);
                 // The task still waits, and holds the ring and the file.
@@ -80,7 +84,7 @@ impl Reaping {
             // A completion may drop the last handle on the thread itself; the thread then ends by itself.
             ReapedBy::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
                 if thread.join().is_err() {
-                    tracing::error!(device = %core.file.meter.name, "the reaper panicked");
+                    tracing::error!(device = %core.file.meter.name, "the thread that reaps io_uring's completions panicked");
                 }
             }
             ReapedBy::Thread(_) | ReapedBy::Ended => {}
@@ -190,6 +194,7 @@ impl Duty {
             // Clear before reaping, or a completion in between would not be announced.
             ready.clear_ready();
             let mut reaped_by = self.reaped_by.lock();
+            // The device was dropped and finishes its operations itself.
             let ReapedBy::Task(pass) = &mut *reaped_by else { return };
             let (mut ended, accepted) = self.core.reap_now(pass);
             drop(reaped_by);
@@ -213,6 +218,7 @@ impl Drop for Duty {
         let mut reaped_by = self.reaped_by.lock();
         match std::mem::replace(&mut *reaped_by, ReapedBy::Ended) {
             ReapedBy::Task(pass) => {
+                // The reactor that would hear the announcements is gone, or going.
                 self.core.ring.stop_announcing();
                 match start_thread(&self.core, pass) {
                     Ok(thread) => *reaped_by = ReapedBy::Thread(thread),
@@ -233,7 +239,10 @@ impl Duty {
     fn shut_down(&self, error: io::Error) {
         let device = &self.core.file.meter.name;
         tracing::error!(%device, %error, "no thread can be started to reap completions; the device ends");
+        // In this order: refused first, so that nothing is added to what has to be finished.
         self.core.refuse(error);
+        // Blocks this thread, the runtime's last act for this device: to return would leave buffers to a
+        // kernel that still writes to them.
         self.core.serve(Pass::new());
     }
 }

@@ -88,11 +88,16 @@ impl Ring {
             opcode::Fallocate::CODE,
             opcode::PollAdd::CODE,
         ];
+        // Asked before the first operation: an opcode that the kernel lacks would otherwise fail each
+        // operation with EINVAL, which looks like a bad request.
         if !needed.iter().all(|code| probe.is_supported(*code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
+        // A registered file saves the kernel a lookup and two atomic operations per entry.
         uring.submitter().register_files(&[file.fd.as_raw_fd()])?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // A table with room to fill later: the pool registers its memory only after the device is open.
+        // Older kernels refuse it, and operations then take the usual path.
         let sparse = uring.submitter().register_buffers_sparse(REGIONS_MAX);
         Ok(Self {
             uring,
@@ -137,6 +142,7 @@ impl Ring {
             IoOp::Discard => return discard_entry(spot),
             op => op == IoOp::Write,
         };
+        // A retry builds the list anew, from where the last attempt ended.
         segments.0.clear();
         let mut single = None;
         transfer.rest(|buf: &mut IoBuf, from, to| {
@@ -144,6 +150,7 @@ impl Ring {
             single = if segments.0.is_empty() { Some((base, to - from)) } else { None };
             segments.0.push(libc::iovec { iov_base: base.cast(), iov_len: to - from });
         });
+        // One buffer needs no list, and may lie in registered memory, which only these opcodes can use.
         if let Some((base, len)) = single {
             return self.single_entry(write, base, len, at);
         }
@@ -168,6 +175,7 @@ impl Ring {
     fn registered(&self, base: usize, len: usize) -> Option<u16> {
         let regions = self.regions.read();
         let regions = regions.as_ref()?;
+        // Sorted by address: the last region that starts at or below the buffer is the only candidate.
         let at = regions.partition_point(|(start, _, _)| *start <= base).checked_sub(1)?;
         let (start, bytes, index) = regions[at];
         (base + len <= start + bytes).then_some(index)
@@ -215,6 +223,7 @@ impl Ring {
     /// Makes every completion from now on signal the descriptor of [`Ring::wake`], and returns a copy of that
     /// descriptor for a reactor.
     pub(crate) fn announce(&self) -> io::Result<OwnedFd> {
+        // A copy for the reactor, which closes what it is given; the ring needs its own to the end.
         let copy = self.wake.try_clone()?;
         self.uring.submitter().register_eventfd(self.wake.as_raw_fd())?;
         Ok(copy)
@@ -226,7 +235,7 @@ impl Ring {
     pub(crate) fn stop_announcing(&self) {
         self.wake();
         if let Err(error) = self.uring.submitter().unregister_eventfd() {
-            tracing::debug!(%error, "announcements were not enabled");
+            tracing::debug!(%error, "io_uring did not announce its completions");
         }
     }
 
@@ -234,7 +243,7 @@ impl Ring {
     pub(crate) fn wake(&self) {
         if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
             // Only a full counter can be the reason, and then the reaper is awake anyway.
-            tracing::debug!(%error, "waking the reaper");
+            tracing::debug!(%error, "the thread that reaps io_uring's completions was awake already");
         }
     }
 
@@ -248,9 +257,13 @@ impl Ring {
         }
         let overlaps =
             |start: usize, len: usize| regions.iter().any(|(s, l, _)| start < s + l && *s < start + len);
+        // A buffer in two regions would be registered twice, and pinned memory counts twice towards the
+        // limit.
         if pieces.iter().any(|piece| overlaps(piece.iov_base as usize, piece.iov_len)) {
             return false;
         }
+        // Indices follow the order of registration, the list the order of addresses: each region keeps its
+        // index.
         let first = regions.len() as u32;
         // SAFETY: the kernel pins the pages and checks that they are mapped. It accesses them only for
         // operations.
@@ -292,6 +305,7 @@ fn pieces_of(memory: &[(NonNull<u8>, usize)]) -> Vec<libc::iovec> {
     for (start, len) in memory {
         let mut done = 0;
         while done < *len {
+            // A buffer that straddles two pieces is in neither, and takes the unregistered path.
             let iov_len = REGION_BYTES_MAX.min(len - done);
             pieces.push(libc::iovec { iov_base: start.as_ptr().wrapping_add(done).cast(), iov_len });
             done += iov_len;

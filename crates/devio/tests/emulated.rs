@@ -2,7 +2,8 @@
 
 use crate::common::{bufs_of, runtime};
 use pagetier_devio::{
-    Clock, Device, EmulatedDevice, IoBuf, IoClass, MemoryDevice, Model, SharedDevice, VirtualClock,
+    Device, DeviceModel, EmulatedClock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, SharedDevice,
+    VirtualClock,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 
 const PAGE: usize = 16 << 10;
 
-fn emulated(model: Model, clock: Clock) -> Arc<EmulatedDevice> {
+fn emulated(model: DeviceModel, clock: EmulatedClock) -> Arc<EmulatedDevice> {
     let memory: SharedDevice = Arc::new(MemoryDevice::new("disk", 64 << 20));
     Arc::new(EmulatedDevice::new(memory, model, clock))
 }
@@ -39,7 +40,7 @@ fn exact_runtime(clock: &VirtualClock) -> tokio::runtime::Runtime {
 #[test]
 fn a_queued_disk_is_busy_all_the_time() {
     runtime(true).block_on(async {
-        let device = emulated(Model::paper_hdd(), Clock::Tokio);
+        let device = emulated(DeviceModel::paper_hdd(), EmulatedClock::Tokio);
         let began = Instant::now();
         let tasks: Vec<_> = (0..4)
             .map(|task| {
@@ -70,7 +71,7 @@ fn a_queued_disk_is_busy_all_the_time() {
 #[test]
 fn nothing_completes_before_its_time() {
     runtime(true).block_on(async {
-        let device = emulated(Model::paper_ssd(), Clock::Tokio);
+        let device = emulated(DeviceModel::paper_ssd(), EmulatedClock::Tokio);
         for page in 0..20 {
             let began = Instant::now();
             read(&device, page, IoClass::Demand).await;
@@ -85,8 +86,8 @@ fn nothing_completes_before_its_time() {
 fn a_virtual_clock_is_exact_and_keeps_tokios_timers_in_turn() {
     let clock = VirtualClock::new();
     exact_runtime(&clock).block_on(async {
-        let hdd = emulated(Model::paper_hdd(), Clock::Virtual(clock.clone()));
-        let ssd = emulated(Model::paper_ssd(), Clock::Virtual(clock));
+        let hdd = emulated(DeviceModel::paper_hdd(), EmulatedClock::Virtual(clock.clone()));
+        let ssd = emulated(DeviceModel::paper_ssd(), EmulatedClock::Virtual(clock));
         let began = Instant::now();
         let log = Arc::new(Mutex::new(Vec::new()));
         let noted =
@@ -127,7 +128,7 @@ fn a_virtual_clock_is_exact_and_keeps_tokios_timers_in_turn() {
 #[test]
 fn demand_goes_first_and_background_is_not_starved() {
     runtime(true).block_on(async {
-        let device = emulated(Model::paper_hdd(), Clock::Tokio);
+        let device = emulated(DeviceModel::paper_hdd(), EmulatedClock::Tokio);
         let order = Arc::new(Mutex::new(Vec::new()));
         let submit = |class: IoClass| {
             let (device, order) = (Arc::clone(&device), Arc::clone(&order));
@@ -156,7 +157,7 @@ fn demand_goes_first_and_background_is_not_starved() {
 fn a_disk_serves_the_nearest_first() {
     let run = |shuffled: bool| {
         runtime(true).block_on(async move {
-            let device = emulated(Model::disk_7200rpm(64 << 20), Clock::Tokio);
+            let device = emulated(DeviceModel::disk_7200rpm(64 << 20), EmulatedClock::Tokio);
             let began = Instant::now();
             let pages = (0..256_u64).map(|i| i * 97 % 4096);
             if shuffled {
@@ -181,7 +182,7 @@ fn a_disk_serves_the_nearest_first() {
 #[test]
 fn channels_work_in_parallel() {
     runtime(true).block_on(async {
-        let device = emulated(Model::nvme(), Clock::Tokio);
+        let device = emulated(DeviceModel::nvme(), EmulatedClock::Tokio);
         let all: Vec<_> = (0..1_600_u64)
             .map(|page| device.read(page * PAGE as u64, bufs_of(&[PAGE]), IoClass::Demand))
             .collect();
@@ -202,7 +203,7 @@ fn channels_work_in_parallel() {
 #[test]
 fn data_moves_in_the_order_of_service() {
     runtime(true).block_on(async {
-        let device = emulated(Model::paper_hdd(), Clock::Tokio);
+        let device = emulated(DeviceModel::paper_hdd(), EmulatedClock::Tokio);
         let one = [IoBuf::copy_of(&[1; PAGE])].into_iter().collect();
         let write = device.write(0, one, IoClass::Demand);
         let read = device.read(0, bufs_of(&[PAGE]), IoClass::Demand);
@@ -216,7 +217,7 @@ fn data_moves_in_the_order_of_service() {
 #[test]
 fn timing_can_be_switched_off() {
     runtime(true).block_on(async {
-        let device = emulated(Model::paper_hdd(), Clock::Tokio);
+        let device = emulated(DeviceModel::paper_hdd(), EmulatedClock::Tokio);
         let began = Instant::now();
         let queued = device.write(0, bufs_of(&[PAGE]), IoClass::Clean);
         device.set_timing(false);
@@ -234,7 +235,7 @@ fn timing_can_be_switched_off() {
 
 #[test]
 fn the_next_runtime_continues_where_one_ended() {
-    let device = emulated(Model::paper_hdd(), Clock::Tokio);
+    let device = emulated(DeviceModel::paper_hdd(), EmulatedClock::Tokio);
     let first = runtime(true);
     let lost = {
         let _inside = first.enter();
@@ -250,7 +251,7 @@ fn the_next_runtime_continues_where_one_ended() {
 
 #[test]
 fn real_time_needs_no_runtime() {
-    let device = emulated(Model::paper_ssd(), Clock::Wall);
+    let device = emulated(DeviceModel::paper_ssd(), EmulatedClock::Wall);
     let began = std::time::Instant::now();
     let mut future = device.read(0, bufs_of(&[4 * PAGE]), IoClass::Demand);
     // Polled by hand, on a thread that is woken as by any executor.

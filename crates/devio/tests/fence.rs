@@ -2,8 +2,8 @@
 //! ended.
 
 use pagetier_devio::{
-    Backend, Clock, DeviceErrorKind, EmulatedDevice, Fence, IoBuf, IoBufs, IoClass, Kept, MemoryDevice,
-    Model, Occupied, OpenOptions, SharedDevice, SimDevice, SimPower, open_file,
+    Backend, DeviceErrorKind, DeviceModel, EmulatedClock, EmulatedDevice, Fence, IoBuf, IoBufs, IoClass,
+    Kept, MemoryDevice, Occupied, OpenOptions, SharedDevice, SimDevice, SimPower, open_file,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -23,8 +23,8 @@ fn sim() -> SharedDevice {
 fn emulated() -> SharedDevice {
     Arc::new(EmulatedDevice::new(
         Arc::new(MemoryDevice::new("disk", 1 << 20)),
-        Model::paper_hdd(),
-        Clock::Tokio,
+        DeviceModel::paper_hdd(),
+        EmulatedClock::Tokio,
     ))
 }
 

@@ -7,7 +7,8 @@ mod common;
 
 use common::{bufs_of, folder, runtime};
 use pagetier_devio::{
-    Backend, Clock, EmulatedDevice, IoClass, MemoryDevice, Model, OpenOptions, SharedDevice, open_file,
+    Backend, DeviceModel, EmulatedClock, EmulatedDevice, IoClass, MemoryDevice, OpenOptions, SharedDevice,
+    open_file,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ fn nothing_wakes_while_there_is_nothing_to_do() {
         devices.push(device);
     }
     let memory = Arc::new(MemoryDevice::new("memory", 1 << 20));
-    devices.push(Arc::new(EmulatedDevice::new(memory, Model::nvme(), Clock::Wall)));
+    devices.push(Arc::new(EmulatedDevice::new(memory, DeviceModel::nvme(), EmulatedClock::Wall)));
     runtime(false).block_on(async {
         for device in &devices {
             device.read(0, bufs_of(&[4096]), IoClass::Demand).await.result.expect("read");

@@ -27,7 +27,7 @@ pub fn chart(what_if: &WhatIf) -> Result<String, Box<dyn Error>> {
 fn draw(what_if: &WhatIf, svg: &mut String) -> Result<(), Box<dyn Error>> {
     let mib = |pages: u32| f64::from(pages) * what_if.page_bytes as f64 / 1_048_576.0;
     let right = what_if.ssds().last().map_or(1.0, |&pages| mib(pages)).max(1.0) * 1.02;
-    let top = what_if.costs.iter().map(crate::Cost::total_ms).fold(0.0, f64::max).max(1e-3) * 1.06;
+    let top = what_if.costs.iter().map(crate::WhatIfCost::total_ms).fold(0.0, f64::max).max(1e-3) * 1.06;
     let root = SVGBackend::with_string(svg, (900, 560)).into_drawing_area();
     root.fill(&WHITE)?;
     let title = format!("{}+{}: I/O against sizes", what_if.pool_policy, what_if.ssd_policy);

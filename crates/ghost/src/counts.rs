@@ -16,7 +16,7 @@ pub struct TierParams {
     pub look_ahead: usize,
     /// The maximum share of the frames that may be dirty; 1 disables recoverability writes.
     pub dirty_share_max: f64,
-    /// The eviction zone as a share of the SSD (10 % in section 6.1).
+    /// The eviction zone as a share of the SSD (10% in section 6.1).
     pub zone_share: f64,
     /// CPU time per reference, in milliseconds; the clock adds it to the busier device's time.
     pub cpu_ms: f64,

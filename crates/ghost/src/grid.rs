@@ -3,7 +3,7 @@
 use crate::counts::{Counts, TierParams};
 use crate::reference::Reference;
 use crate::tiers::Tiers;
-use crate::what_if::{Cost, Sampled, WhatIf};
+use crate::what_if::{SampleSummary, WhatIf, WhatIfCost};
 use pagetier_page::Sampling;
 use pagetier_policy::{CLUSTER_PAGES, Costs, FramePolicyParams, PoolPolicy, SlotPolicyParams, SsdPolicy};
 
@@ -125,12 +125,12 @@ impl Ghosts {
     /// Reports the counts since the last mark, or with `earlier` since the previous one. `sampled.requests`
     /// is the number of references of the whole stream in that interval.
     #[must_use]
-    pub fn report(&self, sampled: Sampled, earlier: bool) -> WhatIf {
+    pub fn report(&self, sampled: SampleSummary, earlier: bool) -> WhatIf {
         let params = &self.params;
         let scale = 1000.0 / (sampled.requests.max(1) as f64 * params.sampling.rate());
         let cost = |ghost: &Ghost| {
             let counts = ghost.tiers.counts().since(&ghost.marks[usize::from(earlier)]);
-            Cost {
+            WhatIfCost {
                 pool_pages: ghost.pool_pages,
                 ssd_pages: ghost.ssd_pages,
                 hdd_ms: counts.hdd_ms(&params.costs) * scale,

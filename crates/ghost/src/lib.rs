@@ -22,4 +22,4 @@ pub use grid::{GhostError, GhostParams, Ghosts};
 pub use reference::{Reference, Source, Use};
 pub use stream::Stream;
 pub use tiers::Tiers;
-pub use what_if::{Cost, Sampled, WhatIf};
+pub use what_if::{SampleSummary, WhatIf, WhatIfCost};

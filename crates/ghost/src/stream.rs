@@ -3,7 +3,7 @@
 
 use crate::grid::Ghosts;
 use crate::reference::Reference;
-use crate::what_if::{Sampled, WhatIf};
+use crate::what_if::{SampleSummary, WhatIf};
 
 /// The number of sampled references before the first mark.
 const FIRST_MARK: u64 = 1024;
@@ -13,8 +13,8 @@ const FIRST_MARK: u64 = 1024;
 #[derive(Debug)]
 pub struct Stream {
     ghosts: Ghosts,
-    now: Sampled,
-    marks: [Sampled; 2],
+    now: SampleSummary,
+    marks: [SampleSummary; 2],
     next_mark: u64,
 }
 
@@ -22,7 +22,7 @@ impl Stream {
     /// Creates an empty stream. `requests` is the current count of all references.
     #[must_use]
     pub fn new(ghosts: Ghosts, requests: u64) -> Self {
-        let now = Sampled { requests, ..Sampled::default() };
+        let now = SampleSummary { requests, ..SampleSummary::default() };
         Self { ghosts, now, marks: [now; 2], next_mark: FIRST_MARK }
     }
 
@@ -33,7 +33,7 @@ impl Stream {
             self.ghosts.apply(reference);
             self.now.references += 1;
         }
-        self.now = Sampled { requests, lost, ..self.now };
+        self.now = SampleSummary { requests, lost, ..self.now };
         if self.now.references >= self.next_mark {
             self.next_mark = 2 * self.now.references;
             self.ghosts.mark();

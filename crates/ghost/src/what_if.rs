@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The basis of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Sampled {
+pub struct SampleSummary {
     /// References of the whole stream in the counted interval.
     pub requests: u64,
     /// References to sampled pages.
@@ -14,7 +14,7 @@ pub struct Sampled {
     pub lost: u64,
 }
 
-impl Sampled {
+impl SampleSummary {
     /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -29,7 +29,7 @@ impl Sampled {
 /// The cost of one pair of sizes. Everything but the sizes is per 1,000 requests of the whole stream.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Cost {
+pub struct WhatIfCost {
     /// Frames of the pool.
     pub pool_pages: u32,
     /// Slots of the SSD.
@@ -44,7 +44,7 @@ pub struct Cost {
     pub ssd_hits: f64,
 }
 
-impl Cost {
+impl WhatIfCost {
     /// The time of both devices in milliseconds.
     #[must_use]
     pub fn total_ms(&self) -> f64 {
@@ -69,21 +69,21 @@ pub struct WhatIf {
     /// The share of pages in the sample.
     pub rate: f64,
     /// The extent of the sample.
-    pub sampled: Sampled,
+    pub sampled: SampleSummary,
     /// The cost of every pair of sizes, sorted by pool, then SSD.
-    pub costs: Vec<Cost>,
+    pub costs: Vec<WhatIfCost>,
 }
 
 impl WhatIf {
     /// The cost of these sizes, if the grid has them.
     #[must_use]
-    pub fn at(&self, pool_pages: u32, ssd_pages: u32) -> Option<&Cost> {
+    pub fn at(&self, pool_pages: u32, ssd_pages: u32) -> Option<&WhatIfCost> {
         self.costs.iter().find(|cost| cost.pool_pages == pool_pages && cost.ssd_pages == ssd_pages)
     }
 
     /// The cost of the present sizes.
     #[must_use]
-    pub fn present(&self) -> Option<&Cost> {
+    pub fn present(&self) -> Option<&WhatIfCost> {
         self.at(self.pool_pages, self.ssd_pages)
     }
 
@@ -106,8 +106,8 @@ impl WhatIf {
         let Some(now) = self.present().filter(|now| now.total_ms() > 0.0) else {
             return vec!["at the present sizes nothing was read or written".into()];
         };
-        let others = |tier, size: fn(&Cost) -> u32, same: fn(&Cost) -> u32| {
-            let line = move |cost: &&Cost| same(cost) == same(now) && size(cost) != size(now);
+        let others = |tier, size: fn(&WhatIfCost) -> u32, same: fn(&WhatIfCost) -> u32| {
+            let line = move |cost: &&WhatIfCost| same(cost) == same(now) && size(cost) != size(now);
             let mut larger = self.costs.iter().filter(line).filter(|cost| size(cost) > size(now));
             let smaller = self.costs.iter().filter(line).rfind(|cost| size(cost) < size(now));
             let (next, most) = (larger.next(), larger.next_back());
@@ -119,7 +119,7 @@ impl WhatIf {
         all
     }
 
-    fn sentence(&self, tier: &str, now: &Cost, then: &Cost, size: u32, present: u32) -> String {
+    fn sentence(&self, tier: &str, now: &WhatIfCost, then: &WhatIfCost, size: u32, present: u32) -> String {
         let bytes = bytes(u64::from(size.abs_diff(present)) * self.page_bytes);
         let change = 100.0 * (then.total_ms() - now.total_ms()) / now.total_ms();
         let what = if size > present {
@@ -129,8 +129,8 @@ impl WhatIf {
         };
         let effect = match change {
             change if change.abs() < 0.5 => "would change nothing".to_owned(),
-            change if change < 0.0 => format!("would save {:.0} % of the I/O time", -change),
-            change => format!("would cost {change:.0} % more I/O time"),
+            change if change < 0.0 => format!("would save {:.0}% of the I/O time", -change),
+            change => format!("would cost {change:.0}% more I/O time"),
         };
         format!(
             "{what} {effect} ({:.0} instead of {:.0} ms per 1,000 requests)",
@@ -147,7 +147,7 @@ impl fmt::Display for WhatIf {
         let size = |pages: u32| bytes(u64::from(pages) * self.page_bytes);
         writeln!(
             f,
-            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the \
+            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2}% of the \
              pages sampled, {} of {} requests",
             self.pool_policy,
             self.ssd_policy,

@@ -1,6 +1,6 @@
 //! Ghosts whose costs were counted by hand, and their reports.
 
-use pagetier_ghost::{GhostError, GhostParams, Ghosts, Reference, Sampled, Stream, WhatIf};
+use pagetier_ghost::{GhostError, GhostParams, Ghosts, Reference, SampleSummary, Stream, WhatIf};
 use pagetier_page::Sampling;
 use pagetier_policy::{PageId, PoolPolicy, SpaceId};
 
@@ -18,8 +18,8 @@ fn params(pool: u32, ssd: u32, ssd_policy: &str) -> GhostParams {
     }
 }
 
-fn counted(requests: u64) -> Sampled {
-    Sampled { requests, references: requests, lost: 0 }
+fn counted(requests: u64) -> SampleSummary {
+    SampleSummary { requests, references: requests, lost: 0 }
 }
 
 fn total(report: &WhatIf, pool: u32, ssd: u32) -> f64 {
@@ -51,7 +51,7 @@ fn two_pages_that_take_turns_in_a_pool_for_one() {
     let advice = report.advice();
     assert!(advice.iter().any(|line| line.starts_with("another 16 KiB of SSD would save")), "{advice:?}");
     assert!(
-        advice.iter().any(|line| line.starts_with("another 16 KiB of memory would save 100 %")),
+        advice.iter().any(|line| line.starts_with("another 16 KiB of memory would save 100%")),
         "{advice:?}"
     );
 }
@@ -80,7 +80,7 @@ fn a_sample_is_scaled_up_to_the_whole_stream() {
         ghosts.apply(Reference::read(p(no)));
         references += 1;
     }
-    let report = ghosts.report(Sampled { requests: 100_000, references, lost: 0 }, false);
+    let report = ghosts.report(SampleSummary { requests: 100_000, references, lost: 0 }, false);
     let now = report.present().unwrap();
     assert!((now.hdd_ms / 7_200.0 - 1.0).abs() < 0.02, "every request misses: {report}");
 }

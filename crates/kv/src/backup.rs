@@ -108,7 +108,7 @@ impl Kv {
             let page = page?;
             let (no, lsn, payload) = (page.id().no, page.lsn(), page.to_vec());
             drop(page);
-            let mut to = copy.create(PageId::new(space, no)).await?;
+            let mut to = copy.overwrite(PageId::new(space, no)).await?;
             to.copy_from_slice(&payload);
             to.set_lsn(lsn);
             pages += 1;

@@ -29,27 +29,16 @@ pub enum KvError {
     /// pages.
     #[error("page {page} is not what the tree expects: {what}; a check lists all such pages")]
     Damaged {
-        /// The page.
         page: PageId,
         /// What is wrong with it.
         what: &'static str,
     },
     /// The key is empty or too long.
     #[error("a key of {bytes} bytes: keys have from 1 to {max} bytes with this page size")]
-    BadKey {
-        /// Its length.
-        bytes: usize,
-        /// The maximum.
-        max: usize,
-    },
+    BadKey { bytes: usize, max: usize },
     /// The value is too long.
     #[error("a value of {bytes} bytes: values have at most {max} bytes with this page size")]
-    ValueTooLong {
-        /// Its length.
-        bytes: usize,
-        /// The maximum.
-        max: usize,
-    },
+    ValueTooLong { bytes: usize, max: usize },
     /// The log is full, and checkpoints could not shorten it in time.
     #[error("the log is full and could not be shortened{}", .cause.as_ref().map(|c| format!(": {c}")).unwrap_or_default())]
     LogFull {
@@ -78,7 +67,6 @@ pub enum KvError {
     /// A file or directory cannot be used.
     #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
-        /// The path.
         path: PathBuf,
         /// The system's reason.
         #[source]

@@ -146,7 +146,6 @@ impl Kv {
         self.tree.store()
     }
 
-    /// The log.
     #[must_use]
     pub fn wal(&self) -> &Wal {
         &self.wal
@@ -231,7 +230,7 @@ async fn keep_log_short(
             drop(tree);
             *failure.lock() = done.as_ref().err().map(ToString::to_string);
             let Err(error) = done else { break };
-            tracing::warn!(error = %pagetier::Causes(&error), "a checkpoint failed");
+            tracing::warn!(error = %pagetier::errors::Causes(&error), "a checkpoint failed");
             tokio::time::sleep(CHECKPOINT_PAUSE).await;
         }
     }

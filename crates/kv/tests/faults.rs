@@ -2,7 +2,11 @@
 //! confirmed.
 
 use crate::world::{World, contents, expect_sound};
-use pagetier::{DeviceErrorKind, Error, IoOp, PoolError, SsdMode, TierError};
+use pagetier::{
+    Error, SsdMode,
+    device::{DeviceErrorKind, IoOp},
+    errors::{PoolError, TierError},
+};
 use pagetier_devio::{Fault, FaultEffect, SimDevice};
 use pagetier_kv::{Kv, KvError};
 use pagetier_wal::Keep;

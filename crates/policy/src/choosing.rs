@@ -33,7 +33,7 @@ const REMEMBERED: f64 = 0.97;
 /// The setting that an adaptive policy follows, and why.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct Choice {
+pub struct PolicyChoice {
     /// The setting in force.
     pub setting: &'static str,
     /// The setting in force before the last change, if there was one.
@@ -111,12 +111,12 @@ impl<const N: usize> Chooser<N> {
     }
 
     /// The choice, for reports.
-    pub(crate) fn choice(&self, names: [&'static str; N]) -> Choice {
+    pub(crate) fn choice(&self, names: [&'static str; N]) -> PolicyChoice {
         let costs_ms = self.recent_ms;
         let least = costs_ms.iter().copied().fold(f64::INFINITY, f64::min);
         let over = |cost: f64| if least > 0.0 { cost / least } else { 1.0 };
         let costs = names.into_iter().zip(costs_ms.map(over)).collect();
-        Choice {
+        PolicyChoice {
             setting: names[self.chosen],
             before: self.before.map(|at| names[at]),
             changes: self.changes,

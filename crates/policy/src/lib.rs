@@ -19,7 +19,7 @@ mod types;
 mod write_budget;
 
 pub use choice::UnknownPolicy;
-pub use choosing::Choice;
+pub use choosing::PolicyChoice;
 pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy};

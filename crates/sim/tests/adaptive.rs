@@ -224,6 +224,6 @@ fn adapting_takes_a_bounded_share_of_the_pools_memory() {
         let more = ssd.memory_bytes().saturating_sub(before.build(&slot_params).memory_bytes())
             + pool.extra_memory_bytes();
         let share = more as f64 / (frames * 16_384) as f64;
-        assert!(share < 0.02, "{frames} frames, {slots} slots: {:.2} %", 100.0 * share);
+        assert!(share < 0.02, "{frames} frames, {slots} slots: {:.2}%", 100.0 * share);
     }
 }

@@ -5,6 +5,7 @@ mod adaptive;
 mod bound;
 mod campaign;
 mod drawn;
+mod own_policies;
 mod replay;
 mod sources;
 mod tiers;

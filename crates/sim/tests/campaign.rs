@@ -13,14 +13,14 @@ fn small(seed: u64) -> Plan {
     reduced(Plan::from_seed(seed))
 }
 
-fn reduced(mut plan: Plan) -> Plan {
+pub(crate) fn reduced(mut plan: Plan) -> Plan {
     plan.lives = plan.lives.min(3);
     plan.ops = plan.ops.min(300);
     plan.images = 20;
     plan
 }
 
-fn expect_none(ended: Result<(), Violation>) {
+pub(crate) fn expect_none(ended: Result<(), Violation>) {
     if let Err(v) = ended {
         panic!(
             "seed {}: {} at {}; replay: campaign --mode random --seed {} --with {:?}",
@@ -185,7 +185,7 @@ fn broken_protocols_are_caught_by_the_lives_directed_at_them() {
         (Mutation::WriteBackBeforeFlush, Hazard::FreshVictims),
         (Mutation::DoublewriteBeforeFlush, Hazard::TornHomes),
         (Mutation::DoublewriteFreedEarly, Hazard::TornHomes),
-        (Mutation::DoublewriteNotMended, Hazard::TornHomes),
+        (Mutation::DoublewriteNotRepaired, Hazard::TornHomes),
         (Mutation::RecoveryUnflushed, Hazard::Killed),
         (Mutation::FreeUnrecorded, Hazard::Upkeep),
         (Mutation::GivenBackInUse, Hazard::Upkeep),

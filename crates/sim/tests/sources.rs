@@ -63,7 +63,7 @@ fn zipf_goes_by_rank() {
     }
     let mut counts: Vec<f64> = counts.into_values().collect();
     counts.sort_by(|a, b| b.total_cmp(a));
-    // Rank 1 has 1 / H(100) = 19.3 % of the references, ten times as many as rank 10.
+    // Rank 1 has 1 / H(100) = 19.3% of the references, ten times as many as rank 10.
     let n = references.len() as f64;
     assert!((counts[0] / n - 0.193).abs() < 0.01, "{}", counts[0] / n);
     assert!((counts[0] / counts[9] - 10.0).abs() < 1.0, "{}", counts[0] / counts[9]);

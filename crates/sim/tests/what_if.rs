@@ -1,6 +1,6 @@
 //! A sample of the pages agrees with all pages, within a bound.
 
-use pagetier_ghost::{GhostParams, Ghosts, Sampled, WhatIf};
+use pagetier_ghost::{GhostParams, Ghosts, SampleSummary, WhatIf};
 use pagetier_page::Sampling;
 use pagetier_sim::{Reference, Source, Zipf};
 
@@ -22,7 +22,7 @@ fn report(references: &[Reference], sampling: Sampling) -> WhatIf {
         }
     }
     ghosts.validate().unwrap();
-    ghosts.report(Sampled { requests: half as u64, ..Sampled::default() }, false)
+    ghosts.report(SampleSummary { requests: half as u64, ..SampleSummary::default() }, false)
 }
 
 #[test]

@@ -13,35 +13,30 @@ extern crate self as pagetier_ssdcache;
 
 mod exec;
 mod format;
-mod keep_off;
 mod mode;
-#[cfg(feature = "mutations")]
-mod moment;
 mod mutation;
 mod protocol;
+mod remember;
 mod seam;
-mod tier;
 
 pub use exec::Homes;
 pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
-    OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark, write_superblocks,
+    OpenError, OpenParams, RecoveryProgress, RecoveryReport, format, identify, mark, write_superblocks,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
-pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
 pub use exec::scrub::Checked;
+pub use exec::tier::{ModeLimit, SsdTier, TierStats};
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
-    BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
+    BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,
+    zone_bitmap_bytes,
 };
 pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
-pub use format::superblock::{Found, Marks, Superblock, is_striped};
+pub use format::superblock::{Found, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
-#[cfg(feature = "mutations")]
-#[doc(hidden)]
-pub use moment::Moment;
 #[doc(hidden)]
 pub use mutation::Mutation;
 pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
@@ -49,10 +44,13 @@ pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Plac
 pub use protocol::recovery::{Evidence, Image, Verdict};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
+pub use protocol::slots::Moment;
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
 pub use protocol::slots::Tampered;
 pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
+pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
 #[doc(hidden)]
 pub use seam::Seam;
-pub use tier::{ModeLimit, SsdTier, TierStats};

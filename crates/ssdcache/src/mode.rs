@@ -43,19 +43,19 @@ pub enum SsdState {
 pub enum SsdEvent {
     /// The SSD failed and takes no new pages.
     Degraded {
-        /// The first error.
+        /// The error that came first: later ones usually follow from it.
         cause: Arc<str>,
     },
     /// Writes are refused from now on: continuing could lose data.
     Refusing {
-        /// The first error.
+        /// The error that came first: later ones usually follow from it.
         cause: Arc<str>,
         /// Whether the SSD caused it: re-admitting the SSD, or continuing without it, then ends the refusal.
         by_ssd: bool,
     },
     /// The mode was changed.
     Mode {
-        /// The new mode.
+        /// The mode as configured; a call under way may still restrict it further.
         mode: SsdMode,
     },
     /// The SSD is out of use: the store works as one without an SSD.
@@ -69,7 +69,7 @@ pub enum SsdEvent {
     },
     /// The only copy of a page's newest version turned out to be lost or damaged.
     Lost {
-        /// The page.
+        /// The page, which reads as an error until it is written again or redone.
         page: PageId,
     },
 }

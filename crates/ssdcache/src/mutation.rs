@@ -88,7 +88,7 @@ pub enum Mutation {
     /// The doublewrite policy: a slot is clean once its home write has completed, without an HDD flush.
     DoublewriteFreedEarly,
     /// The doublewrite policy: recovery repairs no homes from the slots that back them.
-    DoublewriteNotMended,
+    DoublewriteNotRepaired,
     /// Checksums do not depend on the store. Visible on devices of another store that were overwritten with
     /// `force`: after a crash, its pages (same space and number, larger epochs) read as this store's at homes
     /// that were allocated and never written.
@@ -116,7 +116,7 @@ pub enum Mutation {
     FailedHomeKept,
     /// A home that could not be repaired when its ring place was needed makes the store refuse writes for
     /// good, even if the next attempt would succeed.
-    FailedMendFinal,
+    FailedRepairFinal,
     /// A cleaner that paused after a failure of the log or a device sleeps through its pause, although a
     /// request needs it. Let the log fail for long; then let it work, and request a frame.
     CleanerSleeps,
@@ -278,7 +278,7 @@ impl Mutation {
         Self::RecordBeforeImage,
         Self::DoublewriteBeforeFlush,
         Self::DoublewriteFreedEarly,
-        Self::DoublewriteNotMended,
+        Self::DoublewriteNotRepaired,
         Self::ChecksumsUnseeded,
         Self::FlushInCaller,
         Self::FailureNotRemembered,
@@ -315,7 +315,8 @@ impl Mutation {
     /// - `ListPassesForExact`: `loss.rs`, `a_list_that_passes_for_exact_names_pages_that_the_hdd_has`
     /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_that_is_discarded_while_it_is_drained_is_torn`
     /// - `MarkOutlivesHeaders`: `map_marks.rs`, `a_mark_that_outlives_its_headers_passes_for_damage`
-    /// - `FailedMendFinal`: `home_order.rs`, `with_a_failed_mending_that_is_final_the_store_refuses_for_ever`
+    /// - `FailedRepairFinal`: `home_order.rs`,
+    ///   `with_a_failed_repair_that_is_final_the_store_refuses_for_ever`
     /// - `CleanerSleeps`: `log_gate.rs`, `a_cleaner_that_sleeps_out_its_pause_holds_a_request_up`
     /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
@@ -375,7 +376,7 @@ impl Mutation {
         Self::AttachInDoubt,
         Self::HomesTrusted,
         Self::MarkOutlivesHeaders,
-        Self::FailedMendFinal,
+        Self::FailedRepairFinal,
         Self::CleanerSleeps,
         Self::BackupReadsEarly,
         Self::BackupUnsynced,

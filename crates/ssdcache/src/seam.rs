@@ -4,7 +4,6 @@
 //!
 //! [`GuardedProtocol`] does the same to the protocol's state before each step.
 
-use crate::exec::remember::{Flushed, Unproved};
 use crate::format::journal::Backing;
 use crate::format::map::MapHeader;
 use crate::mutation::Mutation;
@@ -17,11 +16,17 @@ use crate::protocol::recovery::Evidence;
 use crate::protocol::slots::Tampered;
 use crate::protocol::slots::{Fallen, Plan, Slots, Ticket};
 use crate::protocol::{HomePlan, InTheWay, Protocol};
+use crate::remember::{Flushed, Remember, Unproved};
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, task};
+use pagetier_devio::DeviceError;
+use pagetier_devio::task::{self, Boxed};
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
 use pagetier_policy::{Location, Millis, SlotId};
 use parking_lot::{Mutex, MutexGuard};
+use std::any::Any;
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// Does nothing in a normal build: without the feature `mutations` it takes no space, and every method
@@ -131,9 +136,16 @@ impl Seam {
     ///
     /// # Errors
     /// They may not be repaired.
-    pub(crate) fn may_mend(self) -> Result<(), TierError> {
-        let refused = || TierError::Refusing { cause: "homes are not repaired".into() };
+    pub(crate) fn may_repair_from_ring(self) -> Result<(), TierError> {
+        let refused = || TierError::Refusing { cause: "pages on the HDD are not repaired".into() };
         if self.lack(Mutation::FailedHomeKept) { Err(refused()) } else { Ok(()) }
+    }
+
+    /// Handles a failed repair of homes whose ring places were needed. `refuse` ends all writes.
+    pub(crate) fn ring_repair_failed(self, refuse: impl FnOnce()) {
+        if self.lack(Mutation::FailedRepairFinal) {
+            refuse();
+        }
     }
 
     /// A newly captured checkpoint.
@@ -151,13 +163,16 @@ impl Seam {
         }
         let body = planned.steps.iter().position(|step| *step == Step::Body);
         if let Some(body) = body.filter(|_| self.lack(Mutation::HeaderBeforeBody)) {
+            // The flush that separates the body from the headers.
             planned.steps.remove(body + 1);
         }
         if planned.steps.first() == Some(&Step::WipeMark) && self.lack(Mutation::MarkOutlivesHeaders) {
+            // The wiping of the mark, and the flush behind it.
             planned.steps.drain(..2);
         }
         let headers = planned.steps.iter().position(|step| *step == Step::Headers);
         if let Some(headers) = headers.filter(|_| self.lack(Mutation::HeaderNotFlushed)) {
+            // The flush behind the headers, and the mark.
             planned.steps.truncate(headers + 1);
         }
         planned
@@ -227,6 +242,21 @@ impl Seam {
 
 /// Recovering.
 impl Seam {
+    /// The number of an opening, and where its failed flushes are noted.
+    pub(crate) fn opening(self, epoch: &mut u32, remember: &mut Arc<dyn Remember>) {
+        if self.lack(Mutation::StampsRepeat) {
+            *epoch = 1;
+        }
+        if self.lack(Mutation::FailureNotRemembered) {
+            *remember = Arc::new(Forgetful(Arc::clone(remember)));
+        }
+    }
+
+    /// The blocks of the SSD that could not be read.
+    pub(crate) fn unread<T: Default>(self, unread: T, closed: bool) -> T {
+        if self.lack(Mutation::UnreadableIsEmpty) && !closed { T::default() } else { unread }
+    }
+
     /// What failed flushes may have left unproved. `noted` is the part that the manifest records.
     pub(crate) fn unproved(self, unproved: Unproved, noted: &Unproved) -> Unproved {
         let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
@@ -253,7 +283,7 @@ impl Seam {
             evidence.watermark = Stamp::ZERO;
         }
         for block in &mut evidence.journal {
-            block.slots_back &= !self.lack(Mutation::DoublewriteNotMended);
+            block.slots_back &= !self.lack(Mutation::DoublewriteNotRepaired);
             block.generation = self.marked_generation(block.generation);
         }
         evidence
@@ -276,6 +306,27 @@ impl Seam {
     /// The places of the ring to wipe, and the place at which the ring continues.
     pub(crate) fn ring_continues(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
         if self.lack(Mutation::RingFromZero) { (Vec::new(), 0) } else { (outdated, from) }
+    }
+}
+
+/// Forgets failed flushes.
+struct Forgetful(Arc<dyn Remember>);
+
+impl Remember for Forgetful {
+    fn recall(&self) -> Unproved {
+        self.0.recall()
+    }
+
+    fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+        self.0.made_durable(devices)
+    }
+
+    fn hold(&self) -> Option<Box<dyn Any + Send>> {
+        self.0.hold()
     }
 }
 
@@ -325,7 +376,7 @@ impl GuardedProtocol {
             }
             Some(Mutation::DrainedPageDiscarded) if state.drains > 0 => {
                 for page in state.slots.copies() {
-                    while state.home.keeps_copy(page) && !state.home.is_backed(page) {
+                    while state.home.must_keep_copy(page) && !state.home.is_backed_by_slot(page) {
                         state.home.release(page);
                     }
                 }

@@ -312,7 +312,7 @@ fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
             fixture.slots.flushed(SsdFlush(8));
             assert_eq!(fixture.slots.free_slots().retired, 1, "it is the durable version until then");
             fixture.slots.flushed(SsdFlush(9));
-            fixture.slots.proved();
+            fixture.slots.take_into_use();
         } else {
             fixture.flush()
         }

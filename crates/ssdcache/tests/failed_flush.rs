@@ -336,7 +336,7 @@ impl Remember for NoNote {
         Box::pin(ready(Err(io::ErrorKind::StorageFull.into())))
     }
 
-    fn proved(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         Box::pin(ready(Ok(())))
     }
 }
@@ -349,7 +349,7 @@ async fn a_failure_that_cannot_be_noted_is_told() {
     store.write(P, 1).await.expect("written");
     fail_one_flush(&world.hdd);
     let error = store.0.forget_space(SpaceId(9)).await.expect_err("the flush fails").to_string();
-    assert!(error.contains("the manifest took no note of it"), "{error}");
+    assert!(error.contains("could not be recorded in the manifest"), "{error}");
     assert!(matches!(store.write(P, 2).await, Err(TierError::Refusing { .. })));
 }
 
@@ -403,7 +403,7 @@ impl Remember for Killed {
         Box::pin(ready(Err(io::ErrorKind::Interrupted.into())))
     }
 
-    fn proved(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         Box::pin(ready(Ok(())))
     }
 }

@@ -286,7 +286,7 @@ async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() 
 
 /// The home of page `P` cannot be written for some time, and the ring fills up behind its image. Returns
 /// whether writes succeed afterwards.
-async fn goes_on_after_a_home_that_could_not_be_mended(broken: Option<Mutation>) -> bool {
+async fn goes_on_after_a_home_that_could_not_be_repaired(broken: Option<Mutation>) -> bool {
     let fixture = Fixture::without(broken, 8, SsdMode::ReadOnly, Duration::ZERO).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
     fixture.write(P, 1).await.expect_err("the home write fails");
@@ -294,7 +294,7 @@ async fn goes_on_after_a_home_that_could_not_be_mended(broken: Option<Mutation>)
     for no in 10..60 {
         failed += u32::from(fixture.write(no, 1).await.is_err());
     }
-    assert!(failed > 40, "its image is all that can mend the home: {failed} writes failed");
+    assert!(failed > 40, "its image is all that can repair the home: {failed} writes failed");
     for seed in 0..8 {
         let version = fixture.after_power_cut_and(seed, SimDevice::clear_faults).await.read(P).await;
         assert!(matches!(version, Ok(1)), "seed {seed}: {version:?}");
@@ -309,13 +309,13 @@ async fn goes_on_after_a_home_that_could_not_be_mended(broken: Option<Mutation>)
 
 #[tokio::test(start_paused = true)]
 async fn a_home_that_cannot_be_mended_keeps_its_image_and_stops_the_ring_until_it_can() {
-    assert!(goes_on_after_a_home_that_could_not_be_mended(None).await);
+    assert!(goes_on_after_a_home_that_could_not_be_repaired(None).await);
 }
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn with_a_failed_mending_that_is_final_the_store_refuses_for_ever() {
-    assert!(!goes_on_after_a_home_that_could_not_be_mended(Some(Mutation::FailedMendFinal)).await);
+async fn with_a_failed_repair_that_is_final_the_store_refuses_for_ever() {
+    assert!(!goes_on_after_a_home_that_could_not_be_repaired(Some(Mutation::FailedRepairFinal)).await);
 }
 
 /// Another cache device.
@@ -327,7 +327,7 @@ async fn other_cache(layout: Layout) -> NewCacheDevice {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
+async fn a_ring_is_given_up_only_when_it_has_repaired_what_it_alone_can_repair() {
     for (errors, accept_loss) in [(1, false), (u64::MAX, false), (u64::MAX, true)] {
         let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
         fixture
@@ -340,7 +340,7 @@ async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
         match (errors, accept_loss) {
             (1, _) => {
                 exchanged.expect("exchanged");
-                assert!(matches!(fixture.read(P).await, Ok(1)), "mended");
+                assert!(matches!(fixture.read(P).await, Ok(1)), "repaired");
                 fixture.write(P, 2).await.expect("written");
             }
             (_, false) => {
@@ -472,7 +472,7 @@ async fn a_bad_copy_is_kept_while_the_home_is_bad_too() {
         }
         assert_eq!(found.len(), 1);
         assert!(found[0].error.is_some());
-        assert_eq!(found[0].healed, !home_is_bad);
+        assert_eq!(found[0].repaired, !home_is_bad);
         assert_eq!(fixture.tier.location(page(P)), if home_is_bad { Location::Ssd } else { Location::Hdd });
     }
 }
@@ -486,7 +486,7 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
     let tier = Arc::clone(&fixture.tier);
     let drain = tokio::spawn(async move { tier.drain(None, None).await });
     sleep(Duration::from_secs(1)).await;
-    assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
+    assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot repairs");
     timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
     assert!(fixture.tier.discarded(page(P)));
     assert_eq!(drain.await.expect("drained").written, 1);
@@ -545,7 +545,7 @@ async fn a_torn_home_is_mended_from_the_slot_that_backed_it_and_a_sound_one_is_n
 async fn a_page_whose_slot_backs_its_way_home_is_not_discarded_before_that_is_durable() {
     let fixture = Fixture::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
     fixture.write(P, 1).await.expect("written");
-    assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
+    assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot repairs");
     timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
     assert!(fixture.tier.discarded(page(P)));
 }

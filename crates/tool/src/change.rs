@@ -3,7 +3,9 @@
 use crate::args::Place;
 use crate::look::{findings, recovery, watch};
 use crate::{FOUND, Failure, show};
-use pagetier::{BackupOptions, Builder, Causes, Drain, PageStore, ScrubOptions, SsdMode};
+use pagetier::{
+    Builder, DrainOptions, PageStore, SsdMode, backup::BackupOptions, errors::Causes, scrub::ScrubOptions,
+};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCo
     let shown = bar.clone();
     let report = store
         .ssd()
-        .drain(Drain::new().on_progress(move |progress| {
+        .drain(DrainOptions::new().on_progress(move |progress| {
             shown.set_length(progress.written + progress.left);
             shown.set_position(progress.written);
         }))

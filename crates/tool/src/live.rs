@@ -1,7 +1,7 @@
 //! The view of a running store through the file that it exports.
 
 use crate::{Failure, show};
-use pagetier::{DeviceSummary, LiveStats};
+use pagetier::stats::{DeviceSummary, LiveStats};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -125,7 +125,7 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
     let r = Rates::between(before, now);
     let (pool, ssd) = (&now.stats.pool, &now.stats.ssd);
     let mut text = format!("pagetier top: process {}, export {}, {}\n", now.pid, now.number, age(now));
-    let hits = r.hit_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"));
+    let hits = r.hit_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}%"));
     let requests = r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses);
     let _ = writeln!(text, "pool    {requests:.0} requests/s, {hits} hits, {} frames", pool.frames);
     let _ = writeln!(
@@ -139,7 +139,7 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
     let share = |pages: u64| 100.0 * pages as f64 / ssd.slots.max(1) as f64;
     let _ = writeln!(
         text,
-        "ssd     {}, {} pages ({:.1} %), {} newer than the HDD ({:.1} %)",
+        "ssd     {}, {} pages ({:.1}%), {} newer than the HDD ({:.1}%)",
         ssd.mode,
         ssd.pages,
         share(ssd.pages),
@@ -172,7 +172,7 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
         let (read, write) = (device.read.p99_us / 1000.0, device.write.p99_us / 1000.0);
         let _ = writeln!(
             text,
-            "{name:<6}{reads:>10.0}{read_mb:>9.2}{writes:>10.0}{write_mb:>9.2}{busy:>6.0} %{read:>7.2} ms{write:>8.2} ms{:>8}",
+            "{name:<6}{reads:>10.0}{read_mb:>9.2}{writes:>10.0}{write_mb:>9.2}{busy:>7.0}%{read:>7.2} ms{write:>8.2} ms{:>8}",
             device.errors
         );
     }

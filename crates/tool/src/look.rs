@@ -2,7 +2,11 @@
 
 use crate::args::Place;
 use crate::{FOUND, Failure, show};
-use pagetier::{Causes, Location, PageId, PageStore, RecoveryReport, Scrub, ScrubOptions, ScrubReport};
+use pagetier::{
+    Location, PageId, PageStore, RecoveryReport,
+    errors::Causes,
+    scrub::{Scrub, ScrubOptions, ScrubReport},
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;

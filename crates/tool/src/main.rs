@@ -9,7 +9,7 @@ mod show;
 
 use args::{Cli, Command};
 use clap::Parser;
-use pagetier::{BackupError, Causes, DeviceErrorKind, OpenError};
+use pagetier::{OpenError, backup::BackupError, device::DeviceErrorKind, errors::Causes};
 use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 use crate::{Failure, show};
 use pagetier::device::{OpenOptions, SharedDevice, open_file};
 use pagetier::{PageSize, PoolPolicy, SsdPolicy};
-use pagetier_ghost::{GhostParams, Ghosts, Reference, Sampled, Use};
+use pagetier_ghost::{GhostParams, Ghosts, Reference, SampleSummary, Use};
 use pagetier_page::{TRACE_RECORD_BYTES, TraceRecord};
 use serde_json::json;
 use std::fs::File;
@@ -92,7 +92,7 @@ pub(crate) fn what_if(
     }
     let (mut file, bar) = (BufReader::new(file), show::bar("replaying", records));
     // The first half warms the tiers up.
-    let mut sampled = Sampled::default();
+    let mut sampled = SampleSummary::default();
     for number in 0..records {
         let mut record = [0; TRACE_RECORD_BYTES];
         file.read_exact(&mut record).map_err(failed)?;
@@ -101,7 +101,7 @@ pub(crate) fn what_if(
         };
         if number == records / 2 {
             ghosts.mark();
-            sampled = Sampled::default();
+            sampled = SampleSummary::default();
         }
         let used = if write { Use::Write } else { Use::Read };
         ghosts.apply(Reference { page, used, sequential });

@@ -104,7 +104,7 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
     stop.store(true, Ordering::Relaxed);
     running.block_on(async {
         writer.await.unwrap();
-        let full = store.backup(&chain, pagetier::BackupOptions::new()).await.unwrap();
+        let full = store.backup(&chain, pagetier::backup::BackupOptions::new()).await.unwrap();
         assert_eq!(full.pages, u64::from(PAGES));
         // A restoration into a store's directory, too.
         let refused = run(&["restore", &chain, "--to", &at]);

@@ -1,6 +1,6 @@
 //! Stores for the tests, and the tool as a process.
 
-use pagetier::{Backend, Lsn, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{Lsn, PageId, PageSize, PageStore, SpaceId, device::Backend};
 use serde_json::Value;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;

@@ -4,7 +4,7 @@ use crate::args::{self, PolicyPairs};
 use crate::compare::CompareArgs;
 use crate::policies::Policies;
 use clap::{Parser, ValueEnum};
-use pagetier::{COST_POINTS, Costs, PageSize, PoolPolicy, SsdPolicy};
+use pagetier::{Costs, PageSize, PoolPolicy, SsdPolicy, device::COST_POINTS};
 use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

@@ -16,7 +16,6 @@ pub(crate) enum DbError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
-    /// Redo failed.
     #[error("the log cannot be redone")]
     Redo(#[from] RedoError),
     /// A checkpoint failed.
@@ -24,12 +23,7 @@ pub(crate) enum DbError {
     Checkpoint(#[from] CheckpointError),
     /// A row that must exist does not.
     #[error("{table:?} has no row {key:02x?}")]
-    MissingRow {
-        /// The table.
-        table: Table,
-        /// The key.
-        key: Vec<u8>,
-    },
+    MissingRow { table: Table, key: Vec<u8> },
     /// A commit record is malformed.
     #[error("a commit in the log cannot be read")]
     BadCommit,

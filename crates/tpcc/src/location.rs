@@ -3,8 +3,8 @@
 use crate::cli::{Cli, HddModel, Io};
 use crate::policies::Policies;
 use pagetier::{
-    Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore,
-    SharedDevice, SsdPolicy,
+    Builder, MemoryManifest, PageSize, PageStore, SsdPolicy,
+    device::{Backend, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
 use pagetier_wal::{Wal, WalError, WalLimits};
@@ -31,14 +31,13 @@ pub(crate) enum LocationError {
     /// The notes of an earlier run are unreadable.
     #[error("{path}: the notes of an earlier run cannot be read: {why}", path = .path.display())]
     Notes {
-        /// The file.
         path: PathBuf,
         /// What is wrong with them.
         why: String,
     },
     /// A device failed.
     #[error(transparent)]
-    Device(#[from] pagetier::DeviceError),
+    Device(#[from] pagetier::device::DeviceError),
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
@@ -66,7 +65,7 @@ pub(crate) struct Location {
     hdd: Option<PathBuf>,
     ssd: Option<PathBuf>,
     model: HddModel,
-    clock: Clock,
+    clock: EmulatedClock,
     io: Backend,
     force: bool,
 }
@@ -114,14 +113,14 @@ impl Location {
             hdd: cli.hdd.clone(),
             ssd: cli.ssd.clone(),
             model: cli.hdd_model,
-            clock: clock.map_or(Clock::Wall, Clock::Virtual),
+            clock: clock.map_or(EmulatedClock::Wall, EmulatedClock::Virtual),
             io,
             force: cli.force,
         })
     }
 
     /// A copy of the loaded location in memory under another clock; runs on copies are independent.
-    pub(crate) fn share(&self, clock: Clock) -> Option<Self> {
+    pub(crate) fn share(&self, clock: EmulatedClock) -> Option<Self> {
         let Place::Memory { hdd, ssd, manifest } = &self.place else { return None };
         let (hdd, ssd, manifest) = (Arc::clone(hdd), Arc::clone(ssd), Arc::clone(manifest));
         Some(Self {
@@ -304,7 +303,7 @@ impl Location {
                     (Arc::new(hdd.fork()), Arc::new(ssd.fork()), Arc::new(manifest.fork()))
                 };
                 let hdd = opening.emulate(hdd, model, &self.clock);
-                let ssd_model = Model::paper_ssd().with_page_bytes(page_bytes as u32);
+                let ssd_model = DeviceModel::paper_ssd().with_page_bytes(page_bytes as u32);
                 let ssd = opening.emulate(ssd, ssd_model, &self.clock);
                 opening.builder = opening.builder.in_memory(manifest).hdd_device(hdd).ssd_device(ssd);
             }
@@ -313,16 +312,16 @@ impl Location {
     }
 
     /// The 7200 rpm disk has a size that the database fills to two thirds.
-    fn hdd_model(&self, db_bytes: u64, page_bytes: u64) -> Model {
+    fn hdd_model(&self, db_bytes: u64, page_bytes: u64) -> DeviceModel {
         match self.model {
-            HddModel::Rpm7200 => Model::disk_7200rpm(db_bytes / 2 * 3),
-            _ => Model::paper_hdd().with_page_bytes(page_bytes as u32),
+            HddModel::Rpm7200 => DeviceModel::disk_7200rpm(db_bytes / 2 * 3),
+            _ => DeviceModel::paper_hdd().with_page_bytes(page_bytes as u32),
         }
     }
 }
 
 impl Opening {
-    fn emulate(&mut self, device: SharedDevice, model: Model, clock: &Clock) -> SharedDevice {
+    fn emulate(&mut self, device: SharedDevice, model: DeviceModel, clock: &EmulatedClock) -> SharedDevice {
         let device = Arc::new(EmulatedDevice::new(device, model, clock.clone()));
         self.emulated.push(Arc::clone(&device));
         device

@@ -13,7 +13,6 @@ const DELETE: u8 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Operations(Vec<u8>);
 
-/// One change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation<'b> {
     Put { table: Table, key: &'b [u8], val: &'b [u8] },

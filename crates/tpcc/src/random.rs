@@ -88,7 +88,6 @@ impl Random {
         }
     }
 
-    /// Shuffles `items`.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.between(0, i as u32) as usize);

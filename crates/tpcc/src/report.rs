@@ -3,7 +3,12 @@
 use crate::policies::Policies;
 use crate::run::{Measured, Slice};
 use crate::tx::Kind;
-use pagetier::{Choice, Costs, DeviceStats, IoClass, Stats};
+use pagetier::{
+    Costs,
+    device::{DeviceStats, IoClass},
+    policy::PolicyChoice,
+    stats::Stats,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -108,8 +113,8 @@ pub(crate) struct Chosen {
     pub(crate) costs: BTreeMap<String, f64>,
 }
 
-impl From<&Choice> for Chosen {
-    fn from(choice: &Choice) -> Self {
+impl From<&PolicyChoice> for Chosen {
+    fn from(choice: &PolicyChoice) -> Self {
         let costs = choice.costs.iter().map(|(name, cost)| ((*name).to_owned(), round(*cost)));
         Self { setting: choice.setting.to_owned(), changes: choice.changes, costs: costs.collect() }
     }
@@ -366,7 +371,7 @@ pub(crate) fn details(row: &Row) -> String {
     }
     if let Some(reopened) = &row.reopened {
         out += &format!(
-            "\nreopened: {} page changes and {} commits recovered; the SSD was {:.0} % warm ({} pages)",
+            "\nreopened: {} page changes and {} commits recovered; the SSD was {:.0}% warm ({} pages)",
             reopened.redone_changes, reopened.repeated_commits, reopened.ssd_warm_pct, reopened.ssd_pages,
         );
     }

@@ -5,7 +5,7 @@ use crate::error::DbError;
 use crate::tx::{Kind, Outcome, Terminal};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
-use pagetier::Stats;
+use pagetier::stats::Stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -154,7 +154,6 @@ pub(crate) struct Terminals<'d> {
 }
 
 impl<'d> Terminals<'d> {
-    /// Starts them.
     pub(crate) fn start(database: &'d Arc<Database>, terminals: u32, seed: u64, virtual_time: bool) -> Self {
         let phase = Arc::new(Phase::default());
         let mut tasks = JoinSet::new();

@@ -11,7 +11,7 @@ use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{PageStore, WhatIfOptions};
+use pagetier::{PageStore, what_if::WhatIfOptions};
 use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
 use std::sync::Arc;
@@ -286,7 +286,7 @@ impl<'c> Session<'c> {
             .map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
         if let Some(reopened) = reopened.filter(|_| !self.cli.json) {
             println!(
-                "recovered: {} page changes and {} commits; {} pages on the SSD ({:.0} % warm); consistent",
+                "recovered: {} page changes and {} commits; {} pages on the SSD ({:.0}% warm); consistent",
                 reopened.redone_changes, reopened.repeated_commits, reopened.ssd_pages, reopened.ssd_warm_pct
             );
         }

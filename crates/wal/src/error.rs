@@ -18,14 +18,10 @@ pub enum WalError {
     },
     /// Another opener, in this process or another one, has the log.
     #[error("log {path}: it is in use, here or in another process")]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// A segment that has a successor ends in the middle of a record.
     #[error("log {path}: damaged at position {at}, though later segments exist")]
     Damaged {
-        /// The segment.
         path: PathBuf,
         /// The position of the first unreadable record.
         at: u64,

@@ -107,7 +107,7 @@ async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoErr
 /// Gets the page, or creates it empty if it was allocated before the crash and never written.
 async fn get_or_recreate(store: &PageStore, id: PageId) -> Result<PageMut<'_>, pagetier::Error> {
     match store.get_mut(id).await {
-        Err(pagetier::Error::NoSuchPage { .. }) => store.recreate(id).await,
+        Err(pagetier::Error::NoSuchPage { .. }) => store.get_or_create(id).await,
         other => other,
     }
 }

@@ -59,7 +59,7 @@ impl World {
 const SECRET: &[u8; 16] = b"attack at dawn!!";
 
 async fn write(store: &PageStore, space: SpaceId, no: u32, version: u32) {
-    let mut page = store.recreate(PageId::new(space, no)).await.unwrap();
+    let mut page = store.get_or_create(PageId::new(space, no)).await.unwrap();
     page.chunks_exact_mut(16).for_each(|chunk| chunk.copy_from_slice(SECRET));
     page[..4].copy_from_slice(&version.to_le_bytes());
     page.set_lsn(Lsn(version.into()));

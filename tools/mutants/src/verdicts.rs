@@ -58,7 +58,7 @@ impl Verdicts {
         }
         let caught = judged.len() - survivors.len();
         let share = 100.0 * caught as f64 / judged.len().max(1) as f64;
-        println!("\n{caught} of {} mutants caught ({share:.1} %), drawn from {of} viable ones", judged.len());
+        println!("\n{caught} of {} mutants caught ({share:.1}%), drawn from {of} viable ones", judged.len());
         let mut by: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for (_, verdict) in &judged {
             if let Some(name) = verdict.by.as_deref() {

@@ -34,12 +34,12 @@ impl fmt::Display for Row {
         let Self { engine, workload, per_second, median, p99, max } = self;
         write!(
             f,
-            "{engine}, {workload}: {per_second:.0} operations/s; µs: median {median}, 99 % {p99}, max {max}"
+            "{engine}, {workload}: {per_second:.0} operations/s; µs: median {median}, 99% {p99}, max {max}"
         )
     }
 }
 
-/// Prints one row per workload and one column per engine: operations per second, and the 99 % quantile.
+/// Prints one row per workload and one column per engine: operations per second, and the 99% quantile.
 pub(crate) fn print_table(rows: &[Row]) {
     let mut engines: Vec<&str> = Vec::new();
     let mut workloads: Vec<&str> = Vec::new();
@@ -51,7 +51,7 @@ pub(crate) fn print_table(rows: &[Row]) {
             workloads.push(&row.workload);
         }
     }
-    println!("| operations/s (99 % in ms) | {} |", engines.join(" | "));
+    println!("| operations/s (99% in ms) | {} |", engines.join(" | "));
     println!("| --- |{}", " --- |".repeat(engines.len()));
     for workload in workloads {
         let cell = |engine: &&str| {

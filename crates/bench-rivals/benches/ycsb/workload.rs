@@ -25,13 +25,13 @@ const LOAD_BATCH: u64 = 1000;
 pub(crate) enum Workload {
     /// Half reads, half updates.
     A,
-    /// 95 % reads, 5 % updates.
+    /// 95% reads, 5% updates.
     B,
     /// Reads only.
     C,
-    /// 95 % reads of the latest entries, 5 % inserts.
+    /// 95% reads of the latest entries, 5% inserts.
     D,
-    /// 95 % scans of up to 100 entries, 5 % inserts.
+    /// 95% scans of up to 100 entries, 5% inserts.
     E,
     /// Half reads, half reads followed by an update.
     F,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The time source of an emulated device.
 #[derive(Clone, Debug)]
-pub enum Clock {
+pub enum EmulatedClock {
     /// `tokio::time`: virtual time under a paused clock, real time otherwise. Its timers tick in
     /// milliseconds: an operation completes at the first tick at or after its due time. Throughput and busy
     /// time stay exact as long as the device has a queue, since service continues between the ticks; a lone
@@ -35,7 +35,7 @@ pub enum Clock {
 /// fire in turn.
 ///
 /// ```
-/// use pagetier_devio::{Clock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, Model, VirtualClock, Device};
+/// use pagetier_devio::{EmulatedClock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, DeviceModel, VirtualClock, Device};
 /// use std::{future::Future, pin::pin, sync::Arc, task::{Context, Waker}};
 ///
 /// let clock = VirtualClock::new();
@@ -52,7 +52,7 @@ pub enum Clock {
 ///     .build()?;
 /// runtime.block_on(async {
 ///     let memory = Arc::new(MemoryDevice::new("ssd", 1 << 20));
-///     let ssd = EmulatedDevice::new(memory, Model::paper_ssd(), Clock::Virtual(clock));
+///     let ssd = EmulatedDevice::new(memory, DeviceModel::paper_ssd(), EmulatedClock::Virtual(clock));
 ///     let began = tokio::time::Instant::now();
 ///     for _ in 0..10 {
 ///         ssd.read(0, [IoBuf::zeroed(16 << 10)].into_iter().collect(), IoClass::Demand).await.result?;
@@ -94,6 +94,7 @@ impl VirtualClock {
         let mut agenda = self.agenda.lock();
         let tick = *agenda.tick.get_or_insert(now);
         let into_tick = Duration::from_nanos((now.duration_since(tick).as_nanos() % TICK.as_nanos()) as u64);
+        // Otherwise time would stop at deadlines for which no task waits.
         agenda.forget_cancelled();
         let to_next = agenda.deadlines.peek().map(|Reverse((at, _))| at.duration_since(now));
         let to_tick = TICK - into_tick;
@@ -103,6 +104,8 @@ impl VirtualClock {
             _ if !into_tick.is_zero() => to_tick,
             _ => return,
         };
+        // Taken before the clock moves, woken after it: a task that looks at the clock sees its deadline
+        // reached.
         let due = agenda.take_due(now + by);
         drop(agenda);
         if !by.is_zero() {
@@ -166,6 +169,7 @@ impl Future for ExactSleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        // The time decides, not the wake-up.
         if Instant::now() >= this.at || this.rounded.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }

@@ -101,6 +101,7 @@ impl Core {
     /// Queues an operation; wakes the stepper if a server is free.
     pub(super) fn arrive(&mut self, pending: Pending) {
         self.queue.push(pending);
+        // With every server busy the stepper has a timer for the next one that becomes free.
         if self.active.len() < self.busy_until_ns.len() {
             self.wake();
         }
@@ -115,6 +116,7 @@ impl Core {
         self.timed = timed;
         if !timed {
             for active in &mut self.active {
+                // What is in service ends now; the step that follows serves what waits.
                 active.finish_ns = active.finish_ns.min(now_ns);
                 self.busy_until_ns[active.server] = active.finish_ns;
             }
@@ -137,6 +139,8 @@ impl Core {
         out: &mut Finished,
     ) -> Next {
         loop {
+            // Until nothing changes: a completion frees a server, whose next operation may itself end by
+            // now.
             self.poll_inner(now_ns, cx);
             let completed = self.complete(now_ns, recorder, out);
             if !self.begin_one(now_ns) && !completed {
@@ -147,6 +151,8 @@ impl Core {
             debug_assert!(self.queue.is_empty(), "a free server and a waiting operation");
             return Next::Idle;
         }
+        // Operations that are due but whose data has not arrived wake the stepper through their inner
+        // future.
         let next = self.active.iter().map(|a| a.finish_ns).filter(|ns| *ns > now_ns).min();
         next.map_or(Next::OnWake, Next::At)
     }
@@ -171,6 +177,8 @@ impl Core {
             match &completion.result {
                 Ok(()) => {
                     let service_ns = active.finish_ns - active.began_ns;
+                    // If the underlying device is slower than the model, the operation really took that
+                    // long.
                     let latency_ns = active.finish_ns.max(ready_ns).saturating_sub(active.arrived_ns);
                     recorder.done(active.counter, active.len, service_ns, latency_ns);
                 }
@@ -183,10 +191,13 @@ impl Core {
 
     /// Lets the first free server begin the operation that is next at that time.
     fn begin_one(&mut self, now_ns: u64) -> bool {
+        // The server that became free first: the order of service is then the same however late the step
+        // comes.
         let free =
             (0..self.busy_until_ns.len()).filter(|server| self.active.iter().all(|a| a.server != *server));
         let Some(server) = free.min_by_key(|server| self.busy_until_ns[*server]) else { return false };
         let Some(first) = self.queue.first() else { return false };
+        // In the past, as a rule: the device went on while the timer was late.
         let began_ns = self.busy_until_ns[server].max(first.arrived_ns);
         let Pending { spot, class, arrived_ns, start, promise, in_flight } =
             self.queue.remove(self.pick(began_ns));
@@ -223,6 +234,7 @@ impl Core {
         if at_ns.saturating_sub(self.queue[0].arrived_ns) > AGE_LIMIT_NS {
             return 0;
         }
+        // Only what had arrived by then: the disk cannot choose an operation that it does not know yet.
         let arrived = self.queue.iter().enumerate().take_while(|(_, p)| p.arrived_ns <= at_ns);
         let key = |(at, p): &(usize, &Pending)| {
             let reach_ns = self.timing.reach_ns(Task::of(p.spot.op), p.spot.offset, at_ns);

@@ -19,13 +19,13 @@ mod model;
 mod pump;
 mod shared;
 
-pub use clock::{Clock, VirtualClock};
-pub use model::Model;
+pub use clock::{EmulatedClock, VirtualClock};
+pub use model::DeviceModel;
 
 use self::core::{Core, Pending, Start};
 use self::model::Timing;
 use self::pump::{Alarm, Pump};
-use self::shared::Shared;
+use self::shared::Emulation;
 use crate::check::{Spot, check, refused, total_len};
 use crate::class::Counter;
 use crate::device::IoBufs;
@@ -40,17 +40,17 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// A device with the timing of another one. Operations queue for the servers of a [`Model`] in order of class
-/// and take its service times; their data moves through the underlying device when their service begins. Busy
-/// time in the statistics is the model's service time. Dropping the device executes what is outstanding
-/// without further delay.
+/// A device with the timing of another one. Operations queue for the servers of a [`DeviceModel`] in order
+/// of class and take its service times; their data moves through the underlying device when their service
+/// begins. Busy time in the statistics is the model's service time. Dropping the device executes what is
+/// outstanding without further delay.
 ///
-/// With [`Clock::Tokio`] and [`Clock::Virtual`], operations must be started inside a tokio runtime with
-/// timers enabled, and panic otherwise.
+/// With [`EmulatedClock::Tokio`] and [`EmulatedClock::Virtual`], operations must be started inside a tokio
+/// runtime with timers enabled, and panic otherwise.
 #[derive(Debug)]
 pub struct EmulatedDevice {
-    shared: Arc<Shared>,
-    /// [`Clock::Wall`]: the thread and its alarm.
+    shared: Arc<Emulation>,
+    /// [`EmulatedClock::Wall`]: the thread and its alarm.
     thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
     owner: Owner,
 }
@@ -59,11 +59,11 @@ impl EmulatedDevice {
     /// Wraps `inner` with the timing of `model`, by `clock`.
     ///
     /// # Panics
-    /// With [`Clock::Wall`], when no thread can be started.
+    /// With [`EmulatedClock::Wall`], when no thread can be started.
     #[must_use]
-    pub fn new(inner: SharedDevice, model: Model, clock: Clock) -> Self {
+    pub fn new(inner: SharedDevice, model: DeviceModel, clock: EmulatedClock) -> Self {
         let servers = model.servers();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Emulation {
             name: inner.name().into(),
             inner,
             origin: OnceLock::new(),
@@ -72,7 +72,7 @@ impl EmulatedDevice {
             recorder: Recorder::new(servers),
             clock,
         });
-        let thread = matches!(shared.clock, Clock::Wall).then(|| start_thread(&shared));
+        let thread = matches!(shared.clock, EmulatedClock::Wall).then(|| start_thread(&shared));
         Self { shared, thread, owner: Owner::here() }
     }
 
@@ -99,13 +99,16 @@ impl EmulatedDevice {
         let (promise, ticket) = ticket();
         let inner = SharedDevice::clone(&shared.inner);
         let start: Start = Box::new(move || start(&*inner));
+        // From the arrival on, though the inner operation starts later: a leaving store must wait for what
+        // is queued here.
         let in_flight = shared.inner.occupancy().enter();
         core.arrive(Pending { spot, class, arrived_ns, start, promise, in_flight });
         let exact = match &shared.clock {
-            Clock::Wall => return Box::pin(ticket),
-            Clock::Tokio => None,
-            Clock::Virtual(clock) => Some(clock.clone()),
+            EmulatedClock::Wall => return Box::pin(ticket),
+            EmulatedClock::Tokio => None,
+            EmulatedClock::Virtual(clock) => Some(clock.clone()),
         };
+        // Marked under the core's lock: of two first operations only one starts the task.
         if !std::mem::replace(&mut core.pumped, true) {
             drop(core);
             tokio::spawn(Pump::new(Arc::clone(shared), exact));
@@ -130,7 +133,7 @@ impl EmulatedDevice {
     }
 }
 
-fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
+fn start_thread(shared: &Arc<Emulation>) -> (JoinHandle<()>, Arc<Alarm>) {
     let alarm = Arc::new(Alarm::default());
     shared.core.lock().stepper = Some(Arc::clone(&alarm).into());
     let (for_thread, its_alarm) = (Arc::clone(shared), Arc::clone(&alarm));
@@ -144,7 +147,7 @@ fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
 }
 
 /// Runs an operation without a modelled delay.
-async fn untimed(shared: Arc<Shared>, spot: Spot, class: IoClass, inner: IoFuture) -> Completion {
+async fn untimed(shared: Arc<Emulation>, spot: Spot, class: IoClass, inner: IoFuture) -> Completion {
     let completion = inner.await;
     shared.count(spot.counter(class), spot.len, &completion.result);
     completion
@@ -157,6 +160,7 @@ impl Drop for EmulatedDevice {
             std::mem::forget((Arc::clone(&self.shared), self.thread.take()));
             return;
         }
+        // What waits is served at once: a drop must not last as long as a modelled disk has work.
         self.set_timing(false);
         let Some((thread, alarm)) = self.thread.take() else { return };
         alarm.close();

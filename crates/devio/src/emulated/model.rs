@@ -24,20 +24,20 @@ const WRITE_CACHE_BYTES: u64 = 32 << 20;
 
 /// A timing model. Service times are per operation; queueing is the device's task.
 #[derive(Clone, Debug)]
-pub struct Model {
-    pub(super) kind: Kind,
+pub struct DeviceModel {
+    kind: Kind,
     page_bytes: u32,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+enum Kind {
     Fixed { read_ns: u64, write_ns: u64 },
     Disk { capacity: u64, write_cache: bool },
     Flash(Flash),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Flash {
+struct Flash {
     channels: u32,
     read_ns: u64,
     write_ns: u64,
@@ -46,7 +46,7 @@ pub(super) struct Flash {
     write_rate: f64,
 }
 
-impl Model {
+impl DeviceModel {
     /// The HDD of the 2013 paper (section 6.2): 7.2 ms to read a page, 4.96 ms to write one, at any position,
     /// one at a time. Every page of a longer transfer is charged, as in the paper; part of a page counts as
     /// one. Flushes are free.
@@ -56,7 +56,7 @@ impl Model {
     }
 
     /// The SSD of the 2013 paper: 0.11 ms to read a page, 0.27 ms to write one; otherwise like
-    /// [`Model::paper_hdd`].
+    /// [`DeviceModel::paper_hdd`].
     #[must_use]
     pub const fn paper_ssd() -> Self {
         Self { kind: Kind::Fixed { read_ns: 110_000, write_ns: 270_000 }, page_bytes: 16 << 10 }
@@ -66,7 +66,7 @@ impl Model {
     /// mean 8.5 ms), rotation, and a transfer rate that falls from 210 MB/s at the start to 100 MB/s at the
     /// end. A read that continues where the last operation ended costs only its transfer. Among the waiting
     /// operations of a class, the disk serves the one that it reaches soonest. The write cache is off: see
-    /// [`Model::with_write_cache`].
+    /// [`DeviceModel::with_write_cache`].
     #[must_use]
     pub const fn disk_7200rpm(capacity: u64) -> Self {
         Self { kind: Kind::Disk { capacity, write_cache: false }, page_bytes: 16 << 10 }
@@ -94,9 +94,9 @@ impl Model {
         self
     }
 
-    /// A [`Model::disk_7200rpm`] with its write cache on or off; no effect on other models. With it, a write
-    /// takes only the bus time. The cached writes reach the platters in order of position: while the disk is
-    /// idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
+    /// A [`DeviceModel::disk_7200rpm`] with its write cache on or off; no effect on other models. With it, a
+    /// write takes only the bus time. The cached writes reach the platters in order of position: while the
+    /// disk is idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
     #[must_use]
     pub const fn with_write_cache(mut self, on: bool) -> Self {
         if let Kind::Disk { ref mut write_cache, .. } = self.kind {
@@ -136,7 +136,7 @@ impl Task {
 /// The state of a running model.
 #[derive(Debug)]
 pub(super) struct Timing {
-    model: Model,
+    model: DeviceModel,
     /// The head's position (disk): the end of the last transfer.
     head: u64,
     /// When the last service ended (disk).
@@ -154,7 +154,7 @@ fn transfer_ns(bytes: u64, rate: f64) -> u64 {
 }
 
 impl Timing {
-    pub(super) const fn new(model: Model) -> Self {
+    pub(super) const fn new(model: DeviceModel) -> Self {
         Self { model, head: 0, idle_since_ns: 0, cached: BTreeMap::new(), cached_bytes: 0, bus_free_ns: 0 }
     }
 
@@ -175,6 +175,8 @@ impl Timing {
                     Task::Write => (flash.write_ns, flash.write_rate),
                     Task::Flush => return flash.flush_ns,
                 };
+                // Channels work in parallel, their data shares one bus: the bandwidth bounds many large
+                // operations, the fixed time bounds few small ones.
                 let begin_ns = self.bus_free_ns.max(at_ns);
                 self.bus_free_ns = begin_ns + transfer_ns(len, rate);
                 self.bus_free_ns - at_ns + fixed_ns
@@ -218,11 +220,14 @@ impl Timing {
     /// The time of seek and rotation.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     fn positioning(&self, task: Task, offset: u64, at_ns: u64) -> u64 {
+        // A read that continues comes from the read-ahead buffer, at any time. A write that continues has
+        // missed its sector by the time that it comes, unless it follows at once.
         if offset == self.head && (task == Task::Read || at_ns == self.idle_since_ns) {
             return 0;
         }
         let track_bytes = self.rate_at(offset) * TURN_NS as f64 / SECOND;
         let distance = offset.abs_diff(self.head) as f64;
+        // Within a track only the platter moves.
         let seek_ns = if distance < track_bytes {
             0.0
         } else {
@@ -231,6 +236,7 @@ impl Timing {
         };
         let arrived_ns = at_ns + seek_ns as u64;
         let angle_ns = ((offset as f64 % track_bytes) / track_bytes * TURN_NS as f64) as u64;
+        // The platters turn on with the device's clock: the wait depends on when the head arrives.
         let wait_ns = (angle_ns + TURN_NS - arrived_ns % TURN_NS) % TURN_NS;
         seek_ns as u64 + wait_ns
     }
@@ -245,8 +251,10 @@ impl Timing {
     fn cache_write(&mut self, offset: u64, len: u64, at_ns: u64) -> u64 {
         let mut taken_ns = OVERHEAD_NS + transfer_ns(len, BUS_RATE);
         if self.cached_bytes + len > WRITE_CACHE_BYTES {
+            // Half of it at a time, so that the sorted sweep over the platters has a point.
             taken_ns += self.destage_to(WRITE_CACHE_BYTES / 2, at_ns + taken_ns);
         }
+        // A page that is written again in the cache reaches the platters once.
         let before = self.cached.insert(offset, len).unwrap_or(0);
         self.cached_bytes = self.cached_bytes - before + len;
         taken_ns
@@ -295,12 +303,12 @@ mod tests {
 
     #[test]
     fn the_papers_times_are_by_page() {
-        let mut hdd = Timing::new(Model::paper_hdd());
+        let mut hdd = Timing::new(DeviceModel::paper_hdd());
         assert_eq!(hdd.serve(Task::Read, 0, 16384, 5), 7_200_000);
         assert_eq!(hdd.serve(Task::Write, 0, 4 * 16384, 5), 4 * 4_960_000);
         assert_eq!(hdd.serve(Task::Write, 0, 4096, 5), 4_960_000);
         assert_eq!(hdd.serve(Task::Flush, 0, 0, 5), 0);
-        let mut ssd = Timing::new(Model::paper_ssd().with_page_bytes(4096));
+        let mut ssd = Timing::new(DeviceModel::paper_ssd().with_page_bytes(4096));
         assert_eq!(
             (ssd.serve(Task::Read, 0, 16384, 0), ssd.serve(Task::Write, 0, 4096, 0)),
             (440_000, 270_000)
@@ -309,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_disk_seeks_turns_and_streams() {
-        let mut disk = Timing::new(Model::disk_7200rpm(TB));
+        let mut disk = Timing::new(DeviceModel::disk_7200rpm(TB));
         let mut rng = SmallRng::seed_from_u64(1);
         let (mut now_ns, mut total_ns) = (0, 0);
         for _ in 0..2_000 {
@@ -337,7 +345,7 @@ mod tests {
         let mut rng = SmallRng::seed_from_u64(2);
         let places: Vec<u64> = (0..200).map(|_| rng.random_range(0..TB / 16384) * 16384).collect();
         let run = |cache: bool| {
-            let mut disk = Timing::new(Model::disk_7200rpm(TB).with_write_cache(cache));
+            let mut disk = Timing::new(DeviceModel::disk_7200rpm(TB).with_write_cache(cache));
             let mut now_ns = 0;
             for place in &places {
                 now_ns += disk.serve(Task::Write, *place, 16384, now_ns);
@@ -354,7 +362,7 @@ mod tests {
 
     #[test]
     fn an_idle_disk_empties_its_cache() {
-        let mut disk = Timing::new(Model::disk_7200rpm(TB).with_write_cache(true));
+        let mut disk = Timing::new(DeviceModel::disk_7200rpm(TB).with_write_cache(true));
         disk.serve(Task::Write, TB / 2, 16384, 0);
         assert_eq!(disk.serve(Task::Flush, 0, 0, 10_000_000_000), 0);
         let mut now_ns = 0;
@@ -366,7 +374,7 @@ mod tests {
 
     #[test]
     fn flash_shares_its_bandwidth() {
-        let mut flash = Timing::new(Model::nvme());
+        let mut flash = Timing::new(DeviceModel::nvme());
         assert_eq!(flash.serve(Task::Read, 0, 16384, 0), 80_000 + 5_120);
         assert_eq!(flash.serve(Task::Read, 0, 16384, 0), 80_000 + 2 * 5_120);
         assert_eq!(flash.serve(Task::Read, 0, 16384, 1_000_000), 80_000 + 5_120);

@@ -4,7 +4,7 @@
 
 use super::clock::VirtualClock;
 use super::core::Next;
-use super::shared::Shared;
+use super::shared::Emulation;
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
 use std::num::NonZeroU64;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// The stepping task.
 pub(super) struct Pump {
-    shared: Arc<Shared>,
+    shared: Arc<Emulation>,
     /// The task found nothing to do and has recorded its end.
     ended: bool,
     exact: Option<VirtualClock>,
@@ -24,11 +24,12 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    pub(super) fn new(shared: Arc<Shared>, exact: Option<VirtualClock>) -> Self {
+    pub(super) fn new(shared: Arc<Emulation>, exact: Option<VirtualClock>) -> Self {
         Self { shared, ended: false, exact, timer: None, due_ns: 0 }
     }
 
     fn set_timer(&mut self, at_ns: u64) {
+        // Most steps leave the next deadline as it is, and a timer is not free.
         if at_ns == self.due_ns && self.timer.is_some() {
             return;
         }
@@ -92,6 +93,7 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // Kept as a flag: a ring while the thread is stepping must end its next wait.
         self.state.lock().rung = true;
         self.rung.notify_one();
     }
@@ -128,10 +130,10 @@ impl Alarm {
 }
 
 /// The thread's main function.
-pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
+pub(super) fn run(shared: &Arc<Emulation>, alarm: &Arc<Alarm>) {
     // The kernel may otherwise delay a wake-up by 50 µs to save power.
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-        tracing::debug!(%error, "timer slack");
+        tracing::debug!(%error, "the timer slack cannot be lowered, so delays may be 50 µs too long");
     }
     let waker = Waker::from(Arc::clone(alarm));
     let mut cx = Context::from_waker(&waker);

@@ -1,6 +1,6 @@
 //! The state that the device shares with the task or thread that steps its core.
 
-use super::clock::Clock;
+use super::clock::EmulatedClock;
 use super::core::{Core, Finished, Next, hand_over};
 use crate::class::Counter;
 use crate::recorder::Recorder;
@@ -14,10 +14,10 @@ use std::time::Duration;
 pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365);
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Emulation {
     pub(super) name: Arc<str>,
     pub(super) inner: SharedDevice,
-    pub(super) clock: Clock,
+    pub(super) clock: EmulatedClock,
     /// The zero of the device's time: its first operation.
     pub(super) origin: OnceLock<tokio::time::Instant>,
     pub(super) wall_origin: std::time::Instant,
@@ -25,11 +25,11 @@ pub(super) struct Shared {
     pub(super) recorder: Recorder,
 }
 
-impl Shared {
+impl Emulation {
     pub(super) fn now_ns(&self) -> u64 {
         let elapsed = match self.clock {
-            Clock::Wall => self.wall_origin.elapsed(),
-            Clock::Tokio | Clock::Virtual(_) => {
+            EmulatedClock::Wall => self.wall_origin.elapsed(),
+            EmulatedClock::Tokio | EmulatedClock::Virtual(_) => {
                 let now = tokio::time::Instant::now();
                 now.duration_since(*self.origin.get_or_init(|| now))
             }
@@ -58,15 +58,17 @@ impl Shared {
         let mut finished = Finished::new();
         let next = {
             let mut core = self.core.lock();
+            // Before the step: an arrival right after it must find a stepper to wake.
             core.stepper = Some(cx.waker().clone());
             let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
-            if next == Next::Idle && !matches!(self.clock, Clock::Wall) {
+            if next == Next::Idle && !matches!(self.clock, EmulatedClock::Wall) {
                 // Under the core's lock: a caller that queues an operation after this starts a new task.
                 core.pumped = false;
                 core.stepper = None;
             }
             next
         };
+        // Outside the lock: a task that is woken may start its next operation on this thread.
         hand_over(finished);
         next
     }

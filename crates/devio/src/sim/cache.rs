@@ -141,6 +141,7 @@ impl Cache {
         let Some(at) = self.writes.iter().rposition(|w| w.id == id) else { return };
         let write = self.writes.remove(at);
         self.completed_now(VolatileWrite { completed: true, ..write });
+        // A device's cache is bounded as well, and this bounds a test that never flushes.
         if self.writes.len() > WRITES_MAX
             && let Some(oldest) = self.writes.iter().position(|w| w.completed)
         {
@@ -154,6 +155,8 @@ impl Cache {
     /// Adds a write as the latest completed one.
     fn completed_now(&mut self, write: VolatileWrite) {
         write.land_whole(&self.view);
+        // In order of completion, since that is the order in which reads have seen them; those in flight
+        // stay behind.
         let at = self.writes.iter().rposition(|w| w.completed).map_or(0, |last| last + 1);
         self.writes.insert(at, write);
     }
@@ -166,6 +169,8 @@ impl Cache {
     }
 
     fn land_torn(&mut self, write: &VolatileWrite, rng: &mut SmallRng) {
+        // As completed writes of their own: a failed write leaves sectors that are readable, and that a
+        // crash may keep or lose one by one.
         for sector in torn(write, self.unit(), rng) {
             self.completed_now(write.part(sector, false));
         }
@@ -179,6 +184,7 @@ impl Cache {
     /// Completes a flush of the writes `ids`, as [`Cache::completed`] returned them.
     pub(super) fn flushed(&mut self, ids: &[u64]) {
         let wanted = sorted(ids);
+        // A doomed write stays: the kernel has marked its pages clean, so no later flush writes them.
         let is_flushed = |w: &VolatileWrite| w.completed && !w.doomed && wanted.binary_search(&w.id).is_ok();
         for write in std::mem::take(&mut self.writes) {
             if is_flushed(&write) {
@@ -233,6 +239,7 @@ impl Cache {
             self.view.write(part.offset, &bytes);
         }
         if !parts.is_empty() {
+            // What completed later, or was not part of the flush, is still to be seen over it.
             self.writes.iter().filter(|w| w.completed).for_each(|w| w.land_whole(&self.view));
         }
     }
@@ -271,10 +278,14 @@ impl Cache {
     /// writes are usually absent, and rarely present in part.
     pub(super) fn after_power_cut(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
+        // Drawn per crash, not per write: with a fixed half, a crash that loses all or nothing would never
+        // come up, and those are the usual ones.
         let keep = [0.0, 0.1, 0.5, 0.9, 1.0][rng.random_range(0..5)];
         let tear = [0.0, 0.3, 1.0][rng.random_range(0..3)];
         let durable = self.durable.fork();
         let mut order: Vec<&VolatileWrite> = self.writes.iter().collect();
+        // Any order: a device may write its cache back as it likes, and where writes overlap, the last to
+        // land wins.
         if rng.random_bool(0.5) {
             order.shuffle(&mut rng);
         }
@@ -326,6 +337,7 @@ impl Cache {
         let (completed, under_way) = after.writes.into_iter().partition(|w| w.completed);
         after.writes = completed;
         let mut under_way: Vec<VolatileWrite> = under_way;
+        // The kernel finishes what it was given, in an order of its own.
         under_way.shuffle(&mut rng);
         for write in under_way {
             match rng.random_range(0..3) {

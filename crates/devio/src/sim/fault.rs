@@ -44,14 +44,14 @@ pub enum FlushFailure {
 }
 
 impl FlushFailure {
-    /// Every model.
+    /// Every model, for tests that run over all of them.
     pub const ALL: [Self; 3] = [Self::Cached, Self::NeverDurable, Self::Reverted];
 }
 
 /// A plan for some operations to fail. Of several plans that apply, the first injected takes effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The effect.
+    /// What happens to the affected operations.
     pub effect: FaultEffect,
     /// The affected kind of operation; `None` for reads and writes (not flushes, discards and growth).
     pub op: Option<IoOp>,
@@ -103,6 +103,7 @@ impl Fault {
             Some(wanted) => wanted == op,
             None => matches!(op, IoOp::Read | IoOp::Write),
         };
+        // A flush and a growth have no range of their own.
         let touches = matches!(op, IoOp::Flush | IoOp::Grow)
             || (offset < self.range.end && self.range.start < offset + len);
         kind && touches && number >= self.from_op && self.times > 0

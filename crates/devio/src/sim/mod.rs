@@ -296,6 +296,8 @@ impl Shared {
         latency_max: Duration,
     ) -> (Result<Op, Completion>, Duration) {
         let mut state = self.state.lock();
+        // Counted even if the checks below refuse it: a test cuts the power at the n-th operation of a
+        // run, and the run must number them the same way each time.
         let Some(powered) = self.power.begin() else {
             return (Err(self.fail(spot, bufs, DeviceErrorKind::Gone)), Duration::ZERO);
         };
@@ -309,8 +311,11 @@ impl Shared {
         if let Err(kind) = present.and(checked) {
             return (Err(self.fail(spot, bufs, kind)), Duration::ZERO);
         }
+        // The fault is drawn at the start, the outcome at the end: in between the power may be cut, and
+        // the write is then one in flight with any part of it landed.
         let effect = state.take_fault(spot, number);
         let write = state.begin_change(spot, &bufs, effect);
+        // A flush covers what completed before it began, and nothing that completes while it runs.
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
         let delay = state.delay(effect, latency_max);
         let size = state.extent.size;
@@ -322,6 +327,7 @@ impl Shared {
     fn end(&self, op: Op) -> Completion {
         let Op { spot, class, mut bufs, powered, effect, write, flushes, size, in_flight: _in_flight } = op;
         let mut state = self.state.lock();
+        // The write stays in the list of those in flight: `after_power_cut` decides what of it landed.
         if !self.power.is_on_for(powered) {
             return self.fail(spot, bufs, DeviceErrorKind::Gone);
         }
@@ -345,6 +351,7 @@ impl Shared {
             IoOp::Write | IoOp::Discard => write.into_iter().for_each(|id| state.cache.complete_write(id)),
             IoOp::Flush => {
                 state.cache.flushed(&flushes);
+                // The size at the flush's start: a growth during it is not covered.
                 state.extent.durable = state.extent.durable.max(size);
             }
             IoOp::Read | IoOp::Grow | IoOp::Open => state.read(spot.offset, &mut bufs, effect),
@@ -367,6 +374,7 @@ fn failure(effect: FaultEffect) -> Option<DeviceErrorKind> {
 impl State {
     fn take_fault(&mut self, spot: Spot, number: u64) -> Option<FaultEffect> {
         let applies = |fault: &Fault| fault.applies(spot.op, spot.offset, spot.len, number);
+        // The first that applies, and only that one is used up.
         let fault = self.faults.iter_mut().find(|fault| applies(fault))?;
         if fault.times != u64::MAX {
             fault.times -= 1;
@@ -387,6 +395,7 @@ impl State {
             return None;
         }
         let at = match effect {
+            // Reported as done or failed, but no byte of it may ever be seen.
             Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return None,
             Some(FaultEffect::Misdirected(by)) => {
                 spot.offset.saturating_add(by).min(self.extent.size - spot.len)
@@ -482,6 +491,7 @@ impl Device for SimDevice {
             return Err(self.shared.meter.fail(spot, DeviceErrorKind::Gone));
         }
         if bytes < size {
+            // As a discard, so that a crash may bring back what the cut removed.
             let cut = state.cache.begin_discard(bytes, size - bytes);
             state.cache.complete_write(cut);
             state.extent.size = bytes;

@@ -63,6 +63,8 @@ impl SimPower {
     pub(super) fn begin(&self) -> Option<u64> {
         let mut state = self.state.lock();
         if state.cut || state.cut_at.is_some_and(|n| state.ops >= n) {
+            // From the first refusal on, so that a later `cut_at` with a larger number cannot bring the
+            // power back.
             state.cut = true;
             state.refused += 1;
             let stuck = state.refused_max.is_some_and(|max| state.refused >= max);

@@ -1,8 +1,8 @@
 //! The devices under test, and helpers that tests share.
 
 use pagetier_devio::{
-    Backend, Clock, DirectIo, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, Model, OpenOptions, Reap,
-    SharedDevice, SimDevice, SimPower, VirtualClock, open_file,
+    Backend, DeviceModel, DirectIo, EmulatedClock, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, OpenOptions,
+    Reap, SharedDevice, SimDevice, SimPower, VirtualClock, open_file,
 };
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -40,21 +40,22 @@ pub(crate) fn every_subject() -> Vec<Subject> {
     let mut subjects = vec![file("uring", Backend::Uring), file("threads", Backend::Threads), reactor()];
     subjects.push(Subject::new("memory", "memory", Arc::new(MemoryDevice::new("memory", SIZE))));
     for (name, model) in [
-        ("paper hdd", Model::paper_hdd()),
-        ("paper ssd", Model::paper_ssd()),
-        ("7200 rpm", Model::disk_7200rpm(SIZE).with_write_cache(true)),
-        ("nvme", Model::nvme()),
+        ("paper hdd", DeviceModel::paper_hdd()),
+        ("paper ssd", DeviceModel::paper_ssd()),
+        ("7200 rpm", DeviceModel::disk_7200rpm(SIZE).with_write_cache(true)),
+        ("nvme", DeviceModel::nvme()),
     ] {
         let memory = Arc::new(MemoryDevice::new(name, SIZE));
-        let device = EmulatedDevice::new(memory, model, Clock::Tokio);
+        let device = EmulatedDevice::new(memory, model, EmulatedClock::Tokio);
         subjects.push(Subject { paused: true, ..Subject::new(name, "emulated", Arc::new(device)) });
     }
     let memory = Arc::new(MemoryDevice::new("exact", SIZE));
-    let exact = EmulatedDevice::new(memory, Model::paper_ssd(), Clock::Virtual(VirtualClock::new()));
+    let exact =
+        EmulatedDevice::new(memory, DeviceModel::paper_ssd(), EmulatedClock::Virtual(VirtualClock::new()));
     subjects
         .push(Subject { paused: true, ..Subject::new("virtual without hook", "emulated", Arc::new(exact)) });
     let memory = Arc::new(MemoryDevice::new("wall", SIZE));
-    let wall = EmulatedDevice::new(memory, Model::nvme(), Clock::Wall);
+    let wall = EmulatedDevice::new(memory, DeviceModel::nvme(), EmulatedClock::Wall);
     subjects.push(Subject::new("wall clock", "emulated", Arc::new(wall)));
     let sim = SimDevice::new("sim", SIZE, 7, &SimPower::new());
     subjects.push(Subject::new("sim", "sim", Arc::new(sim)));

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use pagetier::{Builder, MemoryManifest, PageSize, PageStore, SharedDevice};
+use pagetier::{Builder, MemoryManifest, PageSize, PageStore, device::SharedDevice};
 use pagetier_devio::{SimDevice, SimPower};
 use pagetier_kv::{Kv, KvError};
 use pagetier_wal::{Keep, Media, Wal, WalLimits};

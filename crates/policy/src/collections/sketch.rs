@@ -105,7 +105,7 @@ mod tests {
         (0..pages).for_each(|no| sketch.raise(p(no), 1 + no % 4));
         let above = (0..pages).filter(|&no| u32::from(sketch.estimate(p(no))) > 1 + no % 4).count();
         assert!((0..pages).all(|no| u32::from(sketch.estimate(p(no))) > no % 4));
-        // Another page writes a given counter with probability 1 - e^-2, and all four with 56 %; most of
+        // Another page writes a given counter with probability 1 - e^-2, and all four with 56%; most of
         // these pages do not have a higher count.
         assert!(above < pages as usize / 3, "{above}");
         let unknown = (pages..2 * pages).filter(|&no| sketch.estimate(p(no)) > 0).count();

@@ -16,7 +16,7 @@
 
 use super::{FramePolicy, FrameState, LookAhead};
 use crate::collections::chains::{Chain, ChainLinks};
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId, SpaceId};
+use crate::{Access, CleanReason, Costs, FrameId, Location, PageId, PolicyChoice, SpaceId};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -423,7 +423,7 @@ impl FramePolicy for HintedPool {
         self.inner.set_frames(frames);
     }
 
-    fn choice(&self) -> Option<Choice> {
+    fn choice(&self) -> Option<PolicyChoice> {
         self.inner.choice()
     }
 

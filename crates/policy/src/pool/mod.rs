@@ -20,7 +20,7 @@ pub use hinted::{HintedPool, PoolHints, Resident, Retention};
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use params::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicyParams};
 
-use crate::{Access, Choice, CleanReason, Costs, FrameId, Location, PageId};
+use crate::{Access, CleanReason, Costs, FrameId, Location, PageId, PolicyChoice};
 
 /// The state of a frame, as the pool reports it to a policy that looks for pages to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,7 +143,7 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     fn set_frames(&mut self, _frames: usize) {}
 
     /// The setting in force, if the policy adapts.
-    fn choice(&self) -> Option<Choice> {
+    fn choice(&self) -> Option<PolicyChoice> {
         None
     }
 

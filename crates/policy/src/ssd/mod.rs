@@ -21,7 +21,7 @@ pub use choice::SsdPolicy;
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;
 
-use crate::{Access, Choice, Costs, Location, Millis, PageId, SlotId};
+use crate::{Access, Costs, Location, Millis, PageId, PolicyChoice, SlotId};
 
 /// The maximum number of candidates that one decision examines to find a usable one. The store cleans the
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
@@ -220,7 +220,7 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
     }
 
     /// The setting in force, if the policy adapts.
-    fn choice(&self) -> Option<Choice> {
+    fn choice(&self) -> Option<PolicyChoice> {
         None
     }
 

@@ -2,7 +2,7 @@
 //! pages.
 
 use clap::Parser;
-use pagetier_ghost::{GhostParams, Ghosts, Sampled, WhatIf, chart};
+use pagetier_ghost::{GhostParams, Ghosts, SampleSummary, WhatIf, chart};
 use pagetier_page::Sampling;
 use pagetier_sim::Reference;
 use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs, exit_code, progress_bar};
@@ -102,10 +102,11 @@ fn simulate(
         ssd_factors: args.run.ssd_factors.clone(),
         ..GhostParams::new(pool_pages, ssd_pages)
     })?;
-    let bar = progress_bar(references.len() as u64, "{msg} [{bar:40}] {percent} %, {eta} left");
-    bar.set_message(format!("{:.2} % of the pages", 100.0 * sampling.rate()));
+    let bar = progress_bar(references.len() as u64, "{msg} [{bar:40}] {percent}%, {eta} left");
+    bar.set_message(format!("{:.2}% of the pages", 100.0 * sampling.rate()));
     let warmup = (references.len() as f64 * args.run.warmup_percent / 100.0) as usize;
-    let mut sampled = Sampled { requests: (references.len() - warmup) as u64, ..Sampled::default() };
+    let mut sampled =
+        SampleSummary { requests: (references.len() - warmup) as u64, ..SampleSummary::default() };
     for (at, &reference) in references.iter().enumerate() {
         if at == warmup {
             ghosts.mark();
@@ -158,7 +159,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             print!("\nthe same from all pages\n{all}");
         }
         eprintln!(
-            "the sample is off by {:.1} % on average, {:.1} % at most; it took {took:.1?}, all pages {full:.1?}",
+            "the sample is off by {:.1}% on average, {:.1}% at most; it took {took:.1?}, all pages {full:.1?}",
             100.0 * mean,
             100.0 * most
         );

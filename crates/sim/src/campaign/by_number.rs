@@ -65,23 +65,23 @@ impl Worker {
         if self.model.lock().page(page).is_some() {
             return Ok(());
         }
-        self.by_number("create", page).await
+        self.by_number(page).await
     }
 
     /// Creates a page that the model knows, whether it exists or is free.
     pub(super) async fn create_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, true) else { return Ok(()) };
-        self.by_number("create", page).await
+        self.by_number(page).await
     }
 
     pub(super) async fn overwrite(&mut self) -> Outcome {
         let Some(page) = self.pick() else { return Ok(()) };
         let Some(_held) = self.have(page, true) else { return Ok(()) };
-        self.by_number("overwrite", page).await
+        self.by_number(page).await
     }
 
     /// Creates or overwrites `page`, unless an allocation may be about to use its number.
-    async fn by_number(&mut self, what: &str, page: PageId) -> Outcome {
+    async fn by_number(&mut self, page: PageId) -> Outcome {
         {
             let mut model = self.model.lock();
             if model.doing.allocate > 0 || !model.live().contains(&page.space.0) {
@@ -90,7 +90,7 @@ impl Worker {
             model.doing.by_number += 1;
         }
         let store = Arc::clone(&self.store);
-        let made = if what == "create" { store.create(page).await } else { store.overwrite(page).await };
+        let made = store.overwrite(page).await;
         self.model.lock().doing.by_number -= 1;
         match made {
             Ok(guard) if guard.iter().any(|byte| *byte != 0) => {
@@ -100,7 +100,7 @@ impl Worker {
                 self.publish(guard);
                 Ok(())
             }
-            Err(error) => self.judge(what, None, &error),
+            Err(error) => self.judge("overwrite", None, &error),
         }
     }
 
@@ -132,7 +132,7 @@ impl Worker {
         let pages = self.store.spaces().pages(SpaceId(space)).ok();
         let room = self.store.stats().room.unallocated_bytes;
         let size = self.probe.hdd.size();
-        let made = self.store.create(PageId::new(SpaceId(space), no)).await.map(drop);
+        let made = self.store.overwrite(PageId::new(SpaceId(space), no)).await.map(drop);
         {
             let mut model = self.model.lock();
             model.doing.by_number -= 1;

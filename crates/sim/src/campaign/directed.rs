@@ -5,7 +5,7 @@ use super::hazard::Hazard;
 use super::plan::Plan;
 use super::planned::Planned;
 use super::work::Worker;
-use pagetier::{Drain, Location, PageId, SsdMode};
+use pagetier::{DrainOptions, Location, PageId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -158,7 +158,7 @@ impl Worker {
         let drains = self.rng.random_bool(0.7);
         let going = async {
             if drains {
-                store.ssd().drain(Drain::new().deadline(patience)).await;
+                store.ssd().drain(DrainOptions::new().deadline(patience)).await;
             } else {
                 let _ = store.ssd().set_mode(SsdMode::WriteThrough).await;
                 tokio::time::sleep(patience).await;
@@ -205,7 +205,7 @@ impl Worker {
             }
             Ok::<(), String>(())
         };
-        let (_, ended) = tokio::join!(store.ssd().drain(Drain::new()), meanwhile);
+        let (_, ended) = tokio::join!(store.ssd().drain(DrainOptions::new()), meanwhile);
         ended?;
         self.write_pages(pages.iter().take(12)).await?;
         Ok(60)

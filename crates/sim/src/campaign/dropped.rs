@@ -4,7 +4,7 @@ use super::coverage::State;
 use super::hazard::Hazard;
 use super::polls::up_to;
 use super::work::{Outcome, Worker};
-use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
+use pagetier::{DrainOptions, Lsn, PageStore, SpaceId, SsdMode, scrub::ScrubOptions};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Worker {
             }
             8 => self.dropped_allocate(&store, polls).await,
             9 => {
-                drop(up_to(polls, store.ssd().drain(Drain::new())).await);
+                drop(up_to(polls, store.ssd().drain(DrainOptions::new())).await);
                 Ok(())
             }
             10 if self.plan.slots > 0 => {
@@ -92,7 +92,7 @@ impl Worker {
                     model.loosen(page.space.0, Some(page.no));
                     model.doing.by_number += 1;
                 }
-                drop(up_to(polls, store.recreate(page)).await);
+                drop(up_to(polls, store.get_or_create(page)).await);
                 self.model.lock().doing.by_number -= 1;
             }
             3 => drop(up_to(polls, store.flush_to(Lsn(u64::MAX - 1))).await),

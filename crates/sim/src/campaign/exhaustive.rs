@@ -12,7 +12,7 @@ use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, examine, in_virtual_time};
 use clap::ValueEnum;
-use pagetier::{Drain, Location, Lsn, PageId, PageMut, PageStore, SpaceId};
+use pagetier::{DrainOptions, Location, Lsn, PageId, PageMut, PageStore, SpaceId};
 use pagetier_ssdcache::SLOTS_MIN;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ impl Step {
                 Ok(())
             }
             Self::Drain => {
-                store.ssd().drain(Drain::new()).await;
+                store.ssd().drain(DrainOptions::new()).await;
                 Ok(())
             }
         }
@@ -285,7 +285,7 @@ async fn write_some(
     let pages = model.lock().live_pages();
     let chosen: Vec<PageId> = pages.into_iter().filter(fits).skip(from as usize).take(count).collect();
     for page in chosen {
-        let guard = store.recreate(page).await.map_err(|error| format!("recreate: {error}"))?;
+        let guard = store.get_or_create(page).await.map_err(|error| format!("recreate: {error}"))?;
         version_in(&guard, page)?;
         put(model, guard);
     }

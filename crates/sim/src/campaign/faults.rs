@@ -58,7 +58,7 @@ const KINDS: [Kind; 15] = [
 ];
 
 /// The store's error when it cannot determine the contents of its SSD.
-const NO_MAP: &str = "neither of the two map checkpoints is sound";
+const NO_MAP: &str = "neither of the two map checkpoints";
 
 /// The number of operations of each device that are made to fail, one per case.
 const OPS_AT_WORK: u64 = 240;

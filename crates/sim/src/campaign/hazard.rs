@@ -89,7 +89,7 @@ impl Hazard {
             "JournalFreedEarly" => Self::SlowMap,
             "StaleWriteBack" | "TwoInFlight" => Self::TwoWaysHome,
             "WriteBackBeforeFlush" | "HomingForgotten" => Self::FreshVictims,
-            "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotMended" => Self::TornHomes,
+            "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotRepaired" => Self::TornHomes,
             "RecordBeforeImage" => Self::SlotFails,
             "MoveSurvives" | "MoveUnderNewer" | "MovedOverNewer" => Self::SecondChances,
             "ChecksumsUnseeded" | "EpochUnchecked" | "LossUnrecorded" | "LossForgotten" => Self::Past,

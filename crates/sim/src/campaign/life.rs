@@ -37,7 +37,6 @@ const BUSY_MAX: Duration = Duration::from_secs(3600);
 /// The starting point of a life.
 #[derive(Clone, Copy)]
 pub(super) enum Start<'a> {
-    /// Blank devices.
     Blank,
     /// The state that a crash left.
     Crash(&'a Moment, Outcome),
@@ -447,7 +446,7 @@ impl<'a> Life<'a> {
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
-        let left = kept.as_ref().map(|store| store.left());
+        let left = kept.as_ref().map(|store| store.wait_closed());
         drop(kept);
         probe.released();
         if let Some(left) = left {
@@ -459,7 +458,6 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Unused devices.
 fn blank_devices(plan: &Plan, seed: u64) -> Disks {
     let power = bounded_power();
     let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);

@@ -15,7 +15,6 @@ pub(super) use freed::Existence;
 use pagetier::{Lsn, OwnedPageMut, PageId, PageMut, SpaceId};
 use std::collections::BTreeMap;
 
-/// One page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PageModel {
     /// Every version that it was given and did not lose, ascending; 0 is implied.
@@ -139,7 +138,6 @@ pub(super) enum SpaceState {
     Dropped,
 }
 
-/// One space.
 #[derive(Clone, Debug)]
 pub(super) struct SpaceModel {
     pub(super) name: String,

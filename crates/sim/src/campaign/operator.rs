@@ -12,7 +12,8 @@ use super::probe::Probe;
 use super::work::{Outcome, Worker};
 use super::world::look;
 use pagetier::{
-    BackupOptions, Costs, Error, PageId, PageStore, ScrubOptions, SpaceId, SsdLoss, WhatIfOptions,
+    Costs, Error, PageId, PageStore, SpaceId, SsdLoss, backup::BackupOptions, scrub::ScrubOptions,
+    what_if::WhatIfOptions,
 };
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
@@ -74,7 +75,7 @@ impl Worker {
 
     pub(super) async fn set_pool_policy(&mut self) -> Outcome {
         let policy = Plan::any_pool_policy(&mut self.rng);
-        self.store.set_pool_policy(policy).map_err(|error| format!("{policy}: {error}"))
+        self.store.policies().set_pool(policy).map_err(|error| format!("{policy}: {error}"))
     }
 
     pub(super) async fn set_budget(&mut self) -> Outcome {
@@ -148,7 +149,8 @@ impl Worker {
         let store = Arc::clone(&self.store);
         let _ = (store.stats().summary(), store.stats().to_string(), store.frames(), store.recovery());
         let _ = (store.ssd().state(), store.ssd().mode(), store.ssd().events().try_next());
-        let _ = (store.policies().ssd(), store.policies().groups(), store.pool_policy(), store.hot_set(5));
+        let _ =
+            (store.policies().ssd(), store.policies().groups(), store.policies().pool(), store.hot_set(5));
         let (min, _) = (store.min_recovery_lsn(), store.ssd().oldest_lsn());
         if min.is_some_and(|min| min.0 > u64::from(self.model.lock().last_version)) {
             return Err(format!("the oldest change in memory has LSN {min:?}, which was not issued yet"));

@@ -120,7 +120,7 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
 
 /// Checks that the error names the location of the damage: this device, or the manifest.
 pub(super) fn refusal(error: &OpenError, place: &str) -> Result<(), String> {
-    let text = pagetier::Causes(error).to_string().to_lowercase();
+    let text = pagetier::errors::Causes(error).to_string().to_lowercase();
     if text.contains(place) { Ok(()) } else { Err(format!("the error does not name the {place}: {error}")) }
 }
 

@@ -9,7 +9,7 @@ use super::polls::up_to;
 use super::saves::Saves;
 use super::work::{Outcome, Reads, Worker};
 use super::world::look;
-use pagetier::{Drain, Error, Location, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
+use pagetier::{DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Act {
             Self::Off => store.ssd().set_mode(SsdMode::Off).await.map(|()| nothing),
             Self::On(mode) => store.ssd().set_mode(mode).await.map(|()| nothing),
             Self::Drain => {
-                let _ = store.ssd().drain(Drain::new()).await;
+                let _ = store.ssd().drain(DrainOptions::new()).await;
                 Ok(nothing)
             }
         }

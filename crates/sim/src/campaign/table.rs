@@ -32,7 +32,6 @@ const GROUPS: usize = 12;
 
 type Run = for<'a> fn(&'a mut Worker) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// One operation.
 pub(super) struct Operation {
     pub(super) name: &'static str,
     group: Group,
@@ -73,15 +72,17 @@ pub(super) const TABLE: &[Operation] = &[
     op("read", (Read, 40), &["PageStore::get"], |w| Box::pin(w.read())).usual(),
     op("read owned", (Read, 4), &["PageStore::get_owned"], |w| Box::pin(w.read_owned())),
     op("read what is in memory", (Read, 4), &["PageStore::try_get"], |w| Box::pin(w.try_read())),
-    op("write", (Write, 84), &["PageStore::get_mut", "PageStore::recreate"], |w| Box::pin(w.write(false)))
-        .usual(),
+    op("write", (Write, 84), &["PageStore::get_mut", "PageStore::get_or_create"], |w| {
+        Box::pin(w.write(false))
+    })
+    .usual(),
     op("write slowly", (Write, 4), &["PageStore::get_mut"], |w| Box::pin(w.write(true))).usual().of("hold"),
     op("write owned", (Write, 4), &["PageStore::get_mut_owned"], |w| Box::pin(w.write_owned())),
     op("write what is in memory", (Write, 4), &["PageStore::try_get_mut"], |w| Box::pin(w.try_write())),
     op("allocate", (Write, 12), &["PageStore::allocate"], |w| Box::pin(w.allocate_some())).usual(),
-    op("create by number", (Write, 3), &["PageStore::create"], |w| Box::pin(w.create_by_number())),
+    op("create by number", (Write, 3), &["PageStore::overwrite"], |w| Box::pin(w.create_by_number())),
     op("overwrite", (Write, 3), &["PageStore::overwrite"], |w| Box::pin(w.overwrite())),
-    op("create far beyond the end", (Write, 1), &["PageStore::create"], |w| Box::pin(w.create_far()))
+    op("create far beyond the end", (Write, 1), &["PageStore::overwrite"], |w| Box::pin(w.create_far()))
         .of("far"),
     op("insert many under a guard", (Write, 2), &["PageStore::allocate", "Spaces::create"], |w| {
         Box::pin(w.insert_many())
@@ -122,7 +123,7 @@ pub(super) const TABLE: &[Operation] = &[
     op("free a range", (Free, 2), &["Spaces::free"], |w| Box::pin(w.free_run())).usual(),
     op("free an extent", (Free, 1), &["Spaces::free", "Spaces::shrink"], |w| Box::pin(w.free_extent()))
         .usual(),
-    op("free and reuse", (Free, 2), &["PageStore::free", "PageStore::create"], |w| {
+    op("free and reuse", (Free, 2), &["PageStore::free", "PageStore::overwrite"], |w| {
         Box::pin(w.free_and_reuse())
     }),
     op("shrink", (Free, 1), &["Spaces::shrink"], |w| Box::pin(w.shrink())).usual(),
@@ -144,10 +145,8 @@ pub(super) const TABLE: &[Operation] = &[
     op("write budget", (Operate, 1), &["Ssd::set_write_budget"], |w| Box::pin(w.set_budget())).usual(),
     op("resize the pool", (Operate, 2), &["PageStore::resize_pool"], |w| Box::pin(w.resize())).usual(),
     op("switch the SSD policy", (Operate, 2), &["Policies::set_ssd"], |w| Box::pin(w.switch())).usual(),
-    op("switch the pool policy", (Operate, 1), &["PageStore::set_pool_policy"], |w| {
-        Box::pin(w.set_pool_policy())
-    })
-    .usual(),
+    op("switch the pool policy", (Operate, 1), &["Policies::set_pool"], |w| Box::pin(w.set_pool_policy()))
+        .usual(),
     op("back up", (Operate, 3), &["PageStore::backup", "Builder::restore"], |w| Box::pin(w.back_up()))
         .usual()
         .of("backup"),
@@ -199,7 +198,7 @@ const VIEWS: &[&str] = &[
     "PageStore::location",
     "PageStore::frames",
     "PageStore::recovery",
-    "PageStore::pool_policy",
+    "Policies::pool",
     "Spaces::find",
     "Spaces::list",
     "Spaces::pages",
@@ -249,7 +248,7 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::zone_percent",
     "PageStore::builder",
     "PageStore::close",
-    "PageStore::left",
+    "PageStore::wait_closed",
     "PageStore::shutdown",
     "PageStore::replace_ssd",
     "PageStore::validate",

@@ -221,7 +221,7 @@ impl Worker {
                     return Ok(());
                 }
                 self.model.lock().doing.by_number += 1;
-                let recreated = store.recreate(page).await;
+                let recreated = store.get_or_create(page).await;
                 self.model.lock().doing.by_number -= 1;
                 match recreated {
                     Ok(guard) => {
@@ -247,7 +247,7 @@ impl Worker {
     pub(super) async fn recreate_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, true) else { return Ok(()) };
         let store = Arc::clone(&self.store);
-        match store.recreate(page).await {
+        match store.get_or_create(page).await {
             Ok(guard) => self.publish(guard),
             Err(error) => return self.judge("recreate", Some(page), &error),
         }
@@ -459,8 +459,9 @@ impl Worker {
 /// The page that `error` is about, if it names one.
 fn page_of(error: &Error) -> Option<PageId> {
     match error {
-        Error::Pool(pagetier::PoolError::Tier(
-            pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
+        Error::Pool(pagetier::errors::PoolError::Tier(
+            pagetier::errors::TierError::Corrupt { page, .. }
+            | pagetier::errors::TierError::Device { page, .. },
         )) => Some(*page),
         _ => None,
     }

@@ -204,6 +204,6 @@ pub(super) fn is_busy(error: &OpenError) -> bool {
 
 /// Whether the error of a failed opening names the record that could not be written.
 pub(super) fn names_the_record(error: &OpenError) -> bool {
-    let text = pagetier::Causes(error).to_string().to_lowercase();
+    let text = pagetier::errors::Causes(error).to_string().to_lowercase();
     ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))
 }

@@ -186,8 +186,8 @@ fn ring_events(input: &mut Input<'_>) {
                 let (places, until) = &mut held[which];
                 if until.is_none() {
                     *until = Some(flushes + 1);
-                    home.recorded(places.id);
-                    home.end(places.id, true, Vec::new(), HddFlush(flushes + 1));
+                    home.end_recording(places.id);
+                    home.end_home_writes(places.id, true, Vec::new(), HddFlush(flushes + 1));
                 }
             }
             _ => {
@@ -198,9 +198,9 @@ fn ring_events(input: &mut Input<'_>) {
                 }
             }
         }
-        let (floor, _) = home.floor(Stamp::from_bits(u64::MAX));
+        let (floor, _) = home.journal_floor(Stamp::from_bits(u64::MAX));
         assert_eq!(floor == Stamp::from_bits(u64::MAX), held.is_empty());
-        assert!(!home.ring_wants_flush() || !held.is_empty());
+        assert!(!home.ring_flush_is_due() || !held.is_empty());
         home.validate().expect("sound home batches");
     }
 }

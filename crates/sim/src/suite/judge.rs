@@ -7,7 +7,6 @@ use serde::Serialize;
 /// The results of a pair of policies over all cases.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Judged {
-    /// The policies.
     pub pair: String,
     /// The number of cases: workloads times sizes.
     pub cases: usize,
@@ -17,9 +16,9 @@ pub struct Judged {
     pub worst_percent: f64,
     /// The case of the highest regret: its workload, and the sizes of pool and SSD in pages.
     pub worst_case: String,
-    /// The number of cases with a regret above 2 %.
+    /// The number of cases with a regret above 2%.
     pub over_2_percent: usize,
-    /// The number of cases with a regret above 10 %.
+    /// The number of cases with a regret above 10%.
     pub over_10_percent: usize,
     /// The bytes written to the SSD per 1,000 references, in MiB: the mean over the cases.
     pub ssd_mib: f64,

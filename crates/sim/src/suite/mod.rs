@@ -135,7 +135,6 @@ pub struct Row {
     pub pool_pages: u32,
     /// The size of the SSD, in pages.
     pub ssd_pages: u32,
-    /// The policies.
     pub pair: String,
     /// The cost of I/O in milliseconds per 1,000 references.
     pub cost_ms: f64,

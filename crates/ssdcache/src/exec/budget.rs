@@ -56,7 +56,9 @@ impl Default for Budget {
 /// Passes the price of a write to the policy and the slots.
 fn set_price(state: &mut Protocol, costs: Costs, factor: f64) {
     let ssd_write_ms = costs.ssd_write_ms * factor;
-    state.slots.policy().set_costs(Costs { ssd_write_ms, ..costs });
+    // The policy sees dearer writes in all its choices. The slots add a rule for mere copies: each must save
+    // more than its write costs.
+    state.slots.policy_mut().set_costs(Costs { ssd_write_ms, ..costs });
     state.slots.set_write_price((factor > 1.0).then_some(ssd_write_ms));
     if factor > 1.0 {
         tracing::debug!(factor, "the write budget is overdrawn");

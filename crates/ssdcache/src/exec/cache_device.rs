@@ -2,9 +2,9 @@
 //! of use, put back or replaced.
 
 use crate::exec::flush::{Failures, GroupFlush};
-use crate::exec::remember::Flushed;
 use crate::format::layout::Layout;
 use crate::protocol::flushes::SsdFlush;
+use crate::remember::Flushed;
 use pagetier_devio::SharedDevice;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -30,8 +30,8 @@ impl CacheDevice {
     }
 
     /// The same device without its failed flush.
-    pub(crate) fn renewed(&self) -> Arc<Self> {
-        let flush = self.flush.renewed();
+    pub(crate) fn without_failure(&self) -> Arc<Self> {
+        let flush = self.flush.without_failure();
         Arc::new(Self { device: SharedDevice::clone(&self.device), layout: self.layout, flush })
     }
 }

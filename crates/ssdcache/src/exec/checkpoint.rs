@@ -2,37 +2,45 @@
 
 use super::Core;
 use super::single::write_one;
+use super::tier::SsdTier;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
 use pagetier_devio::spans::Work;
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use tracing::field;
 
 /// The maximum size of one write of a map's body in bytes, so that reads get in between.
 const MAP_CHUNK_BYTES: usize = 1 << 17;
 
-impl Core {
+impl SsdTier {
     /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
-    /// this call. Returns whether none can.
-    pub(crate) async fn settle_discards(&self) -> bool {
-        let (discards, by_ring) = {
-            let state = self.state.lock();
-            (state.slots.discards(), state.home.may_come_back())
-        };
-        let _duty = self.map_duty.lock().await;
-        let due = {
-            let state = self.state.lock();
-            let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
-            usable && !state.slots.are_settled(discards)
-        };
-        if due && let Err(error) = self.checkpoint().await {
-            self.ssd_failed(&error);
-        }
-        !by_ring && self.state.lock().slots.are_settled(discards)
+    /// this call. Returns whether no such version can come back any more. Must be driven to completion.
+    pub fn finalize_discards(&self) -> Boxed<'_, bool> {
+        Box::pin(async move {
+            let core = &*self.core;
+            // Count before waiting for the duty: discards that come later are not this caller's.
+            let (discards, by_ring) = {
+                let state = core.state.lock();
+                (state.slots.discards(), state.home.may_resurrect_discarded())
+            };
+            let _duty = core.map_duty.lock().await;
+            let due = {
+                let state = core.state.lock();
+                let usable = state.ssd_error.is_none() && core.refusing.cause().is_none();
+                usable && !state.slots.discards_are_final(discards)
+            };
+            if due && let Err(error) = core.checkpoint().await {
+                core.ssd_failed(&error);
+            }
+            !by_ring && core.state.lock().slots.discards_are_final(discards)
+        })
     }
+}
 
+impl Core {
     /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let work = Work::of(|| {
@@ -58,6 +66,7 @@ impl Core {
         header.body_crc = body_crc;
         work.note("generation", header.generation);
         work.note("bytes", body.len());
+        // Writers go on meanwhile, in slots that are in the old zone and the new one (I2).
         let result = self.write_map(&header, &body, steps).await;
         self.state.lock().end_checkpoint(&header, result.is_ok());
         self.changed.notify_waiters();
@@ -98,13 +107,14 @@ impl Core {
     }
 
     /// Rewrites both headers of the map in force, one of which was damaged, and flushes.
-    pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
+    pub(crate) async fn rewrite_headers(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd().await
     }
 
     async fn write_headers(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {
         let cache = self.cache_device();
+        // Two copies, so that one bad block does not make the map unusable (I10).
         let [first, second] = [0, 1].map(|copy| {
             let at = cache.layout.map_header_at(area, copy);
             write_one(&cache.device, at, IoBuf::copy_of(block), IoClass::Meta)

@@ -1,6 +1,14 @@
-//! Merges writes: sorts them by position and joins adjacent ones.
+//! Merges writes: sorts them by position, joins adjacent ones, and keeps a bounded number in flight.
 
-use pagetier_devio::{IoBuf, IoBufs};
+use futures_util::stream::{Stream, StreamExt};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use std::sync::Arc;
+
+/// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
+const WRITES_MAX: usize = 8;
+
+/// The number of an urgent batch's writes in flight. Its share of the disk is its share of the queued writes.
+const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image and its destination; `tag` is the caller's.
 #[derive(Debug)]
@@ -10,19 +18,19 @@ pub(crate) struct Piece<T> {
     pub(crate) tag: T,
 }
 
-/// One vectored write.
+/// Adjacent pieces, written by one vectored operation.
 #[derive(Debug)]
-pub(crate) struct Run<T> {
-    pub(crate) offset: u64,
-    pub(crate) bufs: IoBufs,
-    pub(crate) tags: Vec<T>,
+struct Run<T> {
+    offset: u64,
+    bufs: IoBufs,
+    tags: Vec<T>,
 }
 
 /// The largest merged write, in bytes.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
 /// Sorts `pieces` by offset and merges adjacent ones.
-pub(crate) fn coalesce<T>(mut pieces: Vec<Piece<T>>) -> Vec<Run<T>> {
+fn coalesce<T>(mut pieces: Vec<Piece<T>>) -> Vec<Run<T>> {
     pieces.sort_by_key(|p| p.offset);
     let mut runs: Vec<Run<T>> = Vec::new();
     let mut end = None;
@@ -43,6 +51,25 @@ pub(crate) fn coalesce<T>(mut pieces: Vec<Piece<T>>) -> Vec<Run<T>> {
         end = Some(offset + len as u64);
     }
     runs
+}
+
+/// Writes `pieces` in runs of adjacent ones, a bounded number at a time. Yields the runs as they complete.
+pub(super) fn write_runs<T: Send>(
+    device: &SharedDevice,
+    pieces: Vec<Piece<T>>,
+    class: IoClass,
+) -> impl Stream<Item = (impl Iterator<Item = (T, IoBuf)> + use<T>, Result<(), DeviceError>)> + Send + Unpin + use<T>
+{
+    let device = Arc::clone(device);
+    let writes = coalesce(pieces).into_iter().map(move |run| {
+        let device = Arc::clone(&device);
+        async move {
+            let done = device.write(run.offset, run.bufs, class).await;
+            (run.tags.into_iter().zip(done.bufs), done.result)
+        }
+    });
+    let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
+    Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
 }
 
 #[cfg(test)]

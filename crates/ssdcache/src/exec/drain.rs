@@ -2,9 +2,12 @@
 //! copies.
 
 use super::Core;
+use super::tier::SsdTier;
 use super::write_back::BATCH_MAX;
+use crate::protocol::slots::Slots;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, task};
+use pagetier_devio::DeviceError;
+use pagetier_devio::task::{self, Boxed};
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -72,45 +75,52 @@ impl Drop for Waiting {
     }
 }
 
-impl Core {
-    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Runs in a
-    /// task of its own, which ends after its current batch when this future is dropped.
-    pub(crate) async fn drain(
-        self: &Arc<Self>,
+impl SsdTier {
+    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
+    /// SSD gets no new only copies. Runs in a task of its own. Cancel-safe: that task ends after its current
+    /// batch when this future is dropped.
+    pub fn drain(
+        &self,
         deadline: Option<Duration>,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
-    ) -> DrainReport {
-        let drain = Arc::new(DrainState::default());
-        let waiting = Waiting(Arc::clone(&drain));
-        let draining = Draining::new(self);
-        let (core, task_drain) = (Arc::clone(self), Arc::clone(&drain));
-        let task = task::spawn(&self.runtime, async move {
-            core.drain_all(&task_drain, progress).await;
-            drop(draining);
-        });
-        match deadline {
-            // If the task panicked or was aborted, its progress still counts.
-            None => drop(task.await),
-            Some(deadline) => drop(tokio::time::timeout(deadline, task).await),
-        }
-        drop(waiting);
-        let failed = std::mem::take(&mut *drain.failed.lock());
-        let stopped_by = drain.stopped_by.lock().take();
-        let left = self.state.lock().slots.dirty_pages() as u64;
-        DrainReport { written: drain.written.load(Ordering::Relaxed), left, failed, stopped_by }
+    ) -> Boxed<'_, DrainReport> {
+        Box::pin(async move {
+            let drain = Arc::new(DrainState::default());
+            let waiting = Waiting(Arc::clone(&drain));
+            // Stop new only copies first, then list the old ones. The other way round, the list would never
+            // be empty under load.
+            let draining = Draining::new(&self.core);
+            let (core, task_drain) = (Arc::clone(&self.core), Arc::clone(&drain));
+            let task = task::spawn(&self.core.runtime, async move {
+                core.drain_all(&task_drain, progress).await;
+                drop(draining);
+            });
+            match deadline {
+                // If the task panicked or was aborted, its progress still counts.
+                None => drop(task.await),
+                Some(deadline) => drop(tokio::time::timeout(deadline, task).await),
+            }
+            drop(waiting);
+            let failed = std::mem::take(&mut *drain.failed.lock());
+            let stopped_by = drain.stopped_by.lock().take();
+            let left = self.ask(Slots::dirty_pages) as u64;
+            DrainReport { written: drain.written.load(Ordering::Relaxed), left, failed, stopped_by }
+        })
     }
+}
 
+impl Core {
     async fn drain_all(
         &self,
         drain: &DrainState,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) {
         // Wait for the slot writes that were in flight when the drain began.
-        self.writes_settled().await;
+        drop(self.writers.write().await);
         // Slots that back home writes need only an HDD flush.
         let settles = {
             let state = self.state.lock();
-            state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
+            state.home.flush_would_settle() || state.slots.wants_home_flush(&|_| false)
         };
         if settles && let Err(source) = self.flush_hdd().await {
             *drain.stopped_by.lock() = Some(source);
@@ -124,6 +134,8 @@ impl Core {
             }
         };
         loop {
+            // While a version is copied home, its page may be rewritten on the SSD (without a ring it must
+            // be), so look again until no only copy is left.
             let left: Vec<PageId> = {
                 let state = self.state.lock();
                 let only = state.slots.only_copies().into_iter().map(|(page, _)| page);
@@ -138,6 +150,7 @@ impl Core {
                 let copied = self.copy_pages_home(pages).await;
                 drain.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
                 for (page, error) in copied.failed {
+                    // A copy that cannot be read would be tried for ever.
                     skip.insert(page);
                     drain.failed.lock().push((page, error));
                 }

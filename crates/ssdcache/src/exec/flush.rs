@@ -6,9 +6,9 @@
 //! dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on it.
 //! The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
 
-use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
+use crate::remember::{Flushed, Remember, Unproved};
 use crate::seam::Seam;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// Handles failed flushes.
+/// Where a failed flush is noted before anything else learns of it (I14).
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
@@ -41,10 +41,17 @@ impl Failures {
         match self.remember.note(&unproved).await {
             Ok(()) => error,
             Err(cause) => {
-                tracing::error!(%error, %cause, "a failed flush could not be noted in the manifest");
+                // The next opening will know nothing of the failure, and would trust pages that are in the
+                // operating system's cache alone. Only a reboot empties that cache, so the caller must tell
+                // the operator.
+                tracing::error!(
+                    %error,
+                    %cause,
+                    "flush failed and could not be recorded in the manifest: reboot before reopening the store"
+                );
                 let what = format!(
-                    "{}; the manifest took no note of it ({cause}): restart the machine before the store is \
-                     opened again",
+                    "{}; flush failed and could not be recorded in the manifest ({cause}); reboot before \
+                     reopening the store",
                     error.kind
                 );
                 DeviceError { kind: DeviceErrorKind::Io(Arc::new(io::Error::other(what))), ..error }
@@ -117,15 +124,15 @@ impl<N: FlushNumber> GroupFlush<N> {
 
     /// The same flushes, numbered on, without the failure: what the failed one covered must be written again
     /// first.
-    pub(crate) fn renewed(&self) -> Self {
+    pub(crate) fn without_failure(&self) -> Self {
         let Shared { device, which, failures, runtime, numbers, .. } = &*self.0;
         let (started, completed) = {
             let numbers = numbers.lock();
             (numbers.started, numbers.completed)
         };
-        let renewed = Self::new(SharedDevice::clone(device), *which, failures, runtime);
-        *renewed.0.numbers.lock() = Numbers { started, completed, ..Numbers::default() };
-        renewed
+        let fresh = Self::new(SharedDevice::clone(device), *which, failures, runtime);
+        *fresh.0.numbers.lock() = Numbers { started, completed, ..Numbers::default() };
+        fresh
     }
 
     /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.
@@ -146,6 +153,8 @@ impl<N: FlushNumber> GroupFlush<N> {
     /// Starts flush `number`. One flush runs at a time, so that it serves all waiters. The device's operation
     /// begins here instead of in the flush's task, so a dropped store begins none.
     async fn run(&self, number: u64) {
+        // If the store is dropped while the flush runs, a failure must still reach the manifest, so its locks
+        // stay held until the flush has ended (I18).
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
@@ -157,6 +166,8 @@ impl<N: FlushNumber> GroupFlush<N> {
 impl Shared {
     fn turn(&self, number: u64) -> Next {
         let mut n = self.numbers.lock();
+        // Look at this before the failure: what an earlier flush made durable stays so, whatever failed
+        // later.
         if n.completed >= number {
             return Next::Done(Ok(n.completed));
         }
@@ -173,8 +184,7 @@ impl Shared {
 
     /// The error of a flush whose result is unknown.
     fn unknown(&self) -> DeviceError {
-        let why =
-            io::Error::other("the runtime that the flush ran on has ended: what came of it is not known");
+        let why = io::Error::other("the runtime ended during the flush, so its outcome is unknown");
         let (device, kind) = (Arc::from(self.device.name()), DeviceErrorKind::Io(Arc::new(why)));
         DeviceError { device, op: IoOp::Flush, offset: 0, len: 0, kind }
     }
@@ -205,6 +215,8 @@ impl Drop for Running {
         match self.outcome.take() {
             Some(Ok(())) => n.completed = self.number,
             Some(Err(error)) => n.failed = Some(error),
+            // The task was cut short, so whether the flush failed is unknown. Counting it as good could break
+            // a promise (I14).
             None => n.failed = self.shared.failures.seam.unfinished_flush(self.shared.unknown()),
         }
         drop(n);
@@ -215,8 +227,8 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::remember::RememberInMemory;
     use crate::protocol::flushes::HddFlush;
+    use crate::remember::RememberInMemory;
     use pagetier_devio::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};

@@ -4,26 +4,27 @@
 //! group flushes' locks are leaves. A task that waits for a change of the state registers with `changed`
 //! before it checks.
 
-mod all;
 pub(crate) mod budget;
 pub(crate) mod cache_device;
 pub(crate) mod checkpoint;
 mod coalesce;
 pub(crate) mod drain;
 pub(crate) mod flush;
+mod join_all;
 pub(crate) mod maintenance;
-mod mend;
+#[cfg(feature = "mutations")]
+mod moment;
 pub(crate) mod open;
 pub(crate) mod quiet;
 mod read;
 pub(crate) mod readmit;
-pub(crate) mod remember;
+mod ring_repair;
 pub(crate) mod scrub;
-mod seam;
 mod second_chance;
 mod single;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tier;
 mod unflushed;
 mod version;
 pub(crate) mod write;
@@ -35,6 +36,7 @@ use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
+use crate::remember::Flushed;
 use crate::seam::{GuardedProtocol, Seam};
 use budget::Budget;
 use cache_device::CacheDevice;
@@ -45,7 +47,6 @@ use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
-use remember::Flushed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
@@ -306,7 +307,7 @@ impl Core {
     /// Refuses writes from now on: continuing could lose data.
     pub(crate) fn refuse(&self, cause: &str, by_ssd: bool) {
         if self.refusing.set(cause, by_ssd) {
-            tracing::error!(cause, "the store refuses writes from now on");
+            tracing::error!(cause, "the store is read-only from now on: further writes could lose data");
             self.event(SsdEvent::Refusing { cause: Arc::from(cause), by_ssd });
         }
         self.changed.notify_waiters();
@@ -325,7 +326,7 @@ impl Core {
         }
         drop(state);
         if let Some(cause) = first.filter(|_| self.has_slots()) {
-            tracing::error!(%cause, "the SSD takes no new pages from now on");
+            tracing::error!(%cause, "the SSD failed: changed pages go to the HDD until it is re-admitted");
             self.event(SsdEvent::Degraded { cause });
         }
         self.changed.notify_waiters();

@@ -5,21 +5,25 @@
 //! runs ([`Core::map_duty`]). Reads continue; [`Quiet::vacant`] waits for those that hold a slot.
 
 use super::Core;
+use super::tier::SsdTier;
 use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
+use pagetier_bufpool::TierError;
 use pagetier_devio::locks::{MutexGuard, RwLockWriteGuard};
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::SlotPolicy;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The device that replaces the one in use: a newly formatted SSD, or a file for the ring alone.
 pub struct NewCacheDevice {
-    /// The formatted device.
+    /// The device, formatted by [`format`](crate::format).
     pub device: SharedDevice,
-    /// Its layout.
+    /// The layout that its superblock states.
     pub layout: Layout,
     /// The SSD policy, empty.
     pub policy: Box<dyn SlotPolicy>,
@@ -51,23 +55,25 @@ pub struct Exchanged {
 #[non_exhaustive]
 pub enum ExchangeError<E> {
     /// The old device holds only copies.
-    #[error("the SSD holds the only copies of {pages} pages")]
+    #[error("the newest versions of {pages} pages are on the SSD alone: drain it first, or accept the loss")]
     OnlyCopies {
         /// The number of pages with an only copy.
         pages: u64,
     },
     /// Writes are refused because of the HDD.
-    #[error("the store refuses writes since: {cause}")]
+    #[error("the store is read-only after an earlier error: {cause}")]
     Refusing {
-        /// The first error.
+        /// The error after which the store became read-only.
         cause: Arc<str>,
     },
-    /// A device failed.
+    /// A device failed while the exchange was prepared: nothing has changed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The exchange could not be recorded. It is uncertain which device a restart would find, so writes are
     /// refused.
-    #[error("the exchange could not be recorded")]
+    #[error(
+        "the exchange of the SSD could not be recorded, so the next open may find the old one or the new one"
+    )]
     Commit(E),
 }
 
@@ -91,15 +97,116 @@ impl Drop for Closing<'_> {
     }
 }
 
-impl Core {
-    /// Waits until every write that has begun has ended; later ones obey a mode set before. Cancel-safe.
-    pub(crate) async fn writes_settled(&self) {
-        drop(self.writers.write().await);
+/// The record of an exchange has begun and may have taken effect. Dropped: writes are refused.
+struct InDoubt<'a>(&'a Core);
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        self.0.refuse("the exchange of the SSD could not be recorded in the manifest", false);
+    }
+}
+
+impl SsdTier {
+    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes home writes
+    /// durable, calls `commit`, and switches to `new`. `commit` durably records that `new` is the device in
+    /// use and that the pages passed to it are lost with the old one. With `accept_loss` the exchange takes
+    /// place even if the old device holds only copies. Cancel-safe: a dropped call has either exchanged the
+    /// device or changed nothing; if it is dropped during `commit`, writes are refused as after its failure.
+    ///
+    /// # Errors
+    /// [`ExchangeError`]; the old one stays in use.
+    pub async fn exchange<E, F: Future<Output = Result<(), E>>>(
+        &self,
+        new: NewCacheDevice,
+        accept_loss: bool,
+        commit: impl FnOnce(Vec<(PageId, Lsn)>) -> F,
+    ) -> Result<Exchanged, ExchangeError<E>> {
+        let quiet = self.core.quiesce().await;
+        if let Some(cause) = self.core.refusing.by_hdd() {
+            return Err(ExchangeError::Refusing { cause });
+        }
+        // Flush before counting: some copies are dirty only until the HDD is flushed.
+        self.core.flush_hdd().await?;
+        let only = self.ask(Slots::only_copies).len() as u64;
+        if only > 0 && !accept_loss {
+            return Err(ExchangeError::OnlyCopies { pages: only });
+        }
+        let torn = self.core.state.lock().home.needs_ring_repair();
+        if torn && self.core.repair_from_ring().await.is_ok() {
+            self.core.flush_hdd().await?;
+        }
+        if self.core.state.lock().home.needs_ring_repair() && !accept_loss {
+            let cause = "writes to the HDD failed and may have torn pages there, which only the doublewrite \
+                         ring on the present device can repair";
+            return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
+        }
+        let vacant = quiet.vacant().await;
+        // Once the record has begun, a restart may find either device. No `.await` between its success and
+        // the exchange: a call that is dropped in between would go on with the device that is not recorded.
+        let in_doubt = InDoubt(&self.core);
+        commit(self.ask(Slots::only_copies)).await.map_err(ExchangeError::Commit)?;
+        std::mem::forget(in_doubt);
+        let exchanged = quiet.replace(new);
+        drop(vacant);
+        if self.core.has_slots()
+            && let Err(error) = self.core.checkpoint().await
+        {
+            self.core.ssd_failed(&error);
+        }
+        Ok(exchanged)
     }
 
+    /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
+    /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
+    /// under way, and names the zone in which the policy works by a checkpoint; reads continue, writes wait.
+    /// `with_buffered` passes on the pages in memory, of which none leaves memory meanwhile. Must be driven
+    /// to completion.
+    ///
+    /// # Errors
+    /// The HDD cannot be flushed, or writes are refused; the policy in use is kept.
+    pub async fn set_policy(
+        &self,
+        policy: Box<dyn SlotPolicy>,
+        with_buffered: impl FnOnce(&mut dyn FnMut(&[PageId])),
+    ) -> Result<(), TierError> {
+        let _quiet = self.core.quiesce().await;
+        if let Some(refusal) = self.core.refusal() {
+            return Err(refusal);
+        }
+        // After this flush, slots that back a home write and copies that wait for one are clean.
+        self.core.flush_hdd().await?;
+        let now = self.core.now();
+        let (mut policy, mut usable) = (Some(policy), false);
+        with_buffered(&mut |pages| {
+            let Some(policy) = policy.take() else { return };
+            let mut state = self.core.state.lock();
+            state.slots.switch_policy(policy, pages, now);
+            self.core.choice_changes.store(0, Ordering::Relaxed);
+            self.core.resend_price();
+            usable = state.ssd_error.is_none();
+        });
+        if usable
+            && self.core.has_slots()
+            && let Err(error) = self.core.checkpoint().await
+        {
+            self.core.ssd_failed(&error);
+        }
+        Ok(())
+    }
+
+    /// Waits until every write that has begun has ended; later ones obey a mode set before. Cancel-safe.
+    pub fn writes_ended(&self) -> Boxed<'_, ()> {
+        Box::pin(async { drop(self.core.writers.write().await) })
+    }
+}
+
+impl Core {
     /// Waits for quiet. Cancel-safe.
     pub(crate) async fn quiesce(&self) -> Quiet<'_> {
+        // From the outside in. A writer may need an admission, a write-back or a checkpoint to get on, so
+        // each of these must still run while we wait for the one before.
         let writers = self.writers.write().await;
+        // Under a steady load the number of admissions in flight would never be 0.
         self.state.lock().closing = true;
         let closing = Closing(self);
         self.when(|state| state.admissions == 0).await;
@@ -118,12 +225,15 @@ impl Quiet<'_> {
         let mut state = core.state.lock();
         let copies = state.slots.copies();
         let lost = state.slots.only_copies();
+        // Which spaces stay off the SSD is the store's decision and outlives the device.
         let kept_off = state.slots.spaces_kept_off();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
         kept_off.into_iter().for_each(|space| state.slots.keep_off(space, true));
         state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, Default::default());
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
+        // Still under the state's lock, so that no plan made for a slot of the old device is carried out on
+        // the new one (I29).
         *core.cache_device.write() = core.new_cache_device(device, layout);
         core.forgive(&mut state);
         core.resend_price();

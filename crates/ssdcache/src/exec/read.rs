@@ -1,6 +1,6 @@
 //! Reading a page: from its slot if it has one, otherwise from its home; verified before it is returned.
 
-use super::all::all;
+use super::join_all::join_all;
 use crate::exec::Core;
 use crate::exec::single::read_one;
 use crate::mode::SsdEvent;
@@ -22,6 +22,8 @@ impl Drop for SlotHold<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
         state.slots.end_read(self.slot);
+        // Only an exchange of the SSD waits for readers. Waking every task at the end of each read would cost
+        // more than the rest of this function.
         let awaited = state.slots.is_hidden();
         drop(state);
         if awaited {
@@ -55,6 +57,7 @@ impl Core {
             buf = back;
             match result {
                 Ok(true) => return self.fetched(page, buf, Location::Ssd, access),
+                // The copy was bad, and the HDD has the same version.
                 Ok(false) => {}
                 Err(error) => return Fetched { buf, result: Err(error) },
             }
@@ -102,6 +105,8 @@ impl Core {
         let (buf, result) = self.read_image(ssd, offset, (page, stamp), buf, class_of(access)).await;
         drop(hold);
         let Err(error) = result else { return (buf, Ok(true)) };
+        // A bad sector concerns one page. A device that is gone fails every read, so stop using it at the
+        // first.
         if let TierError::Device { source, .. } = &error
             && matches!(source.kind, DeviceErrorKind::Gone)
         {
@@ -109,10 +114,12 @@ impl Core {
         }
         if !dirty {
             let causes = pagetier_devio::Causes(&error);
-            tracing::warn!(%page, error = %causes, "a clean SSD copy cannot be used, reading the HDD");
+            tracing::warn!(%page, error = %causes, "a copy on the SSD is bad: reading the HDD, which has the same version");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
             return (buf, Ok(false));
         }
+        // Never fall back to the home here: it has an older version, and returning that one would silently
+        // undo a synced change.
         if matches!(error, TierError::Corrupt { .. }) {
             self.event(SsdEvent::Lost { page });
         }
@@ -127,6 +134,8 @@ impl Core {
         match result {
             Ok(()) => match self.missing(page, &buf) {
                 None => self.judge_home(page, offset, buf, access),
+                // A failed flush may have dropped a home write that was reported as done. The ring still has
+                // the image.
                 Some(written) => {
                     let read = self.read_from_ring(page, written, offset, buf, class_of(access));
                     match read.await {
@@ -184,11 +193,11 @@ impl Core {
         }
     }
 
-    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, home: Location, access: Access) -> Fetched {
+    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, from: Location, access: Access) -> Fetched {
         let now = self.now();
         let mut state = self.state.lock();
-        state.slots.note_read(page, Some(home), access, now);
-        let asked = home == Location::Hdd && state.slots.admits_on_read() && self.has_slots();
+        state.slots.note_read(page, Some(from), access, now);
+        let asked = from == Location::Hdd && state.slots.admits_on_read() && self.has_slots();
         if asked && state.may_admit(self.admissions_max) {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
@@ -200,7 +209,7 @@ impl Core {
             }
         }
         // Look again, since the SSD may have evicted the page meanwhile.
-        let home = state.slots.location(page);
+        let location = state.slots.location(page);
         let changes = state.slots.policy().choice_changes();
         let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
         let changed = if noted { None } else { state.slots.policy().choice() };
@@ -213,7 +222,7 @@ impl Core {
                 "the SSD's policy follows another setting"
             );
         }
-        Fetched { buf, result: Ok(home) }
+        Fetched { buf, result: Ok(location) }
     }
 
     /// Reads ahead: one vectored read for each stretch of adjacent pages on the HDD, single reads from the
@@ -226,6 +235,8 @@ impl Core {
             let on_ssd = self.has_slots() && self.state.lock().slots.location(page) == Location::Ssd;
             match self.homes.source(page).filter(|_| !on_ssd) {
                 Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
+                    // One seek serves the whole stretch. A page with a copy on the SSD ends it, since its
+                    // home may be older.
                     Some(stretch) => {
                         stretch.pages.push((index, page));
                         stretch.bufs.push(buf);
@@ -238,10 +249,11 @@ impl Core {
                 None => singles.push((index, page, buf)),
             }
         }
-        let from_ssd = all(singles.into_iter().map(|(index, page, buf)| async move {
+        // Both devices work at the same time, so the run takes as long as the slower of the two.
+        let from_ssd = join_all(singles.into_iter().map(|(index, page, buf)| async move {
             (index, self.read_page(page, Access::Sequential, buf).await)
         }));
-        let from_hdd = all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
+        let from_hdd = join_all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
         let (ssd, hdd) = futures_util::future::join(from_ssd, from_hdd).await;
         let mut fetched: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
         fetched.sort_unstable_by_key(|(index, _)| *index);

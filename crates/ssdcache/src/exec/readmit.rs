@@ -6,15 +6,16 @@
 //! written again durable, losses are recorded, and a checkpoint names what counts. (5) Quiet: the SSD is in
 //! use. Writes wait for the quiet steps only, none of which reads a slot.
 
-use super::all::all;
+use super::join_all::join_all;
 use crate::exec::Core;
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::open::identify;
 use crate::exec::read::SlotHold;
 use crate::exec::single::write_one;
+use crate::exec::tier::SsdTier;
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
-use crate::protocol::slots::{Fallen, ToProve};
+use crate::protocol::slots::{Fallen, Slots, ToVerify};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass};
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -31,7 +32,7 @@ const DEPTH: usize = 32;
 #[non_exhaustive]
 pub struct ReadmitReport {
     /// Copies that were verified and are in use again.
-    pub proved: u64,
+    pub verified: u64,
     /// Damaged copies of versions that the HDD has, which were dropped.
     pub dropped: u64,
     /// Versions written before the failure whose durability was uncertain: rewritten and durable.
@@ -50,36 +51,38 @@ pub struct ReadmitReport {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadmitError {
-    /// A device failed.
+    /// The SSD or the HDD failed, so nothing could be verified.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device is not the SSD that this store was using.
-    #[error("{device}: it is not the SSD that the store was using ({found})")]
+    #[error("{device}: not the SSD that the store was using (found {found})")]
     OtherSsd {
-        /// The device.
+        /// The name of the device that stands where the SSD was.
         device: String,
         /// What its superblock holds.
         found: String,
     },
     /// Writes are refused for a cause that a re-admission does not remove.
-    #[error("the store refuses writes since: {cause}; close it and open it again")]
+    #[error("the store is read-only after an earlier error: {cause}; close and reopen it")]
     Refusing {
-        /// The first error.
+        /// The error after which the store became read-only.
         cause: Arc<str>,
     },
     /// A device failed while the copies were verified.
-    #[error("a device failed meanwhile, so the SSD is not taken back: {cause}")]
+    #[error("a device failed while the SSD was verified, so the SSD stays out of use: {cause}")]
     FailedAgain {
-        /// The error.
+        /// The error that came while the copies were being verified.
         cause: Arc<str>,
     },
     /// The store was shut down meanwhile.
-    #[error("the store was shut down, so the SSD is not taken back")]
+    #[error("the store was shut down while the SSD was verified")]
     Stopped,
     /// The lost pages could not be recorded.
-    #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
+    #[error(
+        "the list of lost pages could not be saved in the manifest, so the SSD stays out of use: {cause}"
+    )]
     Unrecorded {
-        /// Why.
+        /// Why the manifest could not be saved.
         cause: String,
     },
 }
@@ -103,63 +106,73 @@ pub trait Readmitter: Send + Sync {
 /// How the store was when a re-admission began.
 struct Begun {
     old: Arc<CacheDevice>,
-    /// Writes were refused.
     refusing: bool,
     /// A flush of the SSD had failed.
     flush_failed: bool,
 }
 
-/// What verification found.
 #[derive(Default)]
 struct Verified {
-    proved: u64,
+    sound: u64,
     rewritten: u64,
     /// The versions that cannot be read.
     bad: FxHashMap<SlotId, (PageId, Stamp)>,
 }
 
 /// The state of one copy.
-enum Proof {
+enum CopyState {
     Sound,
     /// It is sound, and was written again because no good flush had covered it.
     Rewritten,
     Bad,
 }
 
-impl Core {
-    /// Takes the SSD back after a failure; does nothing if it has not failed. If the call is dropped, the SSD
-    /// stays degraded, but a write of a copy may still be under way.
-    pub(crate) async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
-        let Some(begun) = self.begin_readmission(by).await? else { return Ok(ReadmitReport::default()) };
-        let verified = self.verify(&begun, by).await?;
+impl SsdTier {
+    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed. Reads
+    /// every copy on it, beside other work. Must be driven to completion, or be the last call: if it is
+    /// dropped, the SSD stays degraded, but a write of a copy may still be under way.
+    ///
+    /// # Errors
+    /// [`ReadmitError`]; the SSD stays degraded.
+    pub async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
+        let core = &*self.core;
+        let Some(begun) = core.begin_readmission(by).await? else { return Ok(ReadmitReport::default()) };
+        let verified = core.verify(&begun, by).await?;
         let bad: FxHashSet<PageId> = verified.bad.values().map(|(page, _)| *page).collect();
-        let mut only = self.state.lock().slots.only_copies();
+        let mut only = self.ask(Slots::only_copies);
         only.retain(|(page, _)| bad.contains(page));
+        // A page that is still in memory need not be lost: write it again before its bad copy is judged.
         by.rewrite(only).await;
-        let (report, mut given_up) = self.end_verification(&begun, verified).await?;
+        let (report, mut given_up) = core.end_verification(&begun, verified).await?;
         // A later `sync` cannot make durable what is gone, so pages that fell back are losses, too.
-        let only = self.state.lock().slots.only_copies();
+        let only = self.ask(Slots::only_copies);
         given_up.extend(only.into_iter().filter(|(page, _)| report.lost.contains(page)));
         given_up.sort_unstable();
         if !given_up.is_empty() {
             by.record(given_up).await.map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
-        self.flush_ssd().await?;
-        let duty = self.map_duty.lock().await;
-        self.checkpoint().await.inspect_err(|error| self.ssd_failed(error))?;
+        // Until this flush, what was written again is as volatile as it was before (I31).
+        core.flush_ssd().await?;
+        let duty = core.map_duty.lock().await;
+        // A bad slot may read well after the next power cycle. Unless a new checkpoint leaves it out, a
+        // recovery would take it for the page's newest version.
+        core.checkpoint().await.inspect_err(|error| core.ssd_failed(error))?;
         drop(duty);
-        let quiet = self.quiesce().await;
-        self.may_readmit(&begun)?;
-        let mut state = self.state.lock();
-        state.slots.proved();
-        self.forgive(&mut state);
+        let quiet = core.quiesce().await;
+        // If the SSD failed once more while it was verified, the findings count for nothing.
+        core.may_readmit(&begun)?;
+        let mut state = core.state.lock();
+        state.slots.take_into_use();
+        core.forgive(&mut state);
         drop(state);
         drop(quiet);
-        tracing::info!(?report, "the SSD is in use again");
-        self.event(SsdEvent::Active);
+        tracing::info!(?report, "the SSD was verified and is in use again");
+        core.event(SsdEvent::Active);
         Ok(report)
     }
+}
 
+impl Core {
     /// Step 1. `None`: the SSD has not failed.
     async fn begin_readmission(&self, by: &impl Readmitter) -> Result<Option<Begun>, ReadmitError> {
         let quiet = self.quiesce().await;
@@ -171,6 +184,7 @@ impl Core {
         let failed = refusing || self.state.lock().ssd_error.is_some();
         // From here on no slot is written: a failed SSD takes no pages.
         drop(quiet);
+        // Another SSD at the same path, say after cables were swapped, would be read by this one's map.
         match identify(&old.device).await? {
             Found::Superblock(found) if by.is_ours(&found) && found.layout == old.layout => {}
             found => {
@@ -196,17 +210,20 @@ impl Core {
 
     /// Step 2: reads every copy, some at a time.
     async fn verify(&self, begun: &Begun, by: &impl Readmitter) -> Result<Verified, ReadmitError> {
+        // Fixed at the start: a flush from now on says nothing about what was written before the failure.
         let completed = begun.old.flush.completed();
         let (mut slots, unproved) = {
             let state = self.state.lock();
-            (state.slots.to_prove(), state.slots.unproved_predecessors(completed))
+            (state.slots.to_verify(), state.slots.unproved_predecessors(completed))
         };
         let mut verified = Verified::default();
         loop {
-            let some: Vec<(ToProve, SlotHold<'_>)> = {
+            let some: Vec<(ToVerify, SlotHold<'_>)> = {
                 let mut state = self.state.lock();
+                // Each copy is held as by a read, and only a few at once: the store goes on, and needs slots
+                // to become free.
                 let held = slots.by_ref().filter_map(|slot| {
-                    let one = state.slots.begin_proof(slot, completed, &unproved)?;
+                    let one = state.slots.begin_verification(slot, completed, &unproved)?;
                     Some((one, SlotHold { core: self, slot }))
                 });
                 held.take(DEPTH).collect()
@@ -217,23 +234,23 @@ impl Core {
             if by.is_stopped() {
                 return Err(ReadmitError::Stopped);
             }
-            let proofs = some.into_iter().map(|(one, hold)| async move {
-                let proof = self.prove_one(one, &begun.old).await;
+            let checks = some.into_iter().map(|(one, hold)| async move {
+                let state_of_copy = self.verify_one(one, &begun.old).await;
                 drop(hold);
-                (one, proof)
+                (one, state_of_copy)
             });
-            for (ToProve { slot, entry, .. }, proof) in all(proofs).await {
-                match proof? {
-                    Proof::Sound => verified.proved += 1,
-                    Proof::Rewritten => verified.rewritten += 1,
-                    Proof::Bad => drop(verified.bad.insert(slot, (entry.page, entry.stamp))),
+            for (ToVerify { slot, entry, .. }, state_of_copy) in join_all(checks).await {
+                match state_of_copy? {
+                    CopyState::Sound => verified.sound += 1,
+                    CopyState::Rewritten => verified.rewritten += 1,
+                    CopyState::Bad => drop(verified.bad.insert(slot, (entry.page, entry.stamp))),
                 }
             }
         }
     }
 
-    async fn prove_one(&self, one: ToProve, old: &CacheDevice) -> Result<Proof, DeviceError> {
-        let ToProve { slot, entry, unproved } = one;
+    async fn verify_one(&self, one: ToVerify, old: &CacheDevice) -> Result<CopyState, DeviceError> {
+        let ToVerify { slot, entry, unproved } = one;
         let at = old.layout.slot_at(slot.0);
         let read =
             self.read_image(&old.device, at, (entry.page, entry.stamp), self.buffer(), IoClass::Recovery);
@@ -242,11 +259,11 @@ impl Core {
             // A flush alone proves nothing about a version that a failed one should have covered.
             Ok(()) if unproved && !entry.clean => {
                 write_one(&old.device, at, image, IoClass::Recovery).await?;
-                Ok(Proof::Rewritten)
+                Ok(CopyState::Rewritten)
             }
             Ok(()) => {
                 self.give_back(image);
-                Ok(Proof::Sound)
+                Ok(CopyState::Sound)
             }
             // A bad sector is no reason to give up the other copies; a device that is gone is.
             Err(TierError::Device { source, .. }) if !matches!(source.kind, DeviceErrorKind::Io(_)) => {
@@ -254,7 +271,7 @@ impl Core {
             }
             Err(_) => {
                 self.give_back(image);
-                Ok(Proof::Bad)
+                Ok(CopyState::Bad)
             }
         }
     }
@@ -267,11 +284,13 @@ impl Core {
     ) -> Result<(ReadmitReport, Vec<(PageId, Lsn)>), ReadmitError> {
         let _quiet = self.quiesce().await;
         self.may_readmit(begun)?;
-        let Verified { proved, rewritten, bad } = verified;
-        let mut report = ReadmitReport { proved, rewritten, ..ReadmitReport::default() };
+        let Verified { sound, rewritten, bad } = verified;
+        let mut report = ReadmitReport { verified: sound, rewritten, ..ReadmitReport::default() };
         let completed = begun.old.flush.completed();
+        // From here on flushes of this SSD count again: whatever the failed one left unproved has been
+        // written again, or is given up below.
         if begun.flush_failed {
-            *self.cache_device.write() = begun.old.renewed();
+            *self.cache_device.write() = begun.old.without_failure();
         }
         let again = self.next_ssd_flush();
         let now = self.now();

@@ -1,10 +1,12 @@
-//! Verifies a slot or a home, and heals it from the other copy if there is one. The caller sets the pace.
+//! Verifies a slot or a home, and repairs it from the other copy if there is one. The caller sets the pace.
 
 use crate::exec::Core;
 use crate::exec::read::SlotHold;
 use crate::exec::single::read_one;
+use crate::exec::tier::SsdTier;
 use crate::format::map::Entry;
 use pagetier_bufpool::TierError;
+use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass};
 use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::SlotId;
@@ -16,19 +18,19 @@ const READS_MAX: usize = 3;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Checked {
-    /// The page.
+    /// The page whose slot or home was checked.
     pub page: PageId,
     /// What is wrong, naming page, device and offset; `None`: the copy is sound.
     pub error: Option<TierError>,
     /// Whether the damage was repaired.
-    pub healed: bool,
+    pub repaired: bool,
     /// If the page's newest version is lost, the log position from which redo would bring it back.
     pub redo_from: Lsn,
 }
 
 impl Checked {
     fn fine(page: PageId) -> Self {
-        Self { page, error: None, healed: false, redo_from: Lsn(0) }
+        Self { page, error: None, repaired: false, redo_from: Lsn(0) }
     }
 }
 
@@ -40,64 +42,74 @@ enum HomeFound {
     Bad(TierError),
 }
 
-impl Core {
-    /// Verifies the copy in `slot`. With `heal`, a bad clean copy is given up if the page's home is sound.
-    /// `None`: there is no copy.
-    pub(crate) async fn scrub_slot(&self, slot: SlotId, heal: bool) -> Option<Checked> {
-        if !self.has_slots() || slot.0 >= self.layout().slots {
-            return None;
-        }
-        let Entry { page, stamp, clean } = self.state.lock().slots.begin_check(slot)?;
-        let Err(error) = self.read_copy(SlotHold { core: self, slot }, page, stamp).await else {
-            return Some(Checked::fine(page));
-        };
-        let (holds, redo_from) = {
-            let state = self.state.lock();
-            (state.slots.holds(page, stamp), state.slots.lsn_of(page))
-        };
-        if !holds {
-            // The page has another version by now.
-            return Some(Checked::fine(page));
-        }
-        tracing::error!(error = %pagetier_devio::Causes(&error), "scrub");
-        let mut healed = false;
-        if clean && heal && matches!(self.look_home(page).await, Some(HomeFound::Sound(_))) {
-            self.state.lock().slots.drop_bad_copy(page, slot, self.now());
-            healed = true;
-        }
-        Some(Checked { page, error: Some(error), healed, redo_from })
+impl SsdTier {
+    /// Verifies the copy in slot number `slot`; see [`Checked`]. With `repair`, a bad clean copy is given up
+    /// if the page's home is sound. `None`: there is no copy. Cancel-safe.
+    pub fn scrub_slot(&self, slot: u32, repair: bool) -> Boxed<'_, Option<Checked>> {
+        Box::pin(async move {
+            let (core, slot) = (&*self.core, SlotId(slot));
+            if !core.has_slots() || slot.0 >= core.layout().slots {
+                return None;
+            }
+            let Entry { page, stamp, clean } = core.state.lock().slots.begin_check(slot)?;
+            let Err(error) = core.read_copy(SlotHold { core, slot }, page, stamp).await else {
+                return Some(Checked::fine(page));
+            };
+            let (holds, redo_from) = {
+                let state = core.state.lock();
+                (state.slots.holds(page, stamp), state.slots.lsn_of(page))
+            };
+            if !holds {
+                // The page has another version by now.
+                return Some(Checked::fine(page));
+            }
+            tracing::error!(error = %pagetier_devio::Causes(&error), "scrub found a bad copy on the SSD");
+            let mut repaired = false;
+            if clean && repair && matches!(core.look_home(page).await, Some(HomeFound::Sound(_))) {
+                core.state.lock().slots.drop_bad_copy(page, slot, core.now());
+                repaired = true;
+            }
+            Some(Checked { page, error: Some(error), repaired, redo_from })
+        })
     }
 
     /// Verifies the home of `page` by its checksum and id, and by its clean copy on the SSD if it has one.
-    /// With `heal`, a bad home is rewritten from the copy on the SSD.
-    pub(crate) async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
-        let copy = self.state.lock().slots.copy_of(page);
-        let error = match self.look_home(page).await {
-            None => return Checked::fine(page),
-            Some(HomeFound::Sound(image)) => match self.differs(page, &image).await {
-                Some(error) => error,
+    /// With `repair`, a bad home is rewritten from the copy on the SSD; the call must then be driven to
+    /// completion.
+    pub fn scrub_home(&self, page: PageId, repair: bool) -> Boxed<'_, Checked> {
+        Box::pin(async move {
+            let core = &*self.core;
+            let copy = core.state.lock().slots.copy_of(page);
+            let error = match core.look_home(page).await {
                 None => return Checked::fine(page),
-            },
-            // An unwritten home despite a clean copy is a lost write.
-            Some(HomeFound::Unwritten(error)) if copy.is_some_and(|(_, clean)| clean) => error,
-            Some(HomeFound::Unwritten(_)) => return Checked::fine(page),
-            Some(HomeFound::Bad(error)) => error,
-        };
-        tracing::error!(error = %pagetier_devio::Causes(&error), "scrub");
-        let mut healed = false;
-        if heal && self.state.lock().slots.copy_of(page).is_some() {
-            let copied = self.copy_pages_home(&[page]).await;
-            healed =
-                !copied.home.is_empty() && matches!(self.look_home(page).await, Some(HomeFound::Sound(_)));
-        }
-        let redo_from = self.state.lock().slots.lsn_of(page);
-        Checked { page, error: Some(error), healed, redo_from }
+                Some(HomeFound::Sound(image)) => match core.differs(page, &image).await {
+                    Some(error) => error,
+                    None => return Checked::fine(page),
+                },
+                // An unwritten home despite a clean copy is a lost write.
+                Some(HomeFound::Unwritten(error)) if copy.is_some_and(|(_, clean)| clean) => error,
+                Some(HomeFound::Unwritten(_)) => return Checked::fine(page),
+                Some(HomeFound::Bad(error)) => error,
+            };
+            tracing::error!(error = %pagetier_devio::Causes(&error), "scrub found a bad page on the HDD");
+            let mut repaired = false;
+            if repair && core.state.lock().slots.copy_of(page).is_some() {
+                let copied = core.copy_pages_home(&[page]).await;
+                repaired = !copied.home.is_empty()
+                    && matches!(core.look_home(page).await, Some(HomeFound::Sound(_)));
+            }
+            let redo_from = core.state.lock().slots.lsn_of(page);
+            Checked { page, error: Some(error), repaired, redo_from }
+        })
     }
+}
 
+impl Core {
     /// `None`: the page does not exist.
     async fn look_home(&self, page: PageId) -> Option<HomeFound> {
         let mut found = None;
         for _ in 0..READS_MAX {
+            // A home in the middle of its write reads as torn: a false alarm.
             self.when(|state| !state.home.is_writing(page)).await;
             let offset = self.homes.source(page)?;
             let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
@@ -107,6 +119,7 @@ impl Core {
                     Err(defect) => {
                         let unwritten = match defect {
                             Defect::Blank => true,
+                            // What a dropped space left there is no damage: this page was never written.
                             Defect::WrongPage { found } => self.homes.offset(found) != Some(offset),
                             _ => false,
                         };

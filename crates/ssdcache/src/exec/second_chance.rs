@@ -3,7 +3,7 @@
 //! A copy is written like any other version: with a fresh stamp, into a slot of the zone. The old slot is
 //! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
-use super::all::all;
+use super::join_all::join_all;
 use crate::exec::Core;
 use crate::protocol::slots::Move;
 use pagetier_bufpool::{TierError, WrittenPage};
@@ -54,6 +54,8 @@ impl Core {
     async fn move_all(&self, moves: Vec<Move>) {
         let mut reading = Moving { core: self, moves, copied: false };
         let images = self.read_moving(&reading.moves).await;
+        // Two guards, because a dropped call leaves two kinds of slots: one whose image was not sent yet is
+        // free again, one whose write may still land is not.
         let mut writing = Moving { core: self, moves: Vec::with_capacity(images.len()), copied: true };
         let (mut slots, mut bad) = (Vec::with_capacity(images.len()), Vec::new());
         for (one, image) in reading.moves.drain(..).zip(images) {
@@ -86,6 +88,6 @@ impl Core {
                 result.is_ok().then_some(image)
             }
         });
-        all(reads).await
+        join_all(reads).await
     }
 }

@@ -9,7 +9,6 @@ use pagetier_page::{PageId, Stamp};
 /// otherwise the next time.
 pub(crate) const ATTEMPTS_MAX: usize = 4;
 
-/// Reads one buffer.
 pub(crate) async fn read_one(
     device: &SharedDevice,
     offset: u64,
@@ -21,7 +20,6 @@ pub(crate) async fn read_one(
     (buf, done.result)
 }
 
-/// Writes one buffer.
 pub(crate) async fn write_one(
     device: &SharedDevice,
     offset: u64,

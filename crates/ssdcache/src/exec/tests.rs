@@ -81,13 +81,13 @@ async fn a_batch_whose_pages_are_all_superseded_wakes_those_that_wait_for_them()
     // A version that the page's slot does not hold.
     let mut image = image(1, 0);
     pagetier_page::seal(seed(), image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
-    core.state.lock().home.append(page(1), Stamp::from_bits(5));
+    core.state.lock().home.plan_appended(page(1), Stamp::from_bits(5));
     let waiting = Arc::clone(&core);
-    let waiter = tokio::spawn(async move { waiting.when(|state| !state.home.keeps_copy(page(1))).await });
+    let waiter = tokio::spawn(async move { waiting.when(|state| !state.home.must_keep_copy(page(1))).await });
     tokio::task::yield_now().await;
     let each = |_, _, outcome| {
         assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
-        core.state.lock().home.give_up_append(page(1), Stamp::from_bits(5));
+        core.state.lock().home.cancel_appended(page(1), Stamp::from_bits(5));
     };
     let pages = vec![HomeBound::new(page(1), image, Lsn(0))];
     core.write_home(Backing::Appended, pages, IoClass::Clean, &each).await;

@@ -40,6 +40,7 @@ impl UnflushedHomes {
             return Err(Arc::clone(cause));
         }
         for (page, stamp, lsn) in writes {
+            // If an earlier home write of the page is not durable either, the HDD may lack its changes, too.
             let older = inner.pages.get(page).map_or(*lsn, |write| write.lsn);
             let write = HomeWrite { stamp: *stamp, lsn: older.min(*lsn), until_flush: None };
             inner.pages.insert(*page, write);

@@ -2,8 +2,8 @@
 //! copy.
 
 use crate::exec::Core;
-use crate::exec::coalesce::Piece;
-use crate::exec::write_home::{HomeBound, Outcome, write_runs};
+use crate::exec::coalesce::{Piece, write_runs};
+use crate::exec::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{Plan, Ticket};
@@ -48,8 +48,12 @@ impl Core {
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
         let _inside = self.writers.read().await;
+        // Pages that find no slot are routed anew in each round: the mode, the policy or the SSD's state may
+        // have changed while they waited.
         let mut left = batch;
         while !left.is_empty() {
+            // Register before looking. A checkpoint that ended between the look and the wait would otherwise
+            // go unnoticed, and the pages would wait for the next one, which may never come.
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -57,21 +61,27 @@ impl Core {
                 left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
                 return;
             }
-            let sorted = self.sort_out(left);
+            let sorted = self.route(left);
             left = sorted.wait;
             let stuck = sorted.slots.is_empty() && sorted.home.is_empty();
             if stuck {
+                // Only a checkpoint or a flush frees slots. Nothing else may ask for one: without this wake
+                // the writers and an idle maintenance task would wait for each other.
                 self.wake.notify_one();
                 changed.await;
                 continue;
             }
             let none = Displacements::default();
+            // Both at once: one slow home write would otherwise keep a whole batch of pages dirty that the
+            // SSD takes in a millisecond.
             let (written, ()) = join(
                 flow(self.write_slots(sorted.slots, class, done)),
                 flow(self.write_dirty_home(sorted.home, &none, class, done)),
             )
             .await;
             let SlotsWritten { failed, appended, displaced } = written;
+            // A page whose slot could not be written goes home instead, so a failed SSD slows writes down but
+            // fails none.
             join(
                 flow(self.write_dirty_home(failed, &displaced, class, done)),
                 flow(self.write_appended_home(appended, &displaced, class, done)),
@@ -80,7 +90,7 @@ impl Core {
         }
     }
 
-    fn sort_out(&self, batch: Vec<DirtyPage>) -> Sorted {
+    fn route(&self, batch: Vec<DirtyPage>) -> Sorted {
         let now = self.now();
         let mut sorted = Sorted::default();
         let (has_slots, doublewrite) = (self.has_slots(), self.doublewrite());
@@ -97,13 +107,15 @@ impl Core {
                 sorted.home.push(HomeBound::new(page, dirty.image, lsn));
                 continue;
             }
-            let home = state.slots.location(page);
-            state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
+            let location = state.slots.location(page);
+            state.slots.policy_mut().logical(page, std::mem::take(&mut dirty.logical), location, now);
             match self.seam.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
+                    // Claim the backing before the lock is released. A discard in between would free the
+                    // slot, and then nothing could repair the home if its write is torn (I4).
                     if ticket.backs_home {
-                        state.home.append(page, ticket.stamp);
+                        state.home.plan_appended(page, ticket.stamp);
                     }
                     sorted.slots.push((ticket, dirty.image, lsn));
                 }
@@ -125,6 +137,8 @@ impl Core {
         let pieces = slots
             .into_iter()
             .map(|(ticket, mut buf, lsn)| {
+                // The flag tells a recovery that the HDD has this version too (I17). Without it, a damaged
+                // copy would pass for a lost page.
                 let flags = if ticket.dirty { Flags::NONE } else { Flags::CLEAN_COPY };
                 pagetier_page::seal(self.seed, buf.as_mut_slice(), ticket.stamp, flags);
                 Piece { offset: self.slot_at(ticket.slot), buf, tag: (ticket, lsn) }
@@ -136,6 +150,8 @@ impl Core {
             for ((ticket, lsn), image) in written {
                 self.end_slot_write(ticket, &result);
                 let page = ticket.page;
+                // A slot that backs a home write is only half the way: such a page counts as written when it
+                // is home.
                 if result.is_ok() && !ticket.backs_home {
                     let displaced = Displaced(ticket.displaced);
                     done(WrittenPage { page, result: Ok(Location::Ssd), displaced, image });
@@ -156,15 +172,17 @@ impl Core {
     }
 
     fn end_slot_write(&self, ticket: Ticket, result: &Result<(), DeviceError>) {
+        // Ask now that the write has ended. A flush that began earlier may not cover it, and would free the
+        // slot of the version before too soon (I1).
         let durable_at = self.next_ssd_flush();
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.end_write(ticket, result.is_ok(), durable_at, now);
         if result.is_err() {
-            state.home.give_up_append(ticket.page, ticket.stamp);
+            state.home.cancel_appended(ticket.page, ticket.stamp);
         }
         if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
-            state.slots.policy().wrote(ticket.page, Location::Ssd, now);
+            state.slots.policy_mut().wrote(ticket.page, Location::Ssd, now);
         }
         drop(state);
         if let Err(error) = result {
@@ -184,13 +202,14 @@ impl Core {
             let result = match outcome {
                 Outcome::Failed(error) => Err(error),
                 Outcome::Home | Outcome::Superseded | Outcome::GivenUp => {
-                    let (home, by_copy) = self.arrived_home(page, image.as_slice());
+                    let (location, by_copy) = self.arrived_home(page, image.as_slice());
                     displaced = displaced.or(by_copy);
-                    Ok(home)
+                    Ok(location)
                 }
             };
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
+        // Without a ring, a page over an only copy takes the opposite order: its record comes last (I6).
         let (over, pages) = self.over_only_copies(pages);
         self.write_home(Backing::Ring, pages, class, &each).await;
         self.write_home_first(over, class, &each).await;
@@ -210,7 +229,9 @@ impl Core {
         let each = |page, image: IoBuf, outcome| {
             let now = self.now();
             let mut state = self.state.lock();
-            state.home.give_up_append(page, Header::peek(image.as_slice()).stamp);
+            // If the home write never began, nothing is backed any more. A claim left behind would hold the
+            // slot for ever.
+            state.home.cancel_appended(page, Header::peek(image.as_slice()).stamp);
             let result = match outcome {
                 Outcome::Failed(TierError::Device { .. }) if self.refusing.cause().is_none() => {
                     let lsn = state.slots.lsn_of(page);
@@ -220,7 +241,7 @@ impl Core {
                 Outcome::Failed(error) => Err(error),
                 Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.location(page)),
                 Outcome::Home => {
-                    state.slots.policy().wrote(page, Location::Hdd, now);
+                    state.slots.policy_mut().wrote(page, Location::Hdd, now);
                     Ok(state.slots.location(page))
                 }
             };
@@ -244,10 +265,12 @@ impl Core {
             if state.slots.location(page) == Location::Ssd {
                 state.slots.discard(page);
             }
-            state.slots.policy().wrote(page, Location::Hdd, now);
+            state.slots.policy_mut().wrote(page, Location::Hdd, now);
             return (Location::Hdd, state.slots.take_unreported());
         }
-        state.slots.policy().wrote(page, Location::Hdd, now);
+        state.slots.policy_mut().wrote(page, Location::Hdd, now);
+        // The copy that the page had is of an older version now. One step gives it up and plans a new one, so
+        // that no read can find the old one in between (I17).
         let may = state.may_admit(self.admissions_max);
         let fresh = &mut || self.stamps.fresh();
         let ticket = self.seam.plan_arrived(&mut state.slots, page, may, now, fresh);
@@ -260,9 +283,12 @@ impl Core {
 
     /// Starts writing a copy of `image`, which the HDD has, to its slot.
     pub(crate) fn copy_to_slot(self: &Arc<Self>, state: &mut Protocol, mut ticket: Ticket, image: &[u8]) {
+        // The page's last home write is not durable, and no ring backs it. If the copy counted as clean, it
+        // could be evicted, and a power cut would then lose both (I5).
         if let Some(lsn) = self.unbacked(ticket.page) {
             state.slots.wait_for_home(&mut ticket, lsn);
         }
+        // Count before the task starts: an exchange of the SSD waits for this number to be 0.
         state.admissions += 1;
         let mut buf = self.buffer();
         buf.as_mut_slice().copy_from_slice(image);
@@ -286,13 +312,15 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let now = core.now();
     let mut state = core.state.lock();
     core.charge(&mut state, now);
-    let home = state.slots.location(page);
-    state.slots.policy().logical(page, logical, home, now);
+    let location = state.slots.location(page);
+    state.slots.policy_mut().logical(page, logical, location, now);
     let may = state.may_admit(core.admissions_max);
     let fresh = &mut || core.stamps.fresh();
     let ticket = if may { state.slots.plan_copy(page, Cause::Evicted, now, fresh) } else { None };
-    state.slots.policy().left_pool(page, now);
+    state.slots.policy_mut().left_pool(page, now);
     let Some(ticket) = ticket else {
+        // A rejection may mean that the zone has no candidate left. Nothing else asks for a new zone then:
+        // without a wake every later page would be rejected, too.
         let look = state.slots.wants_look();
         let displaced = Displaced(state.slots.take_unreported());
         drop(state);

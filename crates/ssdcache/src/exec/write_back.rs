@@ -1,10 +1,10 @@
-//! Copies from slots to the HDD: of victims, of pages whose homes are healed, and of drained pages.
+//! Copies from slots to the HDD: of victims, of pages whose homes are repaired, and of drained pages.
 //!
 //! All take the same steps: the slot is durable and backs the home write, the journal voids older copies, and
 //! the slot is clean only after a flush of the HDD.
 
 use super::Core;
-use super::all::all;
+use super::join_all::join_all;
 use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
@@ -71,7 +71,7 @@ impl Drop for HeldSlots<'_> {
             state.end_write_back(one, self.home.contains(&one));
         }
         // From here on a checkpoint names the actual state of these slots.
-        state.home.end_write_back();
+        state.home.forget_write_backs();
         drop(state);
         self.core.changed.notify_waiters();
         self.core.wake.slots.notify_one();
@@ -81,7 +81,9 @@ impl Drop for HeldSlots<'_> {
 impl HeldSlots<'_> {
     async fn copy(mut self) -> Copied {
         let mut failed = Vec::new();
-        let result = self.all(&mut failed).await;
+        let result = self.copy_batch(&mut failed).await;
+        // A home write that no flush has followed proves nothing: the slots stay dirty, and are tried again
+        // (I5).
         if result.is_err() {
             self.home.clear();
         }
@@ -90,8 +92,10 @@ impl HeldSlots<'_> {
         Copied { home, failed, result }
     }
 
-    async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
+    async fn copy_batch(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
+        // The slots take the ring's place, so their images must be durable before a home can be torn (I4).
+        // Most are: victims were written long ago.
         let durable_at = core.seam.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
         if let Some(number) = durable_at.filter(|number| completed < *number) {
@@ -104,6 +108,8 @@ impl HeldSlots<'_> {
             core.give_back(image);
             match outcome {
                 Outcome::Home => arrived.lock().push(page),
+                // Not a failure: the write that superseded the slot brings the newer version where it
+                // belongs.
                 Outcome::Superseded => {}
                 // The copy has no home, so it is not worth another attempt.
                 Outcome::GivenUp => core.state.lock().slots.discard(page),
@@ -116,6 +122,8 @@ impl HeldSlots<'_> {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());
         }
         failed.extend(errors);
+        // One flush for the whole batch. Until it has completed, the slots hold the only durable versions
+        // (I5).
         core.flush(core.seam.flushed_by_write_back()).await?;
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
@@ -131,7 +139,7 @@ impl HeldSlots<'_> {
             async move { (one, read.await) }
         });
         let mut pages = Vec::with_capacity(self.batch.len());
-        for (one, (image, result)) in all(reads).await {
+        for (one, (image, result)) in join_all(reads).await {
             let Err(error) = result else {
                 pages.push(HomeBound::new(one.page, image, Lsn(0)));
                 continue;
@@ -139,7 +147,9 @@ impl HeldSlots<'_> {
             if let TierError::Device { source, .. } = &error {
                 core.ssd_failed(source);
             }
-            tracing::error!(error = %pagetier_devio::Causes(&error), "a copy on the SSD cannot be written home");
+            let causes = pagetier_devio::Causes(&error);
+            tracing::error!(error = %causes, "a copy on the SSD cannot be read, so it cannot be written to the HDD");
+            // Under a policy that appends, the front would otherwise wait for this slot for ever.
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));
         }

@@ -25,6 +25,7 @@ impl Core {
             return (Vec::new(), pages);
         }
         let state = self.state.lock();
+        // With a ring its image would be durable before the record; here nothing is until the home is.
         let over = |b: &HomeBound| self.seam.supersedes_only_copy(state.slots.is_only_copy(b.page));
         pages.into_iter().partition(over)
     }
@@ -40,7 +41,7 @@ impl Core {
             // page that goes home first must not have. A crash would leave the copy and a newer home, so the
             // page would read as either.
             let duty = self.home_duty.lock().await;
-            if let Err(error) = self.settle_copies(&batch).await {
+            if let Err(error) = self.make_copies_durable(&batch).await {
                 fail_all(batch, &error, each);
                 continue;
             }
@@ -84,6 +85,7 @@ impl Core {
         // A home write that failed may have torn the home: its page keeps its copy, so it gets no record.
         blocks.iter_mut().for_each(|block| block.records.retain(|record| home.contains(&record.page)));
         blocks.retain(|block| !block.records.is_empty());
+        // The record voids the only copy, so the home must be durable before it (I6).
         let result = match self.flush_hdd().await {
             Ok(()) => self.record(blocks, flush).await,
             Err(source) => Err(source),
@@ -92,6 +94,7 @@ impl Core {
             Ok(()) => {
                 ended.iter().filter(|one| matches!(one.2, Outcome::Failed(_))).map(|one| one.0).collect()
             }
+            // Without a record every copy still counts, whatever its home holds by now.
             Err(_) => ended.iter().map(|one| one.0).collect(),
         };
         self.end_first(id, true, failed);
@@ -108,14 +111,14 @@ impl Core {
 
     /// Makes the copies of `batch` durable: they must outlive a torn home. Flushes the HDD if that makes any
     /// clean, so that no later flush does.
-    async fn settle_copies(&self, batch: &[HomeBound]) -> Result<(), TierError> {
+    async fn make_copies_durable(&self, batch: &[HomeBound]) -> Result<(), TierError> {
         let completed = self.cache_device().flush.completed();
         let (volatile, settles) = {
             let state = self.state.lock();
             let slots = &state.slots;
             let copies = || batch.iter().filter_map(|b| slots.copy_of(b.page));
             let volatile = copies().any(|(slot, _)| !slots.is_durable(slot, completed));
-            let waits = |b: &HomeBound| slots.waits_for_home(b.page) || state.home.is_backed(b.page);
+            let waits = |b: &HomeBound| slots.waits_for_home(b.page) || state.home.is_backed_by_slot(b.page);
             (volatile, batch.iter().any(waits))
         };
         if volatile {
@@ -145,7 +148,7 @@ impl Core {
     fn end_first(&self, id: BatchId, begun: bool, failed: Vec<PageId>) {
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
-        state.home.recorded(id);
-        state.home.end(id, begun, failed, flush);
+        state.home.end_recording(id);
+        state.home.end_home_writes(id, begun, failed, flush);
     }
 }

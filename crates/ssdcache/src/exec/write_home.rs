@@ -7,24 +7,18 @@
 //! is the table of pages on their way.
 
 use super::Core;
-use super::all::all;
-use super::coalesce::{Piece, coalesce};
+use super::coalesce::{Piece, write_runs};
+use super::join_all::join_all;
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
 use futures_util::future::join;
-use futures_util::stream::{Stream, StreamExt};
+use futures_util::stream::StreamExt;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
-const WRITES_MAX: usize = 8;
-
-/// The number of an urgent batch's writes in flight. Its share of the disk is its share of the queued writes.
-const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image on its way home.
 #[derive(Debug)]
@@ -106,6 +100,8 @@ impl Core {
         let failed = Mutex::new(Vec::new());
         let each_noted = |page, image, outcome| {
             self.unflushed.ended(page, self.hdd_flush.next());
+            // A page given up was not written, so a slot must not become clean by the flush that follows
+            // (I5). An image in the ring has no such effect, and a home that does not exist is not torn.
             let unbacked = matches!(outcome, Outcome::GivenUp) && backing != Backing::Ring;
             if unbacked || matches!(outcome, Outcome::Failed(_)) {
                 failed.lock().push(page);
@@ -115,9 +111,13 @@ impl Core {
         let (batch, prepared) = self.prepare(batch, plan).await;
         let refused = match prepared {
             Ok(()) => {
+                // List them before the first write starts: the note of a failed flush must name every home
+                // that it may have lost, those in flight included (I14).
                 self.unflushed.begin(&unflushed(&batch)).err().map(|cause| TierError::Refusing { cause })
             }
             Err(source) => {
+                // Whether ring and journal hold the batch is unknown. Of a home write now, a power cut could
+                // leave a torn page that nothing repairs (I4), or an old copy that nothing voids (I3).
                 self.ssd_failed(&source);
                 self.refuse(&source.to_string(), true);
                 Some(TierError::Flush { source })
@@ -127,14 +127,16 @@ impl Core {
         match refused {
             None => self.write_in_place(batch, class, &each_noted).await,
             Some(error) => {
+                // No home was written: the next flush must not make the slots of this batch clean.
                 let backed = (backing == Backing::Appended).then_some(&versions);
                 failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
                 fail_all(batch, &error, each);
             }
         }
+        // Ask only now that the writes have ended: a flush already under way may have begun before them (I4).
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
-        state.home.end(id, begun, failed.into_inner(), flush);
+        state.home.end_home_writes(id, begun, failed.into_inner(), flush);
         drop(state);
         self.changed.notify_waiters();
         self.wake.slots.notify_one();
@@ -179,7 +181,10 @@ impl Core {
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
                 // If the repair fails, the writes that need a place fail and their pages stay dirty. Later
                 // writes try again, since the error may be temporary.
-                self.mend_homes().await.inspect_err(|error| self.seam.mend_failed(self, error))?;
+                self.repair_from_ring().await.inspect_err(|error| {
+                    let refuse = || self.refuse(&pagetier_devio::Causes(error).to_string(), false);
+                    self.seam.ring_repair_failed(refuse);
+                })?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -196,9 +201,13 @@ impl Core {
         let mut state = self.state.lock();
         let mut pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
         let way = self.seam.in_the_way(state.in_the_way(backing, &pages));
+        // Wait without taking places. Two home writes of one page in flight could arrive in either order, and
+        // the older version would stay (I8).
         if way.writing {
             return (Err(NoPlace::Busy), Vec::new());
         }
+        // A slot that was superseded since the batch was chosen is not copied: the newer version has an order
+        // of its own, and may be home already (I8).
         pages.retain(|one| !way.superseded.contains(&one.page));
         let superseded: Vec<HomeBound> = batch.extract_if(.., |b| way.superseded.contains(&b.page)).collect();
         if batch.is_empty() {
@@ -209,6 +218,8 @@ impl Core {
         if let Ok(plan) = &planned
             && backing == Backing::Ring
         {
+            // The stamps were drawn where the order of home writes is decided, so of two images of a page the
+            // one with the larger stamp arrives later.
             for (b, (_, stamp)) in batch.iter_mut().zip(&plan.versions) {
                 pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
             }
@@ -226,7 +237,7 @@ impl Core {
     async fn flush_for_place(&self, why: NoPlace) -> Result<(), TierError> {
         let wanted = {
             let home = &self.state.lock().home;
-            home.ring_wants_flush() || (why == NoPlace::Journal && home.can_settle())
+            home.ring_flush_is_due() || (why == NoPlace::Journal && home.flush_would_settle())
         };
         if wanted {
             self.flush_hdd().await?;
@@ -243,10 +254,15 @@ impl Core {
         let HomePlan { id, ring, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
-            self.state.lock().home.recorded(id);
+            // Also after an error: the blocks may have landed or not, but they will not land later, on their
+            // successors.
+            self.state.lock().home.end_recording(id);
             written
         };
         let (batch, written) = if images_first {
+            // The record voids the page's copy on the SSD, which is the only one of its version. If a power
+            // cut left the record without the new image, the page would be lost (I6). So a flush separates
+            // them.
             let (batch, ringed) = self.write_ring(batch, &ring).await;
             let flushed = match ringed {
                 Ok(()) if flush => self.flush_ssd().await,
@@ -256,11 +272,13 @@ impl Core {
                 Ok(()) => (batch, journal().await),
                 error => {
                     // These blocks will never be written: they reserve no place.
-                    self.state.lock().home.recorded(id);
+                    self.state.lock().home.end_recording(id);
                     (batch, error)
                 }
             }
         } else {
+            // Here the HDD has whatever the records void, so images and records may land in any order, and
+            // share one flush.
             let ((batch, ringed), journaled) = join(self.write_ring(batch, &ring), journal()).await;
             (batch, ringed.and(journaled))
         };
@@ -299,15 +317,16 @@ impl Core {
             let buf = IoBuf::copy_of(&block.encode(self.seed));
             cache.device.write(cache.layout.journal_at(block.seq), IoBufs::from_iter([buf]), IoClass::Meta)
         });
-        all(writes).await.into_iter().try_for_each(|done| done.result)
+        join_all(writes).await.into_iter().try_for_each(|done| done.result)
     }
 
-    /// Step 3.
+    /// Step 3: the home writes. Pages that were given up meanwhile are not written.
     pub(super) async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass, each: Each<'_>) {
         let mut pieces = Vec::with_capacity(batch.len());
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
+                // Freed since. Its former place may belong to another space by now.
                 None if self.homes.is_given_up(page) => each(page, image, Outcome::GivenUp),
                 None => each(page, image, Outcome::Failed(TierError::NoSuchPage { page })),
             }
@@ -323,25 +342,6 @@ impl Core {
             }
         }
     }
-}
-
-/// Writes `pieces` in runs of adjacent ones, a bounded number at a time. Yields the runs as they complete.
-pub(super) fn write_runs<T: Send>(
-    device: &SharedDevice,
-    pieces: Vec<Piece<T>>,
-    class: IoClass,
-) -> impl Stream<Item = (impl Iterator<Item = (T, IoBuf)> + use<T>, Result<(), DeviceError>)> + Send + Unpin + use<T>
-{
-    let device = Arc::clone(device);
-    let writes = coalesce(pieces).into_iter().map(move |run| {
-        let device = Arc::clone(&device);
-        async move {
-            let done = device.write(run.offset, run.bufs, class).await;
-            (run.tags.into_iter().zip(done.bufs), done.result)
-        }
-    });
-    let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
-    Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
 }
 
 fn stamp_of(image: &IoBuf) -> Stamp {

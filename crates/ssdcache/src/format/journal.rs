@@ -21,7 +21,7 @@ pub const RECORDS_MAX: usize = (BLOCK_BYTES as usize - HEADER_BYTES) / RECORD_BY
 /// One page version on its way to the HDD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// The page.
+    /// The page on its way home.
     pub page: PageId,
     /// The version being written to the HDD.
     pub stamp: Stamp,
@@ -30,7 +30,7 @@ pub struct Record {
 /// What backs the home writes of a block's pages: the source from which a torn home is repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backing {
-    /// The doublewrite ring.
+    /// The doublewrite ring holds their images.
     #[default]
     Ring,
     /// The slots from which they are written back, a batch at a time.
@@ -91,6 +91,7 @@ impl Block {
     pub fn decode(seed: StoreSeed, bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
         let count = u32_at(b, 12) as usize;
+        // Bytes from a device are hostile: a block may carry a matching checksum and impossible numbers.
         if !block_is_sound(seed, b, MAGIC) || count > RECORDS_MAX {
             return None;
         }

@@ -50,8 +50,8 @@ pub struct Layout {
 #[error(
     "an SSD of {bytes} bytes is too small: at least {needed} are needed for its metadata and {SLOTS_MIN} slots"
 )]
-pub struct TooSmall {
-    /// The size given.
+pub struct SsdTooSmall {
+    /// The size of the SSD, in bytes.
     pub bytes: u64,
     /// The smallest size that works with this page size and ring.
     pub needed: u64,
@@ -72,8 +72,8 @@ impl Layout {
     /// The layout with the most slots that fits into `bytes`.
     ///
     /// # Errors
-    /// [`TooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
-    pub fn for_bytes(bytes: u64, page_size: PageSize, ring_pages: u32) -> Result<Self, TooSmall> {
+    /// [`SsdTooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
+    pub fn for_bytes(bytes: u64, page_size: PageSize, ring_pages: u32) -> Result<Self, SsdTooSmall> {
         let with = |slots: u64| Self {
             page_size,
             slots: slots as u32,
@@ -82,7 +82,7 @@ impl Layout {
         };
         let needed = with(u64::from(SLOTS_MIN)).end();
         if bytes < needed {
-            return Err(TooSmall { bytes, needed });
+            return Err(SsdTooSmall { bytes, needed });
         }
         let mut fits = u64::from(SLOTS_MIN);
         let mut over = (bytes / page_size.bytes() as u64 + 1).min(u64::from(u32::MAX));
@@ -183,7 +183,7 @@ fn blocks(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// With a block per batch, enough that the journal rarely forces a checkpoint, and below 2 % of a small SSD.
+/// With a block per batch, enough that the journal rarely forces a checkpoint, and below 2% of a small SSD.
 fn journal_blocks(slots: u64) -> u32 {
     (slots / 64).clamp(8, u64::from(JOURNAL_BLOCKS_MAX)) as u32
 }

@@ -20,7 +20,7 @@ const LIVE_BIT: u64 = 1 << 62;
 pub struct Entry {
     /// The page in the slot.
     pub page: PageId,
-    /// Its version.
+    /// The version in the slot, or on its way there at the capture.
     pub stamp: Stamp,
     /// Whether the HDD durably has the same version.
     pub clean: bool,
@@ -35,7 +35,7 @@ pub struct MapHeader {
     pub watermark: Stamp,
     /// The first journal block appended after the map was captured.
     pub journal_from: JournalSeq,
-    /// The body's checksum.
+    /// The checksum of the body, which proves that header and body belong together.
     pub body_crc: u32,
     /// How many slots the body describes.
     pub slots: u32,
@@ -47,7 +47,7 @@ pub struct MapHeader {
 /// A checkpoint's body, in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapBody {
-    /// By slot.
+    /// What each slot holds; `None`: nothing that counts.
     pub entries: Vec<Option<Entry>>,
     /// By slot, whether it belongs to the zone.
     pub zone: Vec<bool>,
@@ -133,6 +133,8 @@ impl MapBody {
             let Some(e) = entry else { continue };
             let at = bitmap + slot * MAP_ENTRY_BYTES as usize;
             put_u64(&mut b, at, e.page.to_u64());
+            // Two bits tell three states apart: CLEAN without LIVE is a dirty version that was on its way at
+            // the capture.
             let flags = match (e.clean, self.in_flight[slot]) {
                 (true, _) => LIVE_BIT | CLEAN_BIT,
                 (false, false) => LIVE_BIT,

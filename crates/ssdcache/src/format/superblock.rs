@@ -13,8 +13,8 @@ const STRIPED_MAGIC: [u8; 8] = *b"PGTIERST";
 /// The openings of its store that a device took part in. They identify older copies of a device: of two
 /// marks, the larger is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
-pub struct Marks {
-    /// The last opening.
+pub struct OpeningMarks {
+    /// The number of the last opening (its epoch).
     pub opened: u32,
     /// The last opening that ended in a clean close.
     pub closed: u32,
@@ -32,15 +32,15 @@ pub struct Superblock {
     /// The division into areas.
     pub layout: Layout,
     /// The openings that it took part in.
-    pub marks: Marks,
+    pub marks: OpeningMarks,
 }
 
 /// What the first block of a device holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// A superblock.
+    /// A sound superblock, of this store or another.
     Superblock(Superblock),
-    /// Nothing but zeroes.
+    /// Nothing but zeroes: the device may be formatted.
     Blank,
     /// A superblock of a format that this version does not read.
     Format(u32),
@@ -96,7 +96,7 @@ impl Superblock {
         b
     }
 
-    /// Decodes `block`.
+    /// Decodes the first block of a device, which may hold anything.
     #[must_use]
     pub fn decode(block: &[u8]) -> Found {
         if block.len() < BLOCK_BYTES as usize {
@@ -111,6 +111,7 @@ impl Superblock {
             };
         }
         let format = u32_at(block, at::FORMAT);
+        // Named rather than rejected as foreign, so that the error can say which version wrote the device.
         if format != FORMAT {
             return Found::Format(format);
         }
@@ -123,11 +124,13 @@ impl Superblock {
             journal_blocks: u32_at(block, at::JOURNAL),
             ring_pages: u32_at(block, at::RING),
         };
+        // The layout follows from the counts. Its end, stored beside them, shows that both sides compute it
+        // alike.
         if u64_at(block, at::END) != layout.end() || !layout.is_sound() {
             return Found::Foreign;
         }
         let id = |from: usize| std::array::from_fn(|i| block[from + i]);
-        let marks = Marks {
+        let marks = OpeningMarks {
             opened: u32_at(block, at::OPENED),
             closed: u32_at(block, at::CLOSED),
             manifest: u64_at(block, at::MANIFEST),
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn reads_back_and_refuses_what_is_not_its_own() {
         let layout = Layout::for_bytes(10 << 20, PageSize::DEFAULT, 8).unwrap();
-        let marks = Marks { opened: 5, closed: 4, manifest: 17 };
+        let marks = OpeningMarks { opened: 5, closed: 4, manifest: 17 };
         let sb = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         let mut block = sb.encode();
         assert_eq!(Superblock::decode(&block), Found::Superblock(sb));

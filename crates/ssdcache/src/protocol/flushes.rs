@@ -8,7 +8,7 @@ pub trait FlushNumber: Copy + Ord + Debug + Send + Sync + 'static {
     /// The flush with this number.
     fn nth(number: u64) -> Self;
 
-    /// The plain number.
+    /// The number, for arithmetic that is the same for both devices.
     fn get(self) -> u64;
 }
 

@@ -1,10 +1,34 @@
 //! The table of home writes: every page on its way to the HDD, and everything that waits for it.
 //!
-//! A batch begins when it takes its places in ring and journal, and stays in the table until nothing needs it
-//! (I4, I7). Images in the ring and appended slots are needed until an HDD flush that began after the home
-//! writes has completed; a write-back until its source slots are released. Queries about the whole (where
-//! ring and journal may be overwritten, from which stamps on homes may be torn, whether a flush would help)
-//! are folds over this table; queries about single pages are indexed.
+//! The phases of a batch are drawn below. When a written batch is gone depends on what backs its homes until
+//! they are durable (I4):
+//!
+//! | backed by | kept until | then |
+//! | --- | --- | --- |
+//! | ring | an HDD flush that began after `end_home_writes`, and all batches before are gone | places free |
+//! | appended slots | such a flush | slots clean; those of failed home writes stay dirty |
+//! | slots written back | the slots are released (`forget_write_backs`), after such a flush | |
+//! | nothing (no ring) | `end_home_writes` | |
+//!
+//! A page that goes home first (`exec/write_first.rs`) passes through the same phases, but its records are
+//! written last. Until a batch is gone it may pin the journal (I7), and its pages may have to keep their
+//! copies ([`HomeBatches::must_keep_copy`]). No home write of a page begins before an earlier one has ended
+//! (I8).
+//!
+//! Queries about the whole (where ring and journal may be overwritten, from which stamps on homes may be
+//! torn, whether a flush would help) are folds over the batches; queries about single pages are indexed.
+
+//                       records durable,
+//          +-----------+ or never written +---------+   all writes have ended   +---------+
+//  begin-> | Recording | ---------------> | Writing | ------------------------> | Written | -> gone
+//          +-----------+ (end_recording)  +---------+     (end_home_writes)     +---------+
+//   takes places in                            |                                     ^
+//   ring and journal                           | some failed, and the ring           |
+//                                              | has their images                    | a repair, a later
+//                                              v                                     | version, or a discard
+//                                          +------+                                  | (reached_home)
+//                                          | Torn | ---------------------------------+
+//                                          +------+
 
 use super::flushes::HddFlush;
 use crate::format::journal::{Backing, RECORDS_MAX};
@@ -18,7 +42,7 @@ use std::ops::Range;
 /// reads for them.
 const BACKED_MAX: usize = 128;
 
-/// Names a batch.
+/// Names a batch. Later batches have larger ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct BatchId(u64);
 
@@ -47,11 +71,11 @@ pub struct Places {
 /// A page whose home write failed, with its image in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailedHome {
-    /// The page.
+    /// The page, whose home may be torn.
     pub page: PageId,
     /// The version being written home.
     pub stamp: Stamp,
-    /// The image's place.
+    /// The ring page with the image that repairs it.
     pub place: u32,
 }
 
@@ -165,7 +189,7 @@ impl HomeBatches {
         self.claims.entry(page).or_default()
     }
 
-    fn disclaim(&mut self, page: PageId, which: impl FnOnce(&mut Claims) -> &mut u32) {
+    fn unclaim(&mut self, page: PageId, which: impl FnOnce(&mut Claims) -> &mut u32) {
         let Some(claims) = self.claims.get_mut(&page) else { return };
         let count = which(claims);
         *count = count.saturating_sub(1);
@@ -184,13 +208,13 @@ impl HomeBatches {
     /// Whether the slot of `page` backs a home write that is not durable. A crash might tear the home, and
     /// only the slot could repair it.
     #[must_use]
-    pub fn is_backed(&self, page: PageId) -> bool {
+    pub fn is_backed_by_slot(&self, page: PageId) -> bool {
         self.claims(page).backed > 0
     }
 
     /// Whether `page` must keep its copy: a crash might tear its home, and nothing else could repair it.
     #[must_use]
-    pub fn keeps_copy(&self, page: PageId) -> bool {
+    pub fn must_keep_copy(&self, page: PageId) -> bool {
         let Claims { held, backed, .. } = self.claims(page);
         held + backed > 0
     }
@@ -203,7 +227,7 @@ impl HomeBatches {
 
     /// Whether slots of pages of `space` back home writes.
     #[must_use]
-    pub fn backs_pages_of(&self, space: SpaceId) -> bool {
+    pub fn has_backed_pages_of(&self, space: SpaceId) -> bool {
         self.claims.iter().any(|(page, claims)| page.space == space && claims.backed > 0)
     }
 
@@ -230,22 +254,22 @@ impl HomeBatches {
         self.claim(page).held += 1;
     }
 
-    /// Ends a hold.
+    /// Ends one [`HomeBatches::hold`]. The page may lose its copy once all its claims have ended.
     pub fn release(&mut self, page: PageId) {
-        self.disclaim(page, |claims| &mut claims.held);
+        self.unclaim(page, |claims| &mut claims.held);
     }
 
     /// Notes that the slot to which version `stamp` of `page` is appended will back its home write.
-    pub fn append(&mut self, page: PageId, stamp: Stamp) {
+    pub fn plan_appended(&mut self, page: PageId, stamp: Stamp) {
         if self.appended.insert((page, stamp)) {
             self.claim(page).backed += 1;
         }
     }
 
-    /// Reverts [`HomeBatches::append`], unless the home write has begun.
-    pub fn give_up_append(&mut self, page: PageId, stamp: Stamp) {
+    /// Reverts [`HomeBatches::plan_appended`], unless the home write has begun.
+    pub fn cancel_appended(&mut self, page: PageId, stamp: Stamp) {
         if self.appended.remove(&(page, stamp)) {
-            self.disclaim(page, |claims| &mut claims.backed);
+            self.unclaim(page, |claims| &mut claims.backed);
         }
     }
 
@@ -254,6 +278,7 @@ impl HomeBatches {
     /// The maximum number of pages of a batch: half the ring, and at most one journal block.
     #[must_use]
     pub fn batch_max(&self, backing: Backing) -> usize {
+        // Half the ring, so that a batch can be prepared while the one before it waits for its HDD flush.
         let ringed = backing == Backing::Ring && self.ring_pages > 0;
         if ringed { (self.ring_pages as usize / 2).clamp(1, RECORDS_MAX) } else { RECORDS_MAX }
     }
@@ -307,8 +332,11 @@ impl HomeBatches {
         let id = BatchId(self.ids);
         let ring = self.ring.end..self.ring.end + self.images_of(backing, versions.len());
         let journal = self.journal.end..self.journal.end + self.blocks_of(versions.len());
+        // Places are taken in the order of batches, so they can be given back in that order, too.
         (self.ring.end, self.journal.end) = (ring.end, journal.end);
         for version in &versions {
+            // The claim that `plan_appended` made passes to the batch. Counted twice, it would never be
+            // released.
             let planned = backing == Backing::Appended && self.appended.remove(version);
             let claims = self.claim(version.0);
             claims.writing += 1;
@@ -324,7 +352,7 @@ impl HomeBatches {
 
     /// Notes that the writes of the batch's journal blocks have ended or will never start: none of them can
     /// land later.
-    pub fn recorded(&mut self, id: BatchId) {
+    pub fn end_recording(&mut self, id: BatchId) {
         if let Some(batch) = self.batch(id) {
             batch.phase = Phase::Writing;
         }
@@ -332,26 +360,31 @@ impl HomeBatches {
 
     /// Ends the home writes of batch `id`; those of `failed` failed. HDD flush number `flush` makes the
     /// others durable. `begun`: any of them had begun.
-    pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
+    pub fn end_home_writes(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());
         batch.phase = Phase::Written { flush };
         for (page, _) in &versions {
-            self.disclaim(*page, |claims| &mut claims.writing);
+            self.unclaim(*page, |claims| &mut claims.writing);
             if begun && !failed.contains(page) {
                 self.reached_home(*page, flush);
             }
         }
         match backing {
+            // Without a ring nothing backs these homes, so nothing is held until a flush.
             Backing::Ring if self.batch(id).is_some_and(|batch| !batch.is_ringed()) => {
                 self.batches.retain(|batch| batch.id != id);
             }
+            // These homes may be torn. Their images stay until a repair, or a later version, has reached the
+            // home (I4, I25).
             Backing::Ring if !failed.is_empty() => {
                 self.batch(id).into_iter().for_each(|batch| batch.phase = Phase::Torn(failed.clone()));
             }
             Backing::Ring | Backing::WriteBack => {}
+            // A flush makes slots clean whose home writes succeeded. The others leave the batch: their slots
+            // stay dirty.
             Backing::Appended => {
-                self.end_backing(versions.iter().filter(|version| failed.contains(&version.0)));
+                self.mark_torn(versions.iter().filter(|version| failed.contains(&version.0)));
                 let still = |version: &(PageId, Stamp)| !failed.contains(&version.0);
                 self.batch(id).into_iter().for_each(|batch| batch.versions.retain(still));
             }
@@ -360,15 +393,15 @@ impl HomeBatches {
     }
 
     /// Ends the write-back whose slots were released: checkpoints name their actual state again.
-    pub fn end_write_back(&mut self) {
+    pub fn forget_write_backs(&mut self) {
         self.batches.retain(|batch| batch.backing != Backing::WriteBack || batch.is_under_way());
     }
 
     /// Ends the backing of versions whose home writes failed.
-    fn end_backing<'a>(&mut self, versions: impl Iterator<Item = &'a (PageId, Stamp)>) {
+    fn mark_torn<'a>(&mut self, versions: impl Iterator<Item = &'a (PageId, Stamp)>) {
         for (page, stamp) in versions {
             self.torn_from = Some(self.torn_from.map_or(*stamp, |oldest| oldest.min(*stamp)));
-            self.disclaim(*page, |claims| &mut claims.backed);
+            self.unclaim(*page, |claims| &mut claims.backed);
         }
     }
 
@@ -381,6 +414,7 @@ impl HomeBatches {
 
     /// Frees the ring's images that flush `number` covers, in ring order.
     pub(crate) fn free_ring(&mut self, number: HddFlush) {
+        // The ring's tail is a single number, so a covered batch waits for the ones before it.
         let covered = self.ringed().take_while(|batch| batch.is_covered(number));
         let tail = covered.last().map_or(self.ring.start, |batch| batch.ring.end);
         self.ring.start = tail;
@@ -391,7 +425,7 @@ impl HomeBatches {
     pub(crate) fn settle(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
         let settled = self.take_backed(&|batch| batch.is_covered(number));
         for (page, _) in &settled {
-            self.disclaim(*page, |claims| &mut claims.backed);
+            self.unclaim(*page, |claims| &mut claims.backed);
         }
         settled
     }
@@ -400,7 +434,7 @@ impl HomeBatches {
     /// their slots hold the only copies.
     pub fn flush_failed(&mut self) {
         let torn = self.take_backed(&|batch| batch.flush().is_some());
-        self.end_backing(torn.iter());
+        self.mark_torn(torn.iter());
     }
 
     /// Removes the batches that slots back and that `over` selects; returns their versions.
@@ -427,6 +461,7 @@ impl HomeBatches {
     /// Notes that a later version of `page` is home, which HDD flush number `flush` will make durable.
     fn reached_home(&mut self, page: PageId, flush: HddFlush) {
         self.discarded.remove(&page);
+        // A later home write overwrites what an earlier one of the same page tore.
         for batch in self.batches.iter_mut() {
             if let Phase::Torn(pages) = &mut batch.phase {
                 pages.retain(|other| *other != page);
@@ -447,7 +482,7 @@ impl HomeBatches {
 
     /// Whether the ring may bring back a version whose page was discarded since.
     #[must_use]
-    pub fn may_come_back(&self) -> bool {
+    pub fn may_resurrect_discarded(&self) -> bool {
         !self.discarded.is_empty()
     }
 
@@ -464,12 +499,14 @@ impl HomeBatches {
     }
 
     /// Claims the pages whose homes are to be rewritten from the ring, each from its newest image there,
-    /// until [`HomeBatches::end_mend`].
-    pub fn begin_mend(&mut self) -> Vec<FailedHome> {
+    /// until [`HomeBatches::end_ring_repair`].
+    pub fn begin_ring_repair(&mut self) -> Vec<FailedHome> {
         let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
         for batch in &self.batches {
             for ((page, stamp), at) in batch.versions.iter().copied().zip(batch.ring.clone()) {
                 let one = FailedHome { page, stamp, place: self.place(at) };
+                // Only the newest image may go home: an older one would undo the version that replaced it
+                // (I22).
                 let newer = newest.get(&page).is_none_or(|other| other.stamp < stamp);
                 if newer && batch.is_torn(page) && !self.is_writing(page) {
                     newest.insert(page, one);
@@ -479,6 +516,8 @@ impl HomeBatches {
         let mut failed: Vec<FailedHome> = newest.into_values().collect();
         failed.sort_unstable_by_key(|one| one.page);
         for one in &failed {
+            // Claimed as a write, so that no other one runs beside the repair (I8), and as held, so that a
+            // discard waits until the home is whole.
             let claims = self.claim(one.page);
             (claims.writing, claims.held) = (claims.writing + 1, claims.held + 1);
         }
@@ -488,7 +527,7 @@ impl HomeBatches {
     /// Notes whether the home of `page` was rewritten (`home`), which HDD flush number `flush` will make
     /// durable. Returns whether its images wait for no more than that flush. A discarded page gets only one
     /// attempt, since its home has no value.
-    pub fn mended(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
+    pub fn note_ring_repair(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
         let over = home || self.discarded.contains(&page);
         if over {
             self.reached_home(page, flush);
@@ -497,8 +536,8 @@ impl HomeBatches {
     }
 
     /// Ends the repair of `page`.
-    pub fn end_mend(&mut self, page: PageId) {
-        self.disclaim(page, |claims| &mut claims.writing);
+    pub fn end_ring_repair(&mut self, page: PageId) {
+        self.unclaim(page, |claims| &mut claims.writing);
         self.release(page);
         self.forget_discard(page);
     }
@@ -531,13 +570,14 @@ impl HomeBatches {
     /// Whether the oldest images wait for a page whose home write failed, while no home write is under way.
     #[must_use]
     pub fn ring_is_stuck(&self) -> bool {
+        // While a home write is under way, its end may free the ring without a repair.
         let torn = self.ringed().next().is_some_and(|batch| matches!(batch.phase, Phase::Torn(_)));
         torn && self.pages_writing() == 0
     }
 
     /// Whether there may be torn homes that only the ring can repair.
     #[must_use]
-    pub fn mends_homes(&self) -> bool {
+    pub fn needs_ring_repair(&self) -> bool {
         self.batches.iter().any(|batch| matches!(batch.phase, Phase::Torn(_)))
     }
 
@@ -551,9 +591,10 @@ impl HomeBatches {
     /// ring with smaller stamps are durable at home; so are versions that slots back. `fresh` is an unused
     /// stamp.
     #[must_use]
-    pub fn floor(&self, fresh: Stamp) -> (Stamp, bool) {
+    pub fn journal_floor(&self, fresh: Stamp) -> (Stamp, bool) {
         let backed = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
         let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
+        // A torn home remains its slot's to repair, also after a failed flush, and keeps the floor below it.
         let slots = backed.chain(self.torn_from).min();
         let ring = self.ringed().map(|batch| batch.stamp_min).min().unwrap_or(fresh);
         (slots.map_or(ring, |slots| slots.min(ring)), slots.is_some())
@@ -563,7 +604,7 @@ impl HomeBatches {
 
     /// Whether an HDD flush is due to keep the ring from filling up.
     #[must_use]
-    pub fn ring_wants_flush(&self) -> bool {
+    pub fn ring_flush_is_due(&self) -> bool {
         let full = self.ring_used() > u64::from(self.ring_pages) / 2;
         full && self.ringed().next().is_some_and(|batch| batch.flush().is_some())
     }
@@ -574,14 +615,14 @@ impl HomeBatches {
 
     /// Whether an HDD flush would make home writes durable that slots back.
     #[must_use]
-    pub fn can_settle(&self) -> bool {
+    pub fn flush_would_settle(&self) -> bool {
         self.written_backed().next().is_some()
     }
 
     /// Whether so many home writes that slots back, or so many of their records, have accumulated that an HDD
     /// flush is due.
     #[must_use]
-    pub fn backed_want_flush(&self) -> bool {
+    pub fn backed_flush_is_due(&self) -> bool {
         let pages: usize = self.written_backed().map(|batch| batch.versions.len()).sum();
         let blocks: u64 = self.written_backed().map(|b| b.journal.end - b.journal.start).sum();
         pages >= BACKED_MAX || (blocks > 0 && blocks * 4 >= u64::from(self.journal_blocks))

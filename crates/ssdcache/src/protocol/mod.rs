@@ -150,6 +150,7 @@ impl Protocol {
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Result<HomePlan, NoPlace> {
         self.home.has_room(backing, pages.len())?;
+        // Drawn before the stamps of the images, so it is a lower bound of all of them.
         let stamp_min = fresh();
         let ringed = backing == Backing::Ring;
         let images_first =
@@ -158,13 +159,16 @@ impl Protocol {
         let stamp = |one: &HomePage| if ringed { fresh() } else { one.stamp };
         let stamps: Vec<Stamp> = pages.iter().map(stamp).collect();
         let versions: Vec<_> = pages.iter().map(|one| one.page).zip(stamps).collect();
+        // The copy of a second chance has old content, but may have a larger stamp than this record, which
+        // would then not void it (I16).
         if ringed {
             pages.iter().for_each(|one| self.slots.cancel_move(one.page));
         }
         let Places { id, ring, journal } = self.home.begin(backing, versions.clone(), stamp_min, lsn);
         let mut blocks = Vec::new();
         if self.home.has_journal() {
-            let (ring_floor, slots_back) = self.home.floor(fresh());
+            // Asked for after the batch has its places, so that the floor is not above its own images.
+            let (ring_floor, slots_back) = self.home.journal_floor(fresh());
             let generation = self.slots.in_force();
             for (seq, versions) in
                 (journal.start.0..journal.end.0).map(JournalSeq).zip(versions.chunks(RECORDS_MAX))
@@ -182,6 +186,7 @@ impl Protocol {
         match backing {
             Backing::Ring => self.slots.is_only_copy(one.page),
             Backing::Appended => one.over_only_copy,
+            // The record has the slot's own stamp, so it voids only older copies.
             Backing::WriteBack => false,
         }
     }
@@ -200,20 +205,21 @@ impl Protocol {
 
     /// Whether a flush of the HDD is due, for the ring or for slots that back home writes.
     pub(crate) fn wants_hdd_flush(&self) -> bool {
-        let front = || self.slots.front_wants_hdd_flush(&|page| self.home.is_backed(page));
-        self.home.ring_wants_flush() || (self.home.can_settle() && (self.home.backed_want_flush() || front()))
+        let front = || self.slots.front_wants_hdd_flush(&|page| self.home.is_backed_by_slot(page));
+        self.home.ring_flush_is_due()
+            || (self.home.flush_would_settle() && (self.home.backed_flush_is_due() || front()))
     }
 
     /// Whether a write-back is due.
     pub(crate) fn wants_write_back(&mut self, now: Millis) -> bool {
         let Self { slots, home, .. } = self;
-        slots.next_victims_are_dirty(&|page| home.keeps_copy(page), now)
+        slots.next_victims_are_dirty(&|page| home.must_keep_copy(page), now)
     }
 
     /// Holds the next dirty victims, at most `max`, each until [`Protocol::end_write_back`].
     pub(crate) fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
         let Self { slots, home, .. } = self;
-        let batch = slots.begin_write_back(&|page| home.keeps_copy(page), max, now);
+        let batch = slots.begin_write_back(&|page| home.must_keep_copy(page), max, now);
         batch.iter().for_each(|one| home.hold(one.page));
         batch
     }
@@ -228,10 +234,10 @@ impl Protocol {
         now: Millis,
     ) -> Leaving {
         let Self { slots, home, .. } = self;
-        let settles = home.can_settle();
+        let settles = home.flush_would_settle();
         let on_its_way = |page| {
-            let keeps_copy = home.keeps_copy(page);
-            let settles = if keeps_copy { home.is_backed(page) && settles } else { !in_flight(page) };
+            let keeps_copy = home.must_keep_copy(page);
+            let settles = if keeps_copy { home.is_backed_by_slot(page) && settles } else { !in_flight(page) };
             OnItsWay { keeps_copy, settles }
         };
         let next = slots.next_leaving(&on_its_way, max, now);
@@ -251,7 +257,7 @@ impl Protocol {
     pub(crate) fn take_back(&mut self, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Option<Vec<Move>> {
         let may = self.may_admit(usize::MAX) && self.drains == 0;
         let Self { slots, home, .. } = self;
-        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
+        let busy = |page| !may || home.is_writing(page) || home.must_keep_copy(page);
         slots.take_back(now, &busy, fresh)
     }
 
@@ -284,7 +290,7 @@ mod tests {
             Protocol::new(slots, HomeBatches::new(8, 0, 8, Default::default()), SsdMode::WriteBack, Lsn(0));
         state.slots.begin_checkpoint(Millis(0));
         state.slots.end_checkpoint(true);
-        (0..40).step_by(2).for_each(|no| state.home.append(page(no), stamp(no)));
+        (0..40).step_by(2).for_each(|no| state.home.plan_appended(page(no), stamp(no)));
         let mut moved = Vec::new();
         while let Some(moves) = state.take_back(Millis(0), &mut || stamp(100)) {
             moved.extend(moves.iter().map(|one| one.from.page.no));

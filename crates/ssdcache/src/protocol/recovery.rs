@@ -10,9 +10,9 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 /// A sound page image in a slot or the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Image {
-    /// Its page.
+    /// The page that the image claims to be of; its checksum covers the claim.
     pub page: PageId,
-    /// Its version.
+    /// Its version: of two images of a page, the one with the larger stamp is newer (I11).
     pub stamp: Stamp,
     /// Whether it was written as a copy of the HDD's version.
     pub clean: bool,
@@ -23,7 +23,7 @@ pub struct Image {
 pub struct Evidence {
     /// The newest sound checkpoint's map and zone.
     pub map: MapBody,
-    /// Its watermark.
+    /// Images of the zone with larger stamps were written after its capture (I11).
     pub watermark: Stamp,
     /// By slot of the zone, its image; slots without a sound image are absent.
     pub zone: FxHashMap<u32, Image>,
@@ -69,9 +69,13 @@ impl Evidence {
         for slot in 0..slots as u32 {
             let Some(entry) = self.candidate(slot) else { continue };
             if writing_home.get(&entry.page).is_some_and(|newer| *newer > entry.stamp) {
+                // The HDD has a newer version, or gets it from the ring. Keeping this one would bring an old
+                // version back (I3).
                 superseded += 1;
                 continue;
             }
+            // A crash right after a rewrite finds two slots of one page. Stamps only grow, so the larger one
+            // is the newer version (I11).
             match best.get(&entry.page) {
                 Some((stamp, _)) if *stamp >= entry.stamp => continue,
                 Some((_, older)) => entries[*older as usize] = None,
@@ -82,6 +86,8 @@ impl Evidence {
         }
         let mut damaged = 0;
         for slot in 0..slots as u32 {
+            // A damaged version wins over an older sound one. Redo can repair an error, but nothing notices
+            // stale data.
             let Some(entry) = self.damaged(slot) else { continue };
             let newer_home = writing_home.get(&entry.page).is_some_and(|stamp| *stamp >= entry.stamp);
             let best_slot = best.get(&entry.page).copied();
@@ -128,6 +134,7 @@ impl Evidence {
         if !self.map.zone[slot as usize] {
             return named;
         }
+        // After a close the map is exact: what the slot holds need not be read.
         if self.closed && self.unreadable.contains(&slot) {
             return named;
         }
@@ -183,7 +190,7 @@ impl Evidence {
 
     /// The newest checkpoint that, according to a journal block, was in force.
     #[must_use]
-    pub fn generation_proved(&self) -> u64 {
+    pub fn generation_in_force(&self) -> u64 {
         self.journal.iter().map(|b| b.generation).max().unwrap_or(0)
     }
 

@@ -7,7 +7,7 @@ use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, Costs, Location, SlotPolicy, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
-    Homes, Layout, Marks, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format,
+    Homes, Layout, OpenParams, OpeningMarks, RememberInMemory, SsdMode, SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) fn layout(ring_pages: u32) -> Layout {
 }
 
 pub(crate) fn superblock(layout: Layout) -> Superblock {
-    Superblock { store: [1; 16], ssd: [2; 16], layout, marks: Marks::default() }
+    Superblock { store: [1; 16], ssd: [2; 16], layout, marks: OpeningMarks::default() }
 }
 
 pub(crate) async fn formatted(ssd: &Arc<SimDevice>, layout: Layout) {

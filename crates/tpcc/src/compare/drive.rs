@@ -12,7 +12,7 @@ use crate::report::page_io_ms;
 use crate::run::{Measured, Slice, Stop, Terminals};
 use crate::runtime::runtime;
 use crate::session::{Session, SessionError};
-use pagetier::{Clock, Stats};
+use pagetier::{device::EmulatedClock, stats::Stats};
 use pagetier_devio::VirtualClock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub(crate) fn run_case(
     let began = std::time::Instant::now();
     let runtime = runtime(Some(&clock)).map_err(no_runtime)?;
     runtime.block_on(async {
-        let location = loaded.location.share(Clock::Virtual(clock.clone()));
+        let location = loaded.location.share(EmulatedClock::Virtual(clock.clone()));
         let location = location.ok_or_else(|| SessionError::Usage("a comparison runs in memory".into()))?;
         let session = Session::at(&cli, location, Arc::clone(stop));
         let mut notes = loaded.notes;

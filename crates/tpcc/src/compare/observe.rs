@@ -1,6 +1,6 @@
 //! Observes pages on and off the SSD, for Figures 4 and 6 of the paper.
 
-use pagetier::{Location, PageCounts, PageId, PageStore, SpaceInfo};
+use pagetier::{Location, PageId, PageStore, SpaceInfo, policy::PageCounts};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl Observer {
     pub(crate) fn finish(self, store: &PageStore) -> Observed {
         let pages = self.watches.iter().flatten().filter_map(|watch| watch.point(self.seconds)).collect();
         let name = |id| self.spaces.iter().find(|space| space.id == id).map_or("?", |space| &space.name);
-        let group = |group: pagetier::GroupStats| GroupPoint {
+        let group = |group: pagetier::policy::GroupStats| GroupPoint {
             table: name(group.space).to_owned(),
             logical_reads_per_min: group.subrange,
             alpha: group.alpha,

@@ -58,10 +58,10 @@ fn how(body: &mut Html, view: &View<'_>) {
             "Pagetier {version}. Warehouses in every database: {warehouses}; terminals: {terminals} (two per \
          warehouse by default, as in section 6.1); pages \
          of {}, {row_overhead} bytes of overhead per row, seed {seed}. The SSD has 10/30, 10/15 or 10/8 of \
-         the loaded database and the pool 10, 20 or 40 % of \
+         the loaded database and the pool 10, 20 or 40% of \
          the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB and databases of 30, \
          15 and 8 GB. The outqueue has as many \
-         entries as the SSD has pages and is taken from the pool; the eviction zone is 10 % of the SSD \
+         entries as the SSD has pages and is taken from the pool; the eviction zone is 10% of the SSD \
          unless said otherwise.",
             bytes(*page_bytes),
         ),
@@ -143,7 +143,7 @@ fn zone(case: &Case) -> String {
     if *case == Case::of(case.shape, (&case.pool_policy, &case.ssd_policy)) {
         return String::new();
     }
-    format!(" zone {} %", case.zone_percent)
+    format!(" zone {}%", case.zone_percent)
 }
 
 /// The settings that adaptive policies followed at the end.
@@ -164,7 +164,7 @@ fn run_cells(name: String, finished: &Finished) -> [String; 10] {
         format!("{:.0}", row.tpmc),
         format!("{:.1}", row.total_ms_per_new_order),
         format!("{:.1}", row.all_total_ms_per_new_order),
-        format!("{} (± {:.1} %)", windows.join(", "), 100.0 * spread(&finished.measured)),
+        format!("{} (± {:.1}%)", windows.join(", "), 100.0 * spread(&finished.measured)),
         if finished.steady { "yes".into() } else { "<b>no *</b>".into() },
         format!("{} windows, {:.0} s", finished.warmup.len(), finished.warmup_seconds()),
         format!("{full:.0}"),

@@ -121,7 +121,7 @@ impl Common<'_> {
                 Ok(None) | Err(SessionError::Interrupted) => break,
                 Err(error) => {
                     let refused = matches!(error, SessionError::Open(_));
-                    (Outcome::NotRun { error: pagetier::Causes(&error).to_string(), refused }, 0)
+                    (Outcome::NotRun { error: pagetier::errors::Causes(&error).to_string(), refused }, 0)
                 }
             };
             self.progress.ended(worker, windows, &summary_of(&case, &outcome));
@@ -160,11 +160,11 @@ impl Common<'_> {
 /// Summarises an outcome in one line.
 fn summary_of(case: &Case, outcome: &Outcome) -> String {
     let zone =
-        if case.zone_percent == 10.0 { String::new() } else { format!(" zone {} %", case.zone_percent) };
+        if case.zone_percent == 10.0 { String::new() } else { format!(" zone {}%", case.zone_percent) };
     let what = match outcome {
         Outcome::NotRun { error, .. } => format!("not run: {error}"),
         Outcome::Finished(finished) => format!(
-            "{:.1} ms per New-Order, {:.0} tpmC, {} after {} windows, within {:.1} % ({:.0} s)",
+            "{:.1} ms per New-Order, {:.0} tpmC, {} after {} windows, within {:.1}% ({:.0} s)",
             finished.row.total_ms_per_new_order,
             finished.row.tpmc,
             if finished.steady { "steady" } else { "not steady" },

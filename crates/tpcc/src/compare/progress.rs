@@ -71,7 +71,7 @@ impl Progress {
         let doing = if step.measured.is_empty() { "warming up" } else { "measuring" };
         if let Some(last) = last {
             line.set_message(format!(
-                "{:<14} {:<8} {doing}, window {windows}: {:.1} ms per New-Order, SSD {:.0} % full",
+                "{:<14} {:<8} {doing}, window {windows}: {:.1} ms per New-Order, SSD {:.0}% full",
                 case.policies(),
                 case.shape,
                 last.ms_per_new_order,

@@ -102,7 +102,7 @@ pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: 
     let (mut head, mut table_rows) =
         (vec!["tpmC".to_owned()], names.iter().map(|name| vec![cell(name)]).collect::<Vec<_>>());
     for db in DATABASES.into_iter().filter(|&db| has_any(view, &[db], &pairs)) {
-        let groups = POOLS.map(|pool| format!("pool {} %", pool * 10));
+        let groups = POOLS.map(|pool| format!("pool {}%", pool * 10));
         head.extend(POOLS.map(|pool| format!("{}", Shape::of(db, pool))));
         let series: Vec<Series> = pairs
             .iter()
@@ -180,7 +180,7 @@ pub(crate) fn io(
             let name = cell(&pair_name(pair));
             let Some(finished) = view.finished(&case(pair)) else {
                 if let Some(super::results::Outcome::NotRun { error, .. }) = view.outcome(&case(pair)) {
-                    table.note(&name, &format!("pool {} %: not run: {error}", pool * 10), head.len());
+                    table.note(&name, &format!("pool {}%: not run: {error}", pool * 10), head.len());
                 }
                 continue;
             };
@@ -192,7 +192,7 @@ pub(crate) fn io(
                 paper.and_then(|p| beside(p.total_ms, paper_first.map(|first| first.total_ms)));
             table.row(&[
                 name,
-                format!("{} %{}", pool * 10, star(finished.steady)),
+                format!("{}%{}", pool * 10, star(finished.steady)),
                 both(row.hdd_util_pct, paper.map(|p| p.hdd_util), 0),
                 both(row.hdd_ms_per_new_order, paper.map(|p| p.hdd_ms), 1),
                 both(row.ssd_util_pct, paper.map(|p| p.ssd_util), 0),
@@ -262,7 +262,7 @@ pub(crate) fn behaviour(body: &mut Html, view: &View<'_>) {
     body.text(
         "p",
         format_args!(
-            "{:.0} % of the pages are missed more often on the SSD, and {:.0} % are written more often.",
+            "{:.0}% of the pages are missed more often on the SSD, and {:.0}% are written more often.",
             above(|p| (p.miss_hdd, p.miss_ssd)),
             above(|p| (p.writes_hdd_per_min, p.writes_ssd_per_min)),
         ),
@@ -313,7 +313,7 @@ pub(crate) fn zones(body: &mut Html, view: &View<'_>) {
     body.text("h2", format_args!("Section 6.5: the size of the eviction zone, GD2L+CAC at {}", Shape::SMALL));
     body.text(
         "p",
-        "The paper finds no impact of zones of 1, 2, 5 and 10 % of the SSD on throughput, and fewer than \
+        "The paper finds no impact of zones of 1, 2, 5 and 10% of the SSD on throughput, and fewer than \
          three map checkpoints a second with the smallest; it prints \
          no other numbers.",
     );
@@ -322,7 +322,7 @@ pub(crate) fn zones(body: &mut Html, view: &View<'_>) {
     for (zone, finished) in rows {
         let row = &finished.row;
         table.row(&[
-            format!("<b>{zone} %</b>"),
+            format!("<b>{zone}%</b>"),
             format!("{:.0}{}", row.tpmc, star(finished.steady)),
             format!("{:.1}", row.total_ms_per_new_order),
             format!("{:.1}", row.all_total_ms_per_new_order),

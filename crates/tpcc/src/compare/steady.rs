@@ -26,10 +26,10 @@ const LOOKS_APART_MAX: f64 = 0.015;
 const FILLED_MAX: f64 = 0.01;
 
 /// The definition of steady, for the report.
-pub(crate) const MEANING: &str = "twenty-four windows in which the SSD fills by no more than 1 % of its \
+pub(crate) const MEANING: &str = "twenty-four windows in which the SSD fills by no more than 1% of its \
     slots (it is full, or everything in use is \
-    on it), the mean milliseconds per New-Order of the last twelve within 1.5 % of the twelve before, and \
-    each of the last twelve within 6 % of their \
+    on it), the mean milliseconds per New-Order of the last twelve within 1.5% of the twelve before, and \
+    each of the last twelve within 6% of their \
     mean";
 
 /// Whether the windows so far end in a steady state.

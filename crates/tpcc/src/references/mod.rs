@@ -131,7 +131,7 @@ impl Tpcc {
         self.nurand(8191, self.nurand_c[1], ITEMS)
     }
 
-    /// Finds a customer by number, or (60 %) by name, which first reads the index and the three customers of
+    /// Finds a customer by number, or (60%) by name, which first reads the index and the three customers of
     /// that name.
     fn find_customer(&mut self, out: &mut Vec<Reference>, part: u32) -> u32 {
         if self.rng.random_bool(0.4) {

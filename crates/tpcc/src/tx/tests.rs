@@ -7,7 +7,7 @@ use crate::database::{Database, Recovered};
 use crate::error::DbError;
 use crate::load::load;
 use crate::schema::{self, Table, district};
-use pagetier::{MemoryDevice, PageSize, PageStore};
+use pagetier::{PageSize, PageStore, device::MemoryDevice};
 use pagetier_wal::{Wal, WalLimits};
 use std::ops::ControlFlow;
 use std::path::Path;

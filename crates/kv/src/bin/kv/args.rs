@@ -117,13 +117,13 @@ pub(crate) struct LoadArgs {
 pub(crate) enum Workload {
     /// Half reads, half updates
     A,
-    /// 95 % reads, 5 % updates
+    /// 95% reads, 5% updates
     B,
     /// Reads
     C,
-    /// 95 % reads of recent entries, 5 % inserts
+    /// 95% reads of recent entries, 5% inserts
     D,
-    /// 95 % short scans, 5 % inserts
+    /// 95% short scans, 5% inserts
     E,
     /// Half reads, half read-modify-writes
     F,

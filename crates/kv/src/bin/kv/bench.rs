@@ -73,7 +73,7 @@ fn report(args: &BenchArgs, micros: &mut [u32], took: Duration) {
         micros.get(index.min(micros.len().saturating_sub(1))).copied().unwrap_or(0)
     };
     println!(
-        "workload {:?}: {:.0} operations/s; latency in µs: median {}, 99 % {}, 99.9 % {}, max {}",
+        "workload {:?}: {:.0} operations/s; latency in µs: median {}, 99% {}, 99.9% {}, max {}",
         args.workload,
         micros.len() as f64 / took.as_secs_f64(),
         at(0.5),

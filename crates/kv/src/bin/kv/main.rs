@@ -73,14 +73,14 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("kv: {}", pagetier::Causes(&error));
+            eprintln!("kv: {}", pagetier::errors::Causes(&error));
             return ExitCode::FAILURE;
         }
     };
     match runtime.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("kv: {}", pagetier::Causes(&*error));
+            eprintln!("kv: {}", pagetier::errors::Causes(&*error));
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
 //! The doublewrite buffer as a read cache (Kang et al., *InnoDB DoubleWrite Buffer as Read Cache using
 //! SSDs*). The buffer, to which every dirty page is written before its home on the HDD, lies on the SSD and
-//! is enlarged, in the paper to 5 to 10 % of the database. Pages that it still holds are read from it.
+//! is enlarged, in the paper to 5 to 10% of the database. Pages that it still holds are read from it.
 //!
 //! Every cleaned page is appended and then written to its home; pages that leave the pool clean are not
 //! admitted. Slots are reclaimed in the order in which they were written, read or not. The policy is neither

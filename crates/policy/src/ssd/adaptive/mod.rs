@@ -27,7 +27,8 @@ use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::dirty_slots::DirtySlots;
 use crate::{
-    Access, Cause, Choice, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPolicy, SlotPolicyParams,
+    Verdict,
 };
 use ghosts::Ghosts;
 use retention::Retention;
@@ -328,7 +329,7 @@ impl SlotPolicy for Adaptive {
         self.chooser.changes()
     }
 
-    fn choice(&self) -> Option<Choice> {
+    fn choice(&self) -> Option<PolicyChoice> {
         let names = SETTINGS.map(|setting| setting.name);
         Some(self.chooser.choice(names))
     }

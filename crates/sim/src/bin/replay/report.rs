@@ -1,11 +1,10 @@
 //! The results of a replay; the fields are those of the JSON object. Times are in milliseconds.
 
-use pagetier_policy::{Choice, GroupStats};
+use pagetier_policy::{GroupStats, PolicyChoice};
 use pagetier_sim::{Bound, Counts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One run.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) pool_policy: String,
@@ -56,9 +55,9 @@ pub(crate) struct Chosen {
     pub(crate) costs: BTreeMap<&'static str, f64>,
 }
 
-impl From<Choice> for Chosen {
-    fn from(choice: Choice) -> Self {
-        let Choice { setting, changes, costs, .. } = choice;
+impl From<PolicyChoice> for Chosen {
+    fn from(choice: PolicyChoice) -> Self {
+        let PolicyChoice { setting, changes, costs, .. } = choice;
         Self { setting, changes, costs: costs.into_iter().collect() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::images::{Content, is_of_a_block, read_images};
 use super::unread::Unread;
-use super::{OpenError, OpenParams, Progress};
+use super::{OpenError, OpenParams, RecoveryProgress};
 use crate::exec::single::{ATTEMPTS_MAX, read_one};
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
@@ -54,6 +54,7 @@ impl<'a> Reader<'a> {
         let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
         let closed = self.params.closed;
         self.unread = self.seam().unread(Unread { journal: lost, ring, slots }, closed);
+        // After a crash an unreadable block may hold the only record or image of any page (I23).
         if !closed {
             self.unread.refuse()?;
         } else if !self.unread.ring.is_empty() {
@@ -131,12 +132,14 @@ impl<'a> Reader<'a> {
                 match content {
                     Content::Image(image) => images.push((indices[nth], image)),
                     Content::None => {}
+                    // Single bad sectors are judged one by one. So many mean that the device is failing, and
+                    // then nothing should be concluded from it.
                     Content::Unreadable(error) if unread.len() >= UNREADABLE_MAX => return Err(error),
                     Content::Unreadable(error) => drop(unread.insert(indices[nth], error)),
                 }
             }
             if let Some(report) = &self.params.progress {
-                report(Progress { done, total: self.total });
+                report(RecoveryProgress { done, total: self.total });
             }
         }
         images.sort_unstable_by_key(|(index, _)| *index);

@@ -3,7 +3,7 @@
 
 use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
-use crate::format::superblock::{Found, Marks, Superblock};
+use crate::format::superblock::{Found, OpeningMarks, Superblock};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp, SharedDevice};
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
         let (buf, result) = read_one(device, copy * BLOCK_BYTES, buf, IoClass::Recovery).await;
         result?;
         match (Superblock::decode(buf.as_slice()), last.0) {
+            // A crash between the writes of the two copies leaves one behind (I20).
             (Found::Superblock(this), Found::Superblock(other)) if this.marks <= other.marks => {}
             (Found::Blank, _) => {}
             (found @ Found::Superblock(_), _) => last = (found, copy),
@@ -40,9 +41,11 @@ pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u
 ///
 /// # Errors
 /// When the device cannot be read, written or flushed.
-pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
+pub async fn mark(device: &SharedDevice, marks: OpeningMarks) -> Result<(), DeviceError> {
     let (Found::Superblock(found), newest) = newest_superblock(device).await? else {
-        let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
+        let kind = DeviceErrorKind::Unusable(
+            "its superblock, which identifies the store, is missing or damaged".to_owned(),
+        );
         let (device, len) = (Arc::from(device.name()), 2 * BLOCK_BYTES);
         return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
     };

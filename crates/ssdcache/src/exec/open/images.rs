@@ -39,7 +39,6 @@ pub(crate) fn readable(result: Result<(), DeviceError>) -> Result<bool, DeviceEr
     }
 }
 
-/// Adjacent places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Span {
     /// The index of the first.
@@ -148,12 +147,15 @@ async fn read_alone(
         let (buf, result) = read_one(device, offset, buf, IoClass::Recovery).await;
         match result {
             Ok(()) => {}
+            // The device works. What the loss of this block means depends on what it may have held, which the
+            // caller knows (I23).
             Err(error) if is_of_a_block(&error) => return Ok(Content::Unreadable(error)),
             Err(error) => return Err(error),
         }
         if let Some(image) = image_in(buffers.seed, buf.as_slice()) {
             return Ok(Content::Image(image));
         }
+        // Two reads agree, so this is what the medium holds (I32).
         if last.is_some_and(|last| last.as_slice() == buf.as_slice()) {
             break;
         }

@@ -2,25 +2,24 @@
 //!
 //! Recovery makes only changes that can be repeated: it rewrites what a failed flush left unproved, repairs
 //! torn homes from ring and slots, and ends with a new checkpoint, before which no slot is given out. It
-//! flushes both devices before it writes any home, since what it has read may not be durable (`prove`).
+//! flushes both devices before it writes any home, since what it has read may not be durable
+//! (`make_durable`).
 
 mod evidence;
 mod format;
 mod identify;
 mod images;
+mod make_durable;
 mod newest;
-mod prove;
 mod repair;
 mod unread;
 
 pub use format::format;
 pub use identify::{identify, mark, write_superblocks};
-pub(crate) use unread::Unread;
 
 use crate::exec::budget::Budget;
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::flush::{Failures, GroupFlush};
-use crate::exec::remember::{Flushed, Remember};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
@@ -28,9 +27,11 @@ use crate::mode::{EVENTS_KEPT, SsdMode};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::protocol::Protocol;
-use crate::protocol::flushes::{HddFlush, SsdFlush};
+use crate::protocol::flushes::HddFlush;
 use crate::protocol::home_batches::HomeBatches;
+use crate::protocol::recovery::{Evidence, Verdict};
 use crate::protocol::slots::{SlotParams, Slots};
+use crate::remember::{Flushed, Remember};
 use crate::seam::{GuardedProtocol, Seam};
 use evidence::Reader;
 use newest::Newest;
@@ -53,41 +54,41 @@ use tracing::field;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A device failed.
+    /// A device failed as a whole, or a write of the recovery failed. The next attempt starts again.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// Neither map checkpoint is sound, so the contents of the SSD are unknown. The SSD is left unchanged.
     #[error(
-        "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or \
-         open with a blank one in its place and accept the loss"
+        "{device}: neither of the two map checkpoints, which list what is on the SSD, is sound; restore a \
+         sound copy of the device, or open with a blank one in its place and accept the loss"
     )]
     NoMap {
-        /// The SSD.
+        /// The name of the SSD.
         device: String,
     },
     /// The map checkpoint that was in force is damaged. The previous one lacks what was written since, so it
     /// is not used. The SSD is left unchanged.
     #[error(
-        "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint \
-         before is out of date; bring back a sound copy of the device, or open with a blank one in its place \
-         and accept the loss"
+        "{device}: the {part} of map checkpoint {generation} (map {map}), which lists what is on the SSD, is \
+         damaged, and the checkpoint before it is out of date; restore a sound copy of the device, or open \
+         with a blank one in its place and accept the loss"
     )]
     DamagedMap {
-        /// The SSD.
+        /// The name of the SSD.
         device: String,
         /// The map area, `A` or `B`.
         map: char,
         /// `header` (both copies of it) or `body`.
         part: &'static str,
-        /// The checkpoint.
+        /// The generation of the checkpoint that was in force.
         generation: u64,
     },
     /// A block cannot be read that may hold, or describe, the newest version of any page. The devices are
     /// left unchanged.
     #[error(
-        "a block of the {part} cannot be read, and may hold the newest version of any page; open again once \
-         the device can read it, or open with a blank device in its place (or without an SSD) and accept \
-         the loss"
+        "a block of the SSD's {part} cannot be read, and may hold the newest version of any page; try again \
+         once the device can read it, or open with a blank device in its place (or without an SSD) and \
+         accept the loss"
     )]
     Unreadable {
         /// `map`, `journal`, `ring` or `zone`.
@@ -101,7 +102,7 @@ pub enum OpenError {
 /// The progress of a recovery, in pages that it reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct RecoveryProgress {
     /// Pages read so far.
     pub done: u64,
     /// Pages to read in all.
@@ -137,7 +138,7 @@ pub struct RecoveryReport {
 
 /// The parameters of an opening.
 pub struct OpenParams {
-    /// The HDD.
+    /// The HDD, on which every page has its home.
     pub hdd: SharedDevice,
     /// The SSD, or the ring's file in a store without one.
     pub ssd: SharedDevice,
@@ -163,7 +164,7 @@ pub struct OpenParams {
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
     /// Called with the progress of the recovery.
-    pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    pub progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     /// Test-only: the rule of the protocol to leave out.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
@@ -203,46 +204,35 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
 
 async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
     let seam = params.seam();
-    seam.opening(&mut params);
+    seam.opening(&mut params.epoch, &mut params.remember);
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
     let layout = params.layout;
     let Newest { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
-    // Runs in parallel with the reads that follow, which leave the processor idle.
+    // Runs in parallel with the reads that follow, which leave the CPU idle.
     let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
     let evidence = reader.evidence(&header, map).await?;
-    if evidence.generation_proved() > header.generation {
-        return Err(reader.damaged("header", evidence.generation_proved()));
+    // A journal block was written under a newer checkpoint, both of whose headers are gone. This one does not
+    // know what was written since (I10).
+    if evidence.generation_in_force() > header.generation {
+        return Err(reader.damaged("header", evidence.generation_in_force()));
     }
     let mut verdict = evidence.merge();
+    // Refuse before the first write: an attempt that succeeds later must find the same evidence.
     reader.unread.refuse_slot(verdict.unknown)?;
-    let mut report = RecoveryReport {
-        clean: params.closed,
-        generation: header.generation,
-        zone_slots: evidence.map.zone.iter().filter(|z| **z).count() as u64,
-        trusted: verdict.trusted as u64,
-        found: verdict.found as u64,
-        damaged: verdict.damaged as u64,
-        superseded: verdict.superseded as u64,
-        ..RecoveryReport::default()
-    };
-    let runtime = Handle::current();
-    let unflushed = Arc::new(UnflushedHomes::default());
+    let mut report = report(&params, header.generation, &evidence, &verdict);
     let noted = params.remember.recall();
     let unproved = params.unproved(&noted);
-    let failures =
-        Failures { remember: Arc::clone(&params.remember), unflushed: Arc::clone(&unflushed), seam };
-    let failures = Arc::new(failures);
-    let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
-    let cache = CacheDevice::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
-    let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &cache.flush };
-    report.rewritten = reader.prove(&evidence, &unproved, &flushes).await?;
-    reader.heal(&mut verdict).await?;
-    let mut written = reader.mend(&evidence, &verdict, &unproved).await?;
-    written.add(reader.repair(&evidence, unproved.hdd).await?);
-    report.repaired = written.mended;
+    let flushes = RecoveryFlushes::new(&params);
+    // Before any other write. Suppose an image repairs a home before the image itself is durable: a power cut
+    // in the middle would leave a torn home and no image (I13).
+    report.rewritten = reader.make_durable(&evidence, &unproved, &flushes).await?;
+    reader.zero_unreadable(&mut verdict).await?;
+    let mut written = reader.repair_from_slots(&evidence, &verdict, &unproved).await?;
+    written.add(reader.repair_from_ring(&evidence, unproved.hdd).await?);
+    report.repaired = written.repaired;
     report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
@@ -251,24 +241,65 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
 
     let mut entries = verdict.entries;
     for entry in &mut entries {
+        // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
         *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
     }
     let mut slots = finished(slots).await;
     slots.apply_recovered(&entries);
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
+    // All blocks since the checkpoint stay in use until the next one is durable (I7).
     let journal = header.journal_from.min(next)..next;
     let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal);
-    let core = Core {
+    let protocol = Protocol::new(slots, home, params.mode, header.lsn_floor);
+    let core = core(params, flushes, GuardedProtocol::new(protocol, seam));
+    if core.has_slots() {
+        // With one copy of the header left, a single bad block would make the SSD unusable (I10).
+        if !twice {
+            core.rewrite_headers(&header).await?;
+        }
+        // No slot has been written so far: the first zone is the one that this checkpoint names (I13).
+        core.checkpoint().await?;
+    }
+    if !noted.is_empty()
+        && let Err(error) = core.failures.remember.made_durable(&[Flushed::Hdd, Flushed::Ssd]).await
+    {
+        tracing::warn!(
+            %error,
+            "recovery completed the writes of a failed flush but could not clear the record in the manifest; \
+             the next open will repeat them"
+        );
+    }
+    Ok((core, report))
+}
+
+fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &Verdict) -> RecoveryReport {
+    RecoveryReport {
+        clean: params.closed,
+        generation,
+        zone_slots: evidence.map.zone.iter().filter(|z| **z).count() as u64,
+        trusted: verdict.trusted as u64,
+        found: verdict.found as u64,
+        damaged: verdict.damaged as u64,
+        superseded: verdict.superseded as u64,
+        ..RecoveryReport::default()
+    }
+}
+
+/// The executor of a store whose protocol is in the recovered `state`. Nothing is under way.
+fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) -> Core {
+    let seam = params.seam();
+    let RecoveryFlushes { hdd: hdd_flush, cache, failures, unflushed, runtime } = flushes;
+    Core {
         seed: params.seed,
-        page_size: layout.page_size,
+        page_size: params.layout.page_size,
         homes: params.homes,
         hdd_flush,
         hdd: params.hdd,
         cache_device: RwLock::new(cache),
         failures,
         unflushed,
-        state: GuardedProtocol::new(Protocol::new(slots, home, params.mode, header.lsn_floor), seam),
+        state,
         stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
         wake: Wake::default(),
@@ -278,6 +309,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         home_duty: locks::Mutex::new(Rank::HomeDuty, ()),
         map_duty: locks::Mutex::new(Rank::MapDuty, ()),
         events: broadcast::channel(EVENTS_KEPT).0,
+        // Set once there is a pool. Until then checkpoints keep the floor that was recovered.
         redo_from: OnceLock::new(),
         spare: Mutex::new(Vec::new()),
         stopping: AtomicBool::new(false),
@@ -286,33 +318,33 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         budget: Budget::default(),
         runtime,
         seam,
-    };
-    if core.has_slots() {
-        if !twice {
-            core.restate_map(&header).await?;
-        }
-        core.checkpoint().await?;
     }
-    if !noted.is_empty()
-        && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd]).await
-    {
-        // The next opening repeats the work.
-        tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
-    }
-    Ok((core, report))
 }
 
-/// The flushes of a recovery. Their failures are remembered like any other.
-pub(crate) struct RecoveryFlushes<'a> {
-    hdd: &'a GroupFlush<HddFlush>,
-    ssd: &'a GroupFlush<SsdFlush>,
+/// The flushes of a recovery, which the store takes over. Their failures are remembered like any other.
+pub(crate) struct RecoveryFlushes {
+    hdd: GroupFlush<HddFlush>,
+    cache: Arc<CacheDevice>,
+    failures: Arc<Failures>,
+    unflushed: Arc<UnflushedHomes>,
+    runtime: Handle,
 }
 
-impl RecoveryFlushes<'_> {
+impl RecoveryFlushes {
+    fn new(params: &OpenParams) -> Self {
+        let OpenParams { hdd, ssd, layout, remember, .. } = params;
+        let (runtime, unflushed) = (Handle::current(), Arc::new(UnflushedHomes::default()));
+        let (remember, listed) = (Arc::clone(remember), Arc::clone(&unflushed));
+        let failures = Arc::new(Failures { remember, unflushed: listed, seam: params.seam() });
+        let hdd = GroupFlush::new(Arc::clone(hdd), Flushed::Hdd, &failures, &runtime);
+        let cache = CacheDevice::new(Arc::clone(ssd), *layout, &failures, &runtime);
+        Self { hdd, cache, failures, unflushed, runtime }
+    }
+
     pub(crate) async fn flush(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
         for device in devices {
             match device {
-                Flushed::Ssd => drop(self.ssd.cover(self.ssd.next()).await?),
+                Flushed::Ssd => drop(self.cache.flush.cover(self.cache.flush.next()).await?),
                 Flushed::Hdd => drop(self.hdd.cover(self.hdd.next()).await?),
             }
         }

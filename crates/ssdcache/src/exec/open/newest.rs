@@ -33,23 +33,26 @@ impl Reader<'_> {
         if layout.slots == 0 {
             return Ok(Newest { header: MapHeader::default(), body: MapBody::empty(0), twice: true });
         }
-        let (mut headers, mut proved) = (Vec::new(), 0);
+        let (mut headers, mut marked_in_force) = (Vec::new(), 0);
         for area in 0..2 {
             headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
             let marked = self.map_mark(area).await?.unwrap_or(0);
-            proved = proved.max(self.seam().marked_generation(marked));
+            marked_in_force = marked_in_force.max(self.seam().marked_generation(marked));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
         let Some(newest) = headers.first().map(|(h, _)| h.generation) else {
             return Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() });
         };
-        if proved > newest {
-            return Err(self.damaged("header", proved));
+        // That checkpoint was in force, and its headers are gone. Falling back to the one before would lose
+        // every page written under it (I10).
+        if marked_in_force > newest {
+            return Err(self.damaged("header", marked_in_force));
         }
         // A header is written only after its body is durable, so a body that does not match the newest header
         // is damaged.
         let of_newest = headers.partition_point(|(h, _)| h.generation == newest);
         for (header, area) in self.seam().usable_maps(&headers[..of_newest], &headers) {
+            // A second read, since a bit flipped in transfer is no damage (I32).
             for _ in 0..2 {
                 let bytes = self.map_body(*area).await?;
                 if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {

@@ -4,10 +4,10 @@
 use super::Reader;
 use super::images::{is_of_a_block, readable};
 use crate::exec::check;
-use crate::exec::remember::Unproved;
 use crate::exec::single::{ATTEMPTS_MAX, read_one, write_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
+use crate::remember::Unproved;
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
@@ -20,7 +20,7 @@ const REPAIRS_MAX: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rewrite {
     /// It was torn, missing or too old.
-    Mended,
+    Repaired,
     /// It was sound, but may not have been durable.
     Again,
 }
@@ -29,53 +29,60 @@ pub(super) enum Rewrite {
 #[derive(Debug, Default)]
 pub(super) struct HomesWritten {
     pub(super) pages: FxHashSet<PageId>,
-    pub(super) mended: u64,
+    pub(super) repaired: u64,
     pub(super) again: u64,
 }
 
 impl HomesWritten {
     fn note(&mut self, page: PageId, written: Option<Rewrite>) {
         self.pages.extend(written.map(|_| page));
-        self.mended += u64::from(written == Some(Rewrite::Mended));
+        self.repaired += u64::from(written == Some(Rewrite::Repaired));
         self.again += u64::from(written == Some(Rewrite::Again));
     }
 
     pub(super) fn add(&mut self, other: Self) {
         self.pages.extend(other.pages);
-        self.mended += other.mended;
+        self.repaired += other.repaired;
         self.again += other.again;
     }
 }
 
 impl Reader<'_> {
     /// The slots from which homes may have to be repaired, each with the home's offset, in order of offsets.
-    fn mending(&self, evidence: &Evidence, verdict: &Verdict, unproved: &Unproved) -> Vec<(u64, usize)> {
+    fn homes_backed_by_slots(
+        &self,
+        evidence: &Evidence,
+        verdict: &Verdict,
+        unproved: &Unproved,
+    ) -> Vec<(u64, usize)> {
         let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
         let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
         let from = evidence.slots_back_from();
         let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
+        // The last write-back may have been cut short; those before it ended with an HDD flush (I4). Under
+        // the doublewrite policy the journal gives the stamp from which on homes may be torn.
         let may = entries.filter(|(_, e)| {
             let backs = from.is_some_and(|from| e.stamp >= from) || listed.contains(&e.page);
             last.contains(&e.page) || (!e.clean && backs)
         });
-        let mut mending: Vec<(u64, usize)> =
+        let mut repair: Vec<(u64, usize)> =
             may.filter_map(|(slot, e)| Some((self.params.homes.place(e.page)?, slot))).collect();
-        mending.sort_unstable();
-        mending
+        repair.sort_unstable();
+        repair
     }
 
     /// Rewrites from their slots the homes that a write-back, or a home write backed by the page's own slot,
     /// left torn. While a slot holds the page, no request reads the home; but the page may be discarded, or
     /// its home given to another page. After a failed flush of the HDD this rewrites all of these homes,
     /// sound or not. Returns the homes written.
-    pub(super) async fn mend(
+    pub(super) async fn repair_from_slots(
         &self,
         evidence: &Evidence,
         verdict: &Verdict,
         unproved: &Unproved,
     ) -> Result<HomesWritten, DeviceError> {
         let mut written = HomesWritten::default();
-        for (home, slot) in self.mending(evidence, verdict, unproved) {
+        for (home, slot) in self.homes_backed_by_slots(evidence, verdict, unproved) {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
             let image = match self.read(at, bytes as u64).await {
@@ -88,12 +95,14 @@ impl Reader<'_> {
                 continue;
             }
             let home_is_sound = self.home_is_sound(page, home).await?;
+            // A sound home needs nothing, unless a failed flush may have left it in a volatile cache alone
+            // (I14).
             if home_is_sound && !unproved.hdd {
                 continue;
             }
             self.grow_to(home)?;
             write_one(&self.params.hdd, home, image, IoClass::Recovery).await?;
-            written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Mended }));
+            written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Repaired }));
         }
         Ok(written)
     }
@@ -126,7 +135,11 @@ impl Reader<'_> {
 
     /// Rewrites homes that are torn, missing or older than their image in the ring; with `all`, also sound
     /// ones.
-    pub(super) async fn repair(&self, evidence: &Evidence, all: bool) -> Result<HomesWritten, DeviceError> {
+    pub(super) async fn repair_from_ring(
+        &self,
+        evidence: &Evidence,
+        all: bool,
+    ) -> Result<HomesWritten, DeviceError> {
         let mut homes = HomesWritten::default();
         let floor = evidence.ring_floor();
         let written_back = evidence.written_back();
@@ -136,6 +149,7 @@ impl Reader<'_> {
             // The slot of that newer version repairs the home, or was given away because the version was
             // durable on the HDD.
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
+            // Below the floor the home was durable before the crash, and may hold a newer version by now.
             let needed = newest && !superseded && found.stamp >= floor;
             let home = self.params.homes.place(found.page).filter(|_| needed);
             wanted.extend(home.map(|home| (home, *index, *found)));
@@ -145,7 +159,7 @@ impl Reader<'_> {
         let page_bytes = self.params.layout.page_size.bytes();
         self.note_read((wanted.len() * page_bytes) as u64);
         let repairs = wanted.into_iter().map(|(home, index, found)| async move {
-            self.repair_one(found, home, index, all).await.map(|written| (found.page, written))
+            self.repair_one_from_ring(found, home, index, all).await.map(|written| (found.page, written))
         });
         let mut repairs = futures_util::stream::iter(repairs).buffer_unordered(REPAIRS_MAX);
         while let Some(one) = repairs.next().await {
@@ -173,7 +187,7 @@ impl Reader<'_> {
 
     /// Repairs the home of the page at `index` of the ring if necessary; with `always`, also rewrites a sound
     /// home.
-    async fn repair_one(
+    async fn repair_one_from_ring(
         &self,
         found: Image,
         home: u64,
@@ -186,6 +200,7 @@ impl Reader<'_> {
         let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
         let newest = |h: Header| h.stamp >= found.stamp;
         if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
+            // The home is sound but perhaps not durable, so write the same bytes again (I14).
             if always {
                 write_one(hdd, home, current, IoClass::Recovery).await?;
             }
@@ -203,11 +218,11 @@ impl Reader<'_> {
             }
         }
         if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
-            tracing::error!(page = %found.page, "its image in the ring is damaged: a torn \
-                home remains torn");
+            tracing::error!(page = %found.page, "the image in the doublewrite ring is damaged: \
+                if the page was torn on the HDD, it stays so and reads as corrupt");
             return Ok(None);
         }
         write_one(hdd, home, image, IoClass::Recovery).await?;
-        Ok(Some(Rewrite::Mended))
+        Ok(Some(Rewrite::Repaired))
     }
 }

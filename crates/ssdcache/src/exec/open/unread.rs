@@ -41,7 +41,9 @@ impl Reader<'_> {
     /// After a close: writes zeroes to unreadable places that are not needed, which often makes them
     /// readable. The next recovery may follow a crash and need them. Clean copies in such places are given
     /// up.
-    pub(crate) async fn heal(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
+    pub(crate) async fn zero_unreadable(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
+        // After a crash such a place may hold the only version of a page. It may read well at the next
+        // attempt, so it is not overwritten.
         if !self.params.closed {
             return Ok(());
         }
@@ -62,7 +64,8 @@ impl Reader<'_> {
         }
         for at in places.chain(slots.iter().map(|slot| layout.slot_at(*slot))) {
             if let Err(error) = self.void(at).await {
-                tracing::warn!(%error, "a block of the SSD can be neither read nor written");
+                // Nothing needs it now. The next opening tries again.
+                tracing::warn!(%error, "an unused block of the SSD can be neither read nor overwritten");
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ fn begin(home: &mut HomeBatches, backing: Backing, versions: Vec<(PageId, Stamp)
     home.has_room(backing, versions.len()).expect("room");
     let stamp_min = versions[0].1;
     let places = home.begin(backing, versions, stamp_min, None);
-    home.recorded(places.id);
+    home.end_recording(places.id);
     home.validate().expect("sound");
     places
 }
@@ -35,15 +35,15 @@ fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it
     assert_eq!((&first.ring[..], &second.ring[..]), (&[0, 1][..], &[2][..]));
     home.flushed(HddFlush(5));
     assert!(full(&home), "its home write is still in flight");
-    home.end(second.id, true, Vec::new(), HddFlush(6));
+    home.end_home_writes(second.id, true, Vec::new(), HddFlush(6));
     home.flushed(HddFlush(6));
     assert!(full(&home), "the ring is given up in its order");
-    home.end(first.id, true, Vec::new(), HddFlush(8));
+    home.end_home_writes(first.id, true, Vec::new(), HddFlush(8));
     home.flushed(HddFlush(7));
     assert!(full(&home), "that flush began too early");
-    assert_eq!(home.floor(FRESH), (at(10), false));
+    assert_eq!(home.journal_floor(FRESH), (at(10), false));
     home.flushed(HddFlush(8));
-    assert_eq!((home.ring_used(), home.floor(FRESH)), (0, (FRESH, false)));
+    assert_eq!((home.ring_used(), home.journal_floor(FRESH)), (0, (FRESH, false)));
     assert_eq!(begin(&mut home, Backing::Ring, versions(1, 30, 2)).ring, [3, 0]);
 }
 
@@ -51,17 +51,17 @@ fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it
 fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
     let mut home = HomeBatches::new(8, 0, 0, Default::default());
     let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
-    home.end(batch.id, true, vec![page(2)], HddFlush(1));
+    home.end_home_writes(batch.id, true, vec![page(2)], HddFlush(1));
     home.flushed(HddFlush(1));
-    assert!(home.ring_is_stuck() && home.mends_homes());
+    assert!(home.ring_is_stuck() && home.needs_ring_repair());
     assert_eq!(home.place_of(page(2), at(11)), Some(1));
-    let mending = home.begin_mend();
-    assert_eq!(mending, [FailedHome { page: page(2), stamp: at(11), place: 1 }]);
-    assert!(home.is_writing(page(2)) && home.keeps_copy(page(2)) && home.begin_mend().is_empty());
-    assert!(!home.mended(page(2), false, HddFlush(2)), "one attempt is not enough");
+    let repair = home.begin_ring_repair();
+    assert_eq!(repair, [FailedHome { page: page(2), stamp: at(11), place: 1 }]);
+    assert!(home.is_writing(page(2)) && home.must_keep_copy(page(2)) && home.begin_ring_repair().is_empty());
+    assert!(!home.note_ring_repair(page(2), false, HddFlush(2)), "one attempt is not enough");
     home.discard(page(2));
-    assert!(home.mended(page(2), false, HddFlush(2)), "but for a page of no value");
-    home.end_mend(page(2));
+    assert!(home.note_ring_repair(page(2), false, HddFlush(2)), "but for a page of no value");
+    home.end_ring_repair(page(2));
     assert!(!home.has_pages_of(SpaceId(1)));
     home.flushed(HddFlush(2));
     assert_eq!(home.ring_used(), 0);
@@ -73,46 +73,46 @@ fn a_page_discarded_between_its_failed_home_write_and_the_end_of_its_batch_gets_
     let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
     home.discard(page(1));
     home.discard(page(2));
-    home.end(batch.id, true, vec![page(2)], HddFlush(1));
-    assert_eq!(home.begin_mend().len(), 1);
-    assert!(home.mended(page(2), false, HddFlush(2)), "it is of no value");
-    home.end_mend(page(2));
+    home.end_home_writes(batch.id, true, vec![page(2)], HddFlush(1));
+    assert_eq!(home.begin_ring_repair().len(), 1);
+    assert!(home.note_ring_repair(page(2), false, HddFlush(2)), "it is of no value");
+    home.end_ring_repair(page(2));
     // The discard of page 1, whose home write succeeded, does not affect its next version.
     let batch = begin(&mut home, Backing::Ring, versions(1, 20, 1));
-    home.end(batch.id, true, vec![page(1)], HddFlush(3));
-    assert_eq!(home.begin_mend().len(), 1);
-    assert!(!home.mended(page(1), false, HddFlush(4)), "one attempt is not enough");
+    home.end_home_writes(batch.id, true, vec![page(1)], HddFlush(3));
+    assert_eq!(home.begin_ring_repair().len(), 1);
+    assert!(!home.note_ring_repair(page(1), false, HddFlush(4)), "one attempt is not enough");
 }
 
 #[test]
 fn a_batch_that_was_not_written_home_mends_no_older_failure() {
     let mut home = HomeBatches::new(8, 0, 0, Default::default());
     let torn = begin(&mut home, Backing::Ring, versions(1, 10, 1));
-    home.end(torn.id, true, vec![page(1)], HddFlush(1));
+    home.end_home_writes(torn.id, true, vec![page(1)], HddFlush(1));
     let never = begin(&mut home, Backing::Ring, versions(1, 20, 1));
-    home.end(never.id, false, Vec::new(), HddFlush(1));
-    assert!(home.mends_homes(), "the home may still be torn");
+    home.end_home_writes(never.id, false, Vec::new(), HddFlush(1));
+    assert!(home.needs_ring_repair(), "the home may still be torn");
 }
 
 #[test]
 fn a_slot_backs_its_page_from_the_plan_to_the_flush_after_the_home_write() {
     let mut home = HomeBatches::new(0, 0, 8, Default::default());
-    home.append(page(1), at(10));
-    home.append(page(9), at(9));
-    assert!(home.is_backed(page(1)) && home.is_backed(page(9)) && !home.is_writing(page(1)));
-    home.give_up_append(page(9), at(9));
-    assert!(!home.keeps_copy(page(9)), "its slot could not be written");
+    home.plan_appended(page(1), at(10));
+    home.plan_appended(page(9), at(9));
+    assert!(home.is_backed_by_slot(page(1)) && home.is_backed_by_slot(page(9)) && !home.is_writing(page(1)));
+    home.cancel_appended(page(9), at(9));
+    assert!(!home.must_keep_copy(page(9)), "its slot could not be written");
     let first = begin(&mut home, Backing::Appended, versions(1, 10, 2));
     let second = begin(&mut home, Backing::Appended, versions(3, 12, 1));
-    assert_eq!((home.floor(FRESH), home.can_settle()), ((at(10), true), false));
-    home.end(second.id, true, Vec::new(), HddFlush(4));
+    assert_eq!((home.journal_floor(FRESH), home.flush_would_settle()), ((at(10), true), false));
+    home.end_home_writes(second.id, true, Vec::new(), HddFlush(4));
     assert!(home.flushed(HddFlush(3)).is_empty(), "that flush began too early");
     assert_eq!((home.journal_needed_from(), home.flushed(HddFlush(4))), (JournalSeq(0), versions(3, 12, 1)));
-    home.end(first.id, true, vec![page(2)], HddFlush(5));
-    assert!(home.is_backed(page(1)) && !home.is_backed(page(2)), "its home write failed");
+    home.end_home_writes(first.id, true, vec![page(2)], HddFlush(5));
+    assert!(home.is_backed_by_slot(page(1)) && !home.is_backed_by_slot(page(2)), "its home write failed");
     assert_eq!(home.journal_needed_from(), JournalSeq(0), "the map names its slot as an only copy");
     assert_eq!(home.flushed(HddFlush(5)), versions(1, 10, 1));
-    assert_eq!((home.floor(FRESH), home.journal_needed_from()), ((at(11), true), JournalSeq(2)));
+    assert_eq!((home.journal_floor(FRESH), home.journal_needed_from()), ((at(11), true), JournalSeq(2)));
     assert!(!home.has_pages_of(SpaceId(1)));
 }
 
@@ -120,13 +120,17 @@ fn a_slot_backs_its_page_from_the_plan_to_the_flush_after_the_home_write() {
 fn a_flush_is_due_before_the_journal_is_full_of_records_that_wait_for_it() {
     let mut home = HomeBatches::new(0, 0, 8, Default::default());
     for no in 0..2 {
-        assert!(!home.backed_want_flush());
+        assert!(!home.backed_flush_is_due());
         let batch = begin(&mut home, Backing::Appended, versions(no, 10, 1));
-        home.end(batch.id, true, Vec::new(), HddFlush(1));
+        home.end_home_writes(batch.id, true, Vec::new(), HddFlush(1));
     }
-    assert!(home.backed_want_flush());
+    assert!(home.backed_flush_is_due());
     home.flush_failed();
-    assert_eq!((home.can_settle(), home.floor(FRESH)), (false, (at(10), true)), "they may be torn");
+    assert_eq!(
+        (home.flush_would_settle(), home.journal_floor(FRESH)),
+        (false, (at(10), true)),
+        "they may be torn"
+    );
 }
 
 #[test]
@@ -139,11 +143,11 @@ fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
     home.free_journal(home.journal_needed_from());
     assert!(!home.journal_is_high(), "a checkpoint would free nothing");
     let write_back = begin(&mut home, Backing::WriteBack, versions(2, 11, 1));
-    home.end(from_pool.id, true, Vec::new(), HddFlush(1));
+    home.end_home_writes(from_pool.id, true, Vec::new(), HddFlush(1));
     assert_eq!(home.journal_needed_from(), JournalSeq(18));
-    home.end(write_back.id, true, Vec::new(), HddFlush(1));
+    home.end_home_writes(write_back.id, true, Vec::new(), HddFlush(1));
     assert_eq!(home.journal_needed_from(), JournalSeq(18), "until its slot is let go of");
-    home.end_write_back();
+    home.forget_write_backs();
     assert_eq!((home.journal_needed_from(), home.journal_used()), (JournalSeq(19), 2));
 }
 
@@ -153,6 +157,6 @@ fn a_block_that_is_being_written_keeps_its_place_whatever_a_checkpoint_frees() {
     let places = home.begin(Backing::Ring, versions(1, 10, 1), at(10), None);
     home.free_journal(home.journal_next());
     assert_eq!(home.journal_used(), 1);
-    home.recorded(places.id);
+    home.end_recording(places.id);
     assert_eq!(home.journal_used(), 0);
 }

@@ -12,7 +12,7 @@ use pagetier_policy::Millis;
 pub(super) struct Discards {
     all: u64,
     captured: u64,
-    settled: u64,
+    final_up_to: u64,
 }
 
 impl Discards {
@@ -30,8 +30,8 @@ impl Slots {
 
     /// Whether no crash brings back a version that one of the first `discards` discards gave up.
     #[must_use]
-    pub fn are_settled(&self, discards: u64) -> bool {
-        self.discards.settled >= discards
+    pub fn discards_are_final(&self, discards: u64) -> bool {
+        self.discards.final_up_to >= discards
     }
 
     /// Captures the map and names the next zone. Until [`Slots::end_checkpoint`], only slots in both zones
@@ -62,7 +62,7 @@ impl Slots {
         // durable.
         if ok {
             self.in_force = self.generation + 1;
-            self.discards.settled = self.discards.captured;
+            self.discards.final_up_to = self.discards.captured;
         }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
@@ -132,7 +132,7 @@ mod tests {
             let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
             let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
             slots.end_write(ticket, true, SsdFlush(1), NOW);
-            slots.policy().wrote(page, Location::Ssd, NOW);
+            slots.policy_mut().wrote(page, Location::Ssd, NOW);
         }
         checkpoint(&mut slots);
         let batch = slots.begin_write_back(&|_| false, 32, NOW);

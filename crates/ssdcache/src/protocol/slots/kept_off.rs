@@ -108,8 +108,8 @@ impl Slots {
     fn leaves(&mut self, page: PageId, way: OnItsWay, now: Millis, next: &mut Leaving) -> bool {
         // A copy that is on its way is noted when it is complete.
         let Some(slot) = self.by_page.get(&page).copied() else { return true };
-        let SlotState::Live { stored, overtaken } = self.slots[slot.at()].state else { return true };
-        if way.keeps_copy || overtaken || stored.moving || self.hidden {
+        let SlotState::Live { stored, being_replaced } = self.slots[slot.at()].state else { return true };
+        if way.keeps_copy || being_replaced || stored.moving || self.hidden {
             next.flush |= way.settles;
             return false;
         }

@@ -29,7 +29,9 @@ pub use types::{
 };
 
 pub(crate) use kept_off::{Leaving, OnItsWay};
-pub(crate) use readmitted::{Fallen, ToProve};
+#[cfg(feature = "mutations")]
+pub use moment::Moment;
+pub(crate) use readmitted::{Fallen, ToVerify};
 #[cfg(feature = "mutations")]
 pub use tampering::Tampered;
 pub(crate) use types::NoSlot;
@@ -123,6 +125,7 @@ impl Slots {
             generation,
             in_force: generation,
             capturing: false,
+            // Not 0: the first checkpoint is due even if nothing is written, since it names the first zone.
             changes: 1,
             rejected_before: 0,
             next_look: REJECTIONS_PER_LOOK,
@@ -161,6 +164,8 @@ impl Slots {
         }
         let hidden = self.hidden;
         let Some((slot, stored)) = self.live_mut(page) else { return Located::Hdd };
+        // The SSD is being exchanged. The home serves, except for only copies: whether those are lost is
+        // about to be decided.
         if hidden {
             return if stored.version.is_dirty() { Located::Pending } else { Located::Hdd };
         }
@@ -177,6 +182,7 @@ impl Slots {
             return;
         };
         stored.readers -= 1;
+        // Retired during the read, and waiting for no flush.
         if retired && stored.readers == 0 && stored.durable_at.is_none() {
             self.release(slot);
         }
@@ -262,6 +268,8 @@ impl Slots {
             }
         }
         if !ok {
+            // The failed write may still land, in whole or in part. It would destroy the image of a page that
+            // got the slot meanwhile.
             self.slots[slot.at()].state = SlotState::Bad;
             self.bad += 1;
             if !abandoned {
@@ -273,12 +281,13 @@ impl Slots {
             return self.release(slot);
         }
         let stored = Stored { version, durable_at: Some(durable_at), readers: 0, moving: false };
-        self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
+        self.slots[slot.at()].state = SlotState::Live { stored, being_replaced: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
             // The old copy was evicted meanwhile, and the policy has been notified.
             self.policy.inserted(page, slot, now);
         }
+        // Not free yet: until the new version is durable, a crash falls back to the old one (I1).
         if let Some(old) = before {
             self.retire(old, version.stamp, durable_at);
         }
@@ -289,16 +298,16 @@ impl Slots {
     fn keeps_old_copy(&mut self, page: PageId, now: Millis) {
         match self.by_page.get(&page) {
             Some(&old) => {
-                self.set_overtaken(old, false);
+                self.set_being_replaced(old, false);
                 self.policy.inserted(page, old, now);
             }
             None => self.policy.removed(page, false, now),
         }
     }
 
-    fn set_overtaken(&mut self, slot: SlotId, is: bool) {
-        if let SlotState::Live { overtaken, .. } = &mut self.slots[slot.at()].state {
-            *overtaken = is;
+    fn set_being_replaced(&mut self, slot: SlotId, is: bool) {
+        if let SlotState::Live { being_replaced, .. } = &mut self.slots[slot.at()].state {
+            *being_replaced = is;
         }
     }
 
@@ -325,8 +334,8 @@ impl Slots {
     /// Notes a change of the buffered page `page`. Returns true if this invalidated a copy identical to the
     /// HDD's (2013 paper, section 5); a newer copy stays.
     pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
-        let home = self.location(page);
-        self.policy.logical(page, logical, home, now);
+        let location = self.location(page);
+        self.policy.logical(page, logical, location, now);
         if self.through || self.appends() {
             // The copy equals the HDD's version until a newer one is written.
             self.cancel_move(page);
@@ -335,6 +344,7 @@ impl Slots {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
         } else if let Some((slot, stored)) = self.live_mut(page) {
+            // The change is in memory alone, so this version is still the newest durable one (I1).
             if stored.version.is_dirty() {
                 return false;
             }
@@ -358,7 +368,7 @@ impl Slots {
     }
 
     fn give_up_copy(&mut self, page: PageId) {
-        self.overtake(page);
+        self.cancel_incoming(page);
         if let Some(slot) = self.unmap(page) {
             let s = &mut self.slots[slot.at()];
             if s.version().is_some_and(Version::is_dirty) {
@@ -379,7 +389,7 @@ impl Slots {
     }
 
     /// Cancels what is being written to the SSD for `page`: a newer version supersedes it.
-    fn overtake(&mut self, page: PageId) {
+    fn cancel_incoming(&mut self, page: PageId) {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
         }
@@ -420,14 +430,16 @@ impl Slots {
         now: Millis,
         stamp: Stamp,
     ) -> Ticket {
-        self.overtake(page);
+        // An older image on its way must not become the page's copy when it lands.
+        self.cancel_incoming(page);
         let s = &mut self.slots[slot.at()];
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
         let version = Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: false };
         s.state = SlotState::Writing { version, abandoned: false, renews: false };
         let old = self.by_page.get(&page).copied();
         if let Some(old) = old {
-            self.set_overtaken(old, true);
+            // A second chance now would give the old content a larger stamp than the new version's (I16).
+            self.set_being_replaced(old, true);
         }
         let (arrives, over_only_copy) = (old.is_none(), self.is_only_copy(page));
         self.arriving += usize::from(arrives);
@@ -485,7 +497,13 @@ impl Slots {
     // ---- views
 
     /// The policy, for its statistics.
-    pub fn policy(&mut self) -> &mut dyn SlotPolicy {
+    #[must_use]
+    pub fn policy(&self) -> &dyn SlotPolicy {
+        &*self.policy
+    }
+
+    /// The policy, to be informed.
+    pub fn policy_mut(&mut self) -> &mut dyn SlotPolicy {
         &mut *self.policy
     }
 
@@ -508,7 +526,7 @@ impl Slots {
         self.in_force
     }
 
-    /// Counters so far.
+    /// Counters since the opening.
     #[must_use]
     pub fn counts(&self) -> SlotCounts {
         self.counts

@@ -1,8 +1,41 @@
-//! The state of the slots, by which the simulator measures its coverage (feature `mutations`).
+//! The state of the protocol at a crash, by which the simulator measures its coverage (feature `mutations`).
 
 use super::Slots;
 use super::slot::{Slot, SlotState};
-use crate::moment::Moment;
+
+/// The state of the protocol at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(hidden)]
+#[allow(missing_docs, reason = "not part of the interface; the names say it")]
+pub struct Moment {
+    pub capturing: bool,
+    pub starved: bool,
+    pub full: bool,
+    pub writable: usize,
+    pub waiting: usize,
+    pub writing: usize,
+    pub abandoned: usize,
+    pub retired: usize,
+    pub retired_read: usize,
+    pub dirty: usize,
+    pub clean: usize,
+    pub pending: usize,
+    pub going_home: usize,
+    pub laps: u64,
+    pub moving: usize,
+    pub moved_over: usize,
+    pub backing: usize,
+    pub reading: usize,
+    pub renewing: usize,
+    pub writing_home: usize,
+    pub admissions: usize,
+    pub ring_held: u64,
+    pub ring_pages: u32,
+    pub journal_used: u64,
+    pub journal_blocks: u32,
+    pub ssd_error: bool,
+    pub refusing: bool,
+}
 
 impl Slots {
     /// Fills in the fields that describe slots.

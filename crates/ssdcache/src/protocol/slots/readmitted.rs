@@ -25,7 +25,7 @@ pub(super) struct Predecessor {
 
 /// A copy to be verified. Held as by a read until [`Slots::end_read`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ToProve {
+pub(crate) struct ToVerify {
     pub(crate) slot: SlotId,
     pub(crate) entry: Entry,
     /// No good flush has followed its write.
@@ -48,7 +48,7 @@ pub(crate) enum Fallen {
 
 impl Slots {
     /// The slots that may have to be verified, retired ones included; `completed` is the last good flush.
-    pub(crate) fn to_prove(&self) -> impl Iterator<Item = SlotId> + use<> {
+    pub(crate) fn to_verify(&self) -> impl Iterator<Item = SlotId> + use<> {
         (0..self.params.slots).map(SlotId)
     }
 
@@ -62,12 +62,12 @@ impl Slots {
 
     /// Holds the version in `slot` to be verified, if it is a copy or the predecessor of one. `unproved`: as
     /// [`Slots::unproved_predecessors`] returned them.
-    pub(crate) fn begin_proof(
+    pub(crate) fn begin_verification(
         &mut self,
         slot: SlotId,
         completed: SsdFlush,
         unproved: &[SlotId],
-    ) -> Option<ToProve> {
+    ) -> Option<ToVerify> {
         if self.hidden {
             return None;
         }
@@ -82,7 +82,7 @@ impl Slots {
         stored.readers += 1;
         let version = &stored.version;
         let entry = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
-        Some(ToProve { slot, entry, unproved })
+        Some(ToVerify { slot, entry, unproved })
     }
 
     /// Gives up the version `stamp` of `page` in `slot`, which cannot be read. If no flush up to `completed`
@@ -106,9 +106,13 @@ impl Slots {
         }
         let mut newer = (stamp, found.durable_at);
         loop {
+            // A good flush had covered this version, so a `sync` may have promised it. An older one would be
+            // silent loss (I31).
             if newer.1 <= Some(completed) {
                 return Fallen::Lost;
             }
+            // Follow the successors, not the page number: a page that was freed and reused has slots of an
+            // earlier life.
             let Some(at) = self.retired.iter().position(|one| one.successor == newer.0) else { break };
             let one = self.retired[at];
             let Some(stored) = self.slots[one.slot.at()].stored().copied() else { break };
@@ -119,6 +123,7 @@ impl Slots {
             }
             newer = (stored.version.stamp, one.durable_at);
         }
+        // No slot has a version of this life left, so the durable one is at home.
         self.unmap(page);
         self.release(slot);
         self.policy.removed(page, false, now);
@@ -136,7 +141,7 @@ impl Slots {
             // Retired, it was not told of flushes of the HDD.
             (stored.version.standing, stored.version.perhaps_home) = (Standing::Only, true);
         }
-        self.slots[one.slot.at()].state = SlotState::Live { stored, overtaken: false };
+        self.slots[one.slot.at()].state = SlotState::Live { stored, being_replaced: false };
         self.by_page.insert(page, one.slot);
         self.policy.inserted(page, one.slot, now);
     }
@@ -155,6 +160,7 @@ impl Slots {
             }
         }
         for one in &mut self.retired {
+            // Retired slots remain the fallback until what replaced them is durable.
             one.until = again;
             unproved(&mut one.durable_at);
         }
@@ -162,7 +168,7 @@ impl Slots {
 
     /// Takes the slots back into use. Every copy was read, is sound and durable, and is named by a
     /// checkpoint; so the slots whose writes failed are free.
-    pub fn proved(&mut self) {
+    pub fn take_into_use(&mut self) {
         self.bad = 0;
         for slot in (0..self.params.slots).map(SlotId) {
             let s = &mut self.slots[slot.at()];
@@ -238,7 +244,7 @@ mod tests {
             slots.flushed(SsdFlush(2));
             assert!(sound < 2 || slots.free_slots().retired == 1, "it waits for the flush of its successor");
             slots.flushed(SsdFlush(3));
-            slots.proved();
+            slots.take_into_use();
             slots.validate().expect("sound slots");
         }
     }

@@ -15,6 +15,7 @@ impl Slots {
         for at in 0..self.slots.len() {
             let Some(version) = self.slots[at].live().map(|stored| stored.version) else { continue };
             let known = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
+            // What the zone, the journal and the ring have shown overrides the map.
             if found(at) != Some(known) {
                 self.by_page.remove(&version.page);
                 self.policy.forget(version.page);
@@ -26,10 +27,11 @@ impl Slots {
             let slot = SlotId(at as u32);
             match found(at) {
                 _ if self.slots[at].live().is_some() => {}
+                // A damaged map may name a page twice.
                 Some(entry) if !self.by_page.contains_key(&entry.page) => {
                     let stored =
                         Stored { version: version(entry), durable_at: None, readers: 0, moving: false };
-                    self.slots[at].state = SlotState::Live { stored, overtaken: false };
+                    self.slots[at].state = SlotState::Live { stored, being_replaced: false };
                     self.by_page.insert(entry.page, slot);
                     self.policy.recovered(entry.page, slot);
                 }

@@ -23,6 +23,7 @@ impl Slots {
         let mut staying = Vec::new();
         for slot in slots {
             let free = !self.hidden && self.may_move(slot, busy);
+            // At least one slot of each group is gained: if every page stayed, the front would never advance.
             if free && staying.len() + 1 < group && self.policy.second_chance(slot) {
                 self.set_moving(slot, true);
                 staying.push(slot);
@@ -47,9 +48,9 @@ impl Slots {
     /// Whether the page in `slot` may move. The copy gets a larger stamp than any version already stamped, so
     /// it must not supersede a newer one.
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
-        let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
+        let SlotState::Live { stored, being_replaced } = &self.slots[slot.at()].state else { return false };
         let page = stored.version.page;
-        !overtaken && stored.readers == 0 && !busy(page) && self.admits(page)
+        !being_replaced && stored.readers == 0 && !busy(page) && self.admits(page)
     }
 
     fn set_moving(&mut self, slot: SlotId, moving: bool) {
@@ -68,7 +69,7 @@ impl Slots {
             (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
         }
         // The copy has the same version, so it does not supersede the source.
-        self.set_overtaken(from, false);
+        self.set_being_replaced(from, false);
         self.moving.insert(page, to.slot);
         Some(Move { from: source, to })
     }

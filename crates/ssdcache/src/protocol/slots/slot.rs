@@ -71,7 +71,7 @@ pub(super) enum SlotState {
     Live {
         stored: Stored,
         /// A newer version has been stamped and is on its way to another slot.
-        overtaken: bool,
+        being_replaced: bool,
     },
     /// It holds an obsolete version, and is free once its flush has completed and nothing reads it.
     Retired(Stored),

@@ -28,7 +28,7 @@ impl Slots {
             Mutation::NextZoneIgnored => self.put_zone_in_next(kept),
             Mutation::SlotReusedEarly => self.flushed(SsdFlush(u64::MAX)),
             Mutation::MoveUnderNewer => {
-                (0..self.params.slots).for_each(|slot| self.set_overtaken(SlotId(slot), false));
+                (0..self.params.slots).for_each(|slot| self.set_being_replaced(SlotId(slot), false));
             }
             Mutation::MovedOverNewer => self.revive_moves(kept, &|_, _, _| true),
             Mutation::MoveSurvives => self.revive_moves(kept, &Self::is_newest_on_its_way),

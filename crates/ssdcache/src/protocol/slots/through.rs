@@ -65,6 +65,7 @@ impl Slots {
         if !had {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
         }
+        // A copy must be worth its slot again, since it is a new write: an overdrawn budget may reject it.
         let may = may && self.admits(page) && self.is_worth_its_price(page);
         self.give_up_copy(page);
         // The same slot may be given out again: its contents do not count.
@@ -123,6 +124,7 @@ impl Slots {
             let (retired, writing) = (s.is_retired(), s.is_writing());
             let Some(version) = s.version_mut().filter(|v| !retired && v.stamp == stamp) else { continue };
             match version.standing {
+                // An image still in flight, or a newer home write since, keeps the copy waiting (I5).
                 Standing::AwaitsFlush if writing || unflushed(version.page) => {
                     self.waiting_for_home.push((slot, stamp));
                 }

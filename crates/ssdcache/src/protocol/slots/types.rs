@@ -57,9 +57,9 @@ pub struct Ticket {
 /// a read until [`Slots::end_move`](super::Slots::end_move).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// The source.
+    /// The slot about to be reused, whose page stays.
     pub from: WriteBack,
-    /// The target.
+    /// The slot at the front, with the copy's new stamp.
     pub to: Ticket,
 }
 
@@ -90,7 +90,7 @@ pub enum Located {
     Hdd,
     /// In this slot, which is held until [`Slots::end_read`](super::Slots::end_read).
     Slot {
-        /// The slot.
+        /// The slot to read.
         slot: SlotId,
         /// The version that it must hold.
         stamp: Stamp,
@@ -107,9 +107,9 @@ pub enum Located {
 pub struct WriteBack {
     /// The slot to read.
     pub slot: SlotId,
-    /// Its page.
+    /// The page to be copied home.
     pub page: PageId,
-    /// Its version.
+    /// The version that the slot held at the plan. If it holds another later, nothing is copied (I8).
     pub stamp: Stamp,
     /// The SSD flush that must complete before the HDD write starts, because the slot backs it.
     pub durable_at: Option<SsdFlush>,
@@ -162,7 +162,7 @@ pub struct SlotCounts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct FreeSlots {
-    /// Writable at once.
+    /// In the zone of every checkpoint that a crash could find, so writable at once (I2).
     pub writable: usize,
     /// Outside the zone: writable after the next checkpoint.
     pub waiting: usize,
@@ -175,7 +175,7 @@ pub struct FreeSlots {
 /// A map captured for a checkpoint.
 #[derive(Debug)]
 pub struct Capture {
-    /// The new generation.
+    /// The generation that the header will state.
     pub generation: u64,
     /// The body to write.
     pub body: MapBody,

@@ -1,5 +1,5 @@
 //! Copies that are written home from their slots: of the next victims, and of pages that are drained or
-//! healed.
+//! repaired.
 
 use super::slot::Standing;
 use super::{Slots, WriteBack};

@@ -157,6 +157,8 @@ impl Slots {
             SlotState::Free if may => Turn::Give,
             SlotState::Free => Turn::Pass,
             SlotState::Live { stored, .. } | SlotState::Retired(stored) if stored.moving => Turn::Wait,
+            // A flush frees it soon. A slot that is being read may stay so for long, so that one is passed
+            // over.
             SlotState::Retired(stored) if stored.readers == 0 => Turn::Wait,
             SlotState::Retired(_) => Turn::Pass,
             SlotState::Live { stored, .. } => self.turn_of_live(stored, may),
@@ -263,6 +265,7 @@ impl Slots {
         }
         let writing = self.slots.iter().filter(|s| s.in_next).count() as u32;
         let Alloc::Circle(circle) = &mut self.alloc else { return };
+        // However many writes are in flight, the front must be able to advance.
         let mut wanted = zone.saturating_sub(writing).max(zone / 2);
         circle.left_next = 0;
         while wanted > 0 && circle.left_next < circle.slots {

@@ -74,6 +74,7 @@ impl Slots {
             self.counts.rewritten += 1;
             return Ok((slot, None));
         }
+        // A checkpoint or a flush will make one writable: waiting is cheaper than a home write.
         if self.count_free().1 > 0 || !self.retired.is_empty() {
             return Err(NoSlot::Soon);
         }
@@ -104,6 +105,8 @@ impl Slots {
             self.starved = true;
             return Err(NoSlot::Soon);
         }
+        // The last free slots are for rewrites. If new pages took them, a page on the SSD could change only
+        // by a home write.
         let room = if has_room { writable } else { 0 };
         let (slots, capturing) = (&self.slots, self.capturing);
         // A policy may name any slot, even one that does not exist.
@@ -128,6 +131,8 @@ impl Slots {
             }
             _ => {
                 self.counts.rejected += 1;
+                // The page goes to the disk only because its victim is dirty: write the next victims back
+                // sooner.
                 let held_up = refused_dirty && cause == Cause::Cleaned && !self.through;
                 let spent = room == 0 && !has_candidates && self.victims(1, now).is_empty();
                 if let Some(lists) = self.lists() {
@@ -198,6 +203,8 @@ impl Slots {
     pub(super) fn name_zone(&mut self, now: Millis) {
         let mut left = self.params.zone as usize;
         for s in &mut self.slots {
+            // These will soon hold something else than the map says. A recovery reads slots of the zone, and
+            // trusts the map for all others (I2).
             s.in_next = s.is_writing() || s.is_retired();
             left = left.saturating_sub(usize::from(s.in_next));
         }

@@ -7,15 +7,15 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
 
 /// The pages being repaired, released on drop, even if the repair was cut short.
-struct Mending<'a> {
+struct RingRepair<'a> {
     core: &'a Core,
     pages: Vec<FailedHome>,
 }
 
-impl Drop for Mending<'_> {
+impl Drop for RingRepair<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
-        self.pages.iter().for_each(|one| state.home.end_mend(one.page));
+        self.pages.iter().for_each(|one| state.home.end_ring_repair(one.page));
         drop(state);
         self.core.changed.notify_waiters();
     }
@@ -27,20 +27,24 @@ impl Core {
     ///
     /// # Errors
     /// No home could be written; the last error.
-    pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
-        self.seam.may_mend()?;
-        let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
-        let (mut mended, mut failed) = (false, None);
-        for one in &mending.pages {
-            let home = self.mend_home(*one).await;
-            mended |= self.state.lock().home.mended(one.page, home.is_ok(), self.hdd_flush.next());
+    pub(crate) async fn repair_from_ring(&self) -> Result<(), TierError> {
+        self.seam.may_repair_from_ring()?;
+        let repair = RingRepair { core: self, pages: self.state.lock().home.begin_ring_repair() };
+        let (mut repaired, mut failed) = (false, None);
+        for one in &repair.pages {
+            let home = self.repair_home_from_ring(*one).await;
+            repaired |=
+                self.state.lock().home.note_ring_repair(one.page, home.is_ok(), self.hdd_flush.next());
             failed = home.err().or(failed);
         }
-        failed.filter(|_| !mended).map_or(Ok(()), Err)
+        // One place gained is enough: the caller looks again, and comes back for the others when it needs
+        // their places (I25).
+        failed.filter(|_| !repaired).map_or(Ok(()), Err)
     }
 
-    async fn mend_home(&self, one: FailedHome) -> Result<(), TierError> {
+    async fn repair_home_from_ring(&self, one: FailedHome) -> Result<(), TierError> {
         let page = one.page;
+        // A page that was given up has no home that could be torn.
         let Some(offset) = self.homes.offset(page) else { return Ok(()) };
         let cache = self.cache_device();
         let (ssd, at) = (&cache.device, cache.layout.ring_at(one.place));
@@ -50,6 +54,7 @@ impl Core {
             self.give_back(image);
             return Err(error);
         }
+        // The repair is a home write like any other: list it before it starts (I14).
         let lsn = self.unflushed.unflushed(page).unwrap_or_default();
         if let Err(cause) = self.unflushed.begin(&[(page, one.stamp, lsn)]) {
             return Err(TierError::Refusing { cause });

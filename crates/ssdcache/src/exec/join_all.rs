@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::future::Future;
 
 /// Runs `futures` concurrently and returns their outcomes in order. Dropping it drops them.
-pub(super) async fn all<T: Send>(
+pub(super) async fn join_all<T: Send>(
     futures: impl IntoIterator<Item = impl Future<Output = T> + Send>,
 ) -> Vec<T> {
     let futures: Vec<_> = futures.into_iter().collect();
@@ -30,14 +30,14 @@ async fn run(mut running: FuturesUnordered<BoxFuture<'_, ()>>) {
 
 #[cfg(test)]
 mod tests {
-    use super::all;
+    use super::join_all;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
     async fn outcomes_are_in_order_of_the_futures() {
         let begun = AtomicUsize::new(0);
         let begun = &begun;
-        let outcomes = all((0..100).map(|n| async move {
+        let outcomes = join_all((0..100).map(|n| async move {
             begun.fetch_add(1, Ordering::Relaxed);
             // The first future ends last: each waits until those behind it have begun.
             while begun.load(Ordering::Relaxed) < 100 {
@@ -54,6 +54,6 @@ mod tests {
     #[tokio::test]
     async fn nothing_to_run_ends_at_once() {
         let none: [std::future::Ready<u8>; 0] = [];
-        assert_eq!(all(none).await, []);
+        assert_eq!(join_all(none).await, []);
     }
 }

@@ -6,9 +6,9 @@
 //! Under contention every request queues here, so that a wait costs little: two short locks of its shard, no
 //! allocation, no clock. The task that checks the waits reads the queues instead (`stalls`).
 
-use crate::holders::TaskId;
 use crate::sync::Mutex;
-use crate::watch::Watch;
+use crate::waits::holders::TaskId;
+use crate::waits::watch::Watch;
 use crate::word::{Mode, Word};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -21,7 +21,7 @@ const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// A wait in the queue for a frame's latch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct LatchTicket {
     frame: FrameId,
     /// Unique in the frame's shard.
     id: u64,
@@ -42,7 +42,7 @@ enum State {
 
 #[derive(Debug)]
 struct Waiter {
-    ticket: Ticket,
+    ticket: LatchTicket,
     page: PageId,
     mode: Mode,
     state: State,
@@ -54,7 +54,7 @@ impl Waiter {
     }
 
     /// Changes the state; returns the waker of a task that waits.
-    fn settle(&mut self, state: State) -> Option<Waker> {
+    fn end_wait(&mut self, state: State) -> Option<Waker> {
         match std::mem::replace(&mut self.state, state) {
             State::Waiting(waker) => Some(waker),
             State::Granted | State::Refused => None,
@@ -69,19 +69,19 @@ struct Queue {
 }
 
 impl Queue {
-    fn position(&self, ticket: Ticket) -> Option<usize> {
+    fn position(&self, ticket: LatchTicket) -> Option<usize> {
         self.waiters.iter().position(|w| w.ticket == ticket)
     }
 }
 
 /// The queues, sharded by frame.
 #[derive(Debug)]
-pub(crate) struct Waiters {
+pub(crate) struct LatchQueues {
     shards: Box<[Mutex<Queue>]>,
     pub(crate) watch: Arc<Watch>,
 }
 
-impl Waiters {
+impl LatchQueues {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Queue::default())).collect();
         Self { shards, watch: Arc::new(Watch::new()) }
@@ -98,15 +98,17 @@ impl Waiters {
         (frame, page, mode): (FrameId, PageId, Mode),
         word: &Word,
         waker: &Waker,
-    ) -> Option<Ticket> {
+    ) -> Option<LatchTicket> {
         let mut queue = self.shard(frame).lock();
+        // Flag first, then a last attempt. A holder that releases before the flag is set wakes none, but
+        // then the attempt succeeds; one that releases after it sees the flag and grants.
         word.set_waiters(true);
         let first = !queue.waiters.iter().any(|w| w.ticket.frame == frame);
         if first && word.grant(mode) {
             word.set_waiters(false);
             return None;
         }
-        let ticket = Ticket { frame, id: queue.next_id, task: TaskId::current() };
+        let ticket = LatchTicket { frame, id: queue.next_id, task: TaskId::current() };
         queue.next_id += 1;
         queue.waiters.push_back(Waiter { ticket, page, mode, state: State::Waiting(waker.clone()) });
         drop(queue);
@@ -121,20 +123,23 @@ impl Waiters {
         let mut wakers = SmallVec::<[Waker; 2]>::new();
         let mut left = false;
         for waiter in queue.waiters.iter_mut().filter(|w| w.ticket.frame == frame && !w.granted()) {
+            // Strictly in line: if readers behind a waiting writer went first, it might wait for ever.
             if !word.grant(waiter.mode) {
                 left = true;
                 break;
             }
-            wakers.extend(waiter.settle(State::Granted));
+            wakers.extend(waiter.end_wait(State::Granted));
         }
         word.set_waiters(left);
         drop(queue);
+        // Outside the lock: a waker may run code that takes it again.
         wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Whether the waiter has been granted the latch or refused. After a grant it has left the queue.
-    pub(crate) fn poll(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<(), Refused>> {
+    pub(crate) fn poll(&self, ticket: LatchTicket, waker: &Waker) -> Poll<Result<(), Refused>> {
         let mut queue = self.shard(ticket.frame).lock();
+        // Polled again after its end: it left the queue when the latch was granted.
         let Some(at) = queue.position(ticket) else { return Poll::Pending };
         let known = match &mut queue.waiters[at].state {
             State::Waiting(known) if known.will_wake(waker) => return Poll::Pending,
@@ -152,7 +157,7 @@ impl Waiters {
     }
 
     /// Removes the waiter; returns whether it had been granted the latch.
-    pub(crate) fn cancel(&self, ticket: Ticket) -> bool {
+    pub(crate) fn cancel(&self, ticket: LatchTicket) -> bool {
         let mut queue = self.shard(ticket.frame).lock();
         let at = queue.position(ticket);
         let waiter = at.and_then(|at| queue.waiters.remove(at));
@@ -161,17 +166,17 @@ impl Waiters {
     }
 
     /// Ends a wait with an error, unless it has ended or was granted the latch.
-    pub(crate) fn refuse(&self, ticket: Ticket) {
+    pub(crate) fn refuse(&self, ticket: LatchTicket) {
         let mut queue = self.shard(ticket.frame).lock();
         let Some(at) = queue.position(ticket) else { return };
         let waiter = &mut queue.waiters[at];
-        let waker = if waiter.granted() { None } else { waiter.settle(State::Refused) };
+        let waker = if waiter.granted() { None } else { waiter.end_wait(State::Refused) };
         drop(queue);
         waker.into_iter().for_each(Waker::wake);
     }
 
     /// The waits at this moment, with the pages on whose behalf. Locks one shard at a time.
-    pub(crate) fn waits(&self) -> Vec<(Ticket, PageId)> {
+    pub(crate) fn waits(&self) -> Vec<(LatchTicket, PageId)> {
         let mut waits = Vec::new();
         for shard in &self.shards {
             waits.extend(shard.lock().waiters.iter().map(|w| (w.ticket, w.page)));
@@ -212,13 +217,13 @@ mod tests {
     }
 
     /// Queues and the word of a frame whose exclusive latch is held.
-    fn held() -> (Waiters, Word) {
+    fn held() -> (LatchQueues, Word) {
         let word = Word::new();
         word.begin_fill();
-        (Waiters::new(), word)
+        (LatchQueues::new(), word)
     }
 
-    fn enqueue(waiters: &Waiters, word: &Word, waker: &Waker) -> Ticket {
+    fn enqueue(waiters: &LatchQueues, word: &Word, waker: &Waker) -> LatchTicket {
         assert!(word.pin());
         waiters.enqueue((FRAME, PAGE, Mode::Exclusive), word, waker).expect("the latch is held")
     }

@@ -14,11 +14,11 @@
 use crate::exec::check;
 use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
-use crate::exec::remember::Unproved;
 use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
+use crate::remember::Unproved;
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
 use rustc_hash::FxHashSet;
@@ -44,11 +44,11 @@ impl OpenParams {
 impl Reader<'_> {
     /// Rewrites what a failed flush of the SSD left unproved, then flushes both devices. Returns the number
     /// of pages and blocks rewritten.
-    pub(crate) async fn prove(
+    pub(crate) async fn make_durable(
         &self,
         evidence: &Evidence,
         unproved: &Unproved,
-        flushes: &RecoveryFlushes<'_>,
+        flushes: &RecoveryFlushes,
     ) -> Result<u64, DeviceError> {
         let mut rewritten = 0;
         if unproved.ssd {
@@ -77,6 +77,7 @@ impl Reader<'_> {
             let page_bytes = layout.page_size.bytes() as u64;
             ranges.push(layout.ring_at(0)..layout.ring_at(0) + u64::from(layout.ring_pages) * page_bytes);
         }
+        // A flush preceded the header, so the other slots that it names are durable.
         for slot in evidence.unflushed_slots() {
             let (at, end) = (layout.slot_at(slot), layout.slot_at(slot + 1));
             match ranges.last_mut().filter(|last| last.end == at) {
@@ -93,6 +94,7 @@ impl Reader<'_> {
         let (ssd, mut at) = (&self.params.ssd, range.start);
         while at < range.end {
             let end = range.end.min(at + CHUNK_BYTES);
+            // One unreadable block must not keep its neighbours from being made durable.
             if !rewrite_same(ssd, at, (end - at) as usize).await? {
                 for block in (at..end).step_by(BLOCK_BYTES as usize) {
                     rewrite_same(ssd, block, BLOCK_BYTES as usize).await?;

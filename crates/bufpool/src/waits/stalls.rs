@@ -1,13 +1,13 @@
 //! Logs waits that take long, so that a hang explains itself.
 //!
 //! A wait for a frame, the log or the storage below registers here; a wait for a latch is found in its queue
-//! (`waiters`); a hit never waits. While there are waits, a task checks them once a second and warns of each
+//! (`queues`); a hit never waits. While there are waits, a task checks them once a second and warns of each
 //! one that is old, again whenever its age has doubled. In debug builds it also refuses a wait for a latch
 //! that the waiting task itself holds.
 
-use crate::holders::Holders;
-use crate::waiters::{Ticket, Waiters};
-use crate::watch::Watch;
+use crate::waits::holders::Holders;
+use crate::waits::queues::{LatchQueues, LatchTicket};
+use crate::waits::watch::Watch;
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -36,8 +36,8 @@ impl fmt::Display for On {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Latch => "its latch: a task holds a guard of it",
-            Self::Frame => "a frame: all are pinned or dirty",
-            Self::Log => "the log gate, before the page may be written",
+            Self::Frame => "room in memory: every frame is held by a guard or dirty",
+            Self::Log => "the log to be durable, before the page may be written",
             Self::Read => "a device to read it",
             Self::Write => "a device to write it",
         })
@@ -48,7 +48,7 @@ impl fmt::Display for On {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum WaitId {
     Registered(u64),
-    Latch(Ticket),
+    Latch(LatchTicket),
 }
 
 /// A wait, as a check finds it.
@@ -64,7 +64,7 @@ struct Waiting {
 pub(crate) struct Stalls {
     registered: Mutex<FxHashMap<u64, (On, PageId)>>,
     ids: AtomicU64,
-    waiters: Arc<Waiters>,
+    waiters: Arc<LatchQueues>,
     pub(crate) holders: Holders,
 }
 
@@ -88,8 +88,8 @@ impl Drop for Stalls {
 }
 
 impl Stalls {
-    /// `waiters` has the waits for latches.
-    pub(crate) fn new(waiters: Arc<Waiters>) -> Self {
+    /// `queues` has the waits for latches.
+    pub(crate) fn new(waiters: Arc<LatchQueues>) -> Self {
         let (registered, ids) = (Mutex::default(), AtomicU64::new(0));
         Self { registered, ids, waiters, holders: Holders::default() }
     }
@@ -130,6 +130,8 @@ impl Stalls {
         for (Waiting { id, on, page }, age) in ages.due(&waits, Instant::now()) {
             tracing::warn!(page = %page, waited = ?age, "page {page} has waited {age:.0?} for {on}");
             if let WaitId::Latch(ticket) = id
+                // Only after it is old: a guard that its task is about to drop, in another branch of a
+                // `join`, looks the same for a moment.
                 && self.holders.holds(page, ticket.task)
             {
                 self.waiters.refuse(ticket);
@@ -176,6 +178,7 @@ pub(crate) async fn run(stalls: Weak<Stalls>, watch: Arc<Watch>) {
         watch.woken().await;
         let mut ages = Ages::default();
         loop {
+            // First the pause: most waits end within microseconds, and a look locks every queue.
             tokio::time::sleep(LOOK_EVERY).await;
             let Some(stalls) = stalls.upgrade() else { return };
             if !stalls.look(&mut ages) && watch.rest(|| stalls.any()) {

@@ -14,7 +14,7 @@ use std::io;
 /// A device whose flush can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Flushed {
-    /// The HDD.
+    /// The HDD: home writes may be lost.
     Hdd,
     /// The SSD, or the ring's file in a store without one.
     Ssd,
@@ -48,7 +48,7 @@ impl Unproved {
         self.homes.dedup();
     }
 
-    /// Removes what concerns `device`: everything on it is proved.
+    /// Removes what concerns `device`: everything on it is durable.
     pub fn clear(&mut self, device: Flushed) {
         match device {
             Flushed::Hdd => (self.hdd, self.homes) = (false, Vec::new()),
@@ -69,7 +69,7 @@ pub trait Remember: Send + Sync + 'static {
 
     /// Clears the note for `devices`: everything that it covers has been rewritten and is durable. After an
     /// error the note remains.
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>>;
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>>;
 
     /// Returns what [`Remember::note`] needs to work after the store is dropped. Held while a flush is under
     /// way.
@@ -92,7 +92,7 @@ impl Remember for RememberInMemory {
         Box::pin(ready(Ok(())))
     }
 
-    fn proved(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
+    fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let mut noted = self.0.lock();
         devices.iter().for_each(|device| noted.clear(*device));
         Box::pin(ready(Ok(())))

@@ -2,26 +2,20 @@
 
 use crate::exec::Core;
 use crate::exec::budget::BudgetStats;
-use crate::exec::drain::{DrainProgress, DrainReport};
-use crate::exec::open::{OpenError, OpenParams, RecoveryReport, mark, open};
-use crate::exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
-use crate::exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
-use crate::exec::remember::Flushed;
-use crate::exec::scrub::Checked;
+use crate::exec::open::{OpenError, OpenParams, RecoveryReport, open};
 use crate::exec::{maintenance, write};
-use crate::format::superblock::Marks;
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
-use crate::protocol::slots::{FreeSlots, SlotCounts};
+use crate::protocol::slots::{FreeSlots, SlotCounts, Slots};
+use crate::remember::Flushed;
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::task::{self, Boxed};
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Choice, Costs, GroupStats, Location, PageCounts, SlotId, SlotPolicy};
+use pagetier_policy::{Access, Costs, Location};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -89,15 +83,6 @@ pub struct TierStats {
     pub refusing: Option<Arc<str>>,
 }
 
-/// The record of an exchange has begun and may have taken effect. Dropped: writes are refused.
-struct InDoubt<'a>(&'a Core);
-
-impl Drop for InDoubt<'_> {
-    fn drop(&mut self) {
-        self.0.refuse("the exchange of the SSD could not be recorded", false);
-    }
-}
-
 impl SsdTier {
     /// Recovers the SSD and starts its maintenance on the current tokio runtime.
     ///
@@ -118,7 +103,7 @@ impl SsdTier {
         self.recovery
     }
 
-    /// Counters and sizes.
+    /// Counters and sizes. Those of the slots and of home writes are of one moment.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
@@ -141,40 +126,10 @@ impl SsdTier {
         }
     }
 
-    /// Each group's α and the counts behind it.
-    #[must_use]
-    pub fn groups(&self) -> Vec<GroupStats> {
-        self.core.state.lock().slots.policy().groups()
-    }
-
-    /// The setting that an adaptive policy follows; `None`: the policy does not adapt.
-    #[must_use]
-    pub fn choice(&self) -> Option<Choice> {
-        self.core.state.lock().slots.policy().choice()
-    }
-
-    /// The anticipated benefit of having `page` on the SSD, in milliseconds, if the policy tracks it.
-    #[must_use]
-    pub fn benefit(&self, page: PageId) -> Option<f64> {
-        self.core.state.lock().slots.policy().benefit(page)
-    }
-
-    /// The policy's counts of `page`, if it tracks it.
-    #[must_use]
-    pub fn counts(&self, page: PageId) -> Option<PageCounts> {
-        self.core.state.lock().slots.policy().counts(page)
-    }
-
-    /// Whether `page` has a copy on the SSD.
-    #[must_use]
-    pub fn location(&self, page: PageId) -> Location {
-        self.core.state.lock().slots.location(page)
-    }
-
-    /// The highest page of `space` that has a copy on the SSD. After a crash it may lie beyond the HDD's end.
-    #[must_use]
-    pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
-        self.core.state.lock().slots.highest_page(space)
+    /// Asks `question` about the slots and their policy. Their lock is held meanwhile, so the question must
+    /// be quick, and must not call the tier.
+    pub fn ask<T>(&self, question: impl FnOnce(&Slots) -> T) -> T {
+        question(&self.core.state.lock().slots)
     }
 
     /// Passes new device costs to the policy.
@@ -199,11 +154,13 @@ impl SsdTier {
         Box::pin(async move {
             let settles = |state: &mut Protocol| {
                 let Protocol { slots, home, .. } = state;
-                slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+                // A page being copied home keeps its slot: only from there could a recovery repair the home
+                // if it is torn, and the extent may get another owner (I4).
+                slots.discard_where(&mut |page| page.space == space && !home.must_keep_copy(page));
                 if !home.has_pages_of(space) {
                     return Some(false);
                 }
-                (home.backs_pages_of(space) && home.can_settle()).then_some(true)
+                (home.has_backed_pages_of(space) && home.flush_would_settle()).then_some(true)
             };
             while self.core.when_some(settles).await {
                 self.core.flush_hdd().await?;
@@ -229,6 +186,7 @@ impl SsdTier {
                 let _ = task.await;
             }
             self.core.when(|state| state.admissions == 0).await;
+            // First let copies become clean, so that the last checkpoint names them as such.
             self.core.flush_hdd().await?;
             if self.core.has_slots() {
                 self.core.checkpoint().await?;
@@ -277,7 +235,7 @@ impl SsdTier {
         let changed = std::mem::replace(&mut state.mode, mode) != mode;
         drop(state);
         if changed {
-            tracing::info!(?mode, "the SSD's mode");
+            tracing::info!(?mode, "the SSD's mode was changed");
             self.core.event(SsdEvent::Mode { mode });
         }
         self.core.changed.notify_waiters();
@@ -294,137 +252,6 @@ impl SsdTier {
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.core.state.lock().oldest_lsn()
-    }
-
-    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
-    /// redo would bring it back.
-    #[must_use]
-    pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
-        self.core.state.lock().slots.only_copies()
-    }
-
-    /// Writes a checkpoint if a crash could otherwise bring back a version whose page was discarded before
-    /// this call. Returns whether no such version can come back any more. Must be driven to completion.
-    pub fn settle_discards(&self) -> Boxed<'_, bool> {
-        Box::pin(self.core.settle_discards())
-    }
-
-    /// Whether the newest version of each of `pages` is certainly on the SSD alone. Not certain are versions
-    /// that a recovery found there: the HDD may have them too.
-    #[must_use]
-    pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.core.state.lock().slots.are_only_copies(pages)
-    }
-
-    /// Waits until every write that has begun has ended. Cancel-safe.
-    pub fn writes_settled(&self) -> Boxed<'_, ()> {
-        Box::pin(self.core.writes_settled())
-    }
-
-    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
-    /// SSD gets no new only copies. Cancel-safe: a dropped drain ends after its current batch.
-    pub fn drain(
-        &self,
-        deadline: Option<Duration>,
-        progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
-    ) -> Boxed<'_, DrainReport> {
-        Box::pin(self.core.drain(deadline, progress))
-    }
-
-    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed. Reads
-    /// every copy on it, beside other work. Must be driven to completion, or be the last call.
-    ///
-    /// # Errors
-    /// [`ReadmitError`]; the SSD stays degraded.
-    pub async fn readmit(&self, by: &impl Readmitter) -> Result<ReadmitReport, ReadmitError> {
-        self.core.readmit(by).await
-    }
-
-    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes home writes
-    /// durable, calls `commit`, and switches to `new`. `commit` durably records that `new` is the device in
-    /// use and that the pages passed to it are lost with the old one. With `accept_loss` the exchange takes
-    /// place even if the old device holds only copies. Cancel-safe: a dropped call has either exchanged the
-    /// device or changed nothing; if it is dropped during `commit`, writes are refused as after its failure.
-    ///
-    /// # Errors
-    /// [`ExchangeError`]; the old one stays in use.
-    pub async fn exchange<E, F: Future<Output = Result<(), E>>>(
-        &self,
-        new: NewCacheDevice,
-        accept_loss: bool,
-        commit: impl FnOnce(Vec<(PageId, Lsn)>) -> F,
-    ) -> Result<Exchanged, ExchangeError<E>> {
-        let quiet = self.core.quiesce().await;
-        if let Some(cause) = self.core.refusing.by_hdd() {
-            return Err(ExchangeError::Refusing { cause });
-        }
-        // Flush before counting: some copies are dirty only until the HDD is flushed.
-        self.core.flush_hdd().await?;
-        let only = self.only_copies().len() as u64;
-        if only > 0 && !accept_loss {
-            return Err(ExchangeError::OnlyCopies { pages: only });
-        }
-        let mends = self.core.state.lock().home.mends_homes();
-        if mends && self.core.mend_homes().await.is_ok() {
-            self.core.flush_hdd().await?;
-        }
-        if self.core.state.lock().home.mends_homes() && !accept_loss {
-            let cause = "home writes failed, and what they may have torn can be repaired only from the \
-                present ring";
-            return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
-        }
-        let vacant = quiet.vacant().await;
-        // Once the record has begun, a restart may find either device. No `.await` between its success and
-        // the exchange: a call that is dropped in between would go on with the device that is not recorded.
-        let in_doubt = InDoubt(&self.core);
-        commit(self.only_copies()).await.map_err(ExchangeError::Commit)?;
-        std::mem::forget(in_doubt);
-        let exchanged = quiet.replace(new);
-        drop(vacant);
-        if self.core.has_slots()
-            && let Err(error) = self.core.checkpoint().await
-        {
-            self.core.ssd_failed(&error);
-        }
-        Ok(exchanged)
-    }
-
-    /// Replaces the policy by `policy`, which is empty. The copies keep their slots, and those that are newer
-    /// than the HDD's versions stay so: the SSD is neither drained nor formatted. Waits until nothing is
-    /// under way, and names the zone in which the policy works by a checkpoint; reads continue, writes wait.
-    /// `with_buffered` passes on the pages in memory, of which none leaves memory meanwhile. Must be driven
-    /// to completion.
-    ///
-    /// # Errors
-    /// The HDD cannot be flushed, or writes are refused; the policy in use is kept.
-    pub async fn set_policy(
-        &self,
-        policy: Box<dyn SlotPolicy>,
-        with_buffered: impl FnOnce(&mut dyn FnMut(&[PageId])),
-    ) -> Result<(), TierError> {
-        let _quiet = self.core.quiesce().await;
-        if let Some(refusal) = self.core.refusal() {
-            return Err(refusal);
-        }
-        // What slots back (doublewrite), and copies that wait for their homes: clean from here on.
-        self.core.flush_hdd().await?;
-        let now = self.core.now();
-        let (mut policy, mut usable) = (Some(policy), false);
-        with_buffered(&mut |pages| {
-            let Some(policy) = policy.take() else { return };
-            let mut state = self.core.state.lock();
-            state.slots.switch_policy(policy, pages, now);
-            self.core.choice_changes.store(0, Ordering::Relaxed);
-            self.core.resend_price();
-            usable = state.ssd_error.is_none();
-        });
-        if usable
-            && self.core.has_slots()
-            && let Err(error) = self.core.checkpoint().await
-        {
-            self.core.ssd_failed(&error);
-        }
-        Ok(())
     }
 
     /// Informs the policy of the pages in memory, none of which leaves memory meanwhile. A new SSD's policy
@@ -449,34 +276,6 @@ impl SsdTier {
         Box::pin(async move { Ok(self.core.flush_hdd().await?) })
     }
 
-    /// Writes to the SSD (or the ring's file) which openings it took part in, and flushes it.
-    ///
-    /// # Errors
-    /// The device cannot be read, written or flushed.
-    pub fn mark(&self, marks: Marks) -> Boxed<'_, Result<(), DeviceError>> {
-        Box::pin(async move { mark(&self.core.ssd(), marks).await })
-    }
-
-    /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.
-    pub fn scrub_slot(&self, slot: u32, heal: bool) -> Boxed<'_, Option<Checked>> {
-        Box::pin(self.core.scrub_slot(SlotId(slot), heal))
-    }
-
-    /// Verifies the home of `page`, and compares it with its clean copy. Must be driven to completion when
-    /// `heal` is on.
-    pub fn scrub_home(&self, page: PageId, heal: bool) -> Boxed<'_, Checked> {
-        Box::pin(self.core.scrub_home(page, heal))
-    }
-
-    /// Reads the newest version of `page` below memory, or a later one, whole and verified, with its header.
-    /// Affects neither pool nor policy. `None`: the page was never written. Cancel-safe.
-    ///
-    /// # Errors
-    /// The page does not exist or cannot be read, or its only copy is corrupt.
-    pub fn read_version(&self, page: PageId) -> Boxed<'_, Result<Option<IoBuf>, TierError>> {
-        Box::pin(self.core.read_version(page))
-    }
-
     /// A stamp larger than that of every write begun so far.
     #[must_use]
     pub fn fresh_stamp(&self) -> Stamp {
@@ -489,22 +288,19 @@ impl SsdTier {
         self.core.ssd()
     }
 
-    /// The HDD.
+    /// The HDD, on which every page has its home.
     #[must_use]
     pub fn hdd_device(&self) -> &SharedDevice {
         &self.core.hdd
     }
 
-    /// Whether, as far as is known, the newest version of `page` below memory is on the SSD alone.
-    #[must_use]
-    pub fn is_only_copy(&self, page: PageId) -> bool {
-        self.core.state.lock().slots.is_only_copy(page)
-    }
-
-    /// The group whose α applies to `page`, if the policy groups pages and tracks this one.
-    #[must_use]
-    pub fn group_of(&self, page: PageId) -> Option<GroupStats> {
-        self.core.state.lock().slots.policy().group_of(page)
+    /// With `off`, keeps the pages of `space` off the SSD from now on; without, admits them again. Pages that
+    /// are kept off get no copies there, and their existing copies are removed in the background: only copies
+    /// are written home first. Images in the doublewrite ring are not copies. Holds until the tier is closed,
+    /// also under another policy and on another SSD.
+    pub fn keep_off(&self, space: SpaceId, off: bool) {
+        self.core.state.lock().slots.keep_off(space, off);
+        self.core.wake.notify_one();
     }
 
     /// Whether pages go home through a doublewrite ring.
@@ -584,7 +380,7 @@ impl Tier for SsdTier {
     }
 
     fn location(&self, page: PageId) -> Location {
-        SsdTier::location(self, page)
+        self.ask(|slots| slots.location(page))
     }
 
     fn flush(&self) -> Boxed<'_, Result<(), TierError>> {
@@ -593,6 +389,8 @@ impl Tier for SsdTier {
             if let Some(refusal) = self.core.refusal() {
                 return Err(refusal);
             }
+            // With a ring, an SSD flush covers everything: pages in slots, and the images and records of home
+            // writes. Without one, home writes are durable only on the HDD (I24).
             let devices: &[Flushed] = match (self.core.doublewrite(), self.core.has_slots()) {
                 (true, _) => &[Flushed::Ssd],
                 (false, true) => &[Flushed::Ssd, Flushed::Hdd],
@@ -623,7 +421,9 @@ impl Tier for SsdTier {
 
     fn discarded(&self, page: PageId) -> bool {
         let mut state = self.core.state.lock();
-        let free = !state.home.keeps_copy(page);
+        // While the slot backs a home write it must stay, or a torn home could not be repaired (I4). The
+        // caller waits for `settled` and asks again.
+        let free = !state.home.must_keep_copy(page);
         if free {
             state.slots.discard(page);
             state.home.discard(page);
@@ -636,10 +436,10 @@ impl Tier for SsdTier {
         Box::pin(async move {
             let settles = |state: &mut Protocol| {
                 let home = &state.home;
-                if !home.keeps_copy(page) {
+                if !home.must_keep_copy(page) {
                     return Some(false);
                 }
-                (home.is_backed(page) && home.can_settle()).then_some(true)
+                (home.is_backed_by_slot(page) && home.flush_would_settle()).then_some(true)
             };
             while self.core.when_some(settles).await {
                 // A failed flush also ends the slot's backing.

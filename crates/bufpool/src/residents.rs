@@ -15,7 +15,7 @@ const WARM_PAGES: usize = 32;
 /// A page's state in memory.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
-pub struct InMemory {
+pub struct PoolResidency {
     /// Whether it has unwritten changes.
     pub dirty: bool,
     /// Whether it is being written.
@@ -33,7 +33,7 @@ impl<T: Tier> Pool<T> {
     /// The state of `page` in memory; `None` if it is not in memory. Neither pins the page nor counts as a
     /// use.
     #[must_use]
-    pub fn residence(&self, page: PageId) -> Option<InMemory> {
+    pub fn residence(&self, page: PageId) -> Option<PoolResidency> {
         let frames = &self.inner.frames;
         let policy = self.inner.policy.lock();
         // Look up under the bucket's lock, so that the frame cannot change hands.
@@ -41,7 +41,7 @@ impl<T: Tier> Pool<T> {
         let frame = bucket.find(&frames.all)?;
         let f = frames.at(frame);
         let lsn = f.recovery_lsn.load(Ordering::Acquire);
-        Some(InMemory {
+        Some(PoolResidency {
             dirty: f.word.is_dirty(),
             being_written: f.word.is_cleaning(),
             pins: f.word.pins(),
@@ -84,6 +84,8 @@ impl<T: Tier> Pool<T> {
         let mut policy = inner.policy.lock();
         // The pool's size may have changed since the policy was built.
         new.set_frames(inner.params().frames);
+        // The order carries over what the old policy knew: the new one would otherwise begin with a random
+        // order, and evict hot pages first.
         for frame in eviction_order(policy.inner(), &inner.frames.all) {
             // Do not track a frame that has just lost its page: the pending notification of its removal then
             // has no effect.

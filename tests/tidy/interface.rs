@@ -1,0 +1,64 @@
+//! The public interface is one readable list: few names at the crate's root, and none in two places.
+
+use super::read;
+use std::collections::BTreeMap;
+
+/// The names at the root, modules included.
+const ROOT_MAX: usize = 60;
+
+/// The names that a list of exports (`a::{B, C as D}`) makes public.
+fn names(list: &str) -> Vec<String> {
+    let inner = list.split_once('{').map_or(list, |(_, inner)| inner.trim_end_matches('}'));
+    let last = |name: &str| {
+        let name = name.rsplit(" as ").next().unwrap_or(name);
+        name.rsplit("::").next().unwrap_or(name).trim().to_owned()
+    };
+    inner.split(',').map(last).filter(|name| !name.is_empty()).collect()
+}
+
+/// Each public name of `source`, with the module that has it; `root` for those outside of modules.
+fn exports(source: &str, root: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let (mut module, mut hidden) = (root.to_owned(), false);
+    let mut statements = source.lines();
+    while let Some(line) = statements.next() {
+        let code = line.trim();
+        hidden |= code == "#[doc(hidden)]";
+        if let Some(name) = code.strip_prefix("pub mod ") {
+            let name = name.trim_end_matches([';', '{', '}', ' ']);
+            found.push((name.to_owned(), root.to_owned()));
+            if code.ends_with('{') {
+                name.clone_into(&mut module);
+            }
+        } else if let Some(list) = code.strip_prefix("pub use ") {
+            let mut list = list.to_owned();
+            while !list.ends_with(';') {
+                list += statements.next().map(str::trim).unwrap_or(";");
+            }
+            let list = list.trim_end_matches(';');
+            if !hidden {
+                found.extend(names(list).into_iter().map(|name| (name, module.clone())));
+            }
+        } else if line == "}" {
+            root.clone_into(&mut module);
+        }
+        hidden &= code.starts_with("#[");
+    }
+    found
+}
+
+#[test]
+fn the_interface_is_one_readable_list() {
+    let mut all = exports(&read("src/lib.rs"), "pagetier");
+    let root = all.iter().filter(|(_, module)| module == "pagetier").count();
+    assert!(root > 30, "only {root} names were found at the root");
+    assert!(root <= ROOT_MAX, "{root} names at the root; at most {ROOT_MAX} stay readable: use a module");
+    all.extend(exports(&read("src/device.rs"), "device"));
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    // Modules of one name in two places hold different things.
+    for (name, module) in all.into_iter().filter(|(name, _)| name.starts_with(char::is_uppercase)) {
+        places.entry(name).or_default().push(module);
+    }
+    places.retain(|_, modules| modules.len() > 1);
+    assert!(places.is_empty(), "exported twice: {places:?}");
+}
