@@ -80,6 +80,21 @@ impl<const N: usize> GreedyDual<N> {
         self.queues.len_of(class.queue())
     }
 
+    /// As [`FramePolicy::insert`], for a page that counts as used `more_uses` times before.
+    pub(crate) fn insert_used(&mut self, frame: FrameId, location: Location, access: Access, more_uses: u8) {
+        self.queues.admit(frame);
+        let class = Class { location, dirty: false, more_uses: more_uses.min(FREQUENCY_MAX - 1) };
+        match access {
+            Access::Random => self.put_mru(frame, class),
+            Access::Sequential => self.put_midpoint(frame, class),
+        }
+    }
+
+    /// The counted uses of the page in `frame`.
+    pub(crate) fn uses(&self, frame: FrameId) -> u8 {
+        self.class(frame).map_or(0, |class| class.more_uses + 1)
+    }
+
     fn class(&self, frame: FrameId) -> Option<Class> {
         self.queues.queue_of(frame).map(Class::of)
     }
@@ -102,12 +117,7 @@ impl<const N: usize> GreedyDual<N> {
 
 impl<const N: usize> FramePolicy for GreedyDual<N> {
     fn insert(&mut self, frame: FrameId, _page: PageId, location: Location, access: Access) {
-        self.queues.admit(frame);
-        let class = Class { location, dirty: false, more_uses: 0 };
-        match access {
-            Access::Random => self.put_mru(frame, class),
-            Access::Sequential => self.put_midpoint(frame, class),
-        }
+        self.insert_used(frame, location, access, 0);
     }
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
