@@ -75,11 +75,12 @@ fn methods(text: &str) -> Vec<String> {
 
 /// The setters that the list of options declares: those with a type in parentheses.
 fn options(text: &str) -> Vec<String> {
-    let body = text.split_once("\noptions! {").expect("the list of options").1;
-    let lines = body.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let setters = lines.filter_map(|line| line.strip_prefix("    ")?.split_once('(')?.0.into());
+    let body = text.split_once("\nmacro_rules! option_table {").expect("the list of options").1;
+    let body = body.split_once("\n}").map_or(body, |(table, _)| table);
+    let lines = body.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+    let setters = lines.filter_map(|line| line.split_once('(')?.0.into());
     setters
-        .filter(|name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        .filter(|name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         .map(|name| format!("Builder::{name}"))
         .collect()
 }
@@ -87,7 +88,7 @@ fn options(text: &str) -> Vec<String> {
 fn public() -> BTreeSet<String> {
     let store = source().join("../../src");
     let mut all: BTreeSet<String> = text_of(&store).iter().flat_map(|text| methods(text)).collect();
-    all.extend(options(&fs::read_to_string(store.join("builder/options.rs")).unwrap()));
+    all.extend(options(&fs::read_to_string(store.join("config/options.rs")).unwrap()));
     all
 }
 
