@@ -105,7 +105,7 @@ async fn waits_that_last_are_logged_with_page_reason_and_age() {
         async move { store.sync().await }
     });
     tokio::time::sleep(Duration::from_secs(7)).await;
-    assert!(warnings.of(latched, "the log gate") + warnings.of(logged, "the log gate") > 0);
+    assert!(warnings.of(latched, "the log to be durable") + warnings.of(logged, "the log to be durable") > 0);
     flush.abort();
 
     let fixture = Fixture::new();
