@@ -212,7 +212,7 @@ async fn hit_ratio(pool: PoolPolicy, ssd: SsdPolicy) -> Result<f64, Box<dyn std:
     Ok(hits / (hits + misses))
 }
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     conformance::check_pool(|params| PoolPolicyFactory::build(&Own, params));
     conformance::check_ssd(|params| SsdPolicyFactory::build(&Own, params));

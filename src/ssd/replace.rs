@@ -47,7 +47,7 @@ impl PageStore {
     /// on, open the store with the new SSD: it does not open with the old one.
     ///
     /// A larger SSD has larger tables: [`Stats`](crate::stats::Stats) reports their memory, which may then
-    /// exceed [`Builder::pool_bytes`].
+    /// exceed [`Builder::pool_bytes`](crate::Builder::pool_bytes).
     ///
     /// The mode does not change: until the exchange the SSD takes no changed pages, as in
     /// [`SsdMode::WriteThrough`], and a mode set meanwhile ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in
