@@ -22,7 +22,7 @@ impl Spaces<'_> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let temporary = tempfile::tempdir()?;
     /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-    /// use pagetier::{SpaceHints, policy::Retention};
+    /// use pagetier::{Retention, SpaceHints};
     ///
     /// let store = builder.open().await?;
     /// let archive = store.spaces().create("archive").await?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// [`Spaces::set_hints`](crate::Spaces::set_hints). By default there are none.
 ///
 /// ```
-/// use pagetier::{SpaceHints, policy::Retention};
+/// use pagetier::{Retention, SpaceHints};
 ///
 /// // A tree's inner pages; an archive that reports read from end to end, in a bounded part of the pool.
 /// let inner = SpaceHints::new().retention(Retention::KeepInMemory);
