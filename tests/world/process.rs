@@ -291,6 +291,11 @@ fn interrupted_system_calls_are_repeated() {
 }
 
 fn works_for_ever(directory: &Path) {
+    // A shell starts what runs in the background with some signals ignored, and its children inherit that.
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     one_thread().block_on(async {
         let store = builder(directory, Backend::Auto).open().await.unwrap();
         for version in (1..=200).cycle() {
