@@ -453,11 +453,15 @@ fn a_page_whose_write_fails_never_seems_clean() {
         word.begin_fill();
         word.dirty();
         assert!(word.begin_clean());
+        // In a thread of its own: in the main one, loom missed the write between two loads.
+        let seen = Arc::clone(&word);
+        let sync = thread::spawn(move || {
+            let (dirty, being_written) = seen.unwritten();
+            assert!(dirty || being_written, "a sync would take the page for written");
+        });
         let failing = Arc::clone(&word);
         let write = thread::spawn(move || assert!(!failing.end_clean(false)));
-        let (dirty, being_written) = word.unwritten();
-        assert!(dirty || being_written, "a sync would take the page for written");
-        join(vec![write]);
+        join(vec![sync, write]);
     });
 }
 
