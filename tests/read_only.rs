@@ -134,6 +134,15 @@ async fn a_store_without_an_ssd_and_one_closed_in_order_are_read_too() {
 }
 
 #[tokio::test]
+async fn one_file_is_not_read_as_both_devices() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("store");
+    builder(&path).open().await.unwrap().close().await.unwrap();
+    let refused = builder(&path).ssd(path.join("hdd.vol")).open_read_only().await;
+    assert!(matches!(refused, Err(OpenError::SameDevice { .. })), "{refused:?}");
+}
+
+#[tokio::test]
 async fn an_inspection_tells_what_stands_there_and_changes_nothing() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("store");
@@ -152,6 +161,19 @@ async fn an_inspection_tells_what_stands_there_and_changes_nothing() {
     assert!(text.lines().all(|line| line.chars().count() < 200));
     serde_json::to_string(&all).unwrap();
     assert!(contents(&path) == before);
+    // An SSD that was cut off, and the SSD of another store.
+    let other = dir.path().join("other");
+    builder(&other).open().await.unwrap().close().await.unwrap();
+    for (from, ours, says) in [(&path, true, "shorter"), (&other, false, "sound")] {
+        let whole = std::fs::read(from.join("ssd.cache")).unwrap();
+        let len = if ours { whole.len() - PAGE as usize } else { whole.len() };
+        std::fs::write(path.join("ssd.cache"), &whole[..len]).unwrap();
+        let all = builder(&path).inspect().await.unwrap();
+        let ssd = all.ssd.as_ref().unwrap();
+        assert!(ssd.ours == ours && ssd.superblock.contains(says), "{all}");
+        assert_eq!(ssd.superblock.contains("shorter"), ours, "{all}");
+        assert_eq!(ssd.maps.is_empty(), ours, "structures that lie beyond the end are not read: {all}");
+    }
     // `inspect` reports damage and foreign devices instead of failing.
     std::fs::write(path.join("ssd.cache"), vec![7; 1 << 20]).unwrap();
     std::fs::remove_file(path.join("hdd.vol")).unwrap();

@@ -125,6 +125,39 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
 
 /// Pages fall back, and the manifest cannot list them. What comes next finds nothing wrong with the SSD.
 #[tokio::test(start_paused = true)]
+async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {
+    let fixture = fixture(FlushFailure::Reverted);
+    let store = roomy(&fixture, None).open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let later = on_the_ssd(&store, space);
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    for no in &later {
+        let _ = write(&store, space, *no, 3).await;
+    }
+    evict(&store, space, &later).await;
+    // These come back into memory before the failed flush takes their copies back.
+    let kept = &later[..10];
+    for no in kept {
+        let _ = read(&store, space, *no).await;
+    }
+    assert!(store.sync().await.is_err(), "no flush failed");
+    let report = store.ssd().readmit().await.unwrap();
+    assert!(!report.reverted.is_empty(), "{report:?}");
+    let newest = async |no: u32| read(&store, space, no).await.unwrap() == 3;
+    for no in kept {
+        assert!(newest(*no).await && !report.reverted.contains(&PageId::new(space, *no)), "{no}: {report:?}");
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    let store = roomy(&fixture.after_power_cut(1), None).open().await.unwrap();
+    for no in kept {
+        assert_eq!(read(&store, space, *no).await.unwrap(), 3, "page {no}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loss_that_could_not_be_listed_is_listed_by_what_comes_next() {
     for (gives_up, replaced) in [(false, false), (false, true), (true, false)] {
         let fixture = fixture(FlushFailure::Reverted);

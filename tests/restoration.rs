@@ -91,20 +91,25 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
         bytes[at] ^= 4;
         bytes
     };
+    // The first record's length follows magic, format and kind.
+    let mut endless = sound.clone();
+    endless[16..20].fill(0xff);
     let damages = [
-        sound[..sound.len() - 1].to_vec(),
-        sound[..10].to_vec(),
-        Vec::new(),
-        flipped(0),
-        flipped(9),
-        flipped(40),
-        flipped(sound.len() / 2),
-        flipped(sound.len() - 5),
+        (sound[..sound.len() - 1].to_vec(), "ends within a record"),
+        (sound[..10].to_vec(), ""),
+        (Vec::new(), ""),
+        (flipped(0), ""),
+        (flipped(9), ""),
+        (endless, "impossible length"),
+        (flipped(40), "checksum"),
+        (flipped(sound.len() / 2), ""),
+        (flipped(sound.len() - 5), "checksum"),
     ];
-    for bytes in damages {
+    for (bytes, why) in damages {
         std::fs::write(path(2), bytes).unwrap();
         let refused = restore(None).await.unwrap_err();
         assert!(matches!(refused, BackupError::Damaged { .. }), "{refused:?}");
+        assert!(refused.to_string().contains(why), "{why}: {refused}");
         assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 0);
     }
     std::fs::remove_file(path(2)).unwrap();

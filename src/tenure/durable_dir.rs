@@ -143,10 +143,10 @@ mod tests {
     fn it_makes_what_is_missing_and_accepts_what_is_there() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path().join("a/b/c");
-        for _ in 0..2 {
-            create(&dir).unwrap();
-            assert!(dir.is_dir());
-        }
+        let made = ["a", "a/b", "a/b/c"].map(|name| temporary.path().join(name));
+        assert_eq!(create(&dir).unwrap(), made, "a refused opening removes these");
+        assert!(dir.is_dir());
+        assert!(create(&dir).unwrap().is_empty());
         create(Path::new("/")).unwrap();
         let file = temporary.path().join("file");
         File::create(&file).unwrap();
