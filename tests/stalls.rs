@@ -1,4 +1,4 @@
-//! Errors that end a hang carry its cause. `tests/long_waits.rs` tests the warnings about long waits.
+//! Errors that end a hang carry its cause. `tests/warnings.rs` tests the warnings about long waits.
 
 use crate::fixture::{Fixture, fill};
 use pagetier::{

@@ -4,9 +4,9 @@
 //! reaches while a subscriber is being installed may stay disabled.
 
 mod fixture;
-mod long_waits;
 #[cfg(feature = "spans")]
 mod spans;
+mod warnings;
 
 /// Held by the test that runs.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -1,4 +1,4 @@
-//! The store logs a long wait with its page, reason and age.
+//! What the store warns of: long waits, with page, reason and age; an SSD that it does not use.
 
 use crate::TURN;
 use crate::fixture::{Fixture, fill};
@@ -51,6 +51,10 @@ impl tracing::Subscriber for Warnings {
 }
 
 impl Warnings {
+    fn say(&self, what: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|text| text.contains(what))
+    }
+
     fn of(&self, page: PageId, what: &str) -> usize {
         let texts = self.0.lock().unwrap();
         texts.iter().filter(|text| text.contains(&format!("page {page} ")) && text.contains(what)).count()
@@ -116,4 +120,19 @@ async fn waits_that_last_are_logged_with_page_reason_and_age() {
     fill(&mut store.overwrite(page).await.unwrap(), 5, 1);
     store.sync().await.unwrap();
     assert!(warnings.of(page, "a device to write it") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_began_without_an_ssd_says_that_it_does_not_use_the_one_named() {
+    let _turn = TURN.lock().await;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let builder = || PageStore::builder().directory(dir.path()).pool_bytes(1 << 20);
+    // New; then with no SSD, one that no option names, and one of a size.
+    for (ssd_bytes, warned) in [(Some(0), false), (Some(0), false), (None, false), (Some(1 << 20), true)] {
+        let warnings = Warnings::default();
+        let _collecting = tracing::subscriber::set_default(warnings.clone());
+        let builder = ssd_bytes.map_or_else(builder, |bytes| builder().ssd_bytes(bytes));
+        builder.open().await.unwrap().close().await.unwrap();
+        assert_eq!(warnings.say("the store has no SSD"), warned, "{ssd_bytes:?}");
+    }
 }
