@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// A judge hangs if it takes more than this many times as long as without the mutant, plus [`HANGS_AFTER`].
 const SLOWER_MAX: u32 = 10;
 const HANGS_AFTER: Duration = Duration::from_secs(12);
+/// A judge runs its tests in batches of about this many seconds, the quick ones first, so that neither a late
+/// failure nor a hang waits for the slow ones.
+const BATCH_SECONDS: f64 = 5.0;
 
 impl SampleArgs {
     /// The mutants to judge, and the number of all mutants.
@@ -77,17 +80,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 /// fastest first.
 fn judged(judges: &[Judge], mutant: &Mutant, threads: usize) -> Result<Verdict> {
     let begun = Instant::now();
-    let mut turns: Vec<(&Judge, Vec<&str>, Duration)> = judges
-        .iter()
-        .map(|judge| {
-            let tests: Vec<_> = judge.tests.iter().filter(|t| t.reached.contains(&mutant.id)).collect();
-            let takes = tests.iter().map(|t| t.seconds).sum();
-            (judge, tests.iter().map(|t| t.name.as_str()).collect(), Duration::from_secs_f64(takes))
-        })
-        .filter(|(_, tests, _): &(_, Vec<_>, _)| !tests.is_empty())
+    let reaching = judges.iter().map(|judge| (judge, batches(judge, mutant.id)));
+    let reaching: Vec<_> = reaching.filter(|(_, batches)| !batches.is_empty()).collect();
+    let mut verdict = Verdict { id: mutant.id, judges: reaching.len(), ..Verdict::default() };
+    let mut turns: Vec<(&Judge, Vec<&str>, Duration)> = reaching
+        .into_iter()
+        .flat_map(|(judge, batches)| batches.into_iter().map(move |(tests, takes)| (judge, tests, takes)))
         .collect();
     turns.sort_by_key(|(judge, _, takes)| (!mutant.file.starts_with(&judge.package), *takes));
-    let mut verdict = Verdict { id: mutant.id, judges: turns.len(), ..Verdict::default() };
     for (judge, tests, takes) in turns {
         let limit = takes * SLOWER_MAX + HANGS_AFTER;
         let job = Job { judge, tests: &tests, mutant: mutant.id, reached: None, threads, limit };
@@ -101,6 +101,23 @@ fn judged(judges: &[Judge], mutant: &Mutant, threads: usize) -> Result<Verdict> 
     }
     verdict.seconds = begun.elapsed().as_secs_f64();
     Ok(verdict)
+}
+
+/// The tests of `judge` that reach the mutant, the fastest first, and how long each batch takes.
+fn batches(judge: &Judge, mutant: u32) -> Vec<(Vec<&str>, Duration)> {
+    let mut tests: Vec<_> = judge.tests.iter().filter(|t| t.reached.contains(&mutant)).collect();
+    tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let mut batches: Vec<(Vec<&str>, f64)> = Vec::new();
+    for test in tests {
+        match batches.last_mut() {
+            Some((names, takes)) if *takes + test.seconds <= BATCH_SECONDS => {
+                names.push(&test.name);
+                *takes += test.seconds;
+            }
+            _ => batches.push((vec![&test.name], test.seconds)),
+        }
+    }
+    batches.into_iter().map(|(names, takes)| (names, Duration::from_secs_f64(takes))).collect()
 }
 
 /// Draws a sample of `count` mutants.

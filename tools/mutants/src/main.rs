@@ -81,9 +81,7 @@ pub(crate) struct Mutant {
 
 fn main() -> Result<()> {
     match Cli::parse().command {
-        Command::Instrument { repo, out, since } => {
-            instrument::instrument(&repo, &out, since.as_deref())
-        }
+        Command::Instrument { repo, out, since } => instrument::instrument(&repo, &out, since.as_deref()),
         Command::Run(args) => judge::run(&args),
         Command::Report(args) => args.report(),
         Command::List { dir, sample, seed } => {
