@@ -47,6 +47,10 @@ async fn unknown_policies_and_options_out_of_range_are_named() {
         let open = PageStore::builder().directory(dir.path()).zone_percent(percent).open().await;
         assert!(matches!(open, Err(OpenError::BadOption { option: "zone_percent", .. })), "{percent}");
     }
+    for width in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let open = PageStore::builder().directory(dir.path()).group_width_per_min(width).open().await;
+        assert!(matches!(open, Err(OpenError::BadOption { option: "group_width_per_min", .. })), "{width}");
+    }
     for pages in [0, 65_537] {
         let open = PageStore::builder().directory(dir.path()).cluster_pages(pages).open().await;
         assert!(matches!(open, Err(OpenError::BadOption { option: "cluster_pages", .. })), "{pages}");

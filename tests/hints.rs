@@ -71,6 +71,14 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     assert_eq!(serde_json::from_str::<SpaceHints>(&json).unwrap(), hints);
     assert_eq!(serde_json::from_str::<SpaceHints>("{}").unwrap(), SpaceHints::new());
 
+    store.spaces().set_hints(space, SpaceHints::new()).unwrap();
+    assert_eq!(
+        store.spaces().hints(space).unwrap(),
+        SpaceHints::new(),
+        "none take the place of those before"
+    );
+    store.spaces().set_hints(space, hints).unwrap();
+
     store.spaces().remove(space).await.unwrap();
     for gone in [space, SpaceId(9)] {
         assert!(matches!(store.spaces().set_hints(gone, hints), Err(Error::NoSuchSpace { .. })));

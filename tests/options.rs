@@ -166,3 +166,17 @@ async fn a_store_opens_from_options_and_the_last_policy_named_counts() {
     assert_eq!((store.page_size().bytes(), store.policies().pool().to_string().as_str()), (8192, "lru"));
     store.close().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_outqueue_has_the_entries_that_the_option_asks_for() {
+    let tables = async |entries| {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let builder = PageStore::builder().directory(dir.path()).ssd_bytes(8 << 20).ssd_policy("cac");
+        let store = builder.outqueue(entries).open().await.unwrap();
+        let bytes = store.stats().ssd.memory_bytes;
+        store.close().await.unwrap();
+        bytes
+    };
+    let [few, many] = [tables(10).await, tables(20_010).await];
+    assert!(many >= few + 20_000 * 32, "an entry has the page's statistics: {few}, {many}");
+}

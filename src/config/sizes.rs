@@ -41,6 +41,13 @@ fn the_ring_is_a_sixteenth_of_the_ssd_within_bounds() {
     assert_eq!([0, 16 * 16, 16 * 100, 16 * 256, 1 << 30].map(pages), [16, 16, 100, 256, 256]);
 }
 
+#[cfg(test)]
+#[test]
+fn more_pages_than_an_ssd_can_hold_have_no_size() {
+    assert_eq!([u64::MAX, u64::MAX / 4096, 1 << 40].map(|n| ssd_bytes_for(n, PageSize::MIN)), [u64::MAX; 3]);
+    assert!(ssd_bytes_for(1 << 30, PageSize::MIN) < u64::MAX);
+}
+
 /// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
 /// doublewrite ring that it needs: an argument for [`Builder::ssd_bytes`](crate::Builder::ssd_bytes). The
 /// smallest SSD has 32 slots, so a few pages need as much as that. 0 for no pages; `u64::MAX` for more than
