@@ -4,7 +4,7 @@
 use crate::fixture::{
     self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
 };
-use pagetier::{OpenError, PageSize, PageStore, SpaceId};
+use pagetier::{OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,6 +110,29 @@ async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
     store.close().await.unwrap();
     files.put_back(copies[0].path(), &[HDD, SSD, MANIFEST]);
     expect_all(&files.open().await.unwrap(), space, 1).await;
+}
+
+#[tokio::test]
+async fn a_manifest_that_lacks_the_last_record_is_refused() {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    // Each change appends a record to the manifest.
+    let mut copies = Vec::new();
+    for name in ["a", "b", "c"] {
+        let space = store.spaces().create(name).await.unwrap();
+        for _ in 0..100 {
+            store.allocate(space).await.unwrap();
+        }
+        store.sync().await.unwrap();
+        copies.push(files.copy());
+        store.free(PageId::new(space, 7)).await.unwrap();
+    }
+    store.close().await.unwrap();
+    for (at, copy) in copies.iter().enumerate() {
+        files.put_back(copy.path(), &[MANIFEST]);
+        let refused = files.open().await.map(drop);
+        assert!(matches!(refused, Err(OpenError::StaleManifest { .. })), "copy {at}: {refused:?}");
+    }
 }
 
 #[tokio::test]
