@@ -3,11 +3,12 @@
 use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{
     Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
-    device::{Backend, DirectIo},
+    device::{Backend, DirectIo, MemoryDevice, SharedDevice},
     errors::Advice,
     frames_for,
 };
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 async fn refusal(builder: Builder) -> OpenError {
@@ -179,4 +180,18 @@ async fn the_outqueue_has_the_entries_that_the_option_asks_for() {
     };
     let [few, many] = [tables(10).await, tables(20_010).await];
     assert!(many >= few + 20_000 * 32, "an entry has the page's statistics: {few}, {many}");
+}
+
+#[tokio::test]
+async fn of_a_path_and_a_device_the_one_named_last_is_used() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let memory = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
+    let builder = || PageStore::builder().ssd_bytes(4 << 20).pool_bytes(2 << 20);
+    let paths = builder().directory(path("a")).hdd_device(memory("hdd")).ssd_device(memory("ssd"));
+    paths.hdd(path("hdd")).ssd(path("ssd")).open().await.unwrap().close().await.unwrap();
+    assert!(path("hdd").exists() && path("ssd").exists());
+    let devices = builder().directory(path("b")).hdd(path("no hdd")).ssd(path("no ssd"));
+    devices.hdd_device(memory("hdd")).ssd_device(memory("ssd")).open().await.unwrap().close().await.unwrap();
+    assert!(!path("no hdd").exists() && !path("no ssd").exists());
 }

@@ -92,6 +92,26 @@ async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_says_which_device_stopped_it() {
+    for (device, op) in [("hdd", IoOp::Write), ("hdd", IoOp::Flush), ("ssd", IoOp::Read)] {
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let failing = if device == "hdd" { &fixture.hdd } else { &fixture.ssd };
+        failing.inject(Fault::new(FaultEffect::Gone).on(op));
+        let report = store.ssd().drain(DrainOptions::new()).await;
+        assert!(report.left > 0, "{device}, {op:?}: {report:?}");
+        // A flush stops it for all pages; the other errors are those of pages.
+        let stopped = report.stopped_by.as_ref().map(ToString::to_string);
+        let of_pages = report.failed.first().map(|(_, error)| format!("{error:?}"));
+        let why = if op == IoOp::Flush { stopped } else { of_pages };
+        assert!(why.is_some_and(|why| why.contains(device)), "{device}, {op:?}: {report:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
