@@ -8,10 +8,10 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::extents::EXTENT_PAGES;
 use crate::manifest::id::{id_bytes, id_text, new_id};
 use crate::manifest::only_copies::OnlyCopies;
-use crate::manifest::superblock::{DATA_AT, FoundHdd, identify_hdd};
+use crate::manifest::superblock::{DATA_AT, HddSuperblock};
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify};
+use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify, newest_label};
 
 /// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
@@ -27,6 +27,15 @@ pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superbloc
     Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
 }
 
+/// Why a device without a superblock that this version reads cannot be used.
+pub(crate) fn unusable<S>(found: &Found<S>, device: String) -> OpenError {
+    match found {
+        Found::Format(found) => OpenError::Format { device, found: *found },
+        Found::Striped => OpenError::Striped { device },
+        _ => OpenError::Foreign { device },
+    }
+}
+
 impl Config {
     pub(super) async fn check_hdd(
         &self,
@@ -35,12 +44,12 @@ impl Config {
         fresh: bool,
     ) -> Result<(), OpenError> {
         let device = hdd.name().to_owned();
-        match identify_hdd(hdd).await?.0 {
-            FoundHdd::Blank if fresh && self.options.force => Ok(()),
+        match newest_label::<HddSuperblock>(hdd).await?.0 {
+            Found::Blank if fresh && self.options.force => Ok(()),
             // No store's superblock does not mean no data: a file system may begin further in.
-            FoundHdd::Blank if fresh => refuse_data(hdd).await,
-            FoundHdd::Blank => Err(OpenError::HddMissing { device }),
-            FoundHdd::Volume(found) if found.store == manifest.store => {
+            Found::Blank if fresh => refuse_data(hdd).await,
+            Found::Blank => Err(OpenError::HddMissing { device }),
+            Found::Superblock(found) if found.store == manifest.store => {
                 // A first opening that was cut short had formatted it for this very store.
                 if fresh {
                     return Ok(());
@@ -63,13 +72,11 @@ impl Config {
             _ if fresh && self.options.force => Ok(()),
             // The manifest was lost, and this opening took the store for a new one. To say "another store's"
             // would mislead.
-            FoundHdd::Volume(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
-            FoundHdd::Volume(found) => {
+            Found::Superblock(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
+            Found::Superblock(found) => {
                 Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
             }
-            FoundHdd::Format(found) => Err(OpenError::Format { device, found }),
-            FoundHdd::Striped => Err(OpenError::Striped { device }),
-            FoundHdd::Foreign => Err(OpenError::Foreign { device }),
+            other => Err(unusable(&other, device)),
         }
     }
 
@@ -134,9 +141,7 @@ impl Config {
                     what: format!("is missing: {device} is blank"),
                 });
             }
-            Found::Format(found) => return Err(OpenError::Format { device, found }),
-            Found::Striped => return Err(OpenError::Striped { device }),
-            Found::Foreign => return Err(OpenError::Foreign { device }),
+            other => return Err(unusable(&other, device)),
         };
         if id_text(sb.store) != manifest.store {
             let (found, expected) = (id_text(sb.store), manifest.store.clone());

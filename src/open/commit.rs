@@ -23,7 +23,7 @@ use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{OpeningMarks, Unproved, format, mark};
+use pagetier_ssdcache::{OpeningMarks, Superblock, Unproved, format, mark};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,14 +111,14 @@ impl Config {
         let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
         // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I26).
         let hdd_bytes = self.seam.sized(hdd)?.size();
-        if let Err(error) = HddSuperblock::mark(hdd, marks).await {
+        if let Err(error) = mark::<HddSuperblock>(hdd, marks).await {
             // A failed flush may have lost writes of any earlier process, so the whole device counts as
             // unproved (I14).
             let unproved = Unproved { hdd: true, ..Unproved::default() };
             return Err(marking_failed(meta, error, unproved).await);
         }
         meta.hdd_bytes_durable = hdd_bytes;
-        if let Err(error) = mark(ssd, marks).await {
+        if let Err(error) = mark::<Superblock>(ssd, marks).await {
             let unproved = Unproved { ssd: true, ..Unproved::default() };
             return Err(marking_failed(meta, error, unproved).await);
         }

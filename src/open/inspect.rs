@@ -8,11 +8,12 @@ use crate::manifest::contents::{Manifest, ManifestStore};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::saver::Saver;
-use crate::manifest::superblock::{DATA_AT, FoundHdd, HddSuperblock, SUPERBLOCK_BYTES};
+use crate::manifest::superblock::{DATA_AT, HddSuperblock, SUPERBLOCK_BYTES};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, OpeningMarks, Superblock, decode_mark, identify,
+    BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock, decode_mark,
+    identify,
 };
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
@@ -241,12 +242,14 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
     }
 }
 
-const BLANK: &str = "blank";
-const FOREIGN: &str = "damaged, or other data";
-const STRIPED: &str = "of a striped set, which this version does not read";
-
-fn of_format(found: u32) -> String {
-    format!("of format {found}, which this version does not read")
+/// What a block holds in place of a superblock that this version reads.
+fn described<S>(found: &Found<S>) -> String {
+    match found {
+        Found::Blank => "blank".into(),
+        Found::Format(found) => format!("of format {found}, which this version does not read"),
+        Found::Striped => "of a striped set, which this version does not read".into(),
+        _ => "damaged, or other data".into(),
+    }
 }
 
 async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, DeviceError> {
@@ -267,16 +270,13 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
         }
         let block = read(device, at, SUPERBLOCK_BYTES).await?;
         superblocks.push(match HddSuperblock::decode(block.as_slice()) {
-            FoundHdd::Volume(found) => {
+            Found::Superblock(found) => {
                 ours |= found.store == manifest.store;
                 marks = marks.max(Some(found.marks));
                 let OpeningMarks { opened, closed, .. } = found.marks;
                 format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
             }
-            FoundHdd::Blank => BLANK.into(),
-            FoundHdd::Format(found) => of_format(found),
-            FoundHdd::Striped => STRIPED.into(),
-            FoundHdd::Foreign => FOREIGN.into(),
+            other => described(&other),
         });
     }
     let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
@@ -296,10 +296,7 @@ async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspect
         SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
     let found = match identify(device).await? {
         Found::Superblock(found) => found,
-        Found::Blank => return Ok(SsdInspection { superblock: BLANK.into(), ..all }),
-        Found::Format(found) => return Ok(SsdInspection { superblock: of_format(found), ..all }),
-        Found::Striped => return Ok(SsdInspection { superblock: STRIPED.into(), ..all }),
-        Found::Foreign => return Ok(SsdInspection { superblock: FOREIGN.into(), ..all }),
+        other => return Ok(SsdInspection { superblock: described(&other), ..all }),
     };
     let Superblock { layout, marks, .. } = found;
     let (store, ssd) = (id_text(found.store), id_text(found.ssd));

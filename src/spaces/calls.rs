@@ -13,7 +13,7 @@ use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
 use pagetier_devio::{locks, task};
 use pagetier_page::SpaceId;
-use pagetier_ssdcache::{OpeningMarks, Slots, mark};
+use pagetier_ssdcache::{OpeningMarks, Slots, Superblock, mark};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -235,8 +235,8 @@ impl Shared {
         let marks = OpeningMarks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
         // Devices first: if a crash comes in between, they are ahead of the manifest by one, which an opening
         // accepts. A manifest ahead of its devices would look like older copies of them (I20).
-        mark(&self.tier.ssd_device(), marks).await?;
-        HddSuperblock::mark(&self.hdd, marks).await?;
+        mark::<Superblock>(&self.tier.ssd_device(), marks).await?;
+        mark::<HddSuperblock>(&self.hdd, marks).await?;
         let only = self.tier.ask(Slots::only_copies);
         // Listed so that, if the SSD is missing at the next opening, the loss is known page by page.
         let exact = self.tier.ask(|slots| slots.are_only_copies(&only));

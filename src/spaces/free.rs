@@ -20,6 +20,7 @@ use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::table::{Volume, pages_of};
 use pagetier_bufpool::Tier;
+use pagetier_devio::listen;
 use pagetier_devio::{locks, task};
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
@@ -209,9 +210,7 @@ impl Shared {
     pub(crate) async fn left(&self, space: SpaceId, mut pages: PageRuns) -> Result<(), Error> {
         loop {
             // Registered before the look, so that no end of a free is missed.
-            let left = self.volume.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
+            listen!(left = self.volume.left);
             // The call that was freeing them may have been cut short.
             let stranded = self.volume.take_stranded(space, &pages);
             self.finish_free(space, &stranded).await?;

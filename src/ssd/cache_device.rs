@@ -4,7 +4,7 @@ use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
 use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;
-use crate::open::check::blank_superblock;
+use crate::open::check::{blank_superblock, unusable};
 use crate::store::devices::Devices;
 use crate::store::manifest_state::ManifestState;
 use pagetier_devio::SharedDevice;
@@ -114,9 +114,7 @@ impl Devices {
                 found: id_text(sb.store),
                 expected: store.to_owned(),
             }),
-            Found::Format(found) => Err(OpenError::Format { device: name, found }),
-            Found::Striped => Err(OpenError::Striped { device: name }),
-            Found::Foreign => Err(OpenError::Foreign { device: name }),
+            other => Err(unusable(&other, name)),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Trace<'_> {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let file = std::fs::File::create(path)?;
-        if self.0.pool.start_recording(Box::new(file))? {
+        if self.0.pool.recorder().start(Box::new(file))? {
             Ok(())
         } else {
             Err(io::ErrorKind::ResourceBusy.into())
@@ -57,7 +57,7 @@ impl Trace<'_> {
     /// The state of the recording in progress.
     #[must_use]
     pub fn progress(self) -> Option<TraceSummary> {
-        self.0.pool.recorded()
+        self.0.pool.recorder().recorded()
     }
 
     /// Stops the recording; the file is complete when this returns. The recording stops even if the future is
@@ -67,6 +67,6 @@ impl Trace<'_> {
     /// The file could not be written.
     pub async fn stop(self) -> io::Result<TraceSummary> {
         let pool = self.0.pool.clone();
-        blocking(move || pool.stop_recording()).await
+        blocking(move || pool.recorder().stop()).await
     }
 }

@@ -139,7 +139,7 @@ impl Estimates<'_> {
         let sink = move |records: &[TraceRecord], requests, lost| {
             fed.lock().put(records.iter().map(|record| reference(*record)), requests, lost);
         };
-        if !self.0.pool.start_sampling(sampling, Box::new(sink))? {
+        if !self.0.pool.sampler().start(sampling, Box::new(sink))? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         *running = Some(stream);
@@ -159,7 +159,7 @@ impl Estimates<'_> {
         let stream = self.0.ghosts.lock().take()?;
         let pool = self.0.pool.clone();
         // Fails when the runtime is shutting down; the report then covers what the ghosts have seen.
-        let _ended = tokio::task::spawn_blocking(move || pool.stop_sampling()).await;
+        let _ended = tokio::task::spawn_blocking(move || pool.sampler().stop(pool.requests())).await;
         let report = stream.lock().report();
         Some(report)
     }

@@ -5,6 +5,7 @@
 //! while the allocation still waits, and two callers would own the page. The free therefore waits until the
 //! page has arrived, and then for its guard.
 
+use pagetier_devio::listen;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::{PageId, SpaceId};
 use parking_lot::Mutex;
@@ -44,9 +45,7 @@ impl Arriving {
         loop {
             // Registered before the look: a page that arrives between look and wait would otherwise never
             // wake us.
-            let arrived = self.arrived.notified();
-            tokio::pin!(arrived);
-            arrived.as_mut().enable();
+            listen!(arrived = self.arrived);
             if !arrives(&self.pages.lock()) {
                 return;
             }

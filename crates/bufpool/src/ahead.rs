@@ -134,7 +134,7 @@ impl<T: Tier> PoolInner<T> {
         {
             return None;
         }
-        let frame = match self.frames.hints.is_full(page.space) {
+        let frame = match self.frames.hints.exceeds_quota(page.space, 1) {
             // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
             false => self.frames.free.pop().or_else(|| self.evict())?,
             true => match self.evict_own(page.space) {

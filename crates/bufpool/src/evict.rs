@@ -5,6 +5,7 @@ use crate::inner::{PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
 use crate::tier::{Displaced, Tier};
 use crate::waits::stalls::On;
+use pagetier_devio::listen;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::{FrameId, FramePolicy};
@@ -26,7 +27,7 @@ impl<T: Tier> PoolInner<T> {
             return Err(PoolError::Closed);
         }
         // A space at its quota pays with one of its own pages, even while frames are free.
-        if self.frames.hints.is_full(page.space)
+        if self.frames.hints.exceeds_quota(page.space, 1)
             && let Some(frame) = self.frame_within_quota(page).await?
         {
             return Ok(frame);
@@ -48,10 +49,7 @@ impl<T: Tier> PoolInner<T> {
         let rounds = self.rounds.load(Ordering::Relaxed);
         let wait = async {
             loop {
-                let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
-                tokio::pin!(freed, cleaned);
-                freed.as_mut().enable();
-                cleaned.as_mut().enable();
+                listen!(freed = self.frames.freed, cleaned = self.cleaned);
                 if self.closing.load(Ordering::Acquire) {
                     return Err(PoolError::Closed);
                 }

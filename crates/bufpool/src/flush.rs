@@ -7,6 +7,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
+use pagetier_devio::listen;
 use pagetier_devio::locks::flow;
 use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId};
@@ -99,9 +100,7 @@ impl<T: Tier> Pool<T> {
         self.inner.clean.notify_one();
         self.inner.needed.notify_one();
         loop {
-            let cleaned = self.inner.cleaned.notified();
-            tokio::pin!(cleaned);
-            cleaned.as_mut().enable();
+            listen!(cleaned = self.inner.cleaned);
             if !self.inner.frames.all.iter().any(|f| f.word.is_cleaning()) {
                 return;
             }
@@ -133,10 +132,7 @@ impl<T: Tier> PoolInner<T> {
     /// can proceed.
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
         loop {
-            let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
-            tokio::pin!(cleaned, unstaged);
-            cleaned.as_mut().enable();
-            unstaged.as_mut().enable();
+            listen!(cleaned = self.cleaned, unstaged = self.staged);
             let frame = match self.try_latch_resident(page, Mode::Shared) {
                 Some(frame) => frame,
                 None if !may_wait => return Ok(Turn::Later),

@@ -47,22 +47,13 @@ impl Hints {
         quota.map_or(count, |max| count.min(u32::try_from(max / 2).unwrap_or(u32::MAX)))
     }
 
-    /// Whether `space` has used up its quota.
-    pub(crate) fn is_full(&self, space: SpaceId) -> bool {
-        let full = |hinted: &Hinted| {
+    /// Whether `space` would exceed its quota with `more` frames.
+    pub(crate) fn exceeds_quota(&self, space: SpaceId, more: usize) -> bool {
+        let exceeds = |hinted: &Hinted| {
             let held = hinted.held.load(Ordering::Relaxed);
-            hinted.hints.frames_max.is_some_and(|max| held >= max)
+            hinted.hints.frames_max.is_some_and(|max| held + more > max)
         };
-        self.with(space, full).unwrap_or(false)
-    }
-
-    /// Whether `space` has more frames than its quota.
-    pub(crate) fn is_beyond(&self, space: SpaceId) -> bool {
-        let beyond = |hinted: &Hinted| {
-            let held = hinted.held.load(Ordering::Relaxed);
-            hinted.hints.frames_max.is_some_and(|max| held > max)
-        };
-        self.with(space, beyond).unwrap_or(false)
+        self.with(space, exceeds).unwrap_or(false)
     }
 
     /// The access mode of a demand read of a page of `space`.

@@ -15,6 +15,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::waits::stalls::On;
+use pagetier_devio::listen;
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::pool::{PoolHints, Resident};
 use pagetier_policy::{FrameId, FramePolicy};
@@ -88,13 +89,11 @@ impl<T: Tier> PoolInner<T> {
         let until = Instant::now() + QUOTA_WAIT;
         let mut waiting = None;
         loop {
-            let cleaned = self.cleaned.notified();
-            tokio::pin!(cleaned);
-            cleaned.as_mut().enable();
+            listen!(cleaned = self.cleaned);
             if self.closing.load(Ordering::Acquire) {
                 return Err(PoolError::Closed);
             }
-            if !self.frames.hints.is_full(page.space) {
+            if !self.frames.hints.exceeds_quota(page.space, 1) {
                 return Ok(None);
             }
             match self.evict_own(page.space) {
@@ -115,7 +114,7 @@ impl<T: Tier> PoolInner<T> {
     fn trim(&self, space: SpaceId) {
         let frames = &self.frames;
         let evictable = &mut |f: FrameId| frames.all.get(f.at()).is_some_and(|f| f.word.is_evictable());
-        while frames.hints.is_beyond(space) {
+        while frames.hints.exceeds_quota(space, 0) {
             let mut policy = self.policy.lock();
             // One page per lock: other tasks get the policy in between.
             match policy.victim_of(space, evictable) {
@@ -147,7 +146,7 @@ impl<T: Tier> PoolInner<T> {
                 None => taken = Some(victim),
                 Some(_) => self.frames.give_back(victim),
             }
-            if taken != Some(victim) || !self.frames.hints.is_full(space) {
+            if taken != Some(victim) || !self.frames.hints.exceeds_quota(space, 1) {
                 break;
             }
         }

@@ -45,7 +45,8 @@ pub use params::{
     FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams, PoolStats,
 };
 pub use pool::Pool;
+pub use record::Recorder;
 pub use residents::PoolResidency;
 pub use sample_channel::TraceSummary;
-pub use sampler::SampleSink;
+pub use sampler::{SampleSink, Sampler};
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

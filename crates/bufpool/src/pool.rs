@@ -3,12 +3,13 @@
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::PoolInner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
-use crate::sample_channel::TraceSummary;
-use crate::sampler::SampleSink;
+use crate::record::Recorder;
+use crate::sampler::Sampler;
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
+use pagetier_devio::listen;
 use pagetier_devio::task;
-use pagetier_page::{Lsn, PageId, Sampling};
+use pagetier_page::{Lsn, PageId};
 use pagetier_policy::FramePolicy;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -182,9 +183,7 @@ impl<T: Tier> Pool<T> {
             }
             // Enabled before the look at the frame: a write that ends in between would otherwise go
             // unnoticed.
-            let cleaned = inner.cleaned.notified();
-            tokio::pin!(cleaned);
-            cleaned.as_mut().enable();
+            listen!(cleaned = inner.cleaned);
             let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await? else {
                 match self.discard_below(page) {
                     Some(true) => return Ok(()),
@@ -232,42 +231,16 @@ impl<T: Tier> Pool<T> {
         Ok(())
     }
 
-    /// Starts recording every page request as a page trace to `out`, until [`Pool::stop_recording`]. Returns
-    /// false, without effect, when a recording is already in progress.
-    ///
-    /// # Errors
-    /// The system cannot start a thread for the writer.
-    pub fn start_recording(&self, out: Box<dyn std::io::Write + Send>) -> std::io::Result<bool> {
-        self.inner.recorder.start(out)
-    }
-
-    /// The state of the recording in progress.
+    /// Records page requests on demand.
     #[must_use]
-    pub fn recorded(&self) -> Option<TraceSummary> {
-        self.inner.recorder.recorded()
+    pub fn recorder(&self) -> &Recorder {
+        &self.inner.recorder
     }
 
-    /// Stops the recording. Blocks until its writer has written everything; no effect without a recording.
-    ///
-    /// # Errors
-    /// The writer failed: the trace ends early.
-    pub fn stop_recording(&self) -> std::io::Result<TraceSummary> {
-        self.inner.recorder.stop()
-    }
-
-    /// Passes the requests for a sample of the pages to `sink`, on a dedicated thread, until
-    /// [`Pool::stop_sampling`] or the pool's end. Returns false, without effect, when sampling is already in
-    /// progress.
-    ///
-    /// # Errors
-    /// The system cannot start a thread.
-    pub fn start_sampling(&self, sampling: Sampling, sink: SampleSink) -> std::io::Result<bool> {
-        self.inner.sampler.start(sampling, sink)
-    }
-
-    /// Stops the sampling. Blocks until the sink has seen everything; no effect without sampling.
-    pub fn stop_sampling(&self) {
-        self.inner.sampler.stop(self.requests());
+    /// Passes on the requests for a sample of the pages on demand.
+    #[must_use]
+    pub fn sampler(&self) -> &Sampler {
+        &self.inner.sampler
     }
 
     /// The number of page requests so far: hits, misses and new pages.

@@ -15,8 +15,9 @@ const CHUNK_RECORDS: usize = (1 << 20) / TRACE_RECORD_BYTES;
 
 type Bytes = [u8; TRACE_RECORD_BYTES];
 
+/// Records page requests while a recording is in progress.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     on: AtomicBool,
     tap: Tap<Bytes, io::Result<()>>,
 }
@@ -29,8 +30,12 @@ impl Recorder {
         }
     }
 
-    /// Starts a recording. Returns false when one is already in progress.
-    pub(crate) fn start(&self, out: Box<dyn Write + Send>) -> io::Result<bool> {
+    /// Starts recording every page request as a page trace to `out`, until [`Recorder::stop`]. Returns false,
+    /// without effect, when a recording is already in progress.
+    ///
+    /// # Errors
+    /// The system cannot start a thread for the writer.
+    pub fn start(&self, out: Box<dyn Write + Send>) -> io::Result<bool> {
         let started = self.tap.start("pagetier-trace", CHUNK_RECORDS, move |chunks| write(out, &chunks))?;
         if started {
             self.on.store(true, Ordering::Relaxed);
@@ -38,13 +43,17 @@ impl Recorder {
         Ok(started)
     }
 
-    /// The counts so far; `None` without a recording.
-    pub(crate) fn recorded(&self) -> Option<TraceSummary> {
+    /// The state of the recording in progress.
+    #[must_use]
+    pub fn recorded(&self) -> Option<TraceSummary> {
         self.tap.recorded()
     }
 
-    /// Stops the recording; blocks until everything is written.
-    pub(crate) fn stop(&self) -> io::Result<TraceSummary> {
+    /// Stops the recording. Blocks until its writer has written everything; no effect without a recording.
+    ///
+    /// # Errors
+    /// The writer failed: the trace ends early.
+    pub fn stop(&self) -> io::Result<TraceSummary> {
         self.on.store(false, Ordering::Relaxed);
         let Some(channel) = self.tap.take() else { return Ok(TraceSummary::default()) };
         let (recorded, written) = channel.stop(0);

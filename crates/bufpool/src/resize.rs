@@ -11,6 +11,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use pagetier_devio::IoBuf;
+use pagetier_devio::listen;
 use pagetier_policy::{FrameId, FramePolicy};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
@@ -71,10 +72,7 @@ impl<T: Tier> PoolInner<T> {
         let (mut since, mut asked) = (Instant::now(), None::<Instant>);
         let mut rounds = self.rounds.load(Ordering::Relaxed);
         for turn in 1_usize.. {
-            let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
-            tokio::pin!(freed, cleaned);
-            freed.as_mut().enable();
-            cleaned.as_mut().enable();
+            listen!(freed = self.frames.freed, cleaned = self.cleaned);
             if self.frames.count() <= wanted {
                 break;
             }

@@ -16,6 +16,7 @@ use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
+use pagetier_devio::listen;
 use pagetier_devio::task;
 use pagetier_page::PageId;
 use pagetier_policy::FramePolicy;
@@ -71,10 +72,7 @@ impl<T: Tier> PoolInner<T> {
         let latched = PageRef::new(&**self, frame);
         let word = &self.frames.at(frame).word;
         while word.is_unwritten() && (result.is_ok() || word.is_cleaning()) {
-            let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
-            tokio::pin!(cleaned, unstaged);
-            cleaned.as_mut().enable();
-            unstaged.as_mut().enable();
+            listen!(cleaned = self.cleaned, unstaged = self.staged);
             if word.is_cleaning() {
                 cleaned.await;
                 continue;

@@ -15,8 +15,9 @@ const CHUNK_ITEMS: usize = 1024;
 /// number of sampled requests lost so far.
 pub type SampleSink = Box<dyn FnMut(&[TraceRecord], u64, u64) + Send>;
 
+/// Passes on the requests for a sample of the pages while sampling is in progress.
 #[derive(Debug, Default)]
-pub(crate) struct Sampler {
+pub struct Sampler {
     /// The sampling threshold; 0: off.
     threshold: AtomicU64,
     tap: Tap<TraceRecord, ()>,
@@ -32,8 +33,13 @@ impl Sampler {
         }
     }
 
-    /// Starts the sampling. Returns false when it is already in progress.
-    pub(crate) fn start(&self, sampling: Sampling, mut sink: SampleSink) -> io::Result<bool> {
+    /// Passes the requests for a sample of the pages to `sink`, on a dedicated thread, until
+    /// [`Sampler::stop`] or the pool's end. Returns false, without effect, when sampling is already in
+    /// progress.
+    ///
+    /// # Errors
+    /// The system cannot start a thread.
+    pub fn start(&self, sampling: Sampling, mut sink: SampleSink) -> io::Result<bool> {
         let started = self.tap.start("pagetier-ghosts", CHUNK_ITEMS, move |chunks| {
             while let Ok(chunk) = chunks.recv() {
                 sink(&chunk.items, chunk.stamp, chunk.lost);
@@ -45,8 +51,9 @@ impl Sampler {
         Ok(started)
     }
 
-    /// Stops the sampling once the sink has seen everything. No effect without sampling.
-    pub(crate) fn stop(&self, requests: u64) {
+    /// Stops the sampling; `requests` counts all requests of the pool. Blocks until the sink has seen
+    /// everything; no effect without sampling.
+    pub fn stop(&self, requests: u64) {
         self.threshold.store(0, Ordering::Relaxed);
         if let Some(channel) = self.tap.take() {
             channel.stop(requests);

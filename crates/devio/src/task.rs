@@ -13,6 +13,19 @@ use tokio::task::JoinHandle;
 /// compiled in each crate that awaits it.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Registers the task with a `Notify`, under a name to await: `listen!(changed = self.changed)`. Listen before
+/// you look: a change between the look and the wait would otherwise go unnoticed.
+#[macro_export]
+macro_rules! listen {
+    ($($name:ident = $notify:expr),+) => {
+        $(
+            let mut $name = std::pin::pin!($notify.notified());
+            // Without this, it would register only when it is first awaited.
+            $name.as_mut().enable();
+        )+
+    };
+}
+
 /// Runs `future` in a task of its own.
 pub fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     spawn_boxed(runtime, Box::pin(future))

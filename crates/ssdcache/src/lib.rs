@@ -23,19 +23,20 @@ pub use exec::Homes;
 pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
-    OpenError, OpenParams, RecoveryProgress, RecoveryReport, format, identify, mark, write_superblocks,
+    OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark, newest_label,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
 pub use exec::scrub::Checked;
-pub use exec::tier::{ModeLimit, SsdTier, TierStats};
+pub use exec::stats::TierStats;
+pub use exec::tier::{ModeLimit, SsdTier};
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
     BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,
     zone_bitmap_bytes,
 };
 pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
-pub use format::superblock::{Found, OpeningMarks, Superblock, is_striped};
+pub use format::superblock::{Found, Label, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
 #[doc(hidden)]
 pub use mutation::Mutation;

@@ -6,7 +6,7 @@ use super::plan::PAGE_BYTES;
 use pagetier::{MemoryManifest, PageId};
 use pagetier_devio::SimMoment;
 use pagetier_page::{HEADER_BYTES, Header, Stamp, StoreSeed, verify};
-use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, MapBody, MapHeader, Superblock};
+use pagetier_ssdcache::{BLOCK_BYTES, Found, Label, Layout, MapBody, MapHeader, Superblock};
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use std::cell::OnceCell;

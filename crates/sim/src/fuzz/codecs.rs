@@ -4,7 +4,7 @@ use super::damage::{Input, damage, damage_ring, put, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
 use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, seal, verify};
 use pagetier_ssdcache::{
-    Backing, Block, Found, HddFlush, HomeBatches, JournalSeq, MapBody, MapHeader, Places, RECORDS_MAX,
+    Backing, Block, Found, HddFlush, HomeBatches, JournalSeq, Label, MapBody, MapHeader, Places, RECORDS_MAX,
     Superblock,
 };
 use serde_json::Value;

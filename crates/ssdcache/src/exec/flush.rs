@@ -10,6 +10,7 @@ use crate::exec::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
 use crate::remember::{Flushed, Remember, Unproved};
 use crate::seam::Seam;
+use pagetier_devio::listen;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -139,9 +140,7 @@ impl<N: FlushNumber> GroupFlush<N> {
     /// Cancel-safe: a started flush continues, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
         loop {
-            let over = self.0.over.notified();
-            tokio::pin!(over);
-            over.as_mut().enable();
+            listen!(over = self.0.over);
             match self.0.turn(number.get()) {
                 Next::Done(result) => return result.map(N::nth),
                 Next::Wait => over.await,

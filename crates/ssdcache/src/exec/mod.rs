@@ -22,6 +22,7 @@ mod ring_repair;
 pub(crate) mod scrub;
 mod second_chance;
 mod single;
+pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tier;
@@ -42,6 +43,7 @@ use budget::Budget;
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
+use pagetier_devio::listen;
 use pagetier_devio::locks;
 use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
@@ -220,9 +222,7 @@ impl Core {
     /// Waits until `from` yields a value from the state. Cancel-safe.
     pub(crate) async fn when_some<T>(&self, mut from: impl FnMut(&mut Protocol) -> Option<T>) -> T {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            listen!(changed = self.changed);
             let found = from(&mut self.state.lock());
             if let Some(found) = found {
                 return found;

@@ -29,6 +29,27 @@ pub(crate) async fn write_one(
     device.write(offset, IoBufs::from_iter([buf]), class).await.result
 }
 
+/// Reads `bytes` at `offset` until they are `sound` or two reads agree (I32): a torn block reads the same again,
+/// but one that only the transfer corrupted must not count as lost. Also returns the number of reads.
+pub(crate) async fn read_agreed(
+    device: &SharedDevice,
+    offset: u64,
+    bytes: u64,
+    sound: &(dyn Fn(&[u8]) -> bool + Sync),
+) -> Result<(IoBuf, u64), DeviceError> {
+    let zeroed = || IoBuf::zeroed(bytes as usize);
+    let (mut last, result) = read_one(device, offset, zeroed(), IoClass::Recovery).await;
+    result?;
+    let (mut reads, mut agreed) = (1, false);
+    while !agreed && reads < ATTEMPTS_MAX as u64 && !sound(last.as_slice()) {
+        let (again, result) = read_one(device, offset, zeroed(), IoClass::Recovery).await;
+        result?;
+        agreed = again.as_slice() == last.as_slice();
+        (last, reads) = (again, reads + 1);
+    }
+    Ok((last, reads))
+}
+
 impl Core {
     /// Reads an image and verifies that it is of `page`, in version `stamp`. It counts as damaged only after
     /// several reads (I32).

@@ -1,28 +1,23 @@
 //! [`SsdTier`]: one handle for the storage below the pool.
 
 use crate::exec::Core;
-use crate::exec::budget::BudgetStats;
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, open};
 use crate::exec::{maintenance, write};
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
-use crate::protocol::slots::{FreeSlots, SlotCounts, Slots};
+use crate::protocol::slots::Slots;
 use crate::remember::Flushed;
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, Location};
+use pagetier_policy::{Access, Location};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
-
-/// The minimum write budget, in bytes per day: the overdraft is measured in parts of the budget, so it must
-/// not be 0.
-const BUDGET_MIN: u64 = 1 << 20;
 
 /// The SSD cache and the HDD behind it. Dropping it without [`SsdTier::shutdown`] stops it at once, which is
 /// as safe as a crash.
@@ -49,40 +44,6 @@ impl Drop for ModeLimit {
     }
 }
 
-/// A snapshot of the tier's counters.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct TierStats {
-    /// Slots of the SSD cache.
-    pub slots: u64,
-    /// Pages that have a copy in the SSD cache.
-    pub pages: u64,
-    /// Copies that are newer than the HDD's version.
-    pub dirty_pages: u64,
-    /// Copies of pages whose space is kept off the SSD: they are being removed.
-    pub leaving: u64,
-    /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
-    /// SSD.
-    pub free: FreeSlots,
-    /// Blocks of the journal that the next checkpoint will free.
-    pub journal_used: u64,
-    /// Counters of events of pages and slots.
-    pub counts: SlotCounts,
-    /// The memory of the slot table, the page map and the policy, in bytes.
-    pub memory_bytes: u64,
-    /// What the SSD is used for.
-    pub mode: SsdMode,
-    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
-    /// alone.
-    pub oldest_lsn: Option<Lsn>,
-    /// The write budget, if there is one.
-    pub write_budget: Option<BudgetStats>,
-    /// Why the SSD takes no new pages; `None`: it takes them.
-    pub ssd_error: Option<Arc<str>>,
-    /// Why writes are refused; `None`: they are accepted.
-    pub refusing: Option<Arc<str>>,
-}
-
 impl SsdTier {
     /// Recovers the SSD and starts its maintenance on the current tokio runtime.
     ///
@@ -103,46 +64,10 @@ impl SsdTier {
         self.recovery
     }
 
-    /// Counters and sizes. Those of the slots and of home writes are of one moment.
-    #[must_use]
-    pub fn stats(&self) -> TierStats {
-        let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
-        let state = self.core.state.lock();
-        let Protocol { slots, ssd_error, home, .. } = &*state;
-        TierStats {
-            slots: all,
-            mode,
-            oldest_lsn: state.oldest_lsn(),
-            pages: slots.pages() as u64,
-            dirty_pages: slots.dirty_pages() as u64,
-            leaving: slots.copies_kept_off() as u64,
-            free: slots.free_slots(),
-            journal_used: home.journal_held(),
-            counts: slots.counts(),
-            memory_bytes: slots.memory_bytes() as u64,
-            write_budget: self.core.budget_stats(),
-            ssd_error: ssd_error.clone(),
-            refusing: self.core.refusing.cause(),
-        }
-    }
-
     /// Asks `question` about the slots and their policy. Their lock is held meanwhile, so the question must
     /// be quick, and must not call the tier.
     pub fn ask<T>(&self, question: impl FnOnce(&Slots) -> T) -> T {
         question(&self.core.state.lock().slots)
-    }
-
-    /// Passes new device costs to the policy.
-    pub fn set_costs(&self, costs: Costs) {
-        self.core.set_costs(costs);
-    }
-
-    /// Sets the budget for writes to the SSD, in bytes per day; `None` removes it. While the budget is
-    /// overdrawn, writes to the SSD are priced higher: see [`pagetier_policy::WriteBudget`]. A copy of a
-    /// version that the HDD has is then written only if its benefit exceeds the price. `costs` are the
-    /// policy's.
-    pub fn set_write_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
-        self.core.set_budget(bytes_per_day.map(|bytes| bytes.max(BUDGET_MIN)), costs);
     }
 
     /// Forgets every page of `space`, which is being dropped and has no page in the pool. Afterwards no home

@@ -10,6 +10,7 @@ use crate::protocol::slots::{Plan, Ticket};
 use futures_util::future::join;
 use futures_util::stream::StreamExt;
 use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
+use pagetier_devio::listen;
 use pagetier_devio::locks::flow;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId};
@@ -54,9 +55,7 @@ impl Core {
         while !left.is_empty() {
             // Register before looking. A checkpoint that ended between the look and the wait would otherwise
             // go unnoticed, and the pages would wait for the next one, which may never come.
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            listen!(changed = self.changed);
             if let Some(refusal) = self.refusal() {
                 left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
                 return;

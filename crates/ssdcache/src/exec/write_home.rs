@@ -15,6 +15,7 @@ use crate::protocol::{HomePage, HomePlan};
 use futures_util::future::join;
 use futures_util::stream::StreamExt;
 use pagetier_bufpool::TierError;
+use pagetier_devio::listen;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use parking_lot::Mutex;
@@ -156,9 +157,7 @@ impl Core {
         each: Each<'_>,
     ) -> Result<Option<HomePlan>, TierError> {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            listen!(changed = self.changed);
             if let Some(refusal) = self.refusal() {
                 return Err(refusal);
             }

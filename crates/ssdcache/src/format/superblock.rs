@@ -35,11 +35,11 @@ pub struct Superblock {
     pub marks: OpeningMarks,
 }
 
-/// What the first block of a device holds.
+/// What the first block of a device holds; `S` is the superblock of its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum Found<S = Superblock> {
     /// A sound superblock, of this store or another.
-    Superblock(Superblock),
+    Superblock(S),
     /// Nothing but zeroes: the device may be formatted.
     Blank,
     /// A superblock of a format that this version does not read.
@@ -48,6 +48,21 @@ pub enum Found {
     Striped,
     /// Other data, which must not be overwritten.
     Foreign,
+}
+
+/// The superblock of a kind of device: the first two blocks hold a copy each.
+pub trait Label: Sized + Send + Sync {
+    /// Encodes it as a block.
+    fn encode(&self) -> Vec<u8>;
+
+    /// Decodes the first block of a device, which may hold anything.
+    fn decode(block: &[u8]) -> Found<Self>;
+
+    /// The openings that the device took part in.
+    fn marks(&mut self) -> &mut OpeningMarks;
+
+    /// Whether both devices belong to one store.
+    fn is_of_store_of(&self, other: &Self) -> bool;
 }
 
 /// Whether `block`, the first of a device, is the label of a member of a striped set.
@@ -76,10 +91,10 @@ impl Superblock {
     pub fn seed(&self) -> StoreSeed {
         StoreSeed::of_store(self.store)
     }
+}
 
-    /// Encodes it as a block.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+impl Label for Superblock {
+    fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; BLOCK_BYTES as usize];
         put_u32(&mut b, at::FORMAT, FORMAT);
         b[at::STORE..at::SSD].copy_from_slice(&self.store);
@@ -96,9 +111,7 @@ impl Superblock {
         b
     }
 
-    /// Decodes the first block of a device, which may hold anything.
-    #[must_use]
-    pub fn decode(block: &[u8]) -> Found {
+    fn decode(block: &[u8]) -> Found {
         if block.len() < BLOCK_BYTES as usize {
             return Found::Foreign;
         }
@@ -136,6 +149,14 @@ impl Superblock {
             manifest: u64_at(block, at::MANIFEST),
         };
         Found::Superblock(Self { store: id(at::STORE), ssd: id(at::SSD), layout, marks })
+    }
+
+    fn marks(&mut self) -> &mut OpeningMarks {
+        &mut self.marks
+    }
+
+    fn is_of_store_of(&self, other: &Self) -> bool {
+        self.store == other.store
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::images::{Content, is_of_a_block, read_images};
 use super::{OpenError, OpenParams, RecoveryProgress};
-use crate::exec::single::{ATTEMPTS_MAX, read_one};
+use crate::exec::single::read_agreed;
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
@@ -11,7 +11,7 @@ use crate::protocol::recovery::{Evidence, Image, newest_by_page};
 use crate::seam::Seam;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
-use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_devio::{DeviceError, IoBuf};
 use rustc_hash::FxHashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -171,36 +171,21 @@ impl<'a> Reader<'a> {
         Ok((images, unread))
     }
 
-    /// Reads again what is not sound, until two reads agree (I32): a torn block reads the same again, but one
-    /// that only the transfer corrupted must not count as lost. An older checkpoint, or a journal that lacks
-    /// a record, would resurrect old versions.
+    /// Reads a part of the metadata, again while it is not sound: an older checkpoint, or a journal that lacks a
+    /// record, would resurrect old versions.
     pub(crate) async fn read_sound(
         &self,
         offset: u64,
         bytes: u64,
         sound: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<IoBuf, DeviceError> {
-        let mut last = self.read(offset, bytes).await?;
-        for _ in 1..ATTEMPTS_MAX {
-            if sound(last.as_slice()) {
-                break;
-            }
-            let again = self.read(offset, bytes).await?;
-            let same = again.as_slice() == last.as_slice();
-            last = again;
-            if same {
-                break;
-            }
-        }
-        Ok(last)
+        let (buf, reads) = read_agreed(&self.params.ssd, offset, bytes, sound).await?;
+        self.note_read(reads * bytes);
+        Ok(buf)
     }
 
     pub(crate) async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
-        let buf = IoBuf::zeroed(bytes as usize);
-        let (buf, result) = read_one(&self.params.ssd, offset, buf, IoClass::Recovery).await;
-        result?;
-        self.note_read(bytes);
-        Ok(buf)
+        self.read_sound(offset, bytes, &|_| true).await
     }
 
     pub(super) fn note_read(&self, bytes: u64) {

@@ -1,10 +1,10 @@
 //! Formats a device as an empty SSD cache.
 
-use super::identify::{newest_superblock, write_superblocks};
+use super::identify::assign;
 use crate::exec::single::write_one;
-use crate::format::layout::{BLOCK_BYTES, Layout};
+use crate::format::layout::Layout;
 use crate::format::map::{MapBody, MapHeader};
-use crate::format::superblock::{Found, Superblock};
+use crate::format::superblock::Superblock;
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::StoreSeed;
 
@@ -22,21 +22,11 @@ pub async fn format(
 ) -> Result<(), DeviceError> {
     let layout = superblock.layout;
     device.grow(layout.end())?;
-    let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
-    // This store's own superblock stays until the new one is written: without either, an interrupted call
-    // would leave what looks like another program's data.
-    let (found, mut newest) = newest_superblock(device).await?;
-    if !matches!(found, Found::Superblock(found) if found.store == superblock.store) {
-        // By its marks, the new superblock might not be the newer of the two.
-        write_one(device, 0, zeroes(2 * BLOCK_BYTES), IoClass::Meta).await?;
-        device.flush(IoClass::Meta).await?;
-        newest = 1;
-    }
-    write_superblocks(device, &superblock.encode(), newest).await?;
+    assign(device, superblock).await?;
     // A later recovery would take the device's earlier journal and ring for evidence.
     let mut at = layout.map_at(0);
     while at < layout.slot_at(0) {
-        let buf = zeroes(layout.slot_at(0) - at);
+        let buf = IoBuf::zeroed((layout.slot_at(0) - at).min(1 << 20) as usize);
         let len = buf.len() as u64;
         write_one(device, at, buf, IoClass::Meta).await?;
         at += len;

@@ -14,7 +14,7 @@
 use crate::exec::check;
 use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
-use crate::exec::single::{read_one, write_one};
+use crate::exec::single::{read_agreed, read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
@@ -26,10 +26,6 @@ use std::ops::Range;
 
 /// The size of one rewrite in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
-
-/// The maximum number of reads of a range until two consecutive ones agree: data that a transfer corrupted
-/// must not be written back.
-const READS_MAX: usize = 4;
 
 impl OpenParams {
     /// What may never become durable although it can be read. `noted` is the part that the manifest records.
@@ -95,9 +91,9 @@ impl Reader<'_> {
         while at < range.end {
             let end = range.end.min(at + CHUNK_BYTES);
             // One unreadable block must not keep its neighbours from being made durable.
-            if !rewrite_same(ssd, at, (end - at) as usize).await? {
+            if !rewrite_same(ssd, at, end - at).await? {
                 for block in (at..end).step_by(BLOCK_BYTES as usize) {
-                    rewrite_same(ssd, block, BLOCK_BYTES as usize).await?;
+                    rewrite_same(ssd, block, BLOCK_BYTES).await?;
                 }
             }
             at = end;
@@ -134,28 +130,18 @@ impl Reader<'_> {
 }
 
 /// Rewrites `bytes` at `at` with their own contents; returns false if they cannot be read.
-async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<bool, DeviceError> {
-    let (mut image, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-    if !readable(result)? {
-        return Ok(false);
+async fn rewrite_same(device: &SharedDevice, at: u64, bytes: u64) -> Result<bool, DeviceError> {
+    // Two reads must agree: data that a transfer corrupted must not be written back.
+    match read_agreed(device, at, bytes, &|_| false).await {
+        Ok((image, _)) => write_one(device, at, image, IoClass::Recovery).await.map(|()| true),
+        Err(error) => readable(Err(error)),
     }
-    for _ in 1..READS_MAX {
-        let (again, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-        if !readable(result)? {
-            return Ok(false);
-        }
-        let same = again.as_slice() == image.as_slice();
-        image = again;
-        if same {
-            break;
-        }
-    }
-    write_one(device, at, image, IoClass::Recovery).await.map(|()| true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::single::ATTEMPTS_MAX;
     use pagetier_devio::{Device, Fault, FaultEffect, IoBufs, IoOp, SimDevice, SimPower};
     use std::sync::Arc;
 
@@ -163,7 +149,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_transfer_spoils_is_not_written_back() {
-        for nth in 0..READS_MAX as u64 + 2 {
+        for nth in 0..ATTEMPTS_MAX as u64 + 2 {
             let sim = Arc::new(SimDevice::new("ssd", 1 << 16, nth, &SimPower::new()));
             let mut content = IoBuf::zeroed(BYTES);
             content.as_mut_slice().iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
@@ -171,7 +157,7 @@ mod tests {
             sim.write(0, written, IoClass::Recovery).await.result.expect("written");
             sim.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).from_op(sim.ops() + nth).times(1));
             let device: SharedDevice = Arc::clone(&sim) as SharedDevice;
-            assert!(rewrite_same(&device, 0, BYTES).await.expect("rewritten"));
+            assert!(rewrite_same(&device, 0, BYTES as u64).await.expect("rewritten"));
             assert!(sim.snapshot()[..BYTES] == *content.as_slice(), "spoiled by read {nth}");
         }
     }

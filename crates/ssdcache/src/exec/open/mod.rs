@@ -15,7 +15,7 @@ mod repair;
 mod unread;
 
 pub use format::format;
-pub use identify::{identify, mark, write_superblocks};
+pub use identify::{assign, identify, mark, newest_label};
 
 use crate::exec::budget::Budget;
 use crate::exec::cache_device::CacheDevice;

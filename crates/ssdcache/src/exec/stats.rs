@@ -1,0 +1,68 @@
+//! What the tier counts.
+
+use super::budget::BudgetStats;
+use super::tier::SsdTier;
+use crate::mode::SsdMode;
+use crate::protocol::Protocol;
+use crate::protocol::slots::{FreeSlots, SlotCounts};
+use pagetier_page::Lsn;
+use std::sync::Arc;
+
+/// A snapshot of the tier's counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct TierStats {
+    /// Slots of the SSD cache.
+    pub slots: u64,
+    /// Pages that have a copy in the SSD cache.
+    pub pages: u64,
+    /// Copies that are newer than the HDD's version.
+    pub dirty_pages: u64,
+    /// Copies of pages whose space is kept off the SSD: they are being removed.
+    pub leaving: u64,
+    /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
+    /// SSD.
+    pub free: FreeSlots,
+    /// Blocks of the journal that the next checkpoint will free.
+    pub journal_used: u64,
+    /// Counters of events of pages and slots.
+    pub counts: SlotCounts,
+    /// The memory of the slot table, the page map and the policy, in bytes.
+    pub memory_bytes: u64,
+    /// What the SSD is used for.
+    pub mode: SsdMode,
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
+    /// alone.
+    pub oldest_lsn: Option<Lsn>,
+    /// The write budget, if there is one.
+    pub write_budget: Option<BudgetStats>,
+    /// Why the SSD takes no new pages; `None`: it takes them.
+    pub ssd_error: Option<Arc<str>>,
+    /// Why writes are refused; `None`: they are accepted.
+    pub refusing: Option<Arc<str>>,
+}
+
+impl SsdTier {
+    /// Counters and sizes. Those of the slots and of home writes are of one moment.
+    #[must_use]
+    pub fn stats(&self) -> TierStats {
+        let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
+        let state = self.core.state.lock();
+        let Protocol { slots, ssd_error, home, .. } = &*state;
+        TierStats {
+            slots: all,
+            mode,
+            oldest_lsn: state.oldest_lsn(),
+            pages: slots.pages() as u64,
+            dirty_pages: slots.dirty_pages() as u64,
+            leaving: slots.copies_kept_off() as u64,
+            free: slots.free_slots(),
+            journal_used: home.journal_held(),
+            counts: slots.counts(),
+            memory_bytes: slots.memory_bytes() as u64,
+            write_budget: self.core.budget_stats(),
+            ssd_error: ssd_error.clone(),
+            refusing: self.core.refusing.cause(),
+        }
+    }
+}
