@@ -171,8 +171,8 @@ pub mod stats {
 
 /// What more memory or SSD would save: [`PageStore::what_if`] and [`PageStore::trace`].
 pub mod what_if {
-    pub use crate::tuning::trace::Trace;
-    pub use crate::tuning::what_if::{Estimates, WhatIfOptions};
+    pub use crate::store::parts::{Estimates, Trace};
+    pub use crate::tuning::what_if::WhatIfOptions;
     pub use pagetier_bufpool::TraceSummary;
     pub use pagetier_ghost::{SampleSummary, WhatIf, WhatIfCost};
 }
@@ -180,6 +180,7 @@ pub mod what_if {
 pub use config::builder::Builder;
 pub use config::calibrate::calibrate;
 pub use config::options::Options;
+pub use config::replacement::SsdReplacement;
 pub use config::sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
 pub use error::{Error, OpenError};
 pub use manifest::memory::MemoryManifest;
@@ -199,15 +200,13 @@ pub use pagetier_ssdcache::{
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
-pub use spaces::calls::Spaces;
-pub use ssd::calls::Ssd;
 pub use ssd::exchange::{DrainOptions, SsdEvents};
-pub use ssd::replace::SsdReplacement;
 pub use store::guards::{PageMut, PageRef, Scan};
+pub use store::hot_set::HotSetReport;
 pub use store::owned::{OwnedPageMut, OwnedPageRef};
-pub use store::page_store::{Loss, PageStore};
-pub use tuning::hot_set::HotSetReport;
-pub use tuning::policies::Policies;
+pub use store::page_store::PageStore;
+pub use store::parts::{Policies, Spaces, Ssd};
+pub use store::whole::Loss;
 pub use volume::loss::{LostPages, SsdLoss};
 pub use volume::space_hints::SpaceHints;
 pub use volume::table::SpaceInfo;

@@ -81,8 +81,8 @@ impl Builder {
         // The pages existed, wherever they are: the gap guards against wrong numbers of an embedder.
         let builder = self.directory(site.directory()).page_size(size).page_gap_max(u32::MAX);
         let store = builder.create(true).open().await?;
-        store.take_spaces(&tail).await?;
-        let pages = store.take_pages(&chain, progress).await?;
+        take_spaces(&store, &tail).await?;
+        let pages = take_pages(&store, &chain, progress).await?;
         let epoch = store.shared.meta.lock().await.manifest.epoch;
         // Closed before the name is given: the store that appears under it is complete and durable.
         store.close().await?;
@@ -96,63 +96,60 @@ impl Builder {
     }
 }
 
-impl PageStore {
-    /// Creates the backup's spaces under their original ids, with the pages that exist.
-    async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
-        let mut meta = self.shared.meta.lock().await;
-        let add = |manifest: &mut Manifest| {
-            // Under their old ids, since the engine's log names pages by them; and no id below is given out
-            // later.
-            tail.spaces.iter().for_each(|(id, name, _)| manifest.add_space(*id, name));
-            manifest.next_space = manifest.next_space.max(tail.next_space);
-        };
-        meta.change(&self.shared.volume, add).await?;
-        tail.spaces.iter().for_each(|(id, name, _)| self.shared.volume.add(SpaceId(*id), name));
-        drop(meta);
-        for (id, _, pages) in &tail.spaces {
-            if let Some(last) = pages.checked_sub(1) {
-                // Takes the room for all pages at once: one growth instead of one per extent.
-                drop(self.extend_to(PageId::new(SpaceId(*id), last)).await?);
-            }
-            // Freed before the pages are read: those that the chain still has from earlier are then skipped.
-            let free = tail.free_in(*id, *pages);
-            if !free.is_empty() {
-                let ranges = free.iter().map(|(first, count)| first..first + count).collect();
-                self.free_ranges(SpaceId(*id), ranges).await?;
-            }
+/// Creates the backup's spaces under their original ids, with the pages that exist.
+async fn take_spaces(store: &PageStore, tail: &Tail) -> Result<(), Error> {
+    let mut meta = store.shared.meta.lock().await;
+    let add = |manifest: &mut Manifest| {
+        // Under their old ids, since the engine's log names pages by them; and no id below is given out
+        // later.
+        tail.spaces.iter().for_each(|(id, name, _)| manifest.add_space(*id, name));
+        manifest.next_space = manifest.next_space.max(tail.next_space);
+    };
+    meta.change(&store.shared.volume, add).await?;
+    tail.spaces.iter().for_each(|(id, name, _)| store.shared.volume.add(SpaceId(*id), name));
+    drop(meta);
+    for (id, _, pages) in &tail.spaces {
+        if let Some(last) = pages.checked_sub(1) {
+            // Takes the room for all pages at once: one growth instead of one per extent.
+            drop(store.extend_to(PageId::new(SpaceId(*id), last)).await?);
         }
-        Ok(())
+        // Freed before the pages are read: those that the chain still has from earlier are then skipped.
+        let free = tail.free_in(*id, *pages);
+        if !free.is_empty() {
+            let ranges = free.iter().map(|(first, count)| first..first + count).collect();
+            store.shared.free_ranges(SpaceId(*id), ranges).await?;
+        }
     }
+    Ok(())
+}
 
-    /// Writes the pages of all files, the oldest first. Returns their number.
-    async fn take_pages(
-        &self,
-        chain: &[Link],
-        progress: impl Fn(RestoreProgress) + Send,
-    ) -> Result<u64, BackupError> {
-        let mut pages = 0;
-        for (index, link) in chain.iter().enumerate() {
-            let mut reader = Some(Reader::open(&link.path)?);
-            while let Some(mut open) = reader.take() {
-                let (batch, back) =
-                    blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open))))
-                        .await?;
-                for copied in batch {
-                    // A page that was freed after this file was written is in the chain and must not come
-                    // back (I35).
-                    if self.shared.volume.offset(copied.page).is_some() {
-                        let mut page = self.overwrite(copied.page).await?;
-                        page.copy_from_slice(&copied.payload);
-                        page.set_lsn(copied.lsn);
-                        pages += 1;
-                    }
+/// Writes the pages of all files, the oldest first. Returns their number.
+async fn take_pages(
+    store: &PageStore,
+    chain: &[Link],
+    progress: impl Fn(RestoreProgress) + Send,
+) -> Result<u64, BackupError> {
+    let mut pages = 0;
+    for (index, link) in chain.iter().enumerate() {
+        let mut reader = Some(Reader::open(&link.path)?);
+        while let Some(mut open) = reader.take() {
+            let (batch, back) =
+                blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open)))).await?;
+            for copied in batch {
+                // A page that was freed after this file was written is in the chain and must not come
+                // back (I35).
+                if store.shared.volume.offset(copied.page).is_some() {
+                    let mut page = store.overwrite(copied.page).await?;
+                    page.copy_from_slice(&copied.payload);
+                    page.set_lsn(copied.lsn);
+                    pages += 1;
                 }
-                progress(RestoreProgress { file: index + 1, files: chain.len(), pages });
-                reader = back;
             }
+            progress(RestoreProgress { file: index + 1, files: chain.len(), pages });
+            reader = back;
         }
-        Ok(pages)
     }
+    Ok(pages)
 }
 
 /// One file of a chain, read to its end.

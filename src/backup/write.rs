@@ -38,7 +38,7 @@ use crate::store::page_store::PageStore;
 use crate::tenure::durable_dir;
 use crate::volume::table::Freed;
 use pagetier_bufpool::{PoolError, TierError};
-use pagetier_devio::{Causes, IoBuf, task};
+use pagetier_devio::{Causes, IoBuf};
 use pagetier_page::{Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
 use std::fs::{File, Permissions};
@@ -439,13 +439,12 @@ impl PageStore {
     /// Prevents crashes from bringing back versions that were discarded before the backup read their pages:
     /// the next backup would skip them. Returns whether none can come back.
     async fn finalize_discards(&self) -> Result<bool, BackupError> {
-        let shared = Arc::clone(&self.shared);
         // Runs in its own task: a checkpoint must not be dropped half-way.
-        let settled = task::outcome(&self.shared.runtime, async move {
+        let finalized = self.shared.in_task(|shared| async move {
             let _operation = shared.ending.enter()?;
-            Ok::<_, Error>(shared.tier.finalize_discards().await)
+            Ok(shared.tier.finalize_discards().await)
         });
-        Ok(settled.await.ok_or(BackupError::Runtime)??)
+        Ok(finalized.await?)
     }
 
     /// Lists the backup in the manifest: only a listed backup is continued.

@@ -8,4 +8,5 @@ pub(crate) mod builder;
 pub(crate) mod calibrate;
 pub(crate) mod frozen;
 pub(crate) mod options;
+pub(crate) mod replacement;
 pub(crate) mod sizes;

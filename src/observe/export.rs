@@ -3,7 +3,6 @@
 
 use super::summary::StatsSummary;
 use crate::store::background::put_file;
-use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::stats::Stats;
 use serde::{Deserialize, Serialize};
@@ -68,38 +67,18 @@ impl Drop for StatsExport {
     }
 }
 
-impl PageStore {
-    /// Writes [`LiveStats`] as JSON to the file `path`, at once and then every `every` (at least 100 ms),
-    /// until the result is dropped. The file is written whole and renamed into place, so a reader never sees
-    /// part of one. It is not flushed, because it is of no use after a restart. If a later write fails, the
-    /// export logs that once and tries again at the next interval. Must be called in a tokio runtime.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let every = std::time::Duration::from_secs(1);
-    /// let export = store.export_stats("/run/db.json", every).await?; // `pagetier top` reads it
-    /// # drop(export);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// The first file cannot be written.
-    pub async fn export_stats(
-        &self,
-        path: impl AsRef<Path>,
-        every: Duration,
-    ) -> Result<StatsExport, StatsExportError> {
-        // The working directory may change between two exports.
-        let path = std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
-        let every = every.max(INTERVAL_MIN);
-        let first = live(&self.shared, 1, every);
-        put(path.clone(), first).await.map_err(|source| StatsExportError { path: path.clone(), source })?;
-        let shared = Arc::downgrade(&self.shared);
-        Ok(StatsExport(tokio::spawn(export_periodically(shared, path, every))))
-    }
+pub(super) async fn start(
+    shared: &Arc<Shared>,
+    path: &Path,
+    every: Duration,
+) -> Result<StatsExport, StatsExportError> {
+    // The working directory may change between two exports.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let every = every.max(INTERVAL_MIN);
+    let first = live(shared, 1, every);
+    put(path.clone(), first).await.map_err(|source| StatsExportError { path: path.clone(), source })?;
+    let weak = Arc::downgrade(shared);
+    Ok(StatsExport(tokio::spawn(export_periodically(weak, path, every))))
 }
 
 async fn export_periodically(shared: Weak<Shared>, path: PathBuf, every: Duration) {

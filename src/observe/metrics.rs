@@ -3,7 +3,6 @@
 
 use super::summary::{DeviceSummary, DirSummary, StatsSummary};
 use crate::store::headroom::Headroom;
-use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::stats::Stats;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
@@ -26,26 +25,11 @@ impl Drop for MetricsExport {
     }
 }
 
-impl PageStore {
-    /// Publishes the statistics through the [`metrics`] facade, at once and then every `every` (at least 100
-    /// ms), with the label `store` set to `name`, until the result is dropped. Install a recorder (a
-    /// Prometheus exporter, say) first. [`operating`](crate::operating#metrics) lists the metrics;
-    /// `docs/grafana.json`, a file of the repository, shows them. Must be called in a tokio runtime.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # fn example(store: &PageStore) {
-    /// // After a recorder was installed, such as that of `metrics-exporter-prometheus`:
-    /// let export = store.export_metrics("orders", std::time::Duration::from_secs(10));
-    /// # drop(export);
-    /// # }
-    /// ```
-    pub fn export_metrics(&self, name: &str, every: Duration) -> MetricsExport {
-        describe();
-        publish(name, &Stats::of(&self.shared).summary());
-        let (shared, name) = (Arc::downgrade(&self.shared), name.to_owned());
-        MetricsExport(tokio::spawn(publish_periodically(shared, name, every.max(INTERVAL_MIN))))
-    }
+pub(super) fn start(shared: &Arc<Shared>, name: &str, every: Duration) -> MetricsExport {
+    describe();
+    publish(name, &Stats::of(shared).summary());
+    let (weak, name) = (Arc::downgrade(shared), name.to_owned());
+    MetricsExport(tokio::spawn(publish_periodically(weak, name, every.max(INTERVAL_MIN))))
 }
 
 async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duration) {

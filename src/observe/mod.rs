@@ -3,6 +3,7 @@
 //!
 //! Begin with `summary`.
 
+mod calls;
 mod export;
 #[cfg(feature = "metrics")]
 mod metrics;

@@ -1,6 +1,5 @@
 //! The background scrub: reads every copy at a given rate, verifies it, and repairs what it can.
 
-use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use pagetier_bufpool::TierError;
 use pagetier_devio::task;
@@ -19,7 +18,7 @@ const FINDINGS_MAX: usize = 1024;
 /// The maximum delay that a scrub catches up on after a stall.
 const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
-/// Options of a scrub; see [`PageStore::scrub`].
+/// Options of a scrub; see [`PageStore::scrub`](crate::PageStore::scrub).
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[must_use]
 pub struct ScrubOptions {
@@ -160,40 +159,18 @@ impl Drop for Scrub {
     }
 }
 
-impl PageStore {
-    /// Starts a scrub of every copy on the SSD and every home on the HDD. It reads each, verifies checksum,
-    /// id and (on the SSD) version, and compares homes with clean copies. It repairs what it can: drops a bad
-    /// copy that the HDD has too, rewrites a bad home from the copy on the SSD, and rewrites a page in memory
-    /// whose only copy is bad. It reports the rest. It skips pages allocated after the start. Must be called
-    /// in a tokio runtime.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::scrub::ScrubOptions;
-    ///
-    /// let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(1_000.0)));
-    /// let report = scrub.finished().await;
-    /// for finding in report.findings {
-    ///     println!("page {}: {} (healed: {})", finding.page, finding.error, finding.healed);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn scrub(&self, options: ScrubOptions) -> Scrub {
-        let state = Arc::new(ScrubState::default());
-        let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
-        let homes: u64 = self.spaces().list().iter().map(|s| u64::from(s.pages)).sum();
-        state.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
-        // Weak: a scrub may take days, and must not keep a dropped store alive.
-        let (shared, its) = (Arc::downgrade(&self.shared), Arc::clone(&state));
-        let scrub = task::spawn(&Handle::current(), async move {
-            let complete = go(shared, options, &its).await;
-            its.complete.store(complete, Ordering::Release);
-        });
-        Scrub { state, task: Some(scrub) }
-    }
+pub(super) fn start(shared: &Arc<Shared>, options: ScrubOptions) -> Scrub {
+    let state = Arc::new(ScrubState::default());
+    let total = u64::from(shared.tier.slots()) * u64::from(options.slots);
+    let homes: u64 = shared.volume.list().iter().map(|s| u64::from(s.pages)).sum();
+    state.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
+    // Weak: a scrub may take days, and must not keep a dropped store alive.
+    let (shared, its) = (Arc::downgrade(shared), Arc::clone(&state));
+    let scrub = task::spawn(&Handle::current(), async move {
+        let complete = go(shared, options, &its).await;
+        its.complete.store(complete, Ordering::Release);
+    });
+    Scrub { state, task: Some(scrub) }
 }
 
 /// Limits the rate of pages: at most one `each`, without catching up on more than [`CATCH_UP_MAX`].

@@ -2,7 +2,7 @@
 
 use super::summary::mode_name;
 use crate::error::Error;
-use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
 use crate::volume::space_hints::SpaceHints;
 use pagetier_bufpool::PoolResidency;
 use pagetier_page::PageId;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
 
 /// What the store knows about a page, and the figures by which its policies judge it. See
-/// [`PageStore::why`].
+/// [`PageStore::why`](crate::PageStore::why).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PageWhy {
@@ -58,46 +58,27 @@ pub struct GroupFactor {
     pub pages: u64,
 }
 
-impl PageStore {
-    /// Explains where `page` is and why: its state in memory with GD2L's H, its copies, and the benefit,
-    /// counts and group by which the SSD's policy judges it. Reads nothing from a device and changes nothing.
-    /// The parts are read one after another, so a page that moves during the call may appear in both places.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore, id: PageId)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let why = store.why(id)?;
-    /// println!("{why}");
-    /// println!("{}", serde_json::to_string(&why)?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// The page does not exist.
-    pub fn why(&self, page: PageId) -> Result<PageWhy, Error> {
-        let hdd_offset = self.shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
-        // One question, so that the answers are of one moment.
-        let (location, ssd_alone, benefit_ms, counts, group) = self.shared.tier.ask(|slots| {
-            let policy = slots.policy();
-            let (benefit, counts) = (policy.benefit(page), policy.counts(page));
-            (slots.location(page), slots.is_only_copy(page), benefit, counts, policy.group_of(page))
-        });
-        Ok(PageWhy {
-            space: page.space.0,
-            no: page.no,
-            hdd_offset,
-            memory: self.pool.residence(page),
-            on_ssd: location == Location::Ssd,
-            ssd_alone,
-            benefit_ms,
-            counts,
-            group: group.map(group_of),
-            ssd_mode: mode_name(self.shared.tier.mode()),
-            hints: self.shared.hints_of(page.space),
-        })
-    }
+pub(super) fn why(shared: &Shared, page: PageId) -> Result<PageWhy, Error> {
+    let hdd_offset = shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
+    // One question, so that the answers are of one moment.
+    let (location, ssd_alone, benefit_ms, counts, group) = shared.tier.ask(|slots| {
+        let policy = slots.policy();
+        let (benefit, counts) = (policy.benefit(page), policy.counts(page));
+        (slots.location(page), slots.is_only_copy(page), benefit, counts, policy.group_of(page))
+    });
+    Ok(PageWhy {
+        space: page.space.0,
+        no: page.no,
+        hdd_offset,
+        memory: shared.pool.residence(page),
+        on_ssd: location == Location::Ssd,
+        ssd_alone,
+        benefit_ms,
+        counts,
+        group: group.map(group_of),
+        ssd_mode: mode_name(shared.tier.mode()),
+        hints: shared.hints_of(page.space),
+    })
 }
 
 fn group_of(group: GroupStats) -> GroupFactor {

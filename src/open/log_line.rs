@@ -3,7 +3,7 @@
 use super::file_system;
 use crate::config::frozen::Config;
 use crate::store::devices::Devices;
-use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
 use pagetier_devio::{Backend, DirectIo, Opened};
 use pagetier_ssdcache::RecoveryReport;
 use rustix::fs::StatFs;
@@ -46,24 +46,24 @@ impl Config {
     }
 }
 
-impl PageStore {
+impl Shared {
     /// Logs the opening in one line.
     pub(crate) fn log_opening(&self) {
-        let devices = &self.shared.devices;
-        let recovery = self.shared.tier.recovery();
-        let spaces = self.shared.volume.list();
-        let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
+        let devices = &self.devices;
+        let recovery = self.tier.recovery();
+        let spaces = self.volume.list();
+        let (ssd, slots) = (self.tier.ssd_device(), self.tier.slots());
         let option = if slots > 0 { "ssd" } else { "ring_device" };
-        let directory = self.shared.config.options.directory.as_deref().map(|path| path.to_string_lossy());
+        let directory = self.config.options.directory.as_deref().map(|path| path.to_string_lossy());
         tracing::info!(
             directory = %directory.unwrap_or("(in memory)".into()),
             page_bytes = self.page_size().bytes(),
             frames = self.pool.params().frames,
-            hdd = %devices.served_by("hdd", self.shared.hdd.backend()),
-            hdd_bytes = self.shared.hdd.size(),
+            hdd = %devices.served_by("hdd", self.hdd.backend()),
+            hdd_bytes = self.hdd.size(),
             ssd = %devices.served_by(option, ssd.backend()),
             ssd_slots = slots,
-            ssd_pages = self.shared.tier.stats().pages,
+            ssd_pages = self.tier.stats().pages,
             spaces = spaces.len(),
             pages = spaces.iter().map(|s| u64::from(s.pages)).sum::<u64>(),
             recovery = %recovery_text(&recovery),

@@ -137,9 +137,8 @@ impl Builder {
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let shared = Shared::start(pool, tier, volume, meta, hdd, devices, costs, gate);
-        let store = PageStore::new(leave, shared);
-        store.log_opening();
-        Ok(store)
+        shared.log_opening();
+        Ok(PageStore::new(leave, shared))
     }
 
     fn check_options(&self) -> Result<(), OpenError> {

@@ -8,54 +8,14 @@ use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
 use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MAX_WHEN_FULL};
 use crate::manifest::superblock::HddSuperblock;
-use crate::store::page_store::PageStore;
+use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
-use pagetier_devio::{locks, task};
+use pagetier_devio::locks;
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::{OpeningMarks, Slots, Superblock, mark};
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The spaces of a store. See [`PageStore::spaces`].
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let temporary = tempfile::tempdir()?;
-/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// use pagetier::{SpaceHints, SpaceId};
-///
-/// let store = builder.open().await?;
-/// let space = match store.spaces().find("orders") {
-///     Some(space) => space,
-///     None => store.spaces().create("orders").await?,
-/// };
-/// assert_eq!(store.spaces().pages(space)?, 0);
-/// assert_eq!(store.spaces().list()[0].name, "orders");
-/// // Say how the space is used, free pages, and return their room.
-/// store.spaces().set_hints(space, SpaceHints::new().frames_max(64))?;
-/// assert_eq!(store.spaces().hints(space)?.frames_max, Some(64));
-/// store.allocate(space).await?;
-/// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);
-/// store.spaces().shrink(space).await?;
-/// store.spaces().remove(space).await?;
-/// // A restored engine's log names pages by the number of their space.
-/// store.spaces().create_as(SpaceId(7), "customers").await?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Spaces<'a>(pub(crate) &'a PageStore);
-
-impl PageStore {
-    /// The spaces: named sequences of pages.
-    #[must_use]
-    pub fn spaces(&self) -> Spaces<'_> {
-        Spaces(self)
-    }
-}
 
 impl Spaces<'_> {
     /// The space called `name`, if it exists.
@@ -131,8 +91,7 @@ impl Spaces<'_> {
     /// [`Spaces::list`] still has the space, it is unchanged, though a crash may remove it; otherwise
     /// it is gone, as after a cancellation.
     pub async fn remove(self, space: SpaceId) -> Result<(), Error> {
-        let shared = Arc::clone(&self.0.shared);
-        let runtime = shared.runtime.clone();
+        let shared = &self.0.shared;
         {
             let _operation = shared.ending.enter()?;
             // Two calls may meet: both wait for the pages, and the second finds the space gone.
@@ -140,8 +99,7 @@ impl Spaces<'_> {
         }
         // In a task of its own: its pages in memory are found without a look at the space, so a caller that
         // gave up here would leave pages that can be written, and whose changes no `sync` makes durable.
-        let removed = task::outcome(&runtime, async move { shared.finish_drop(space).await });
-        removed.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+        shared.in_task(move |shared| async move { shared.finish_drop(space).await }).await
     }
 }
 
@@ -206,24 +164,18 @@ impl Shared {
     }
 }
 
-impl PageStore {
+impl Shared {
     /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as
     /// free: writes to them would otherwise be lost after a crash.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
-        if !self.shared.doubtful.load(Ordering::Acquire) {
+        if !self.doubtful.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut meta = self.shared.meta.lock().await;
+        let mut meta = self.meta.lock().await;
         // Checked again under the lock: another `sync` may have saved it meanwhile.
-        if self.shared.doubtful.load(Ordering::Acquire) {
-            meta.save(&self.shared.volume).await
-        } else {
-            Ok(())
-        }
+        if self.doubtful.load(Ordering::Acquire) { meta.save(&self.volume).await } else { Ok(()) }
     }
-}
 
-impl Shared {
     /// Records a clean close once everything is durable: on the devices first, then in the manifest. A
     /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {

@@ -11,76 +11,49 @@
 //! that does not exist. After (3), the version written in (2) is durable and newer than every version from
 //! before the free. Those are never read again, so recovery need not distinguish the page's two lives.
 
-use super::calls::Spaces;
 use crate::error::Error;
 use crate::manifest::changes::{CHANGE_RUNS_MAX, Change};
 use crate::manifest::page_runs::PageRuns;
 use crate::store::manifest_state::ManifestState;
-use crate::store::page_store::PageStore;
+use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::table::{Volume, pages_of};
 use pagetier_bufpool::Tier;
 use pagetier_devio::listen;
-use pagetier_devio::{locks, task};
+use pagetier_devio::locks;
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl PageStore {
-    /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
-    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::overwrite`]
-    /// and [`PageStore::get_or_create`] make the page exist again under that number. Its
-    /// earlier contents are never read again, in this run or later, unless the new page is discarded
-    /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
-    /// page leaves it free.
-    ///
-    /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
-    /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
-    /// [`PageStore::overwrite`], or its allocation was cut short).
-    ///
-    /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
-    /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`] for a range. The free is
-    /// not part of the embedder's log: free a page only once the log record that frees it is durable. Waits
-    /// for all guards of the page, so the caller must hold none. Completes even if the future is dropped.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let temporary = tempfile::tempdir()?;
-    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-    /// # let store = builder.open().await?;
-    /// let space = store.spaces().create("t").await?;
-    /// let page = store.allocate(space).await?.id();
-    /// store.sync().await?;
-    /// store.free(page).await?;
-    /// assert!(matches!(store.get(page).await, Err(pagetier::Error::NoSuchPage { .. })));
-    /// assert_eq!(store.allocate(space).await?.id(), page);
-    /// // Several pages at once, of any spaces.
-    /// assert_eq!(store.free_pages(&[page]).await?, 1);
-    /// # Ok(())
-    /// # }
-    /// ```
+impl Spaces<'_> {
+    /// Frees the pages of `space` in `range` whose numbers are in use, as
+    /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are.
     ///
     /// # Errors
-    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a
-    /// record that frees the page may ignore it. If another call is freeing the page, it has left memory by
-    /// then. If the manifest cannot be written, the page still exists, but a crash before the next
-    /// [`PageStore::sync`] may free it.
-    pub async fn free(&self, page: PageId) -> Result<(), Error> {
-        match self.free_pages(&[page]).await? {
-            0 => Err(Error::NoSuchPage { page }),
-            _ => Ok(()),
-        }
+    /// As [`PageStore::free_pages`](crate::PageStore::free_pages).
+    pub async fn free(self, space: SpaceId, range: Range<u32>) -> Result<u32, Error> {
+        self.0.shared.free_ranges(space, vec![range]).await
     }
 
-    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write
-    /// for every 128 runs of consecutive pages in a space. Returns the number of pages freed.
+    /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
+    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can
+    /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
+    /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
+    /// Completes even if the future is dropped.
     ///
     /// # Errors
-    /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
-    pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
+    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
+    /// may have been given back.
+    pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
+        self.0.shared.in_task(move |shared| async move { shared.shrink(space).await }).await
+    }
+}
+
+impl Shared {
+    /// See [`PageStore::free_pages`](crate::PageStore::free_pages).
+    pub(crate) async fn free_pages(self: &Arc<Self>, pages: &[PageId]) -> Result<u32, Error> {
         let mut by_space: BTreeMap<SpaceId, Vec<Range<u32>>> = BTreeMap::new();
         for page in pages {
             // One record per space and 128 runs, instead of one flushed write per page.
@@ -93,45 +66,15 @@ impl PageStore {
         Ok(freed)
     }
 
-    pub(crate) async fn free_ranges(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
-        self.shared.ending.here()?;
-        // Runs in its own task: a page that is only half freed could never be reused.
-        let shared = Arc::clone(&self.shared);
-        let freed = task::outcome(&self.shared.runtime, async move { shared.free(space, ranges).await });
-        freed.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+    pub(crate) async fn free_ranges(
+        self: &Arc<Self>,
+        space: SpaceId,
+        ranges: Vec<Range<u32>>,
+    ) -> Result<u32, Error> {
+        // In a task of its own: a page that is only half freed could never be reused.
+        self.in_task(move |shared| async move { shared.free(space, ranges).await }).await
     }
-}
 
-impl Spaces<'_> {
-    /// Frees the pages of `space` in `range` whose numbers are in use, as [`PageStore::free`] does. Returns
-    /// how many these are.
-    ///
-    /// # Errors
-    /// As [`PageStore::free_pages`].
-    pub async fn free(self, space: SpaceId, range: Range<u32>) -> Result<u32, Error> {
-        self.0.free_ranges(space, vec![range]).await
-    }
-}
-
-impl Spaces<'_> {
-    /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
-    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can
-    /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
-    /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
-    /// Completes even if the future is dropped.
-    ///
-    /// # Errors
-    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
-    /// may have been given back.
-    pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
-        self.0.shared.ending.here()?;
-        let shared = Arc::clone(&self.0.shared);
-        let given = task::outcome(&self.0.shared.runtime, async move { shared.shrink(space).await });
-        given.await.unwrap_or_else(|| Err(Error::runtime_ended()))
-    }
-}
-
-impl Shared {
     /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
     /// them, so that no torn write remains; record it in the manifest; update the maps in memory; punch
     /// holes. Holds the manifest's lock to the end: a hole punched after a space has grown into the extents

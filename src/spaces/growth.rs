@@ -9,11 +9,10 @@ use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::seam::{GrowthStep, Seam};
 use crate::store::manifest_state::ManifestState;
-use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
 use crate::volume::table::EXTENT_PAGES;
-use pagetier_devio::{DeviceError, DeviceErrorKind, SharedDevice, task};
+use pagetier_devio::{DeviceError, DeviceErrorKind, SharedDevice};
 use pagetier_page::{PageId, SpaceId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,22 +24,17 @@ const BLANK_BYTES: u64 = 1 << 20;
 /// How far the HDD's file grows ahead, in bytes: an eighth of its size within these bounds.
 const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
-impl PageStore {
+impl Shared {
     /// Gives `space` room for page `no`.
-    pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
+    pub(crate) async fn grow_space(self: &Arc<Self>, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
         }
-        // Runs in its own task: a growth that a dropped caller cut short would keep what it has taken, and
-        // its blanking writes could land on pages of the next growth.
-        let shared = Arc::clone(&self.shared);
-        let grown =
-            task::outcome(&self.shared.runtime, async move { shared.grow(PageId::new(space, no)).await });
-        grown.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+        // In a task of its own: a growth that a dropped caller cut short would keep what it has taken, and its
+        // blanking writes could land on pages of the next growth.
+        self.in_task(move |shared| async move { shared.grow(PageId::new(space, no)).await }).await
     }
-}
 
-impl Shared {
     async fn grow(&self, page: PageId) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
         // Held to the end: another growth must not plan with the same extents.

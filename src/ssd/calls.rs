@@ -2,67 +2,11 @@
 
 use super::exchange::{DrainOptions, SsdEvents};
 use crate::error::Error;
-use crate::store::page_store::PageStore;
+use crate::store::parts::Ssd;
 use crate::volume::loss::SsdLoss;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode, SsdState};
 use rustc_hash::FxHashSet;
-
-/// The SSD: its mode, drains, events and losses. See [`PageStore::ssd`].
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let temporary = tempfile::tempdir()?;
-/// use pagetier::{DrainOptions, PageStore, SsdMode, SsdState};
-///
-/// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// let store = builder.open().await?;
-/// assert_eq!(store.ssd().state(), SsdState::Active);
-///
-/// // Before the SSD is removed: write through it, and write home what it alone holds.
-/// store.ssd().set_mode(SsdMode::WriteThrough).await?;
-/// let report = store.ssd().drain(DrainOptions::new()).await;
-/// assert_eq!(report.left, 0);
-///
-/// // The store continues without it, and later takes a blank one into use.
-/// let mut events = store.ssd().events();
-/// store.ssd().set_mode(SsdMode::Off).await?;
-/// println!("{:?}", events.try_next());
-/// store.ssd().readmit().await?;
-/// assert_eq!(store.ssd().mode(), SsdMode::WriteThrough);
-/// store.ssd().set_write_budget(Some(50 << 30)); // 50 GiB a day
-/// # Ok(())
-/// # }
-/// ```
-///
-/// After a failure it comes back, or it is given up:
-///
-/// ```
-/// # use pagetier::*;
-/// # async fn example(store: &PageStore, log_starts_at: Lsn)
-/// # -> Result<(), Box<dyn std::error::Error>> {
-/// // The log from here on would repair the loss of the SSD.
-/// let repairable = store.ssd().oldest_lsn().is_none_or(|oldest| oldest >= log_starts_at);
-/// if store.ssd().readmit().await.is_err() && repairable {
-///     store.ssd().abandon().await?;
-///     // The engine redoes its log over these pages, then syncs.
-///     println!("{:?}", store.ssd().loss());
-///     store.ssd().acknowledge_loss().await?;
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Ssd<'a>(&'a PageStore);
-
-impl PageStore {
-    /// The SSD: its mode, drains, events and losses.
-    #[must_use]
-    pub fn ssd(&self) -> Ssd<'_> {
-        Ssd(self)
-    }
-}
 
 impl Ssd<'_> {
     /// Subscribes to the SSD's events from this moment on.
@@ -93,8 +37,9 @@ impl Ssd<'_> {
     /// wait. Cancel-safe: a drain in progress ends after its batch, and the mode stays; an exchange that has
     /// begun completes.
     ///
-    /// A call that restricts the SSD while it runs (this one, [`PageStore::replace_ssd`], [`Ssd::abandon`])
-    /// does not change the mode, so one that is set meanwhile stays in effect.
+    /// A call that restricts the SSD while it runs (this one,
+    /// [`PageStore::replace_ssd`](crate::PageStore::replace_ssd), [`Ssd::abandon`]) does not change the
+    /// mode, so one that is set meanwhile stays in effect.
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::ReadOnly`] for a change from
@@ -191,9 +136,9 @@ impl Ssd<'_> {
     ///
     /// After a failure it must be the same SSD with its contents. Every copy is read: it is used only if its
     /// stamp proves it current. Versions whose flush failed are written again; where they are gone, pages
-    /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last successful
-    /// [`PageStore::sync`]. The store works meanwhile as far as the failure allows, and accepts all writes
-    /// again on success. An SSD that has not failed is left as it is.
+    /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last
+    /// successful [`PageStore::sync`](crate::PageStore::sync). The store works meanwhile as far as the
+    /// failure allows, and accepts all writes again on success. An SSD that has not failed is left as it is.
     ///
     /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
     /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
@@ -224,12 +169,14 @@ impl Ssd<'_> {
     }
 
     /// The log position from which redo would be needed if the SSD were lost at this moment: every older
-    /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: the SSD holds no
-    /// only copy, except of pages that were created and not changed since. After a recovery it may be older
-    /// than necessary. Like [`PageStore::flush_to`], it requires that an LSN is assigned and set on pages in
-    /// one critical section ([`LogGate`](crate::LogGate)), so that no change gets an LSN older than the last
-    /// value of `min_recovery_lsn`. The record at the returned LSN is needed. [`PageStore::redo_from`] with
-    /// [`Loss::Ssd`](crate::Loss::Ssd) combines the two.
+    /// change is on the HDD (or in memory, see
+    /// [`PageStore::min_recovery_lsn`](crate::PageStore::min_recovery_lsn)). `None`: the SSD holds no only
+    /// copy, except of pages that were created and not changed since. After a recovery it may be older than
+    /// necessary. Like [`PageStore::flush_to`](crate::PageStore::flush_to), it requires that an LSN is
+    /// assigned and set on pages in one critical section ([`LogGate`](crate::LogGate)), so that no change
+    /// gets an LSN older than the last value of `min_recovery_lsn`. The record at the returned LSN is
+    /// needed. [`PageStore::redo_from`](crate::PageStore::redo_from) with [`Loss::Ssd`](crate::Loss::Ssd)
+    /// combines the two.
     #[must_use]
     pub fn oldest_lsn(self) -> Option<Lsn> {
         self.0.shared.tier.oldest_lsn()

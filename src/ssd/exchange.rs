@@ -146,19 +146,18 @@ impl Shared {
         F: Future<Output = Result<T, Error>> + Send,
     {
         self.ending.here()?;
-        let shared = Arc::clone(self);
         // A shutdown holds the mutex while it waits for guards, of which the caller may hold one (I37).
         let change = self.ending.or_shutdown(self.ssd_change.lock_owned()).await;
         let change = change.ok_or(Error::Closed)?;
         // The shutdown may have ended while this call waited: its step would write to devices that are
         // another opening's.
         drop(self.ending.enter()?);
-        let done = task::outcome(&self.runtime, async move {
+        let step = |shared| async move {
             let done = step(shared).await;
             drop(change);
             done
-        });
-        done.await.unwrap_or_else(|| Err(Error::runtime_ended()))
+        };
+        self.in_task(step).await
     }
 
     /// Switches to operation without the SSD, which was drained, unless that has happened already.

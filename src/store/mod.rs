@@ -1,17 +1,21 @@
 //! The open store: its handle `PageStore`, the guards of pages, and what its parts share until it is closed.
 //! What is changed while it runs lies in `tuning`, `spaces` and `ssd`; how it came to be, in `open`.
 //!
-//! Begin with `page_store` (the calls), then `shared` (the parts) and `manifest_state` (how a change is
+//! Begin with `pages` and `whole` (the calls), then `shared` (the parts) and `manifest_state` (how a change is
 //! recorded).
 
 pub(crate) mod background;
 pub(crate) mod devices;
 pub(crate) mod guards;
 pub(crate) mod headroom;
+pub(crate) mod hot_set;
 pub(crate) mod manifest_state;
 pub(crate) mod owned;
 pub(crate) mod page_store;
+mod pages;
+pub(crate) mod parts;
 pub(crate) mod shared;
 mod shutdown;
 pub(crate) mod stats;
 pub(crate) mod unproved;
+pub(crate) mod whole;

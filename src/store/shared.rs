@@ -11,8 +11,8 @@ use crate::volume::loss::SsdLoss;
 use crate::volume::space_hints::AllHints;
 use crate::volume::table::Volume;
 use pagetier_bufpool::Pool;
-use pagetier_devio::SharedDevice;
 use pagetier_devio::locks::{Mutex, Rank};
+use pagetier_devio::{SharedDevice, task};
 use pagetier_page::{Lsn, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::SsdTier;
@@ -52,6 +52,19 @@ impl Shared {
     /// Refuses calls that a read-only opening cannot keep its word about.
     pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
         if self.config.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Runs `step` in a task of its own, which runs to its end if the caller is dropped.
+    pub(crate) async fn in_task<T: Send + 'static, F>(
+        self: &Arc<Self>,
+        step: impl FnOnce(Arc<Self>) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        self.ending.here()?;
+        let done = task::outcome(&self.runtime, step(Arc::clone(self)));
+        done.await.unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 
     /// Records that every change older than `from` is on the HDD (I33).

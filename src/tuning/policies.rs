@@ -1,39 +1,12 @@
-//! The policies of a running store: the costs that they use and their counts.
+//! The policies of a running store: which they are, the costs that they use, and their counts.
 
 use crate::error::Error;
-use crate::store::page_store::PageStore;
+use crate::store::parts::Policies;
+use crate::store::shared::Shared;
 use pagetier_page::PageId;
-use pagetier_policy::{Costs, GroupStats, PageCounts};
-
-/// The policies of pool and SSD, the costs that they use, and their counts. See [`PageStore::policies`].
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let temporary = tempfile::tempdir()?;
-/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// use pagetier::{Costs, PageId, SpaceId};
-///
-/// let store = builder.open().await?;
-/// // The HDD has been exchanged for a faster one.
-/// store.policies().set_costs(Costs { hdd_read_ms: 3.0, ..store.policies().costs() })?;
-///
-/// store.policies().set_ssd("cac").await?;
-/// println!("{}: {:?}", store.policies().ssd(), store.policies().groups());
-/// println!("{:?}", store.policies().counts(PageId::new(SpaceId(0), 3)));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Policies<'a>(pub(crate) &'a PageStore);
-
-impl PageStore {
-    /// The policies of pool and SSD: replaces them, sets costs, reports counts.
-    #[must_use]
-    pub fn policies(&self) -> Policies<'_> {
-        Policies(self)
-    }
-}
+use pagetier_policy::{
+    Costs, FramePolicyParams, GroupStats, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
+};
 
 impl Policies<'_> {
     /// The device costs that the policies use.
@@ -66,5 +39,103 @@ impl Policies<'_> {
     #[must_use]
     pub fn counts(self, page: PageId) -> Option<PageCounts> {
         self.0.shared.tier.ask(|slots| slots.policy().counts(page))
+    }
+
+    /// Replaces the pool's policy while the store is in use; `policy` is a value such as [`PoolPolicy::Lru`]
+    /// or a name. The pages in memory stay there and keep their order of eviction; the previous policy's
+    /// statistics are lost. Takes some milliseconds per ten thousand pages, during which misses wait. The
+    /// store's next opening uses the builder's policy.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.policies().set_pool("gd2l:frequency")?;
+    /// println!("{}", store.policies().pool());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownPolicy`]; the policy in use is kept.
+    pub fn set_pool(self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Result<(), Error> {
+        let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
+        let shared = &self.0.shared;
+        // Held until the pool has the policy, so that of two switches the later one is named.
+        let mut in_use = shared.devices.in_use.lock();
+        // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
+        // use.
+        shared.at_costs(|costs| {
+            let params = FramePolicyParams {
+                cluster_pages: shared.config.options.cluster_pages,
+                ..FramePolicyParams::new(shared.frames(), costs)
+            };
+            shared.pool.set_policy(policy.build(&params));
+        });
+        in_use.pool_policy = policy;
+        tracing::info!(%policy, "the pool has a new policy");
+        Ok(())
+    }
+
+    /// The pool's policy; [`Policies::set_pool`] replaces it.
+    #[must_use]
+    pub fn pool(self) -> PoolPolicy {
+        self.0.shared.devices.in_use.lock().pool_policy
+    }
+
+    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Auto`]
+    /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
+    /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
+    /// previous policy's statistics are lost. Under a policy that writes through, copies that are newer than
+    /// the HDD's versions remain so until they are written again or drained
+    /// ([`Ssd::drain`](crate::Ssd::drain)).
+    ///
+    /// Flushes the HDD and writes a map checkpoint; meanwhile reads continue and writes wait. On a store
+    /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the
+    /// builder's policy. Cancel-safe: a switch that has begun completes.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use pagetier::SsdPolicy;
+    ///
+    /// let store = builder.ssd_policy("cac").open().await?;
+    /// store.policies().set_ssd("mv-fifo").await?;
+    /// assert_eq!(store.policies().ssd().to_string(), "mv-fifo");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownPolicy`]; or the HDD cannot be flushed, or the store refuses writes. The policy in use
+    /// is kept.
+    pub async fn set_ssd(
+        self,
+        policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>,
+    ) -> Result<(), Error> {
+        let policy: SsdPolicy = policy.try_into().map_err(Into::into)?;
+        let shared = &self.0.shared;
+        drop(shared.ending.enter()?);
+        shared.alone(move |shared| async move { shared.switch_ssd_policy(policy).await }).await
+    }
+
+    /// The SSD's policy.
+    #[must_use]
+    pub fn ssd(self) -> SsdPolicy {
+        self.0.shared.devices.in_use.lock().ssd_policy
+    }
+}
+
+impl Shared {
+    async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
+        let built = policy.build(&self.config.slot_params(self.tier.slots(), self.costs(), self.frames()));
+        self.tier.set_policy(built, |switch| self.pool.with_pages(switch)).await?;
+        self.devices.in_use.lock().ssd_policy = policy;
+        // The costs may have been measured again while the switch waited.
+        self.at_costs(|costs| self.tier.set_costs(costs));
+        tracing::info!(%policy, "the SSD has a new policy");
+        Ok(())
     }
 }

@@ -1,38 +1,10 @@
 //! Page traces: every request, recorded to a file.
 
 use crate::store::background::blocking;
-use crate::store::page_store::PageStore;
+use crate::store::parts::Trace;
 use pagetier_bufpool::TraceSummary;
 use std::io;
 use std::path::Path;
-
-/// The recording of page traces. See [`PageStore::trace`].
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let temporary = tempfile::tempdir()?;
-/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// let store = builder.open().await?;
-/// let space = store.spaces().create("t").await?;
-/// store.trace().start(temporary.path().join("requests.ptr"))?;
-/// let page = store.allocate(space).await?.id();
-/// drop(store.get(page).await?);
-/// println!("{:?}", store.trace().progress());
-/// assert_eq!(store.trace().stop().await?.records, 2);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Trace<'a>(&'a PageStore);
-
-impl PageStore {
-    /// The recording of page traces.
-    #[must_use]
-    pub fn trace(&self) -> Trace<'_> {
-        Trace(self)
-    }
-}
 
 impl Trace<'_> {
     /// Starts recording every page request to the file `path` as a page trace (`.ptr`, see

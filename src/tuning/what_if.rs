@@ -1,6 +1,6 @@
 //! Estimates what other sizes of pool and SSD would cost, from a sample of the requests while the store runs.
 
-use crate::store::page_store::PageStore;
+use crate::store::parts::Estimates;
 use pagetier_ghost::{GhostParams, Ghosts, Reference, Stream, Use, WhatIf};
 use pagetier_page::{Sampling, TraceRecord};
 use parking_lot::Mutex;
@@ -53,37 +53,6 @@ impl WhatIfOptions {
     pub fn ssd_factors(mut self, factors: &[f64]) -> Self {
         self.ssd_factors = factors.to_vec();
         self
-    }
-}
-
-/// Simulated pools and SSDs of other sizes. See [`PageStore::what_if`].
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let temporary = tempfile::tempdir()?;
-/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-/// use pagetier::what_if::WhatIfOptions;
-///
-/// let store = builder.open().await?;
-/// store.what_if().start(&WhatIfOptions::new())?;
-/// // ... the load runs ...
-/// if let Some(report) = store.what_if().report() {
-///     println!("{report:?}");
-/// }
-/// let report = store.what_if().stop().await;
-/// assert!(report.is_some());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Estimates<'a>(&'a PageStore);
-
-impl PageStore {
-    /// Simulated pools and SSDs of other sizes, which estimate what those would cost.
-    #[must_use]
-    pub fn what_if(&self) -> Estimates<'_> {
-        Estimates(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The public interface is one readable list: few names at the crate's root, and none in two places.
 
-use super::read;
+use super::{files, read};
 use std::collections::BTreeMap;
 
 /// The names at the root, modules included.
@@ -45,6 +45,27 @@ fn exports(source: &str, root: &str) -> Vec<(String, String)> {
         hidden &= code.starts_with("#[");
     }
     found
+}
+
+/// The files in which the store's methods may stand.
+const METHOD_FILES_MAX: usize = 4;
+
+/// A method of the store is found by opening few files; the rooms have what it does.
+#[test]
+fn the_stores_methods_stand_in_few_files() {
+    let has_methods = |text: &str| {
+        let blocks = text.split("\nimpl PageStore {\n").skip(1);
+        blocks.map(|block| block.split("\n}\n").next().unwrap_or(block)).any(|b| {
+            b.contains("\n    pub fn ") || b.contains("\n    pub async fn ") || b.starts_with("    pub ")
+        })
+    };
+    let mut found = files("rs");
+    // The blocking store is another type.
+    found.retain(|(file, text)| {
+        file.starts_with("src/") && !file.starts_with("src/blocking/") && has_methods(text)
+    });
+    let found: Vec<&str> = found.iter().map(|(file, _)| file.as_str()).collect();
+    assert!((1..=METHOD_FILES_MAX).contains(&found.len()), "methods of the store in {found:?}");
 }
 
 #[test]

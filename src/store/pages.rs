@@ -1,0 +1,382 @@
+//! The calls for single pages: read, change, create, discard and free them.
+
+use super::guards::{PageMut, PageRef, Scan};
+use super::owned::{OwnedPageMut, OwnedPageRef};
+use super::page_store::PageStore;
+use crate::error::Error;
+use crate::manifest::page_runs::PageRuns;
+use crate::volume::arriving::Mark;
+use crate::volume::table::{Claimed, Taken};
+use pagetier_bufpool::{PoolError, TierError};
+use pagetier_page::{PageId, SpaceId};
+use pagetier_ssdcache::Homes;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl PageStore {
+    /// Allocates a page of `space`, all zeroes and latched exclusively. The store chooses the number:
+    ///
+    /// | method | number | if the page exists | use |
+    /// | --- | --- | --- | --- |
+    /// | `allocate` | the store's choice | never does | engines that let the store count |
+    /// | [`overwrite`](PageStore::overwrite) | yours | zeroes it, without a read | a new page, with a log; redo of a full image; repair of a corrupt page |
+    /// | [`get_or_create`](PageStore::get_or_create) | yours | returns its contents, clean | redo of a partial change; a page that may be new |
+    ///
+    /// Each method returns a page that it has made as zeroes, dirty, with LSN 0, and grows the space to hold
+    /// it.
+    ///
+    /// Reuses a freed page ([`PageStore::free`]), the lowest that has room on the HDD if there is one;
+    /// otherwise adds a page at the end. The page is permanently part of the space once a [`PageStore::sync`]
+    /// (or the embedder's redo, see [`PageStore::get_or_create`]) covers it. Cancel-safe; a cancellation or a
+    /// crash may leave a page number unused. An engine with a log keeps its own page count in a page, and
+    /// creates pages by number: [`PageStore::overwrite`].
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut page = store.allocate(space).await?;
+    /// page[..4].copy_from_slice(&1_u32.to_le_bytes());
+    /// println!("{} has {} pages", space, store.spaces().pages(space)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available;
+    /// [`Error::PageGap`] from the methods that take a number.
+    pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
+        self.shared.ending.here()?;
+        loop {
+            // The number is taken at once, under the space's lock: two calls never get the same one, however
+            // long each waits for a frame.
+            match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
+                Taken::Page(no, _arrives) => {
+                    return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?));
+                }
+                // Then again from the start: another call may have used up the room that this one made.
+                Taken::NoRoom(no) => self.shared.grow_space(space, no).await?,
+            }
+        }
+    }
+
+    /// Latches `page` in shared mode and pins it until the guard is dropped. A hit neither allocates nor
+    /// yields. Waiters are served first come, first served. Cancel-safe.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = store.get(id).await?;
+    /// println!("page {} begins with {}", page.id(), page[0]);
+    /// drop(page); // writers may enter
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPage`]: the page does not exist. [`Error::Pool`]: it cannot be read, its only copy is
+    /// corrupt, or no frame becomes available in time.
+    #[inline]
+    pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
+        Ok(PageRef(self.pool.get(page).await?))
+    }
+
+    /// Latches `page` exclusively; otherwise like [`PageStore::get`].
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut page = store.get_mut(id).await?;
+    /// page[0] += 1; // marks the page dirty
+    /// let page = page.downgrade(); // readers may enter
+    /// assert_eq!(page.id(), id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::get`].
+    #[inline]
+    pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        Ok(PageMut(self.pool.get_mut(page).await?))
+    }
+
+    /// The page if it is in memory and its latch is free; never waits.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = match store.try_get(id) {
+    ///     Some(page) => page,
+    ///     None => store.get(id).await?,
+    /// };
+    /// # drop(page);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn try_get(&self, page: PageId) -> Option<PageRef<'_>> {
+        self.pool.try_get(page).map(PageRef)
+    }
+
+    /// The page, latched exclusively, if it is in memory and its latch is free; never waits.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(mut page) = store.try_get_mut(id) {
+    ///     page[0] = 1;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn try_get_mut(&self, page: PageId) -> Option<PageMut<'_>> {
+        self.pool.try_get_mut(page).map(PageMut)
+    }
+
+    /// Returns the page exclusively, as [`PageStore::get_mut`] does if it exists; reading it does not make it
+    /// dirty. Otherwise (it was never written, is free, or lies beyond the space's end) creates it, all
+    /// zeroes and dirty. For redo of a record that changes part of a page, and in normal operation for a page
+    /// that may be new. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space grows to
+    /// hold the page. Cancel-safe.
+    ///
+    /// ```
+    /// use pagetier::{Error, Lsn, PageId, PageStore};
+    ///
+    /// /// Applies the log record at `lsn`, which sets bytes of a page. A record with several changes of one
+    /// /// page applies them all before `set_lsn`.
+    /// async fn redo(store: &PageStore, id: PageId, lsn: Lsn, at: usize, bytes: &[u8]) -> Result<(), Error> {
+    ///     let mut page = store.get_or_create(id).await?;
+    ///     if page.lsn() < lsn {
+    ///         page[at..at + bytes.len()].copy_from_slice(bytes);
+    ///         page.set_lsn(lsn);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
+    pub async fn get_or_create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.shared.ending.here()?;
+        // A page that is being freed may still be in memory: it is created anew, once it has left.
+        if self.shared.volume.exists(page) {
+            match self.pool.get_mut(page).await {
+                // Counted but without a version: skipped by a larger number, or freed since the check.
+                Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
+                other => return Ok(PageMut(other?)),
+            }
+        }
+        let _arrives = self.extend_to(page).await?;
+        Ok(PageMut(self.pool.get_or_create(page).await?))
+    }
+
+    /// Makes `page` anew: returns it exclusively, all zeroes and dirty, without reading its current contents.
+    ///
+    /// - *A new page*, for an embedder that keeps its own page count: it knows the number. The embedder's log
+    ///   decides whether the page exists after a crash, so page numbers stay exact: see
+    ///   [`PageStore::allocate`].
+    /// - *Redo* of a record with a full page image.
+    /// - *Repair* of a page whose only copy is corrupt or unreadable.
+    ///
+    /// The page need not exist or be in memory. The space grows to hold it and all pages before it: those
+    /// that were never created have room, and do not exist. A number for which the HDD has no room takes
+    /// none; one too far beyond the space's room is an error
+    /// ([`Builder::page_gap_max`](crate::Builder::page_gap_max)). The next [`PageStore::sync`] writes the
+    /// page and invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's
+    /// size.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId, pages: u32, image: &[u8], lsn: Lsn)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// // The engine's own count of pages, which its log covers, gives the number.
+    /// let mut page = store.overwrite(PageId::new(space, pages)).await?;
+    /// page.copy_from_slice(image);
+    /// page.set_lsn(lsn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::allocate`].
+    #[doc(alias = "create")]
+    pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        let _arrives = self.extend_to(page).await?;
+        Ok(PageMut(self.pool.create(page).await?))
+    }
+
+    /// Makes `page` exist. The caller keeps the mark until it has latched the page's frame.
+    pub(crate) async fn extend_to(&self, page: PageId) -> Result<Mark<'_>, Error> {
+        self.shared.ending.here()?;
+        loop {
+            match self.shared.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
+                Claimed::Yes(arrives) => return Ok(arrives),
+                Claimed::NoRoom => self.shared.grow_space(page.space, page.no).await?,
+                // Its earlier copies must be gone before it exists again (I28). Redo meets this when it frees
+                // and creates a page in one go.
+                Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
+            }
+        }
+    }
+
+    /// Reads the pages `range` of `space` in order, with read-ahead in large requests, without displacing the
+    /// hot pages in memory. Skips pages that were never written.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut scan = store.scan(space, 0..u32::MAX);
+    /// while let Some(page) = scan.next().await {
+    ///     let page = page?;
+    ///     println!("{} {}", page.id(), page[0]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
+        let end = range.end.min(self.shared.volume.pages(space).unwrap_or(0));
+        Scan(self.pool.scan(space, range.start..end))
+    }
+
+    /// Starts reading `pages` into memory and returns at once. A hint: pages that do not exist or do not fit
+    /// are skipped.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::PageId;
+    ///
+    /// store.prefetch(&[PageId::new(space, 3), PageId::new(space, 4)]);
+    /// let page = store.get(PageId::new(space, 3)).await?;
+    /// # drop(page);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prefetch(&self, pages: &[PageId]) {
+        self.pool.prefetch(pages);
+    }
+
+    /// Discards the page's contents: drops it from memory and the SSD without writing it. Unlike with
+    /// [`PageStore::free`], the page continues to exist. A later `get` returns an earlier version, possibly
+    /// from before the page was freed and reused, or fails. Waits for all guards of the page, so the caller
+    /// must hold none. Cancel-safe.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.discard(id).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The page does not exist.
+    pub async fn discard(&self, page: PageId) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
+        if self.shared.volume.offset(page).is_none() {
+            return Err(Error::NoSuchPage { page });
+        }
+        Ok(self.pool.discard(page).await?)
+    }
+
+    /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
+    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::overwrite`]
+    /// and [`PageStore::get_or_create`] make the page exist again under that number. Its
+    /// earlier contents are never read again, in this run or later, unless the new page is discarded
+    /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
+    /// page leaves it free.
+    ///
+    /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
+    /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
+    /// [`PageStore::overwrite`], or its allocation was cut short).
+    ///
+    /// The free is durable when the call returns. Each call costs a small synchronous write to the manifest:
+    /// to free several pages, call [`PageStore::free_pages`], or [`Spaces::free`](crate::Spaces::free) for a
+    /// range. The free is not part of the embedder's log: free a page only once the log record that frees it
+    /// is durable. Waits for all guards of the page, so the caller must hold none. Completes even if the
+    /// future is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// # let store = builder.open().await?;
+    /// let space = store.spaces().create("t").await?;
+    /// let page = store.allocate(space).await?.id();
+    /// store.sync().await?;
+    /// store.free(page).await?;
+    /// assert!(matches!(store.get(page).await, Err(pagetier::Error::NoSuchPage { .. })));
+    /// assert_eq!(store.allocate(space).await?.id(), page);
+    /// // Several pages at once, of any spaces.
+    /// assert_eq!(store.free_pages(&[page]).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a
+    /// record that frees the page may ignore it. If another call is freeing the page, it has left memory by
+    /// then. If the manifest cannot be written, the page still exists, but a crash before the next
+    /// [`PageStore::sync`] may free it.
+    pub async fn free(&self, page: PageId) -> Result<(), Error> {
+        match self.free_pages(&[page]).await? {
+            0 => Err(Error::NoSuchPage { page }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write
+    /// for every 128 runs of consecutive pages in a space. Returns the number of pages freed.
+    ///
+    /// # Errors
+    /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
+    pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
+        self.shared.free_pages(pages).await
+    }
+
+    /// As [`PageStore::get`]; the guard keeps the store open instead of borrowing it, for a guard in a
+    /// `'static` task or in a structure beside the store. A store that such a guard holds cannot be closed by
+    /// value: see [`PageStore::shutdown`]. Cancel-safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// let store = std::sync::Arc::new(builder.open().await?);
+    /// let space = store.spaces().create("t").await?;
+    /// let id = store.allocate(space).await?.id();
+    /// let page = store.get_owned(id).await?;
+    /// let first = tokio::spawn(async move { page[0] }).await?;
+    /// assert_eq!(first, 0);
+    /// store.get_mut_owned(id).await?[0] = 1;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::get`].
+    pub async fn get_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageRef, Error> {
+        Ok(OwnedPageRef { page: self.pool.get_owned(page).await?, store: Arc::clone(self) })
+    }
+
+    /// As [`PageStore::get_mut`]; the guard keeps the store open instead of borrowing it, as with
+    /// [`PageStore::get_owned`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`PageStore::get`].
+    pub async fn get_mut_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
+        Ok(OwnedPageMut { page: self.pool.get_mut_owned(page).await?, store: Arc::clone(self) })
+    }
+}

@@ -1,0 +1,497 @@
+//! The calls for the store as a whole: its opening and its end, durability, its parts, its sizes, and views.
+
+use super::hot_set::HotSetReport;
+use super::page_store::PageStore;
+use super::parts::{Estimates, Policies, Spaces, Ssd, Trace};
+use super::shutdown::{CLOSED_MAX, end};
+use super::stats::Stats;
+use crate::config::builder::Builder;
+use crate::config::replacement::SsdReplacement;
+use crate::error::{Error, HotSetError, OpenError};
+use pagetier_bufpool::Tier;
+use pagetier_devio::task;
+use pagetier_page::{Lsn, PageId, PageSize};
+use pagetier_policy::Location;
+use pagetier_ssdcache::RecoveryReport;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The loss of what is in memory.
+    Crash,
+    /// The loss of memory and of the SSD.
+    Ssd,
+}
+
+impl PageStore {
+    /// Opens the store in directory `path` with the default options; creates it if it does not exist.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = pagetier::PageStore::open("/var/lib/db").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::builder().directory(path).open().await
+    }
+
+    /// Returns a builder, to open a store with options other than the defaults.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = pagetier::PageStore::builder().directory("/var/lib/db").pool_bytes(1 << 30).open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    // ---- durability ----
+
+    /// Makes every change durable whose guard was dropped before this call. A change under a guard that still
+    /// lives is not covered: the next `sync` after the guard is dropped covers it. (Nor is it written half:
+    /// a page is copied for its write only while no exclusive guard of it exists.) If the page of such a
+    /// guard was dirty before, `sync` waits until the guard is dropped, so the caller must hold no exclusive
+    /// guard. Writes no map checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe:
+    /// writes in flight complete.
+    ///
+    /// | method | pages that it writes | use |
+    /// | --- | --- | --- |
+    /// | `sync` | all dirty ones, in which a guard that was dropped left a change | commit without a log |
+    /// | [`flush_to`](PageStore::flush_to) | those with changes up to an LSN | checkpoint, first step |
+    /// | [`redo_from`](PageStore::redo_from) | none; makes durable what was written | checkpoint: which log may be removed |
+    /// | [`flush`](PageStore::flush) | none; makes durable what was written | included in the others |
+    /// | [`min_recovery_lsn`](PageStore::min_recovery_lsn) | none; nothing becomes durable | inspect the oldest change in memory |
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.get_mut(id).await?[0] = 1;
+    /// store.sync().await?; // the change is durable
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The first failure; pages that could not be written stay dirty in memory.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
+        // A save that failed may have freed a page or dropped a space in the file alone: what is written
+        // there now would be lost by a crash (I28).
+        self.shared.settle_manifest().await?;
+        self.pool.flush_all().await?;
+        // Last: a page under a freed number exists after a crash only once the manifest says so, and it may
+        // say so only once the page's new version is durable (I28).
+        self.shared.record_reused().await
+    }
+
+    /// Writes every page whose recovery LSN is at most `lsn` and makes it durable. Redo then needs no record
+    /// up to and including `lsn` that was on its pages when the call began. To find out which log may be
+    /// removed, call [`PageStore::redo_from`] afterwards.
+    ///
+    /// This holds only if no page gets an LSN that was assigned before the call, so assign an LSN and set it
+    /// on the record's pages in one critical section, and read `lsn` in it: see [`LogGate`](crate::LogGate).
+    /// Waits for exclusive guards of these pages: the caller must hold none. Cancel-safe.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, lsn: Lsn)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.flush_to(lsn).await?;
+    /// assert!(store.min_recovery_lsn().is_none_or(|oldest| oldest > lsn));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::sync`].
+    pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
+        self.shared.settle_manifest().await?;
+        self.pool.flush_to(lsn).await?;
+        self.shared.record_reused().await
+    }
+
+    /// Makes durable what has been written so far, for example by evictions or to bound redo. Writes no page
+    /// itself. [`PageStore::flush_to`] and [`PageStore::redo_from`] include it. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`PageStore::sync`].
+    pub async fn flush(&self) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
+        self.shared.settle_manifest().await?;
+        self.shared.tier.flush().await?;
+        self.shared.record_reused().await
+    }
+
+    /// The LSN from which redo would need the embedder's log after `loss`, the record at that LSN included:
+    /// all records with smaller LSNs may be removed. (If your LSNs are ends of records, keep the record that
+    /// *ends* there: see [`Lsn`].) Makes durable what has been written, but writes no page itself: to advance
+    /// the position, call [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for
+    /// [`Loss::Ssd`].
+    ///
+    /// A position for [`Loss::Ssd`] is recorded in the manifest before it is returned, unless a later one is:
+    /// after the loss, [`SsdLoss::redo_from`](crate::SsdLoss::redo_from) is never older than it, so a log
+    /// that was shortened by such positions alone suffices. LSNs must never start again from smaller values
+    /// during the store's life.
+    ///
+    /// `log_end` is the end of the log, the LSN that the next record will get, read before this call and in
+    /// the critical section in which LSNs are assigned and set on pages (see [`LogGate`](crate::LogGate)). It
+    /// is the result when nothing is needed. Cancel-safe.
+    ///
+    /// A change counts from its [`set_lsn`](crate::PageMut::set_lsn) on, even while its guard is held, with
+    /// the first LSN that the page got since it was clean. A change without `set_lsn` counts from the drop of
+    /// its guard, with the LSN that the page had. If it had none, the result is 0 until the page is written,
+    /// for example by [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
+    /// does not count: no record describes it.
+    ///
+    /// ```
+    /// use pagetier::{Error, Loss, Lsn, PageStore};
+    ///
+    /// /// Returns the position before which the log may be removed.
+    /// async fn checkpoint(store: &PageStore, log_end: Lsn) -> Result<Lsn, Error> {
+    ///     store.flush_to(log_end).await?;
+    ///     store.redo_from(log_end, Loss::Crash).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only opening.
+    pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
+        self.shared.refuse_read_only()?;
+        self.shared.ending.here()?;
+        // No page can slip through: one written back after step 1 was seen dirty in step 1, or is on the SSD
+        // in step 3; one written earlier was made durable by step 2.
+        let in_memory = self.pool.min_recovery_lsn(); // 1
+        self.flush().await?; // 2
+        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None }; // 3
+        let from = [in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min);
+        if loss == Loss::Ssd {
+            // Once the engine has removed the log before it, nothing else would say after a crash that the
+            // rest suffices.
+            self.shared.record_redo_from(from).await?;
+        }
+        Ok(from)
+    }
+
+    /// The oldest log position that redo would need for pages that are dirty in memory at this moment; `None`
+    /// when no change is. A page that was created and not changed since needs none. Pages that have left
+    /// memory are written but perhaps not durable: [`PageStore::redo_from`] includes them. 0 after a shutdown
+    /// that could not write everything.
+    #[must_use]
+    pub fn min_recovery_lsn(&self) -> Option<Lsn> {
+        self.pool.min_recovery_lsn()
+    }
+
+    // ---- the end ----
+
+    /// Closes the store cleanly: writes everything, makes it durable, and checkpoints the SSD's map exactly,
+    /// so that the next opening is warm and reads little. Dropping the future half-way is equivalent to a
+    /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared. When it returns,
+    /// every descriptor of the store is closed, so that its file systems can be unmounted.
+    ///
+    /// # Errors
+    /// The first failure. The store is closed even so, as by a crash.
+    pub async fn close(self) -> Result<(), Error> {
+        self.shared.ending.here()?;
+        let left = self.wait_closed();
+        // A shutdown has begun, through a clone of the `Arc` that is gone by now: wait for it instead of a
+        // second one.
+        let ended = if self.shared.ending.refuse() {
+            self.shutdown().await
+        } else {
+            end(Arc::clone(&self.shared), self.leave.tenure()).await
+        };
+        drop(self);
+        // The store's tasks close its last descriptors, once their runtime has run them.
+        let _ = tokio::time::timeout(CLOSED_MAX, left).await;
+        ended
+    }
+
+    /// Closes the store as [`PageStore::close`] does, for a store that is shared: writes everything, makes it
+    /// durable, checkpoints the SSD's map exactly, and releases devices, locks and log gate. The directory
+    /// can be opened again once this returns, even while the store still exists.
+    ///
+    /// From the call on, operations that need more than memory fail with [`Error::Closed`]; once it returns,
+    /// every operation does. It waits for operations in progress, except drains and scrubs, which end early,
+    /// and for [`PageMut`](crate::PageMut) guards to be dropped; hold none. A [`PageRef`](crate::PageRef) may
+    /// stay, and its page remains readable, unless an operation in progress waits for it to be dropped: a
+    /// removal of its space, or a `free` or `discard` of its page.
+    ///
+    /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// let store = std::sync::Arc::new(builder.open().await?);
+    /// store.shutdown().await?;
+    /// assert!(matches!(store.sync().await, Err(pagetier::Error::Closed)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The first failure. The store is closed even so, as by a crash.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        self.shared.ending.here()?;
+        let mut outcome = self.shared.ending.begin(|done| {
+            let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));
+            task::spawn(&self.shared.runtime, async move {
+                let ended = end(shared, tenure).await;
+                let _ = done.send(Some(ended));
+            });
+        });
+        let ended = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        ended.ok().flatten().unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+
+    /// A future that completes once nothing of this store is left: it was dropped (or closed), its last
+    /// operation has ended, its tasks are gone, and its directory, devices and log gate are free. It does not
+    /// borrow the store and may be awaited anywhere; the runtime that the store was opened on must run or
+    /// shut down meanwhile.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let open = || pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20).open();
+    /// let store = open().await?;
+    /// let closed = store.wait_closed();
+    /// drop(store); // as a crash does
+    /// closed.await;
+    /// open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait_closed(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
+        self.leave.tenure().left()
+    }
+
+    // ---- parts ----
+
+    /// The spaces: named sequences of pages.
+    #[must_use]
+    pub fn spaces(&self) -> Spaces<'_> {
+        Spaces(self)
+    }
+
+    /// The SSD: its mode, drains, events and losses.
+    #[must_use]
+    pub fn ssd(&self) -> Ssd<'_> {
+        Ssd(self)
+    }
+
+    /// The policies of pool and SSD: replaces them, sets costs, reports counts.
+    #[must_use]
+    pub fn policies(&self) -> Policies<'_> {
+        Policies(self)
+    }
+
+    /// The recording of page traces.
+    #[must_use]
+    pub fn trace(&self) -> Trace<'_> {
+        Trace(self)
+    }
+
+    /// Simulated pools and SSDs of other sizes, which estimate what those would cost.
+    #[must_use]
+    pub fn what_if(&self) -> Estimates<'_> {
+        Estimates(self)
+    }
+
+    // ---- other memory, another SSD ----
+
+    /// Changes the store's memory budget to `bytes`, and with it the number of frames, while the store is in
+    /// use. Returns the number of frames. [`Builder::pool_bytes`](crate::Builder::pool_bytes) says what the
+    /// budget covers. The store's next opening uses the builder's budget.
+    ///
+    /// Hits continue undisturbed, and guards stay valid. The policy keeps its statistics and scales its
+    /// shares of the pool. A growing pool needs the memory at once, and can have at most the machine's. A
+    /// shrinking pool evicts the pages that would be evicted next, and gives their memory back to the system;
+    /// the frames' metadata, about 60 bytes each, stays. It waits for dirty pages to be written, and for
+    /// guards to be dropped if they pin more pages than are to stay.
+    ///
+    /// Cancel-safe: a dropped call leaves the pool at the size that it has reached. Running simulations of
+    /// [`PageStore::what_if`] keep the size that they started with.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// let store = builder.pool_bytes(64 << 20).open().await?;
+    /// let frames = store.stats().frames;
+    /// assert!(store.resize_pool(16 << 20).await? < frames / 3);
+    /// assert_eq!(store.resize_pool(64 << 20).await?, frames);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PoolTooSmall`], [`Error::PoolTooLarge`], or
+    /// [`PoolError::Memory`](crate::errors::PoolError::Memory) when the system does not provide the memory:
+    /// the size is unchanged. [`PoolError::Shrink`](crate::errors::PoolError::Shrink) when no page could
+    /// leave for [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names the cause
+    /// and the size that the pool has reached.
+    pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
+        self.shared.resize_pool(bytes).await
+    }
+
+    /// Replaces the SSD while the store is in use: to grow it, to shrink it, or because it is worn. A store
+    /// without an SSD gets its first one. Drains the current SSD so that it holds no only copy, formats the
+    /// new one, and exchanges the two atomically, which the manifest records. The new SSD starts blank. The
+    /// store does not write to the old one again, but keeps it locked until the store is closed. From then
+    /// on, open the store with the new SSD: it does not open with the old one.
+    ///
+    /// A larger SSD has larger tables: [`Stats`](crate::stats::Stats) reports their memory, which may then
+    /// exceed [`Builder::pool_bytes`](crate::Builder::pool_bytes).
+    ///
+    /// The mode does not change: until the exchange the SSD takes no changed pages, as in
+    /// [`SsdMode::WriteThrough`](crate::SsdMode::WriteThrough), and a mode set meanwhile
+    /// ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in force afterwards. Several calls at one time run one
+    /// after the other.
+    ///
+    /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
+    /// drain changes nothing; an exchange that has begun completes.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::SsdReplacement;
+    ///
+    /// store.replace_ssd(SsdReplacement::path("/dev/nvme1n1").bytes(200 << 30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
+    /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
+    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
+    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
+    /// writes until then.
+    pub async fn replace_ssd(&self, new: SsdReplacement) -> Result<(), Error> {
+        self.shared.replace_ssd(new).await
+    }
+
+    /// At most `max` of the pages in memory, first those that the pool's policy would keep longest.
+    /// [`PageStore::export_hot`] saves them.
+    #[must_use]
+    pub fn hot_set(&self, max: usize) -> Vec<PageId> {
+        self.pool.hottest(max)
+    }
+
+    /// Saves [`PageStore::hot_set`] to the file `path`: one line per page, the hottest first, with the
+    /// space's number and the page's. The file is replaced as a whole.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, reopened: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("the hottest: {:?}", store.hot_set(10));
+    /// store.export_hot("/var/lib/db.hot").await?;
+    /// // After a restart:
+    /// let report = reopened.import_hot("/var/lib/db.hot").await?;
+    /// println!("{} of {} pages are in memory", report.loaded, report.listed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub async fn export_hot(&self, path: impl AsRef<Path>) -> Result<u64, HotSetError> {
+        self.shared.export_hot(path.as_ref().to_owned()).await
+    }
+
+    /// Reads the pages that a file of [`PageStore::export_hot`] lists into memory, in disk order, and waits
+    /// for them. Like a scan, it does not displace pages in use, and the SSD's policy does not count its
+    /// reads. Skips pages that do not exist or cannot be read. Cancel-safe.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a hot set.
+    pub async fn import_hot(&self, path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError> {
+        self.shared.import_hot(path.as_ref().to_owned()).await
+    }
+
+    // ---- views ----
+
+    /// Counters, sizes and device statistics at this moment.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let stats = store.stats();
+    /// println!("{stats}"); // a screenful
+    /// println!("{}", serde_json::to_string(&stats)?);
+    /// println!("{} pages on the SSD", stats.ssd.pages);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.shared)
+    }
+
+    /// Test-only: the protocol step in progress.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn moment(&self) -> Option<pagetier_ssdcache::Moment> {
+        self.shared.tier.moment()
+    }
+
+    /// The device that the page would be read from if it were not in memory.
+    #[must_use]
+    pub fn location(&self, page: PageId) -> Location {
+        self.shared.tier.ask(|slots| slots.location(page))
+    }
+
+    /// What recovery found when the store was opened.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.shared.tier.recovery()
+    }
+
+    /// The backend that serves the HDD: `uring`, `threads`, `emulated`, …
+    #[must_use]
+    pub fn io_backend(&self) -> &'static str {
+        self.shared.hdd.backend()
+    }
+
+    /// The number of frames: the pages that memory holds at this moment. [`PageStore::resize_pool`] changes
+    /// it; [`frames_for`](crate::frames_for) computes it before the store is opened.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.shared.frames() as u64
+    }
+
+    /// The size of a page, its header included. [`PageSize::payload_bytes`] is the part that a guard gives
+    /// you.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.shared.page_size()
+    }
+
+    /// Recounts the internal structures and compares; for tests.
+    ///
+    /// # Errors
+    /// A description of the first inconsistency.
+    pub fn validate(&self) -> Result<(), String> {
+        self.pool.validate()?;
+        self.shared.tier.validate()
+    }
+}
