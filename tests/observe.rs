@@ -39,7 +39,7 @@ async fn the_statistics_print_as_a_screenful_and_survive_json() {
     }
     let lookups = summary.pool.counts.hits + summary.pool.counts.misses;
     assert_eq!(summary.pool.hit_ratio, Some(summary.pool.counts.hits as f64 / lookups as f64));
-    let parts = summary.memory.frames + summary.memory.metadata + summary.memory.staging;
+    let parts = summary.memory.pool.frames + summary.memory.pool.metadata + summary.memory.pool.staging;
     assert_eq!(summary.memory.total, parts + summary.memory.ssd_tables);
     let classes = &summary.hdd_device.classes;
     assert_eq!(classes.iter().map(|c| c.read.ops + c.write.ops).sum::<u64>(), hdd.ops + writes(&summary));
@@ -54,7 +54,7 @@ async fn an_empty_store_prints_no_ratio_and_no_latencies() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let summary = store.stats().summary();
-    assert_eq!((summary.pool.hit_ratio, summary.ssd.mode.as_str()), (None, "off"));
+    assert_eq!((summary.pool.hit_ratio, summary.ssd.tier.mode), (None, SsdMode::Off));
     assert!(store.stats().to_string().contains("hit ratio -"));
 }
 
@@ -90,7 +90,7 @@ async fn a_page_is_explained_by_the_figures_of_its_policies() {
     let text = store.why(page(3)).unwrap().to_string();
     assert!(text.contains("memory  yes, dirty") && text.contains("H - L"), "{text}");
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
-    assert_eq!(store.why(page(3)).unwrap().ssd_mode, "write-through");
+    assert_eq!(store.why(page(3)).unwrap().ssd_mode, SsdMode::WriteThrough);
     store.validate().unwrap();
 }
 

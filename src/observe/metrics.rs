@@ -85,9 +85,9 @@ fn publish(store: &str, s: &StatsSummary) {
     }
     let m = &s.memory;
     let memory = [
-        ("frames", m.frames),
-        ("metadata", m.metadata),
-        ("staging", m.staging),
+        ("frames", m.pool.frames),
+        ("metadata", m.pool.metadata),
+        ("staging", m.pool.staging),
         ("ssd_tables", m.ssd_tables),
     ];
     for (part, bytes) in memory {
@@ -116,14 +116,14 @@ fn publish_room(store: &str, room: &Headroom) {
 }
 
 fn publish_ssd(store: &str, s: &StatsSummary) {
-    let (store, ssd) = (store.to_owned(), &s.ssd);
+    let (store, ssd) = (store.to_owned(), &s.ssd.tier);
     let slots = [
         // The two counts are read one after the other, so the dirty ones may briefly exceed the pages.
         ("clean", ssd.pages.saturating_sub(ssd.dirty_pages)),
         ("dirty", ssd.dirty_pages),
-        ("free", ssd.free_writable),
-        ("waiting", ssd.free_waiting),
-        ("retired", ssd.free_retired),
+        ("free", ssd.free.writable as u64),
+        ("waiting", ssd.free.waiting as u64),
+        ("retired", ssd.free.retired as u64),
     ];
     for (state, count) in slots {
         gauge!("pagetier_ssd_slots", "store" => store.clone(), "state" => state).set(count as f64);
@@ -149,7 +149,7 @@ fn publish_ssd(store: &str, s: &StatsSummary) {
         counter!("pagetier_ssd_events_total", "store" => store.clone(), "event" => event).absolute(count);
     }
     let flag = |on: bool| f64::from(u8::from(on));
-    gauge!("pagetier_ssd_degraded", "store" => store.clone()).set(flag(ssd.error.is_some()));
+    gauge!("pagetier_ssd_degraded", "store" => store.clone()).set(flag(ssd.ssd_error.is_some()));
     gauge!("pagetier_refusing_writes", "store" => store).set(flag(ssd.refusing.is_some()));
 }
 

@@ -23,9 +23,9 @@ impl Display for StatsSummary {
             f,
             "memory  {} (pages {}, metadata {}, staging {}, SSD tables {})",
             bytes(m.total),
-            bytes(m.frames),
-            bytes(m.metadata),
-            bytes(m.staging),
+            bytes(m.pool.frames),
+            bytes(m.pool.metadata),
+            bytes(m.pool.staging),
             bytes(m.ssd_tables)
         )?;
         ssd(f, &self.ssd)?;
@@ -62,8 +62,8 @@ fn pool(f: &mut Formatter<'_>, p: &PoolSummary) -> Result {
     choice(f, p.choice.as_ref())
 }
 
-fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
-    let c = &s.counts;
+fn ssd(f: &mut Formatter<'_>, summary: &SsdSummary) -> Result {
+    let (s, c) = (&summary.tier, &summary.tier.counts);
     writeln!(
         f,
         "ssd     {}, {} of {} slots hold pages, {} of them newer than the HDD",
@@ -72,7 +72,7 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
     writeln!(
         f,
         "        free: {} now, {} after a checkpoint, {} after a flush; journal {} blocks",
-        s.free_writable, s.free_waiting, s.free_retired, s.journal_used
+        s.free.writable, s.free.waiting, s.free.retired, s.journal_used
     )?;
     writeln!(
         f,
@@ -84,27 +84,27 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
         "        {} rewritten, {} renewed, {} invalidated, {} evicted, {} written back, {} healed",
         c.rewritten, c.renewed, c.invalidated, c.evicted, c.written_back, c.healed
     )?;
-    let oldest = s.oldest_lsn.map_or_else(|| "none".to_owned(), |lsn| lsn.to_string());
+    let oldest = s.oldest_lsn.map_or_else(|| "none".to_owned(), |lsn| lsn.0.to_string());
     writeln!(f, "        {} checkpoints; oldest LSN on the SSD alone: {oldest}", c.checkpoints)?;
     // Lines that say nothing in the usual case appear only when they do: the rest stays a screenful.
-    if let (Some(budget), Some(written), Some(factor)) = (s.budget_per_day, s.written_per_day, s.write_factor)
-    {
-        let (budget, written) = (bytes(budget), bytes(written));
+    if let Some(budget) = &s.write_budget {
+        let (limit, written) = (bytes(budget.bytes_per_day), bytes(budget.written_per_day));
+        let factor = budget.factor;
         writeln!(
             f,
-            "        write budget {budget} per day, recently {written}; writes priced at {factor:.2}x"
+            "        write budget {limit} per day, recently {written}; writes priced at {factor:.2}x"
         )?;
     }
     if s.leaving > 0 {
         writeln!(f, "        {} copies leave because of hints", s.leaving)?;
     }
-    if let Some(error) = &s.error {
+    if let Some(error) = &s.ssd_error {
         writeln!(f, "        takes no new pages: {error}")?;
     }
     if let Some(cause) = &s.refusing {
         writeln!(f, "        THE STORE REFUSES WRITES: {cause}")?;
     }
-    choice(f, s.choice.as_ref())
+    choice(f, summary.choice.as_ref())
 }
 
 fn room(f: &mut Formatter<'_>, r: &Headroom) -> Result {

@@ -3,10 +3,10 @@
 
 use crate::store::headroom::Headroom;
 use crate::store::stats::Stats;
-use pagetier_bufpool::PoolStats;
+use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use pagetier_policy::PolicyChoice;
-use pagetier_ssdcache::{SlotCounts, SsdMode};
+use pagetier_ssdcache::TierStats;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// The form in which [`Stats`] is printed and serialised. It also deserialises, for tools that read an
@@ -48,12 +48,9 @@ pub struct PoolSummary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemorySummary {
-    /// The frames themselves, without their metadata.
-    pub frames: u64,
-    /// Metadata, page table and hit buffers.
-    pub metadata: u64,
-    /// Staged copies of dirty pages, at most.
-    pub staging: u64,
+    /// The pool's parts.
+    #[serde(flatten)]
+    pub pool: PoolMemory,
     /// The SSD's tables and policy.
     pub ssd_tables: u64,
     /// The sum of the parts.
@@ -64,43 +61,9 @@ pub struct MemorySummary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SsdSummary {
-    /// `write-back`, `write-through`, `read-only` or `off`.
-    pub mode: String,
-    /// The number of slots, whether or not they hold pages.
-    pub slots: u64,
-    /// Pages that have a copy.
-    pub pages: u64,
-    /// Copies that are newer than the HDD's version.
-    pub dirty_pages: u64,
-    /// Copies of pages whose space is kept off the SSD: they are being removed.
-    #[serde(default)]
-    pub leaving: u64,
-    /// Free slots that may be written at once.
-    pub free_writable: u64,
-    /// Free slots that may be written after the next checkpoint.
-    pub free_waiting: u64,
-    /// Slots that wait for a flush of the SSD.
-    pub free_retired: u64,
-    /// Blocks of the journal that the next checkpoint will free.
-    pub journal_used: u64,
-    /// The oldest log position that redo would need if the SSD were lost; `None`: it holds no only copy.
-    pub oldest_lsn: Option<u64>,
-    /// The write budget in bytes per day, if there is one.
-    #[serde(default)]
-    pub budget_per_day: Option<u64>,
-    /// With a budget: the recent rate of writes, in bytes per day.
-    #[serde(default)]
-    pub written_per_day: Option<u64>,
-    /// With a budget: the factor on the cost of a write; 1 within the budget.
-    #[serde(default)]
-    pub write_factor: Option<f64>,
-    /// What happened in the cache since the opening.
+    /// The state and the counters.
     #[serde(flatten)]
-    pub counts: SlotCounts,
-    /// Why the SSD takes no new pages, if it does not.
-    pub error: Option<String>,
-    /// Why the store refuses writes, if it does.
-    pub refusing: Option<String>,
+    pub tier: TierStats,
     /// The setting that an adaptive policy follows.
     pub choice: Option<ChoiceSummary>,
 }
@@ -180,13 +143,11 @@ impl Stats {
         StatsSummary {
             pool: pool_of(self),
             memory: MemorySummary {
-                frames: self.pool_memory.frames,
-                metadata: self.pool_memory.metadata,
-                staging: self.pool_memory.staging,
+                pool: self.pool_memory,
                 ssd_tables: self.ssd.memory_bytes,
                 total: self.memory_bytes(),
             },
-            ssd: ssd_of(self),
+            ssd: SsdSummary { tier: self.ssd.clone(), choice: self.ssd_choice.as_ref().map(choice_of) },
             room: self.room.clone(),
             hdd_device: device_of(&self.hdd_device),
             ssd_device: device_of(&self.ssd_device),
@@ -208,39 +169,6 @@ fn pool_of(stats: &Stats) -> PoolSummary {
         counts,
         hit_ratio: (lookups > 0).then(|| counts.hits as f64 / lookups as f64),
         choice: stats.pool_choice.as_ref().map(choice_of),
-    }
-}
-
-fn ssd_of(stats: &Stats) -> SsdSummary {
-    let ssd = &stats.ssd;
-    SsdSummary {
-        mode: mode_name(ssd.mode).to_owned(),
-        slots: ssd.slots,
-        pages: ssd.pages,
-        dirty_pages: ssd.dirty_pages,
-        leaving: ssd.leaving,
-        free_writable: ssd.free.writable as u64,
-        free_waiting: ssd.free.waiting as u64,
-        free_retired: ssd.free.retired as u64,
-        journal_used: ssd.journal_used,
-        oldest_lsn: ssd.oldest_lsn.map(|lsn| lsn.0),
-        budget_per_day: ssd.write_budget.map(|budget| budget.bytes_per_day),
-        written_per_day: ssd.write_budget.map(|budget| budget.written_per_day),
-        write_factor: ssd.write_budget.map(|budget| budget.factor),
-        counts: ssd.counts,
-        error: ssd.ssd_error.as_deref().map(str::to_owned),
-        refusing: ssd.refusing.as_deref().map(str::to_owned),
-        choice: stats.ssd_choice.as_ref().map(choice_of),
-    }
-}
-
-pub(super) fn mode_name(mode: SsdMode) -> &'static str {
-    match mode {
-        SsdMode::WriteBack => "write-back",
-        SsdMode::WriteThrough => "write-through",
-        SsdMode::ReadOnly => "read-only",
-        SsdMode::Off => "off",
-        _ => "unknown",
     }
 }
 

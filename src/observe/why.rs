@@ -1,6 +1,5 @@
 //! Why a page is where it is: what the pool and the SSD's policy know about it.
 
-use super::summary::mode_name;
 use crate::error::Error;
 use crate::store::shared::Shared;
 use crate::volume::space_hints::SpaceHints;
@@ -8,7 +7,7 @@ use pagetier_bufpool::PoolResidency;
 use pagetier_page::PageId;
 use pagetier_policy::pool::Retention;
 use pagetier_policy::{GroupStats, Location, PageCounts};
-use pagetier_ssdcache::Homes;
+use pagetier_ssdcache::{Homes, SsdMode};
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
 
@@ -37,7 +36,7 @@ pub struct PageWhy {
     /// Its group under CAC.
     pub group: Option<GroupFactor>,
     /// The SSD's mode.
-    pub ssd_mode: &'static str,
+    pub ssd_mode: SsdMode,
     /// The hints of its space.
     pub hints: SpaceHints,
 }
@@ -76,7 +75,7 @@ pub(super) fn why(shared: &Shared, page: PageId) -> Result<PageWhy, Error> {
         benefit_ms,
         counts,
         group: group.map(group_of),
-        ssd_mode: mode_name(shared.tier.mode()),
+        ssd_mode: shared.tier.mode(),
         hints: shared.hints_of(page.space),
     })
 }

@@ -1,4 +1,4 @@
-//! What changes the speed of a running store: policies, costs, the pool's size and its hot set, and the
+//! What changes the speed of a running store: policies, costs, the pool's size, and the
 //! traces and estimates by which they are chosen. Nothing here can change what a page holds.
 //!
 //! Begin with `policies`, or with `what_if`.

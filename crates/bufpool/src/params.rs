@@ -262,7 +262,7 @@ counters! {
 }
 
 /// The memory of a pool by part, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct PoolMemory {
     /// The pages themselves, one per frame.

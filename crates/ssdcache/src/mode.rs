@@ -23,6 +23,17 @@ pub enum SsdMode {
     Off,
 }
 
+impl std::fmt::Display for SsdMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::WriteBack => "write-back",
+            Self::WriteThrough => "write-through",
+            Self::ReadOnly => "read-only",
+            Self::Off => "off",
+        })
+    }
+}
+
 /// The state of the SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]

@@ -113,8 +113,8 @@ fn rates(before: &LiveStats, now: &LiveStats) -> serde_json::Value {
         "at_unix_ms": now.at_unix_ms,
         "requests_per_s": r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses),
         "hit_percent": r.hit_percent(),
-        "ssd_pages": now.stats.ssd.pages, "ssd_dirty_pages": now.stats.ssd.dirty_pages,
-        "refusing": now.stats.ssd.refusing,
+        "ssd_pages": now.stats.ssd.tier.pages, "ssd_dirty_pages": now.stats.ssd.tier.dirty_pages,
+        "refusing": now.stats.ssd.tier.refusing,
         "hdd": device(r.device(|l| &l.stats.hdd_device)),
         "ssd": device(r.device(|l| &l.stats.ssd_device)),
     })
@@ -123,7 +123,7 @@ fn rates(before: &LiveStats, now: &LiveStats) -> serde_json::Value {
 /// One view: the rates between two exports, and the current state.
 fn view(before: &LiveStats, now: &LiveStats) -> String {
     let r = Rates::between(before, now);
-    let (pool, ssd) = (&now.stats.pool, &now.stats.ssd);
+    let (pool, ssd) = (&now.stats.pool, &now.stats.ssd.tier);
     let mut text = format!("pagetier top: process {}, export {}, {}\n", now.pid, now.number, age(now));
     let hits = r.hit_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}%"));
     let requests = r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses);
@@ -149,14 +149,14 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
     let _ = writeln!(
         text,
         "        per second: {:.1} admitted, {:.1} rejected, {:.1} evicted, {:.1} written back",
-        r.of(|l| l.stats.ssd.counts.admitted_free
-            + l.stats.ssd.counts.admitted_over
-            + l.stats.ssd.counts.admitted_on_read),
-        r.of(|l| l.stats.ssd.counts.rejected + l.stats.ssd.counts.rejected_no_slot),
-        r.of(|l| l.stats.ssd.counts.evicted),
-        r.of(|l| l.stats.ssd.counts.written_back)
+        r.of(|l| l.stats.ssd.tier.counts.admitted_free
+            + l.stats.ssd.tier.counts.admitted_over
+            + l.stats.ssd.tier.counts.admitted_on_read),
+        r.of(|l| l.stats.ssd.tier.counts.rejected + l.stats.ssd.tier.counts.rejected_no_slot),
+        r.of(|l| l.stats.ssd.tier.counts.evicted),
+        r.of(|l| l.stats.ssd.tier.counts.written_back)
     );
-    if let Some(error) = &ssd.error {
+    if let Some(error) = &ssd.ssd_error {
         let _ = writeln!(text, "        takes no new pages: {error}");
     }
     if let Some(cause) = &ssd.refusing {

@@ -2,7 +2,6 @@
 //! of a write to the policy and to the slots.
 
 use crate::exec::Core;
-use crate::exec::tier::SsdTier;
 use crate::protocol::Protocol;
 use pagetier_devio::SharedDevice;
 use pagetier_policy::{Costs, Millis, WriteBudget};
@@ -12,23 +11,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The interval at which the bytes written are read from the device's counters.
 const EVERY_MS: u64 = 1000;
 
-/// The minimum budget, in bytes per day: the overdraft is measured in parts of the budget, so it must not be 0.
-const BUDGET_MIN: u64 = 1 << 20;
-
 /// The ratio by which the factor must change before it is passed on again.
 const PRICE_STEP: f64 = 1.1;
 
 /// The state of the write budget.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct BudgetStats {
     /// The budget, in bytes per day.
+    #[serde(rename = "budget_per_day")]
     pub bytes_per_day: u64,
     /// The recent rate of writes to the SSD, in bytes per day: a mean over about an hour.
     pub written_per_day: u64,
     /// The overdraft, in bytes.
+    #[serde(default)]
     pub overdrawn_bytes: u64,
     /// The factor on the cost of a write to the SSD; 1 within the budget.
+    #[serde(rename = "write_factor")]
     pub factor: f64,
 }
 
@@ -73,33 +72,19 @@ fn written_bytes(device: &SharedDevice) -> u64 {
     device.stats().totals().write.bytes
 }
 
-impl SsdTier {
-    /// Sets the budget for writes to the SSD, in bytes per day; `None` removes it. While the budget is
-    /// overdrawn, writes to the SSD are priced higher: see [`WriteBudget`]. A copy of a version that the HDD has
-    /// is then written only if its benefit exceeds the price. `costs` are the policy's.
-    pub fn set_write_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
-        let (core, now) = (&self.core, self.core.now());
-        let mut state = core.state.lock();
-        let device_bytes = written_bytes(&core.ssd());
-        let budget = bytes_per_day.map(|bytes| WriteBudget::new(bytes.max(BUDGET_MIN), now));
-        *core.budget.spending.lock() =
+impl Core {
+    /// Sets the budget, or removes it.
+    pub(crate) fn set_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let device_bytes = written_bytes(&self.ssd());
+        let budget = bytes_per_day.map(|bytes| WriteBudget::new(bytes, now));
+        *self.budget.spending.lock() =
             budget.map(|budget| Spending { budget, device_bytes, passed: 1.0, costs });
-        core.budget.next.store(if budget.is_some() { 0 } else { u64::MAX }, Ordering::Relaxed);
+        self.budget.next.store(if budget.is_some() { 0 } else { u64::MAX }, Ordering::Relaxed);
         set_price(&mut state, costs, 1.0);
     }
 
-    /// Passes new device costs to the policy, with the budget's factor applied.
-    pub fn set_costs(&self, costs: Costs) {
-        let mut state = self.core.state.lock();
-        let passed = self.core.budget.spending.lock().as_mut().map(|spending| {
-            spending.costs = costs;
-            spending.passed
-        });
-        set_price(&mut state, costs, passed.filter(|factor| !factor.is_nan()).unwrap_or(1.0));
-    }
-}
-
-impl Core {
     /// Charges the bytes written since the last charge, if one is due.
     pub(crate) fn charge(&self, state: &mut Protocol, now: Millis) {
         if now.0 < self.budget.next.load(Ordering::Relaxed) {
@@ -117,6 +102,16 @@ impl Core {
             *passed = factor;
             set_price(state, *costs, factor);
         }
+    }
+
+    /// Passes new costs to the policy, with the factor in force applied.
+    pub(crate) fn set_costs(&self, costs: Costs) {
+        let mut state = self.state.lock();
+        let passed = self.budget.spending.lock().as_mut().map(|spending| {
+            spending.costs = costs;
+            spending.passed
+        });
+        set_price(&mut state, costs, passed.filter(|factor| !factor.is_nan()).unwrap_or(1.0));
     }
 
     /// Makes the next charge pass the price on, because another policy or SSD is in use.

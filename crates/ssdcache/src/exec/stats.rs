@@ -6,10 +6,11 @@ use crate::mode::SsdMode;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_page::Lsn;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A snapshot of the tier's counters.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TierStats {
     /// Slots of the SSD cache.
@@ -19,27 +20,48 @@ pub struct TierStats {
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
     /// Copies of pages whose space is kept off the SSD: they are being removed.
+    #[serde(default)]
     pub leaving: u64,
     /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
     /// SSD.
+    #[serde(flatten)]
     pub free: FreeSlots,
     /// Blocks of the journal that the next checkpoint will free.
     pub journal_used: u64,
     /// Counters of events of pages and slots.
+    #[serde(flatten)]
     pub counts: SlotCounts,
     /// The memory of the slot table, the page map and the policy, in bytes.
+    #[serde(default)]
     pub memory_bytes: u64,
     /// What the SSD is used for.
     pub mode: SsdMode,
     /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
     /// alone.
+    #[serde(with = "position")]
     pub oldest_lsn: Option<Lsn>,
     /// The write budget, if there is one.
+    #[serde(flatten)]
     pub write_budget: Option<BudgetStats>,
     /// Why the SSD takes no new pages; `None`: it takes them.
+    #[serde(rename = "error")]
     pub ssd_error: Option<Arc<str>>,
     /// Why writes are refused; `None`: they are accepted.
     pub refusing: Option<Arc<str>>,
+}
+
+/// A log position as a plain number.
+mod position {
+    use super::Lsn;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(lsn: &Option<Lsn>, to: S) -> Result<S::Ok, S::Error> {
+        lsn.map(|lsn| lsn.0).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Lsn>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Lsn))
+    }
 }
 
 impl SsdTier {

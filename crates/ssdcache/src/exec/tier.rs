@@ -11,13 +11,17 @@ use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPa
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Location};
+use pagetier_policy::{Access, Costs, Location};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
+
+/// The minimum write budget, in bytes per day: the overdraft is measured in parts of the budget, so it must
+/// not be 0.
+const BUDGET_MIN: u64 = 1 << 20;
 
 /// The SSD cache and the HDD behind it. Dropping it without [`SsdTier::shutdown`] stops it at once, which is
 /// as safe as a crash.
@@ -68,6 +72,19 @@ impl SsdTier {
     /// be quick, and must not call the tier.
     pub fn ask<T>(&self, question: impl FnOnce(&Slots) -> T) -> T {
         question(&self.core.state.lock().slots)
+    }
+
+    /// Passes new device costs to the policy.
+    pub fn set_costs(&self, costs: Costs) {
+        self.core.set_costs(costs);
+    }
+
+    /// Sets the budget for writes to the SSD, in bytes per day; `None` removes it. While the budget is
+    /// overdrawn, writes to the SSD are priced higher: see [`pagetier_policy::WriteBudget`]. A copy of a
+    /// version that the HDD has is then written only if its benefit exceeds the price. `costs` are the
+    /// policy's.
+    pub fn set_write_budget(&self, bytes_per_day: Option<u64>, costs: Costs) {
+        self.core.set_budget(bytes_per_day.map(|bytes| bytes.max(BUDGET_MIN)), costs);
     }
 
     /// Forgets every page of `space`, which is being dropped and has no page in the pool. Afterwards no home

@@ -159,16 +159,20 @@ pub struct SlotCounts {
 }
 
 /// The slots without a page, by what they wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct FreeSlots {
     /// In the zone of every checkpoint that a crash could find, so writable at once (I2).
+    #[serde(rename = "free_writable")]
     pub writable: usize,
     /// Outside the zone: writable after the next checkpoint.
+    #[serde(rename = "free_waiting")]
     pub waiting: usize,
     /// Obsolete: free after the next flush of the SSD.
+    #[serde(rename = "free_retired")]
     pub retired: usize,
     /// Whether a checkpoint is being written.
+    #[serde(default)]
     pub checkpointing: bool,
 }
 
