@@ -72,7 +72,12 @@
 //!
 //! # Glossary
 //!
+//! - **Discard**: to give up a page's contents without writing them, [`PageStore::discard`]. The page goes on
+//!   to exist.
+//! - **Drop**: to end a space with all its pages, [`Spaces::drop`].
+//! - **Evict**: to take a page out of memory, or a copy off the SSD, to make room for another.
 //! - **Frame**: the room of one page in the pool.
+//! - **Free**: to end a single page, [`PageStore::free`]. Its number may be reused.
 //! - **Gate**: the embedder's log as the store calls it, [`LogGate`].
 //! - **Home**: a page's place on the HDD. A page is *written home* when its newest version goes there.
 //! - **Latch**: the lock on a page in memory that a guard holds; *pinned* means that its frame cannot be

@@ -81,7 +81,7 @@ impl Seam {
         !self.lack(Mutation::DropUnmarked)
     }
 
-    /// The lock that is held while a removal waits for guards: none.
+    /// The lock that is held while a drop waits for guards: none.
     pub(crate) fn waits_locked<T>(self, lock: impl FnOnce() -> Option<T>) -> Option<T> {
         if self.lack(Mutation::GuardsAwaitedLocked) { lock() } else { None }
     }

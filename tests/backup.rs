@@ -333,7 +333,7 @@ async fn spaces_keep_their_ids_and_pages_that_were_never_written_stay_so() {
     let dir = tempfile::tempdir().unwrap();
     store.backup(dir.path(), plain()).await.unwrap();
     let kept = store.spaces().create("t").await.unwrap();
-    store.spaces().remove(gone).await.unwrap();
+    store.spaces().drop(gone).await.unwrap();
     for no in 0..100 {
         let mut page = store.allocate(kept).await.unwrap();
         if no % 2 == 0 {

@@ -54,7 +54,7 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
     store.get_or_create(ids[0].0).expect("created again")[0] = 9;
     store.overwrite(ids[1].0).expect("overwritten")[0] = 8;
     assert_eq!((store.get(ids[0].0).expect("read")[0], store.get(ids[1].0).expect("read")[0]), (9, 8));
-    store.spaces().remove(space).expect("dropped");
+    store.spaces().drop(space).expect("dropped");
     assert!(matches!(store.allocate(space), Err(Error::NoSuchSpace { .. })));
     store.close().expect("closed");
 }

@@ -157,7 +157,7 @@ async fn fill(store: &PageStore, backups: &Path) {
         }
         spaces.push(space);
     }
-    store.spaces().remove(dropped).await.unwrap();
+    store.spaces().drop(dropped).await.unwrap();
     for version in 1..=3 {
         for no in (0..PAGES).filter(|no| version_of(*no) >= version) {
             for space in &spaces {

@@ -177,7 +177,7 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
             }
             store.sync().await.unwrap();
             // Extents of a dropped space serve the next one on a disk that is still full.
-            store.spaces().remove(dropped).await.unwrap();
+            store.spaces().drop(dropped).await.unwrap();
             let (more, _) = allocate_until_full(&store, kept, 80 * PAGES).await;
             assert!(more >= pages + PAGES / 2, "{kind}: {more} pages after {pages}");
             store.sync().await.unwrap();
@@ -228,7 +228,7 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
         let store = open().await.unwrap();
         check(&store, space, PAGES, |no| if no % 2 == 0 { 2 } else { 1 }).await;
         assert_eq!(store.spaces().list().len(), created.len() + 1, "{kind}");
-        store.spaces().remove(created[0]).await.unwrap();
+        store.spaces().drop(created[0]).await.unwrap();
         store.close().await.unwrap();
         open().await.unwrap().close().await.unwrap();
     }

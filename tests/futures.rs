@@ -25,7 +25,7 @@ fn every_public_future_is_send(
     is_send(PageStore::builder().restore("chain", None, |_| ()));
     is_send(calibrate(device, 0, device, 0, PageSize::DEFAULT, Duration::ZERO));
     is_send(store.spaces().create("t"));
-    is_send(store.spaces().remove(space));
+    is_send(store.spaces().drop(space));
     is_send(store.allocate(space));
     is_send(store.get(page));
     is_send(store.get_mut(page));

@@ -162,7 +162,7 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
     store.close().await.unwrap();
     let store = fixture.open().await;
     let end = fixture.hdd.size();
-    store.spaces().remove(space).await.unwrap();
+    store.spaces().drop(space).await.unwrap();
     // Simulates failed or interrupted home writes of the dropped space.
     fixture.hdd.rot(1 << 20..end, 7);
     let other = store.spaces().create("u").await.unwrap();
@@ -197,7 +197,7 @@ async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     };
     let store = open().await;
     let end = fixture.hdd.size();
-    store.spaces().remove(space).await.unwrap();
+    store.spaces().drop(space).await.unwrap();
     fixture.hdd.rot(1 << 20..end, 7);
     let other = store.spaces().create("u").await.unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
@@ -246,7 +246,7 @@ async fn a_growth_dropped_while_it_blanks_its_room_overwrites_no_page() {
         let space = grown(&store).await;
         store.close().await.unwrap();
         let store = fixture.open().await;
-        store.spaces().remove(space).await.unwrap();
+        store.spaces().drop(space).await.unwrap();
         let other = store.spaces().create("u").await.unwrap();
         // The first write outlasts everything that follows.
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60)));
@@ -301,7 +301,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         let fixture = Fixture::new();
         let store = fixture.open().await;
         let space = grown(&store).await;
-        store.spaces().remove(space).await.unwrap();
+        store.spaces().drop(space).await.unwrap();
         room(&fixture, &store).await
     };
     assert!(whole >= 300);
@@ -315,11 +315,11 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         let drained = tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(DrainOptions::new()));
         assert!(drained.await.is_err());
         let wait = Duration::from_micros(200 * moment);
-        let over = tokio::time::timeout(wait, store.spaces().remove(space)).await.is_ok();
+        let over = tokio::time::timeout(wait, store.spaces().drop(space)).await.is_ok();
         cut_short += u32::from(!over);
         // A removal that was recorded goes on; a second call waits for it, or finds the space gone.
         let again = fixture.after_power_cut(moment + 1);
-        match store.spaces().remove(space).await {
+        match store.spaces().drop(space).await {
             Ok(()) => {}
             Err(Error::NoSuchSpace { .. }) => {}
             Err(other) => panic!("after moment {moment}: {other}"),
@@ -330,7 +330,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         let store = again.open().await;
         if store.spaces().find("t").is_some() {
             fixture::expect_all(&store, space, 1).await;
-            store.spaces().remove(space).await.unwrap();
+            store.spaces().drop(space).await.unwrap();
         }
         assert!(matches!(store.get(PageId::new(space, 0)).await, Err(Error::NoSuchPage { .. })));
         assert_eq!(room(&again, &store).await, whole, "after a crash at moment {moment}");
@@ -350,11 +350,11 @@ async fn a_drop_that_could_not_be_recorded_loses_nothing_synced_later() {
         let space = grown(&store).await;
         store.sync().await.unwrap();
         fixture.manifest.fail_saves(skip, 2, replaced);
-        assert!(matches!(store.spaces().remove(space).await, Err(Error::Manifest { .. })));
+        assert!(matches!(store.spaces().drop(space).await, Err(Error::Manifest { .. })));
         if skip == 1 {
             assert_eq!(store.spaces().find("t"), None, "it is marked as dropped");
-            let _ = store.spaces().remove(space).await;
-            store.spaces().remove(space).await.unwrap();
+            let _ = store.spaces().drop(space).await;
+            store.spaces().drop(space).await.unwrap();
             assert!(fixture.after_power_cut(1).open().await.spaces().list().is_empty());
             continue;
         }
@@ -379,7 +379,7 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
         let mut pages = vec![append(&store, kept).await.unwrap()];
         store.sync().await.unwrap();
         fixture.manifest.fail_saves(1, saves, replaced);
-        assert!(matches!(store.spaces().remove(dropped).await, Err(Error::Manifest { .. })));
+        assert!(matches!(store.spaces().drop(dropped).await, Err(Error::Manifest { .. })));
         assert!(matches!(store.get(PageId::new(dropped, 0)).await, Err(Error::NoSuchPage { .. })));
         // Other spaces get other extents, or do not grow.
         while pages.len() < 200 {
@@ -392,7 +392,7 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
         store.sync().await.unwrap();
         let crashed = fixture.after_power_cut(3);
         if saves == 3 {
-            store.spaces().remove(dropped).await.unwrap();
+            store.spaces().drop(dropped).await.unwrap();
         }
         for (fixture, store) in [(&crashed, crashed.open().await), (&fixture, store)] {
             expect(&store, kept, &pages).await;
@@ -444,7 +444,7 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
         let store = later.open().await;
         assert_eq!(later.hdd.size(), size, "opening grows nothing");
         expect(&store, space, &pages).await;
-        store.spaces().remove(space).await.unwrap();
+        store.spaces().drop(space).await.unwrap();
         let other = store.spaces().create("u").await.unwrap();
         for no in 0..5 * 64 {
             assert_eq!(append(&store, other).await.unwrap(), no);

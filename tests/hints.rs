@@ -79,7 +79,7 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     );
     store.spaces().set_hints(space, hints).unwrap();
 
-    store.spaces().remove(space).await.unwrap();
+    store.spaces().drop(space).await.unwrap();
     for gone in [space, SpaceId(9)] {
         assert!(matches!(store.spaces().set_hints(gone, hints), Err(Error::NoSuchSpace { .. })));
         assert!(matches!(store.spaces().hints(gone), Err(Error::NoSuchSpace { .. })));
@@ -355,7 +355,7 @@ async fn a_space_can_be_dropped_while_its_copies_leave() {
         store.sync().await.unwrap();
         store.spaces().set_hints(space, off().frames_max(10)).unwrap();
         tokio::time::sleep(Duration::from_micros(seed * 3_917)).await;
-        store.spaces().remove(space).await.unwrap();
+        store.spaces().drop(space).await.unwrap();
         let next = second(&store).await;
         assert_eq!(store.spaces().list()[0].hints, SpaceHints::new(), "{what}");
         store.sync().await.unwrap();

@@ -204,7 +204,7 @@ async fn a_removal_is_recorded_by_small_writes_however_many_spaces_there_are() {
     let mut small = 0;
     for no in 100..120 {
         let before = fixture.manifest.written_bytes();
-        store.spaces().remove(store.spaces().find(&name(no)).unwrap()).await.unwrap();
+        store.spaces().drop(store.spaces().find(&name(no)).unwrap()).await.unwrap();
         small += u32::from(fixture.manifest.written_bytes() - before <= 4 * 512);
     }
     // Now and then the tail is full, and the manifest is replaced.

@@ -68,7 +68,7 @@ async fn other_tasks_run_while_the_manifest_is_saved() {
     let off = store.ssd().set_mode(pagetier::SsdMode::Off);
     ticks.during("an exchange", off).await.unwrap();
     ticks.during("attach", store.ssd().readmit()).await.unwrap();
-    ticks.during("remove", store.spaces().remove(space)).await.unwrap();
+    ticks.during("remove", store.spaces().drop(space)).await.unwrap();
     ticks.during("close", store.close()).await.unwrap();
     let store = builder(&folder).open().await.unwrap();
     assert!(store.spaces().list().is_empty() && store.recovery().clean);
@@ -118,7 +118,7 @@ async fn dropped_removal(rule: Option<pagetier_ssdcache::Mutation>) -> bool {
     store.allocate(space).await.unwrap()[..1].copy_from_slice(&[1]);
     store.sync().await.unwrap();
     // The space is marked as dropped in the manifest; the caller does not wait.
-    assert!(tokio::time::timeout(DELAY / 5, store.spaces().remove(space)).await.is_err());
+    assert!(tokio::time::timeout(DELAY / 5, store.spaces().drop(space)).await.is_err());
     store.get_mut(PageId::new(space, 0)).await.unwrap()[..1].copy_from_slice(&[2]);
     store.sync().await.unwrap();
     let left = store.wait_closed();
@@ -150,7 +150,7 @@ async fn calls_dropped_during_their_saves_leave_the_manifest_sound() {
         let _ = tokio::time::timeout(wait, store.spaces().create(&name)).await;
         let _ = tokio::time::timeout(wait, store.overwrite(PageId::new(space, 64 * turn as u32))).await;
         if let (0, Some(info)) = (turn % 3, store.spaces().list().into_iter().find(|s| s.id != space)) {
-            let _ = tokio::time::timeout(wait, store.spaces().remove(info.id)).await;
+            let _ = tokio::time::timeout(wait, store.spaces().drop(info.id)).await;
         }
     }
     store.sync().await.unwrap();

@@ -53,7 +53,7 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     closed("flush_to", store.flush_to(Lsn(9))).await;
     closed("redo_from", store.redo_from(Lsn(9), Loss::Crash)).await;
     closed("create a space", store.spaces().create("u")).await;
-    closed("remove a space", store.spaces().remove(space)).await;
+    closed("remove a space", store.spaces().drop(space)).await;
     closed("set_mode", store.ssd().set_mode(SsdMode::Off)).await;
     closed("readmit", store.ssd().readmit()).await;
     closed("abandon", store.ssd().abandon()).await;
@@ -314,7 +314,7 @@ async fn a_space_is_restored_under_its_number_and_no_number_is_used_twice() {
     store.spaces().create_as(seven, "seven").await.unwrap();
     assert_eq!(store.spaces().find("seven"), Some(seven));
     assert_eq!(store.spaces().create("eight").await.unwrap(), SpaceId(8));
-    store.spaces().remove(seven).await.unwrap();
+    store.spaces().drop(seven).await.unwrap();
     for used in [SpaceId(0), first, SpaceId(3), seven, SpaceId(8), SpaceId(u32::MAX)] {
         let refused = store.spaces().create_as(used, "again").await;
         assert!(matches!(refused, Err(Error::SpaceIdUsed { space, free_from })

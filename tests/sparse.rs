@@ -47,7 +47,7 @@ async fn rest(store: &PageStore) -> usize {
             Err(other) => panic!("{other}"),
         }
     }
-    store.spaces().remove(space).await.unwrap();
+    store.spaces().drop(space).await.unwrap();
     pages
 }
 
@@ -156,7 +156,7 @@ async fn fragmented(fixture: &Fixture) -> (PageStore, SpaceId) {
         }
     }
     for space in gone {
-        store.spaces().remove(space).await.unwrap();
+        store.spaces().drop(space).await.unwrap();
     }
     store.sync().await.unwrap();
     (store, space)

@@ -180,7 +180,7 @@ async fn pages_and_spaces_that_do_not_exist_are_errors() {
     assert!(matches!(store.get(beyond).await, Err(Error::NoSuchPage { page }) if page == beyond));
     assert!(matches!(store.discard(beyond).await, Err(Error::NoSuchPage { .. })));
     assert!(matches!(store.spaces().create("t").await, Err(Error::SpaceExists { .. })));
-    store.spaces().remove(space).await.unwrap();
+    store.spaces().drop(space).await.unwrap();
     assert!(matches!(store.get(PageId::new(space, 1)).await, Err(Error::NoSuchPage { .. })));
     assert!(matches!(store.allocate(space).await, Err(Error::NoSuchSpace { .. })));
     assert_eq!(store.spaces().find("t"), None);

@@ -30,7 +30,7 @@ const CALLS: [(&str, Call); 11] = [
         Box::pin(async move { store.get_or_create(PageId::new(space, 3000)).await.map(drop) })
     }),
     ("create a space", |store, _| Box::pin(async move { store.spaces().create("new").await.map(drop) })),
-    ("remove", |store, space| Box::pin(async move { store.spaces().remove(space).await })),
+    ("remove", |store, space| Box::pin(async move { store.spaces().drop(space).await })),
     ("free", |store, space| Box::pin(async move { store.spaces().free(space, 0..20).await.map(drop) })),
     ("shrink", |store, space| Box::pin(async move { store.spaces().shrink(space).await.map(drop) })),
     ("sync", |store, _| Box::pin(async move { store.sync().await })),
@@ -64,7 +64,7 @@ async fn removed_beside(builder: Builder, call: Call, mutable: bool) -> bool {
     };
     let removing = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.spaces().remove(space).await }
+        async move { store.spaces().drop(space).await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!removing.is_finished(), "it does not wait for the guard");
@@ -128,7 +128,7 @@ async fn a_space_is_removed_under_bulk_inserts() {
             .collect();
         tokio::time::sleep(Duration::from_millis(5)).await;
         let all = async {
-            store.spaces().remove(space).await.unwrap();
+            store.spaces().drop(space).await.unwrap();
             for insert in inserts {
                 insert.await.unwrap();
             }
@@ -147,7 +147,7 @@ async fn a_shutdown_ends_though_a_removal_and_a_guards_task_are_under_way() {
     let spawned = |what: &'static str| {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
-            if what == "remove" { store.spaces().remove(space).await } else { store.shutdown().await }
+            if what == "remove" { store.spaces().drop(space).await } else { store.shutdown().await }
         })
     };
     let removing = spawned("remove");
@@ -187,7 +187,7 @@ async fn no_page_of_a_removed_space_stays_in_memory() {
     assert!(polled(1, &mut new).await.is_none(), "there is a frame");
     let removing = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.spaces().remove(space).await }
+        async move { store.spaces().drop(space).await }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let last = held.len() / 2;
@@ -250,10 +250,10 @@ async fn two_removals_of_a_space_both_end() {
         tokio::task::yield_now().await;
         let second = tokio::spawn({
             let store = Arc::clone(&store);
-            async move { store.spaces().remove(space).await }
+            async move { store.spaces().drop(space).await }
         });
         tokio::time::sleep(Duration::from_millis(polls)).await;
-        let first = polled(polls, store.spaces().remove(space)).await;
+        let first = polled(polls, store.spaces().drop(space)).await;
         guard.await.unwrap();
         for removed in [first, Some(second.await.unwrap())].into_iter().flatten() {
             assert!(matches!(removed, Ok(()) | Err(Error::NoSuchSpace { .. })), "{removed:?}");

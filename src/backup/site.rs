@@ -12,7 +12,7 @@
 use super::locked::{LOOK_EVERY, locked};
 use super::report::{RestoreReport, blocking};
 use crate::error::{BackupError, OpenError};
-use crate::manifest::contents::ManifestStore;
+use crate::manifest::kept::ManifestStore;
 use crate::manifest::saver::Saver;
 use crate::seam::Seam;
 use crate::tenure::durable_dir;
@@ -96,11 +96,10 @@ impl Target {
         let (mut target, backup) = (self, backup.to_owned());
         loop {
             let owned = backup.clone();
-            let (back, begun) = blocking(move || target.try_begin(&owned)).await?;
-            if let Some(begun) = begun {
-                return Ok(begun.into_begun(back));
-            }
-            target = back;
+            target = match blocking(move || target.try_begin(&owned)).await? {
+                Ok(begun) => return Ok(begun),
+                Err(busy) => busy,
+            };
             if Instant::now() >= until {
                 let path = target.partial;
                 return Err(BackupError::Open(OpenError::AlreadyOpen { path }));
@@ -109,8 +108,8 @@ impl Target {
         }
     }
 
-    /// `None`: another restoration holds the directory, or has just renamed it.
-    fn try_begin(self, backup: &str) -> Result<(Self, Option<Tried>), BackupError> {
+    /// Returns itself if another restoration holds the directory, or has just renamed it.
+    fn try_begin(self, backup: &str) -> Result<Result<Begun, Self>, BackupError> {
         self.check()?;
         if self.to.exists() {
             // Only the rename's last step was missing. If the user asks for another backup, the name is
@@ -118,15 +117,15 @@ impl Target {
             let done = done_in(&self.to).filter(|done| done.backup == backup);
             let Some(done) = done else { return Err(BackupError::Exists { path: self.to }) };
             self.remove_file();
-            return Ok((self, Some(Tried::Restored(done.report))));
+            return Ok(Ok(Begun::Restored(done.report)));
         }
         durable_dir::create(&self.partial).map_err(BackupError::io(&self.partial))?;
         let path = self.partial.join(FILE);
-        let Some(file) = locked(&path).map_err(BackupError::io(&path))? else { return Ok((self, None)) };
+        let Some(file) = locked(&path).map_err(BackupError::io(&path))? else { return Ok(Err(self)) };
         match done_in(&self.partial) {
             Some(done) if done.backup == backup => {
                 self.rename()?;
-                return Ok((self, Some(Tried::Restored(done.report))));
+                return Ok(Ok(Begun::Restored(done.report)));
             }
             // It says that the store is complete, but the store has been opened since, or replaced.
             None if said_done(&self.partial).is_some() => {
@@ -139,7 +138,7 @@ impl Target {
         let fresh = file.set_len(0).and_then(|()| file.sync_all());
         let durable = fresh.and_then(|()| File::open(&self.partial)?.sync_all());
         durable.map_err(BackupError::io(&path))?;
-        Ok((self, Some(Tried::Locked(file))))
+        Ok(Ok(Begun::Site(Site { target: self, file })))
     }
 
     /// Gives the directory its final name, durably.
@@ -161,20 +160,6 @@ impl Target {
                 tracing::warn!(path = %path.display(), %error, "a file of the finished restoration stays behind; it does no harm");
             }
             _ => {}
-        }
-    }
-}
-
-enum Tried {
-    Restored(RestoreReport),
-    Locked(File),
-}
-
-impl Tried {
-    fn into_begun(self, target: Target) -> Begun {
-        match self {
-            Self::Restored(report) => Begun::Restored(report),
-            Self::Locked(file) => Begun::Site(Site { target, file }),
         }
     }
 }

@@ -17,7 +17,8 @@ macro_rules! part {
     (
         $(#[$doc:meta])*
         $part:ident by $method:ident:
-        $($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*
+        $($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*
+        $(; $($quick:ident($($given:ident: $of:ty),*) -> $at_once:ty;)*)?
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
@@ -32,14 +33,22 @@ macro_rules! part {
             }
         }
 
+        #[allow(clippy::missing_errors_doc, reason = "each method refers to its counterpart")]
         impl $part<'_> {
             $(
-                #[doc = concat!("See `", stringify!($part), "::", stringify!($name), "` of [`crate::PageStore::", stringify!($method), "`].\n\n# Errors\nAs there.")]
+                #[doc = concat!("See `", stringify!($part), "::", stringify!($name), "` of [`crate::PageStore::", stringify!($method), "`], which has the errors, too.")]
                 #[inline]
-                pub fn $name(self, $($arg: $type),*) -> Result<$ok, $err> {
+                pub fn $name(self, $($arg: $type),*) -> $result {
                     self.0.block_on(self.0.store().$method().$name($($arg),*))
                 }
             )*
+            $($(
+                #[doc = concat!("See `", stringify!($part), "::", stringify!($quick), "` of [`crate::PageStore::", stringify!($method), "`], which has the errors, too.")]
+                #[inline]
+                pub fn $quick(self, $($given: $of),*) -> $at_once {
+                    self.0.store().$method().$quick($($given),*)
+                }
+            )*)?
         }
     };
 }
@@ -51,50 +60,13 @@ part! {
     shrink(space: SpaceId) -> Result<u64, Error>;
     create(name: &str) -> Result<SpaceId, Error>;
     create_as(id: SpaceId, name: &str) -> Result<(), Error>;
-    remove(space: SpaceId) -> Result<(), Error>;
-}
-
-impl Spaces<'_> {
-    /// See [`pagetier::Spaces::find`](crate::Spaces::find).
-    #[must_use]
-    #[inline]
-    pub fn find(self, name: &str) -> Option<SpaceId> {
-        self.0.store().spaces().find(name)
-    }
-
-    /// See [`pagetier::Spaces::list`](crate::Spaces::list).
-    #[must_use]
-    #[inline]
-    pub fn list(self) -> Vec<SpaceInfo> {
-        self.0.store().spaces().list()
-    }
-
-    /// See [`pagetier::Spaces::pages`](crate::Spaces::pages).
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
-        self.0.store().spaces().pages(space)
-    }
-
-    /// See [`pagetier::Spaces::set_hints`](crate::Spaces::set_hints).
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn set_hints(self, space: SpaceId, hints: SpaceHints) -> Result<(), Error> {
-        self.0.store().spaces().set_hints(space, hints)
-    }
-
-    /// See [`pagetier::Spaces::hints`](crate::Spaces::hints).
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn hints(self, space: SpaceId) -> Result<SpaceHints, Error> {
-        self.0.store().spaces().hints(space)
-    }
+    drop(space: SpaceId) -> Result<(), Error>;
+    ;
+    find(name: &str) -> Option<SpaceId>;
+    list() -> Vec<SpaceInfo>;
+    pages(space: SpaceId) -> Result<u32, Error>;
+    set_hints(space: SpaceId, hints: SpaceHints) -> Result<(), Error>;
+    hints(space: SpaceId) -> Result<SpaceHints, Error>;
 }
 
 part! {
@@ -104,15 +76,10 @@ part! {
     readmit() -> Result<ReadmitReport, Error>;
     abandon() -> Result<SsdLoss, Error>;
     acknowledge_loss() -> Result<(), Error>;
+    drain(drain: DrainOptions) -> DrainReport;
 }
 
 impl<'a> Ssd<'a> {
-    /// See [`pagetier::Ssd::drain`](crate::Ssd::drain).
-    #[inline]
-    pub fn drain(self, drain: DrainOptions) -> DrainReport {
-        self.0.block_on(self.0.store().ssd().drain(drain))
-    }
-
     /// The SSD's events from this moment on; the iterator waits for the next one. See
     /// [`pagetier::Ssd::events`](crate::Ssd::events).
     #[must_use]
@@ -153,15 +120,7 @@ part! {
 part! {
     /// Simulated pools and SSDs of other sizes. See [`PageStore::what_if`].
     Estimates by what_if:
-}
-
-impl Estimates<'_> {
-    /// See [`pagetier::what_if::Estimates::stop`](crate::what_if::Estimates::stop).
-    #[must_use]
-    #[inline]
-    pub fn stop(self) -> Option<WhatIf> {
-        self.0.block_on(self.0.store().what_if().stop())
-    }
+    stop() -> Option<WhatIf>;
 }
 
 /// A scrub in progress in the background. Dropping this stops the scrub after the current page.

@@ -14,8 +14,9 @@ use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
 use crate::config::frozen::Config;
 use crate::error::{Error, OpenError};
-use crate::manifest::contents::{Manifest, ManifestStore};
+use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_text;
+use crate::manifest::kept::ManifestStore;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::{DATA_AT, HddSuperblock};
 use crate::store::manifest_state::ManifestState;
@@ -160,7 +161,7 @@ impl Config {
         hdd.grow(DATA_AT + SCRATCH_BYTES)?;
         let slots_at = prepared.layout.slot_at(0);
         let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;
-        tracing::info!(?costs, "calibrated");
+        tracing::info!(?costs, "the devices' costs were measured");
         let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];
         Ok(Some(all.map(|ms| ms.to_string())))
     }

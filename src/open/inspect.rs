@@ -4,9 +4,10 @@
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
-use crate::manifest::contents::{Manifest, ManifestStore};
+use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
+use crate::manifest::kept::ManifestStore;
 use crate::manifest::saver::Saver;
 use crate::manifest::superblock::{DATA_AT, HddSuperblock, SUPERBLOCK_BYTES};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
@@ -214,7 +215,7 @@ impl Config {
 }
 
 fn manifest_of(m: &Manifest) -> ManifestInspection {
-    let space = |s: &crate::manifest::contents::SpaceRecord| SpaceInspection {
+    let space = |s: &SpaceRecord| SpaceInspection {
         id: s.id,
         name: s.name.clone(),
         pages: s.pages,
@@ -242,16 +243,6 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
     }
 }
 
-/// What a block holds in place of a superblock that this version reads.
-fn described<S>(found: &Found<S>) -> String {
-    match found {
-        Found::Blank => "blank".into(),
-        Found::Format(found) => format!("of format {found}, which this version does not read"),
-        Found::Striped => "of a striped set, which this version does not read".into(),
-        _ => "damaged, or other data".into(),
-    }
-}
-
 async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, DeviceError> {
     let mut done = device.read(at, IoBufs::from_iter([IoBuf::zeroed(len)]), IoClass::Recovery).await;
     done.result?;
@@ -276,7 +267,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
                 let OpeningMarks { opened, closed, .. } = found.marks;
                 format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
             }
-            other => described(&other),
+            other => other.to_string(),
         });
     }
     let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
@@ -296,7 +287,7 @@ async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspect
         SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
     let found = match identify(device).await? {
         Found::Superblock(found) => found,
-        other => return Ok(SsdInspection { superblock: described(&other), ..all }),
+        other => return Ok(SsdInspection { superblock: other.to_string(), ..all }),
     };
     let Superblock { layout, marks, .. } = found;
     let (store, ssd) = (id_text(found.store), id_text(found.ssd));

@@ -7,7 +7,7 @@
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
-use crate::manifest::contents::ManifestStore;
+use crate::manifest::kept::ManifestStore;
 use crate::manifest::memory::MemoryManifest;
 use crate::manifest::saver::Saver;
 use crate::store::devices::Used;

@@ -5,9 +5,10 @@ use crate::config::frozen::{Config, Place};
 use crate::config::sizes::{COST_POINTS_MAX, POOL_POLICY_BYTES, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::changes::Change;
-use crate::manifest::contents::{Manifest, ManifestStore};
+use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
+use crate::manifest::kept::ManifestStore;
 use crate::manifest::saver::Saver;
 use crate::store::devices::Devices;
 use crate::store::manifest_state::ManifestState;
@@ -462,7 +463,7 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     }
 }
 
-/// Completes the removals of spaces that an earlier process began.
+/// Completes the drops of spaces that an earlier process began.
 fn end_drops(volume: &Volume, meta: &mut ManifestState) -> Result<(), OpenError> {
     // Recovery has left no write to them in flight, and its checkpoint names none of their pages. The record
     // may wait for the next save: until then, every opening comes to the same result.

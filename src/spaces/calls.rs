@@ -1,6 +1,6 @@
 //! Creates and drops spaces. A failure or crash between two steps leaves nothing half-done.
 //!
-//! A new space takes effect in memory last, after the manifest. A removal is marked in the manifest first;
+//! A new space takes effect in memory last, after the manifest. A drop is marked in the manifest first;
 //! the extents are free once the manifest has ceased to name the space.
 
 use crate::error::Error;
@@ -83,14 +83,14 @@ impl Spaces<'_> {
     /// guards to be dropped: the caller must hold none. Tasks that hold some may call the store meanwhile;
     /// the space does not exist for them any more. Durable when it returns.
     ///
-    /// A call that is cancelled before the manifest lists the removal leaves the space unchanged, though a
-    /// crash may remove it until the next `sync`. Later, the removal goes on to its end.
+    /// A call that is cancelled before the manifest lists the drop leaves the space unchanged, though a crash
+    /// may drop it until the next `sync`. Later, the drop goes on to its end.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. If
-    /// [`Spaces::list`] still has the space, it is unchanged, though a crash may remove it; otherwise
+    /// [`Spaces::list`] still has the space, it is unchanged, though a crash may drop it; otherwise
     /// it is gone, as after a cancellation.
-    pub async fn remove(self, space: SpaceId) -> Result<(), Error> {
+    pub async fn drop(self, space: SpaceId) -> Result<(), Error> {
         let shared = &self.0.shared;
         {
             let _operation = shared.ending.enter()?;
@@ -104,11 +104,11 @@ impl Spaces<'_> {
 }
 
 impl Shared {
-    /// Removes the pages of a space that is marked as to be dropped, then frees its extents.
+    /// Discards the pages of a space that is being dropped, then frees its extents.
     async fn finish_drop(&self, space: SpaceId) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
         let held = self.config.seam.waits_locked(|| self.meta.try_lock().ok());
-        let left = self.left_by_pages(space);
+        let left = self.discard_space(space);
         // Where the rule is broken, so is the order of locks, which would end the process.
         if held.is_some() {
             locks::apart(left).await?
@@ -119,16 +119,16 @@ impl Shared {
         self.end_drop(space).await
     }
 
-    /// Removes the pages of a space that is marked as to be dropped from memory and the SSD. The manifest's
-    /// mutex is free meanwhile: a task that holds a guard of these pages may need it before it drops the
-    /// guard, to allocate in another space, to sync, to shut the store down (I37).
-    async fn left_by_pages(&self, space: SpaceId) -> Result<(), Error> {
+    /// Discards the pages of a space that is being dropped, in memory and on the SSD. The manifest's mutex
+    /// is free meanwhile: a task that holds a guard of these pages may need it before it drops the guard, to
+    /// allocate in another space, to sync, to shut the store down (I37).
+    async fn discard_space(&self, space: SpaceId) -> Result<(), Error> {
         // A page whose number was taken before would enter memory behind the search.
         self.volume.arriving.ended_in(space).await;
         self.pool.discard_where(|page| page.space == space).await?;
         // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
         // crash.
-        Ok(self.tier.forget_space(space).await?)
+        Ok(self.tier.discard_space(space).await?)
     }
 
     /// Marks the space as to be dropped, durably. No page of it is found, created or written afterwards.

@@ -14,7 +14,7 @@ impl Spaces<'_> {
     /// meanwhile, some milliseconds per ten thousand pages in memory.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
-    /// SSD, until the space is removed or the store is closed: an engine sets them after each opening. A
+    /// SSD, until the space is dropped or the store is closed: an engine sets them after each opening. A
     /// recovery may find copies that had been removed from the SSD; they are then removed again.
     ///
     /// ```
@@ -41,7 +41,7 @@ impl Spaces<'_> {
         let shared = &self.0.shared;
         let _operation = shared.ending.enter()?;
         let mut all = shared.hints.lock();
-        // Under the lock: a removal that has begun forgets the hints later.
+        // Under the lock: a drop that has begun forgets the hints later.
         self.pages(space)?;
         if hints == SpaceHints::default() {
             all.remove(&space);

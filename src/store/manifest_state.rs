@@ -2,8 +2,9 @@
 
 use crate::error::Error;
 use crate::manifest::changes::Change;
-use crate::manifest::contents::{Hold, Manifest, ManifestStore};
+use crate::manifest::contents::Manifest;
 use crate::manifest::file::NotOurs;
+use crate::manifest::kept::{Hold, ManifestStore};
 use crate::manifest::slack::Slack;
 use crate::seam::Seam;
 use crate::tenure::lock::Tenure;
@@ -29,7 +30,7 @@ pub(crate) struct ManifestState {
     /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
     /// is durable only after a flush.
     pub(crate) hdd_bytes_durable: u64,
-    /// A failed save may have taken effect after all, and would remove a space or free a page: `sync`
+    /// A failed save may have taken effect after all, and would drop a space or free a page: `sync`
     /// promises nothing until a save succeeds.
     pub(crate) doubtful: Arc<AtomicBool>,
     /// The file may differ from `manifest`: the next save replaces it.

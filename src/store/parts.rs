@@ -25,7 +25,7 @@ use super::page_store::PageStore;
 /// store.allocate(space).await?;
 /// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);
 /// store.spaces().shrink(space).await?;
-/// store.spaces().remove(space).await?;
+/// store.spaces().drop(space).await?;
 /// // A restored engine's log names pages by the number of their space.
 /// store.spaces().create_as(SpaceId(7), "customers").await?;
 /// # Ok(())

@@ -1,6 +1,6 @@
 //! The manifest's record of what failed flushes left unproved.
 
-use crate::manifest::contents::ManifestStore;
+use crate::manifest::kept::ManifestStore;
 use crate::manifest::only_copies::UnprovedRecord;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::task::Boxed;

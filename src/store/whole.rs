@@ -226,7 +226,7 @@ impl PageStore {
     /// every operation does. It waits for operations in progress, except drains and scrubs, which end early,
     /// and for [`PageMut`](crate::PageMut) guards to be dropped; hold none. A [`PageRef`](crate::PageRef) may
     /// stay, and its page remains readable, unless an operation in progress waits for it to be dropped: a
-    /// removal of its space, or a `free` or `discard` of its page.
+    /// drop of its space, or a `free` or `discard` of its page.
     ///
     /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///

@@ -9,26 +9,30 @@
 //! first new version is durable (`spaces::free`): whatever an earlier crash leaves of it belongs to a page
 //! that does not exist.
 
+mod free;
+mod room;
+
+pub(crate) use free::Freed;
+pub(crate) use room::pages_of;
+
 use super::arriving::{Arriving, Mark};
-use super::growth_plan::{Ahead, Extents, Growth};
+use super::growth_plan::Extents;
 use super::placement::Placement;
 use super::space_entry::{SpaceEntry, UNWRITTEN};
 use super::space_hints::SpaceHints;
 use crate::manifest::contents::Manifest;
 pub(crate) use crate::manifest::extents::EXTENT_PAGES;
-use crate::manifest::extents::{HOLE, merged, places, take_extents};
+use crate::manifest::extents::HOLE;
 use crate::manifest::page_runs::PageRuns;
 use crate::manifest::superblock::DATA_AT;
-use crate::seam::Seam;
 use dashmap::DashMap;
 use dashmap::mapref::one::{Ref, RefMut};
 use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
 use parking_lot::Mutex;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
-use std::ops::Range;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// A space's description.
@@ -66,35 +70,6 @@ pub(crate) struct Volume {
     pub(crate) left: Notify,
     /// Pages that exist but wait for a frame.
     pub(crate) arriving: Arriving,
-}
-
-/// Extents of a space beyond its last page, taken away from it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tail {
-    /// The number of extents that the space has left.
-    pub(crate) kept: u64,
-    /// Their places on the HDD.
-    pub(crate) runs: Vec<(u64, u64)>,
-}
-
-/// The pages freed since [`Volume::watch_freed`] returned this.
-#[derive(Debug, Default)]
-pub(crate) struct Freed(Mutex<FxHashMap<SpaceId, PageRuns>>);
-
-impl Freed {
-    /// Whether `page` was freed; it may exist again.
-    pub(crate) fn contains(&self, page: PageId) -> bool {
-        self.0.lock().get(&page.space).is_some_and(|pages| pages.contains(page.no))
-    }
-
-    fn add(&self, space: SpaceId, pages: &PageRuns) {
-        let mut all = self.0.lock();
-        let freed = all.entry(space).or_default();
-        // One by one: some may have been freed before, and used again.
-        for no in pages.numbers() {
-            let _ = freed.insert(no, 1);
-        }
-    }
 }
 
 /// A page number for a new page.
@@ -234,14 +209,13 @@ impl Volume {
         self.spaces.iter().filter(|s| s.dropping).map(|s| *s.key()).collect()
     }
 
-    /// Removes the space and frees its extents; no write to them may be in flight.
+    /// Ends the drop: frees the extents of the space; no write to them may be in flight.
     pub(crate) fn end_drop(&self, id: SpaceId) {
         let Some((_, s)) = self.spaces.remove(&id) else { return };
         // Their records would never be settled, and every later `sync` would look for them.
         self.reused.fetch_sub(s.reused.len(), Ordering::Relaxed);
         let placed = s.placement.runs().iter().copied().filter(|(first, _)| *first != HOLE);
-        let mut extents = self.extents.lock();
-        extents.free = merged(extents.free.iter().copied().chain(placed).collect());
+        let _ = self.put_back(&placed.collect::<Vec<_>>());
     }
 
     /// Takes a free page of `space`, or else the next one; `None` if there is no such space.
@@ -281,186 +255,13 @@ impl Volume {
         Some(Claimed::Yes(self.arriving.begin(page)))
     }
 
-    fn reuse(&self, s: &mut SpaceEntry, no: u32) {
-        let _ = (s.free.remove(no, 1), s.usable.remove(no, 1));
-        // Until its first version is durable the manifest lists it as free, so that a crash does not bring
-        // back what its home held before (I28).
-        if s.reused.insert(no, UNWRITTEN).is_none() {
-            self.reused.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The existing pages in `range`, and those of them that the manifest does not list as free. `None` if
-    /// there is no such space.
-    pub(crate) fn existing(&self, space: SpaceId, range: Range<u32>) -> Option<(PageRuns, PageRuns)> {
-        let s = self.live(space)?;
-        let all: PageRuns = (range.start..range.end.min(s.pages)).filter(|no| s.has(*no)).collect();
-        // The others need no record: the manifest has not yet noticed that they were used again.
-        let unlisted = all.numbers().filter(|no| !s.reused.contains_key(no)).collect();
-        Some((all, unlisted))
-    }
-
-    /// The pages in `range` that were freed, and whose copies may be in memory or in flight.
-    pub(crate) fn leaving(&self, space: SpaceId, range: Range<u32>) -> PageRuns {
-        let Some(s) = self.live(space) else { return PageRuns::default() };
-        let leaving = s.leaving.numbers().filter(|no| range.contains(no));
-        leaving.collect()
-    }
-
-    /// Removes from `pages` those that are not leaving (or their space is gone).
-    pub(crate) fn keep_leaving(&self, space: SpaceId, pages: &mut PageRuns) {
-        let s = self.live(space);
-        let left = |no: &u32| s.as_ref().is_some_and(|s| s.leaving.contains(*no));
-        *pages = pages.numbers().filter(left).collect();
-    }
-
     pub(crate) fn exists(&self, page: PageId) -> bool {
         self.live(page.space).is_some_and(|s| s.has(page.no))
-    }
-
-    /// Lists every page that is freed from now on, for as long as the result lives.
-    pub(crate) fn watch_freed(&self) -> Arc<Freed> {
-        let freed = Arc::new(Freed::default());
-        let mut all = self.freed.lock();
-        // Lists of backups that have ended or were cancelled.
-        all.retain(|other| other.strong_count() > 0);
-        all.push(Arc::downgrade(&freed));
-        freed
-    }
-
-    /// Makes existing pages cease to exist. Their numbers cannot be reused before [`Volume::end_free`].
-    pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
-        // First: a backup that finds no version of such a page must find the page in its list.
-        for freed in self.freed.lock().iter().filter_map(Weak::upgrade) {
-            freed.add(space, pages);
-        }
-        let Some(mut s) = self.spaces.get_mut(&space) else { return };
-        for (first, count) in pages.iter() {
-            let _ = s.free.insert(first, count);
-            let _ = s.leaving.insert(first, count);
-        }
-        drop(s);
-        // They are free in both places now. A later `sync` must not record that they exist.
-        self.settle_reused(space, pages);
-    }
-
-    /// Ends a free: no copies of the pages are in memory or in flight, so their numbers can be reused.
-    pub(crate) fn end_free(&self, space: SpaceId, pages: &PageRuns) {
-        if let Some(mut s) = self.spaces.get_mut(&space) {
-            for (first, count) in pages.iter() {
-                let _ = s.leaving.remove(first, count);
-            }
-            // Only now: a number given out before its last copy had left could be written by two owners
-            // (I28).
-            s.note_usable(pages.numbers());
-        }
-        self.left.notify_waiters();
-    }
-
-    /// Notes that the call that freed the pages ended before their copies had left memory.
-    pub(crate) fn strand(&self, space: SpaceId, pages: &PageRuns) {
-        if let Some(mut s) = self.spaces.get_mut(&space) {
-            for (first, count) in pages.iter() {
-                let _ = s.stranded.insert(first, count);
-            }
-        }
-        self.left.notify_waiters();
-    }
-
-    /// Those of `pages` that [`Volume::strand`] noted; the caller takes over.
-    pub(crate) fn take_stranded(&self, space: SpaceId, pages: &PageRuns) -> PageRuns {
-        // Almost always: only the end of a runtime strands pages.
-        let Some(mut s) = self.spaces.get_mut(&space).filter(|s| !s.stranded.is_empty()) else {
-            return PageRuns::default();
-        };
-        let taken: PageRuns = pages.numbers().filter(|no| s.stranded.contains(*no)).collect();
-        for (first, count) in taken.iter() {
-            let _ = s.stranded.remove(first, count);
-        }
-        taken
-    }
-
-    /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD and whose
-    /// pages are all free, until [`Volume::give_back`] and [`Volume::end_free`]. `None` if there is no such
-    /// space.
-    pub(crate) fn withhold_extents(&self, space: SpaceId) -> Option<Vec<(u64, u64)>> {
-        let mut s = self.live_mut(space)?;
-        let of = u64::from(EXTENT_PAGES);
-        // Rounded inwards: an extent goes only if all of its pages are free.
-        let whole = |(first, count): (u32, u32)| {
-            let at = u64::from(first).div_ceil(of);
-            (at, ((u64::from(first) + u64::from(count)) / of).saturating_sub(at))
-        };
-        let extents: Vec<(u64, u64)> = s.usable.iter().map(whole).filter(|(_, count)| *count > 0).collect();
-        for (first, count) in extents.iter().copied().filter_map(pages_of) {
-            // Marked as leaving, which keeps `allocate` and `create` away until the extents are gone or back
-            // (I28).
-            let _ = (s.usable.remove(first, count), s.leaving.insert(first, count));
-        }
-        Some(extents)
-    }
-
-    /// Gives extents of `space` to the volume, as [`Change::GiveBack`] does. Returns their byte ranges.
-    pub(crate) fn give_back(&self, space: SpaceId, extents: (u64, u64)) -> Vec<Range<u64>> {
-        let Some(mut s) = self.spaces.get_mut(&space) else { return Vec::new() };
-        // Before the hole is made: afterwards the places are forgotten.
-        let given = places(s.placement.runs(), extents.0..extents.0 + extents.1);
-        s.placement.replace(extents.0, (HOLE, extents.1));
-        let mut all = self.extents.lock();
-        all.free = merged(all.free.iter().chain(&given).copied().collect());
-        let at = |extent| DATA_AT + extent * self.extent_bytes();
-        given.into_iter().map(|(first, count)| at(first)..at(first + count)).collect()
     }
 
     /// Whether the page has a place on the HDD, even if it does not exist.
     pub(crate) fn has_room(&self, page: PageId) -> bool {
         self.place(page).is_some()
-    }
-
-    /// The number of first writes of reused pages so far.
-    pub(crate) fn first_writes(&self) -> u64 {
-        self.first_writes.load(Ordering::Acquire)
-    }
-
-    /// By space, the reused pages that the manifest still lists as free and whose first write was the
-    /// `upto`-th or an earlier one; with `unwritten`, also those that have not been written.
-    pub(crate) fn reused(&self, upto: u64, unwritten: bool) -> Vec<(SpaceId, PageRuns)> {
-        // The usual case, at every `sync`: no space is locked.
-        if self.reused.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        // A page without a version must stay listed as free: after a crash its home would show its earlier
-        // life (I28).
-        let least = if unwritten { UNWRITTEN } else { UNWRITTEN + 1 };
-        let of = |s: &SpaceEntry| -> PageRuns {
-            let pages = s.reused.iter().filter(|(_, first)| (least..=upto).contains(first));
-            let mut pages: Vec<u32> = pages.map(|(no, _)| *no).collect();
-            pages.sort_unstable();
-            pages.into_iter().collect()
-        };
-        let all = self.spaces.iter().filter(|s| !s.dropping).map(|s| (*s.key(), of(&s)));
-        all.filter(|(_, pages)| !pages.is_empty()).collect()
-    }
-
-    /// Notes that the manifest and the table agree on these pages: none of them is both reused and still
-    /// listed as free.
-    pub(crate) fn settle_reused(&self, space: SpaceId, pages: &PageRuns) {
-        let Some(mut s) = self.spaces.get_mut(&space) else { return };
-        let before = s.reused.len();
-        for no in pages.numbers() {
-            let _ = s.reused.remove(&no);
-        }
-        self.reused.fetch_sub(before - s.reused.len(), Ordering::Relaxed);
-    }
-
-    /// Changes the record of a reused page's first write, if there is one.
-    fn note_first_write(&self, page: PageId, note: impl FnOnce(&mut u64)) {
-        if self.reused.load(Ordering::Relaxed) > 0
-            && let Some(mut s) = self.spaces.get_mut(&page.space)
-            && let Some(first) = s.reused.get_mut(&page.no)
-        {
-            note(first);
-        }
     }
 
     pub(crate) fn pages(&self, space: SpaceId) -> Option<u32> {
@@ -478,70 +279,6 @@ impl Volume {
         }
     }
 
-    /// Plans the next step of a growth of the space of `page`, which has no room: in the hole that the page
-    /// lies in, or at the space's end. Changes nothing: see [`Volume::grow`]. The caller holds the manifest's
-    /// lock until the growth has taken effect.
-    pub(crate) fn plan_growth(&self, page: PageId, ahead: Ahead) -> Option<Growth> {
-        let s = self.live(page.space)?;
-        Some(Growth::plan(page, s.pages, &s.placement, &self.extents.lock(), ahead))
-    }
-
-    /// The run of a growth in bytes, and the end of the volume that the HDD must reach for it.
-    pub(crate) fn growth_bytes(&self, growth: &Growth) -> (Range<u64>, u64) {
-        growth.bytes(DATA_AT, self.extent_bytes())
-    }
-
-    /// The end of the volume in bytes.
-    pub(crate) fn end(&self) -> u64 {
-        DATA_AT + self.extents.lock().used * self.extent_bytes()
-    }
-
-    /// Gives the space the planned extents; returns false, without effect, if the plan is outdated.
-    pub(crate) fn grow(&self, growth: &Growth) -> bool {
-        let Some(mut s) = self.spaces.get_mut(&growth.space) else { return false };
-        let Extents { used, free } = &mut *self.extents.lock();
-        // The manifest names the run already. Taking another one instead would give two spaces the same place
-        // later.
-        if !take_extents(used, free, growth.run) {
-            return false;
-        }
-        match growth.at {
-            None => s.placement.append(growth.run),
-            Some(at) => {
-                s.placement.replace(at, growth.run);
-                let pages = pages_of((at, growth.run.1));
-                // Free pages in the former hole have homes again.
-                s.note_usable(pages.into_iter().flat_map(|(first, count)| first..first + count));
-            }
-        }
-        true
-    }
-
-    /// Takes away the extents of `space` beyond its last page, but none of the first `kept`: no page can be
-    /// created in them any more. [`Volume::give_back_tail`] or [`Volume::restore_tail`] follows.
-    pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64, seam: Seam) -> Tail {
-        let Some(mut s) = self.live_mut(space) else { return Tail::default() };
-        // Never below the last page number in use, whatever the caller asks for.
-        let kept = kept.max(u64::from(s.pages.div_ceil(EXTENT_PAGES)));
-        let runs = seam.cut_tail(&mut s.placement, |placement| placement.truncate(kept));
-        Tail { kept, runs }
-    }
-
-    /// Gives withheld extents to the volume. Returns their byte ranges.
-    pub(crate) fn give_back_tail(&self, tail: &Tail) -> Vec<Range<u64>> {
-        let mut all = self.extents.lock();
-        all.free = merged(all.free.iter().chain(&tail.runs).copied().collect());
-        let at = |extent| DATA_AT + extent * self.extent_bytes();
-        tail.runs.iter().map(|(first, count)| at(*first)..at(first + count)).collect()
-    }
-
-    /// Undoes [`Volume::withhold_tail`].
-    pub(crate) fn restore_tail(&self, space: SpaceId, tail: &Tail) {
-        if let Some(mut s) = self.spaces.get_mut(&space) {
-            tail.runs.iter().for_each(|run| s.placement.append(*run));
-        }
-    }
-
     fn extent_bytes(&self) -> u64 {
         u64::from(EXTENT_PAGES) * self.page_size.bytes() as u64
     }
@@ -553,13 +290,6 @@ impl Volume {
         let within = u64::from(page.no % EXTENT_PAGES) * self.page_size.bytes() as u64;
         Some(DATA_AT + extent * self.extent_bytes() + within)
     }
-}
-
-/// The pages (first, count) of a space's extents (first, count).
-pub(crate) fn pages_of((first, count): (u64, u64)) -> Option<(u32, u32)> {
-    let pages =
-        |extents: u64| extents.checked_mul(u64::from(EXTENT_PAGES)).and_then(|n| u32::try_from(n).ok());
-    pages(first).zip(pages(count))
 }
 
 impl Homes for Volume {
@@ -607,6 +337,8 @@ impl Homes for Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::extents::merged;
+    use crate::volume::growth_plan::Ahead;
 
     fn volume() -> Volume {
         let manifest = Manifest::new(String::new(), PageSize::MIN);

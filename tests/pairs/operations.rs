@@ -290,10 +290,10 @@ pub(crate) const SPACE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "remove a space",
-        methods: &["Spaces::remove"],
+        methods: &["Spaces::drop"],
         effects: |w| doomed(w, 0..DOOMED, Effect::Free),
         run: run!(|w, s| {
-            w.store.spaces().remove(w.doomed).await?;
+            w.store.spaces().drop(w.doomed).await?;
             done()
         }),
         ..PLAIN

@@ -173,7 +173,7 @@ async fn lives(place: &Place, crash: bool) {
     // 4. Free pages and a space; other pages get the room.
     assert_eq!(store.spaces().free(dropped, 0..PAGES / 2).await.unwrap(), PAGES / 2);
     store.free(PageId::new(kept, pages - 1)).await.unwrap();
-    store.spaces().remove(dropped).await.unwrap();
+    store.spaces().drop(dropped).await.unwrap();
     let more = fill(&store, kept).await;
     assert!(more >= pages + PAGES / 2, "{more} pages after {pages}");
     store.sync().await.unwrap();

@@ -43,7 +43,7 @@ async fn work(store: &PageStore, mark: u8) {
     store.ssd().readmit().await.unwrap();
     let other = store.spaces().create("other").await.unwrap();
     store.allocate(other).await.unwrap();
-    store.spaces().remove(other).await.unwrap();
+    store.spaces().drop(other).await.unwrap();
     assert!(store.stats().room.directory_free_bytes.is_some());
 }
 

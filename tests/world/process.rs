@@ -85,7 +85,7 @@ fn is_refused(store: &PageStore, space: SpaceId, parent: u32) {
     refused(at_once(store.flush()).unwrap_err());
     refused(at_once(store.shutdown()).unwrap_err());
     refused(at_once(store.spaces().create("new")).map(drop).unwrap_err());
-    refused(at_once(store.spaces().remove(space)).map(drop).unwrap_err());
+    refused(at_once(store.spaces().drop(space)).map(drop).unwrap_err());
     refused(at_once(store.ssd().readmit()).map(drop).unwrap_err());
     refused(at_once(store.resize_pool(2 << 20)).map(drop).unwrap_err());
     refused(at_once(store.scan(space, 0..9).next()).unwrap().map(drop).unwrap_err());

@@ -165,7 +165,7 @@ async fn with_a_failed_hdd_flush(world: &mut World) -> Store {
     store.write(P, 2).await.expect("written");
     store.sync().await.expect("the ring is flushed");
     fail_one_flush(&world.hdd);
-    store.0.forget_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
+    store.0.discard_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
     store
 }
 
@@ -226,7 +226,7 @@ async fn a_failed_hdd_flush_leaves_no_page_unproved_whose_mended_home_was_flushe
     store.0.flush_home().await.expect("flushed");
     store.write(70, 1).await.expect("written");
     fail_one_flush(&world.hdd);
-    store.0.forget_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
+    store.0.discard_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
     assert_eq!(world.remember.recall().homes, [page(70)]);
 }
 
@@ -348,7 +348,7 @@ async fn a_failure_that_cannot_be_noted_is_told() {
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
     fail_one_flush(&world.hdd);
-    let error = store.0.forget_space(SpaceId(9)).await.expect_err("the flush fails").to_string();
+    let error = store.0.discard_space(SpaceId(9)).await.expect_err("the flush fails").to_string();
     assert!(error.contains("could not be recorded in the manifest"), "{error}");
     assert!(matches!(store.write(P, 2).await, Err(TierError::Refusing { .. })));
 }
@@ -423,7 +423,7 @@ async fn killed_before_the_note(mode: SsdMode, model: FlushFailure, seed: u64, s
     } else {
         store.sync().await.expect("flushed");
         fail_one_flush(&world.hdd);
-        store.0.forget_space(SpaceId(9)).await.expect_err("the flush fails");
+        store.0.discard_space(SpaceId(9)).await.expect_err("the flush fails");
     }
     world.after_kill(&SimPower::new())
 }

@@ -563,7 +563,7 @@ async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_othe
         let drain = tokio::spawn(async move { tier.drain(None, None).await });
         sleep(Duration::from_secs(1)).await;
         let begun = Instant::now();
-        timeout(LONG, fixture.tier.forget_space(space)).await.expect("it ends").expect("forgotten");
+        timeout(LONG, fixture.tier.discard_space(space)).await.expect("it ends").expect("forgotten");
         assert_eq!(begun.elapsed() >= Duration::from_secs(4), waits, "{space:?}: {:?}", begun.elapsed());
         assert_eq!(drain.await.expect("drained").written, 1);
     }

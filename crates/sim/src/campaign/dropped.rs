@@ -154,7 +154,7 @@ impl Worker {
         }
         let space = live[self.rng.random_range(0..live.len())];
         self.model.lock().dropping(space);
-        let done = up_to(polls, store.spaces().remove(SpaceId(space))).await;
+        let done = up_to(polls, store.spaces().drop(SpaceId(space))).await;
         self.drop_ended(space, done).await
     }
 }

@@ -105,15 +105,13 @@ pub(super) const TABLE: &[Operation] = &[
     op("pause", (Side, 12), &[], |w| Box::pin(w.pause())).usual().of("pause"),
     op("views", (Side, 2), VIEWS, |w| Box::pin(w.views())),
     op("read, too", (Side, 24), &["PageStore::get"], |w| Box::pin(w.read())).usual(),
-    op("drop or create a space", (Side, 1), &["Spaces::create", "Spaces::remove"], |w| {
+    op("drop or create a space", (Side, 1), &["Spaces::create", "Spaces::drop"], |w| {
         Box::pin(w.drop_space())
     })
     .usual()
     .of("drop-space"),
-    op("drop a space", (Space, 8), &["Spaces::remove"], |w| Box::pin(w.drop_space()))
-        .usual()
-        .of("drop-space"),
-    op("drop a space, call dropped", (Space, 4), &["Spaces::remove"], |w| Box::pin(w.dropped_drop_space()))
+    op("drop a space", (Space, 8), &["Spaces::drop"], |w| Box::pin(w.drop_space())).usual().of("drop-space"),
+    op("drop a space, call dropped", (Space, 4), &["Spaces::drop"], |w| Box::pin(w.dropped_drop_space()))
         .usual()
         .of("drop-space"),
     op("create a space by number", (Space, 2), &["Spaces::create_as"], |w| Box::pin(w.create_space_as())),

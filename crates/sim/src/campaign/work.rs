@@ -327,7 +327,7 @@ impl Worker {
             model.dropping(space);
             model.doing.drop_space += 1;
         }
-        let done = self.store.spaces().remove(SpaceId(space)).await;
+        let done = self.store.spaces().drop(SpaceId(space)).await;
         self.model.lock().doing.drop_space -= 1;
         self.drop_ended(space, Some(done)).await
     }
@@ -351,7 +351,7 @@ impl Worker {
         if self.rng.random_bool(0.5) {
             return Ok(());
         }
-        match self.store.spaces().remove(SpaceId(space)).await {
+        match self.store.spaces().drop(SpaceId(space)).await {
             Ok(()) => {
                 self.model.lock().dropped(space);
                 Ok(())

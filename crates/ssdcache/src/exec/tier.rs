@@ -87,12 +87,12 @@ impl SsdTier {
         self.core.set_budget(bytes_per_day.map(|bytes| bytes.max(BUDGET_MIN)), costs);
     }
 
-    /// Forgets every page of `space`, which is being dropped and has no page in the pool. Afterwards no home
+    /// Discards every page of `space`, which is being dropped and has no page in the pool. Afterwards no home
     /// write of its pages is in flight, and a crash cannot tear one. Cancel-safe.
     ///
     /// # Errors
     /// The HDD cannot be flushed.
-    pub fn forget_space(&self, space: SpaceId) -> Boxed<'_, Result<(), TierError>> {
+    pub fn discard_space(&self, space: SpaceId) -> Boxed<'_, Result<(), TierError>> {
         Box::pin(async move {
             let settles = |state: &mut Protocol| {
                 let Protocol { slots, home, .. } = state;

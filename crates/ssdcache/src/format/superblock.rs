@@ -50,6 +50,18 @@ pub enum Found<S = Superblock> {
     Foreign,
 }
 
+impl<S> std::fmt::Display for Found<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Superblock(_) => f.write_str("another SSD"),
+            Self::Blank => f.write_str("blank"),
+            Self::Format(found) => write!(f, "of format {found}, which this version does not read"),
+            Self::Striped => f.write_str("of a striped set, which this version does not read"),
+            Self::Foreign => f.write_str("damaged, or other data"),
+        }
+    }
+}
+
 /// The superblock of a kind of device: the first two blocks hold a copy each.
 pub trait Label: Sized + Send + Sync {
     /// Encodes it as a block.
