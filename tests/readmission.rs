@@ -59,7 +59,7 @@ async fn degrade(fixture: &Fixture, store: &PageStore, space: SpaceId, version: 
 }
 
 /// Version 2 of every page is synced; `rounds` later versions of some are written, and the flush that should
-/// make them durable fails. Returns, after the re-admission, the pages that cannot be read or are older than
+/// make them durable fails. Returns, after the readmission, the pages that cannot be read or are older than
 /// version 2: at once, and after a power cut.
 async fn lost_after_a_failed_flush(
     broken: Option<Mutation>,
@@ -236,7 +236,7 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
     }
 }
 
-/// Damages the copies of home writes that no flush of the HDD has made durable, and re-admits the SSD.
+/// Damages the copies of home writes that no flush of the HDD has made durable, and readmits the SSD.
 /// Returns the number of pages that pass for lost.
 async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
     let fixture = Fixture::new();
@@ -276,7 +276,7 @@ async fn over_homes_that_are_not_flushed_a_damaged_copy_passes_for_a_lost_page()
     assert!(lost_over_volatile_homes(Some(Mutation::ReadmittedOverVolatileHomes)).await > 0, "unnoticed");
 }
 
-/// Reads of sound copies come back wrong once while the SSD is re-admitted. Returns the pages that pass for
+/// Reads of sound copies come back wrong once while the SSD is readmitted. Returns the pages that pass for
 /// lost.
 async fn lost_by_bad_reads(broken: Option<Mutation>) -> usize {
     let fixture = Fixture::new();

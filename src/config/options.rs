@@ -121,7 +121,7 @@ macro_rules! option_table {
             /// is formatted. The same holds for the ring's file of a store without an SSD.
             /// [`Ssd::loss`](crate::Ssd::loss) then lists the pages, in later openings too. If the store's
             /// own SSD is present, nothing is lost. If that SSD has unreadable blocks and opening fails with
-            /// [`pagetier_ssdcache::OpenError::Unreadable`], leave it out or put a blank one in its place to
+            /// [`SsdOpenError::Unreadable`](crate::errors::SsdOpenError::Unreadable), leave it out or put a blank one in its place to
             /// give it up. Default: no.
             accept_ssd_loss(bool): bool = false;
         }

@@ -163,7 +163,7 @@ impl HotSetError {
     }
 }
 
-/// What to do about an SSD that was not re-admitted.
+/// What to do about an SSD that was not readmitted.
 impl From<&ReadmitError> for Advice {
     fn from(error: &ReadmitError) -> Self {
         match error {

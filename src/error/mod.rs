@@ -74,7 +74,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The store's path is a file.
-    #[error("{path}: not a directory, but a store is a directory", path = .path.display())]
+    #[error("{path}: this is a file, but a store is a directory", path = .path.display())]
     NotADirectory {
         /// The path at which there is a file.
         path: PathBuf,
@@ -119,7 +119,7 @@ pub enum OpenError {
         asked: u64,
     },
     /// A device belongs to another store.
-    #[error("{device}: it belongs to another store; put this store's back")]
+    #[error("{device}: it belongs to store {found}, not to this one, {expected}; put this store's back")]
     OtherStore {
         /// Its path, or the name of a ready-made device.
         device: String,
@@ -229,7 +229,7 @@ pub enum OpenError {
         device: String,
     },
     /// A device has another format version.
-    #[error("{device}: this version does not read its format {found}")]
+    #[error("{device}: it has format {found}, which this version does not read")]
     Format {
         /// Its path, or the name of a ready-made device.
         device: String,
@@ -286,8 +286,7 @@ pub enum Error {
     },
     /// The page does not exist: it lies beyond the end of its space, is free, was skipped by the creation of
     /// a page with a larger number, or was allocated but never written before the store was last closed or
-    /// crashed. Every method reports it so, and never as
-    /// [`TierError::NoSuchPage`] within [`Error::Pool`].
+    /// crashed. Every method reports it so, and never as [`TierError::NoSuchPage`] within [`Error::Pool`].
     #[error("page {page} does not exist")]
     NoSuchPage {
         /// The page that was asked for.
@@ -375,7 +374,7 @@ pub enum Error {
     /// There is no policy of that name.
     #[error(transparent)]
     UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
-    /// The SSD was not readmitted.
+    /// The SSD is not in use again; see [`Ssd::readmit`](crate::Ssd::readmit).
     #[error(transparent)]
     Readmit(#[from] pagetier_ssdcache::ReadmitError),
     /// The replacement device could not be opened or prepared.

@@ -53,7 +53,7 @@ impl DrainOptions {
 
 impl std::fmt::Debug for DrainOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Drain").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("DrainOptions").field("deadline", &self.deadline).finish_non_exhaustive()
     }
 }
 
@@ -277,8 +277,8 @@ impl Shared {
         }
     }
 
-    /// Lists a loss that a re-admission found but could not list. Its pages have fallen back, so neither the
-    /// next re-admission nor an exchange finds it again: it is listed before they, or a close, make anything
+    /// Lists a loss that a readmission found but could not list. Its pages have fallen back, so neither the
+    /// next readmission nor an exchange finds it again: it is listed before they, or a close, make anything
     /// durable without it.
     pub(crate) async fn list_unlisted(&self, meta: &mut ManifestState) -> Result<(), Error> {
         let Some(unlisted) = self.unlisted.lock().clone() else { return Ok(()) };
@@ -405,7 +405,7 @@ impl Shared {
     }
 }
 
-/// The store's part of a re-admission.
+/// The store's part of a readmission.
 struct Readmitting<'a> {
     shared: &'a Shared,
     /// Of the store, the SSD and the opening.
@@ -443,7 +443,7 @@ impl Readmitter for Readmitting<'_> {
         let mut meta = shared.meta.lock().await;
         // As it is now: the user may have acknowledged a loss while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
-        // Noted before the save, which may fail: pages have fallen back, and no later re-admission finds that
+        // Noted before the save, which may fail: pages have fallen back, and no later readmission finds that
         // (I21).
         *shared.unlisted.lock() = Some(OnlyCopies::of(&lost, exact, RUNS_MAX));
         shared.list_unlisted(&mut meta).await.map_err(|error| Causes(&error).to_string())

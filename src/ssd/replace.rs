@@ -46,7 +46,6 @@ impl Shared {
         };
         self.devices.exchanging(exchange).await?;
         // The options still name the old one. `readmit` after an `Off` must not format that.
-        // In case it is attached again.
         self.devices.in_use.lock().ssd = (place, bytes);
         Ok(())
     }

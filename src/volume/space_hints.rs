@@ -55,7 +55,7 @@ impl SpaceHints {
 
     /// A quota: at most `frames` frames hold its pages, or one if that is 0. A frame is a page of the pool
     /// ([`crate::stats::Stats::frames`]). At the quota, the page of the space that was used longest ago
-    /// makes room for the next.  No request fails because of it. If all of those pages are dirty or being
+    /// makes room for the next. No request fails because of it. If all of those pages are dirty or being
     /// read, a request waits up to 100 ms for one. After that, or if writes fail, or if guards pin all
     /// pages, it takes a frame beyond the quota. Threads that request pages of the space at the same instant
     /// may also exceed it. Later requests give such frames back. Default: no quota.

@@ -295,6 +295,7 @@ impl<T: Tier> Pool<T> {
 
     /// The oldest log position that redo needs for dirty pages in memory; `None` when no change is dirty. A
     /// page that was created and not changed since needs none.
+    ///
     /// Written pages are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): read this value,
     /// flush, then truncate the log.
     ///

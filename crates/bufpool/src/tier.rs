@@ -149,7 +149,7 @@ pub enum TierError {
         defect: Defect,
     },
     /// The store refuses writes after an error, because accepting them would lose data.
-    #[error("the store is read-only after an earlier error: {cause}")]
+    #[error("the store refuses writes after an earlier error: {cause}")]
     Refusing {
         /// The first error.
         cause: Arc<str>,

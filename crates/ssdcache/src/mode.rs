@@ -40,7 +40,7 @@ impl std::fmt::Display for SsdMode {
 pub enum SsdState {
     /// In use, as its [`SsdMode`] says.
     Active,
-    /// A write, a flush or the device itself failed: the SSD takes no new pages until it is re-admitted. A
+    /// A write, a flush or the device itself failed: the SSD takes no new pages until it is readmitted. A
     /// page that it cannot return is read from the HDD if the HDD has the same version. Writes are refused
     /// once they cannot be made safely.
     Degraded,
@@ -61,7 +61,7 @@ pub enum SsdEvent {
     Refusing {
         /// The error that came first: later ones usually follow from it.
         cause: Arc<str>,
-        /// Whether the SSD caused it: re-admitting the SSD, or continuing without it, then ends the refusal.
+        /// Whether the SSD caused it: readmitting the SSD, or continuing without it, then ends the refusal.
         by_ssd: bool,
     },
     /// The mode was changed.
@@ -71,7 +71,7 @@ pub enum SsdEvent {
     },
     /// The SSD is out of use: the store works as one without an SSD.
     Off,
-    /// The SSD was put into use or re-admitted.
+    /// The SSD was put into use or readmitted.
     Active,
     /// The subscriber was slow, and events before the next one were dropped.
     Missed {

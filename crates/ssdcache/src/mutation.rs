@@ -236,9 +236,9 @@ pub enum Mutation {
     /// checked. Leave another program's data further in.
     AttachedUnchecked,
     /// A page whose newest version is gone after a failed flush does not fall back to the one before it:
-    /// sync, write again, let the flush fail and revert, re-admit the SSD.
+    /// sync, write again, let the flush fail and revert, readmit the SSD.
     PredecessorForgotten,
-    /// A re-admission does not flush the HDD before it judges the copies: damaged copies of home writes that
+    /// A readmission does not flush the HDD before it judges the copies: damaged copies of home writes that
     /// are not durable yet pass for lost pages.
     ReadmittedOverVolatileHomes,
     /// A copy counts as damaged after one bad read. Let a transfer corrupt two reads of a sound only copy.

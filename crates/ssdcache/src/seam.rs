@@ -217,7 +217,7 @@ impl Seam {
     }
 }
 
-/// Re-admission.
+/// Readmission.
 impl Seam {
     /// The devices to flush before copies are judged.
     pub(crate) fn flushed_by_readmission(self) -> &'static [Flushed] {

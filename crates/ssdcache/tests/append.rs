@@ -306,7 +306,7 @@ fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
             );
         }
         fixture.write(1).expect("a slot is free");
-        // Its successor becomes durable: by a flush, or in a re-admission of the SSD, by the next one.
+        // Its successor becomes durable: by a flush, or in a readmission of the SSD, by the next one.
         if taken_back {
             fixture.slots.written_again(SsdFlush(0), SsdFlush(9));
             fixture.slots.flushed(SsdFlush(8));

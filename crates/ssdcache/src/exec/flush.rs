@@ -48,11 +48,11 @@ impl Failures {
                 tracing::error!(
                     %error,
                     %cause,
-                    "flush failed and could not be recorded in the manifest: reboot before reopening the store"
+                    "a flush failed and could not be recorded in the manifest: reboot before you open the store again"
                 );
                 let what = format!(
-                    "{}; flush failed and could not be recorded in the manifest ({cause}); reboot before \
-                     reopening the store",
+                    "{}; the flush failed, which could not be recorded in the manifest ({cause}): reboot before you \
+                     open the store again",
                     error.kind
                 );
                 DeviceError { kind: DeviceErrorKind::Io(Arc::new(io::Error::other(what))), ..error }

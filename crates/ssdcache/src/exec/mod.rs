@@ -307,7 +307,7 @@ impl Core {
     /// Refuses writes from now on: continuing could lose data.
     pub(crate) fn refuse(&self, cause: &str, by_ssd: bool) {
         if self.refusing.set(cause, by_ssd) {
-            tracing::error!(cause, "the store is read-only from now on: further writes could lose data");
+            tracing::error!(cause, "the store refuses writes from now on: they could lose data");
             self.event(SsdEvent::Refusing { cause: Arc::from(cause), by_ssd });
         }
         self.changed.notify_waiters();
@@ -326,7 +326,7 @@ impl Core {
         }
         drop(state);
         if let Some(cause) = first.filter(|_| self.has_slots()) {
-            tracing::error!(%cause, "the SSD failed: changed pages go to the HDD until it is re-admitted");
+            tracing::error!(%cause, "the SSD failed: changed pages go to the HDD until it is readmitted");
             self.event(SsdEvent::Degraded { cause });
         }
         self.changed.notify_waiters();

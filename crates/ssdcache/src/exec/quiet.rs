@@ -61,9 +61,9 @@ pub enum ExchangeError<E> {
         pages: u64,
     },
     /// Writes are refused because of the HDD.
-    #[error("the store is read-only after an earlier error: {cause}")]
+    #[error("the store refuses writes after an earlier error: {cause}")]
     Refusing {
-        /// The error after which the store became read-only.
+        /// The error after which the store refuses writes.
         cause: Arc<str>,
     },
     /// A device failed while the exchange was prepared: nothing has changed.
@@ -72,7 +72,7 @@ pub enum ExchangeError<E> {
     /// The exchange could not be recorded. It is uncertain which device a restart would find, so writes are
     /// refused.
     #[error(
-        "the exchange of the SSD could not be recorded, so the next open may find the old one or the new one"
+        "the exchange of the SSD could not be recorded: the next opening may find the old SSD or the new one"
     )]
     Commit(E),
 }

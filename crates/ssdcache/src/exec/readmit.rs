@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The number of copies read at once.
 const DEPTH: usize = 32;
 
-/// The findings of a re-admission.
+/// The findings of a readmission.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReadmitReport {
@@ -47,7 +47,7 @@ pub struct ReadmitReport {
     pub lost: Vec<PageId>,
 }
 
-/// Why the SSD was not re-admitted.
+/// Why the SSD was not readmitted.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadmitError {
@@ -55,17 +55,17 @@ pub enum ReadmitError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device is not the SSD that this store was using.
-    #[error("{device}: not the SSD that the store was using (found {found})")]
+    #[error("{device}: the SSD that the store was using is not there; what is there is {found}")]
     OtherSsd {
         /// The name of the device that stands where the SSD was.
         device: String,
         /// What its superblock holds.
         found: String,
     },
-    /// Writes are refused for a cause that a re-admission does not remove.
-    #[error("the store is read-only after an earlier error: {cause}; close and reopen it")]
+    /// Writes are refused for a cause that a readmission does not remove.
+    #[error("the store refuses writes after an earlier error: {cause}; close it and open it again")]
     Refusing {
-        /// The error after which the store became read-only.
+        /// The error after which the store refuses writes.
         cause: Arc<str>,
     },
     /// A device failed while the copies were verified.
@@ -87,7 +87,7 @@ pub enum ReadmitError {
     },
 }
 
-/// What the caller of a re-admission decides and records.
+/// What the caller of a readmission decides and records.
 pub trait Readmitter: Send + Sync {
     /// Whether this is the superblock of the SSD that the store was using.
     fn is_ours(&self, found: &Superblock) -> bool;
@@ -103,7 +103,7 @@ pub trait Readmitter: Send + Sync {
     fn record(&self, lost: Vec<(PageId, Lsn)>) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// How the store was when a re-admission began.
+/// How the store was when a readmission began.
 struct Begun {
     old: Arc<CacheDevice>,
     refusing: bool,
@@ -189,7 +189,7 @@ impl Core {
             Found::Superblock(found) if by.is_ours(&found) && found.layout == old.layout => {}
             found => {
                 let device = old.device.name().to_owned();
-                return Err(ReadmitError::OtherSsd { device, found: format!("{found:?}") });
+                return Err(ReadmitError::OtherSsd { device, found: found.to_string() });
             }
         }
         if !failed {
@@ -324,7 +324,7 @@ impl Core {
         Ok((report, reverted))
     }
 
-    /// Checks, in a quiet moment, that nothing has failed since the re-admission began.
+    /// Checks, in a quiet moment, that nothing has failed since the readmission began.
     fn may_readmit(&self, begun: &Begun) -> Result<(), ReadmitError> {
         if let Some(cause) = self.refusing.by_hdd() {
             return Err(ReadmitError::Refusing { cause });

@@ -267,7 +267,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         tracing::warn!(
             %error,
             "recovery completed the writes of a failed flush but could not clear the record in the manifest; \
-             the next open will repeat them"
+             the next opening repeats them"
         );
     }
     Ok((core, report))

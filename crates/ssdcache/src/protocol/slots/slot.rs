@@ -25,7 +25,7 @@ pub(super) struct Version {
     pub(super) standing: Standing,
     /// For dirty versions: the HDD has every change older than this.
     pub(super) lsn: Lsn,
-    /// A recovery or a re-admission found it dirty. It may have been written back earlier, so the HDD may
+    /// A recovery or a readmission found it dirty. It may have been written back earlier, so the HDD may
     /// have it.
     pub(super) perhaps_home: bool,
 }
