@@ -120,7 +120,7 @@ pub mod operating {}
 
 /// What errors are made of: their causes, and what to do about them.
 pub mod errors {
-    pub use crate::error::{Advice, HotSetError};
+    pub use crate::error::{Advice, HotSetError, PoolSizeError};
     pub use crate::tenure::gate::GatePanic;
     pub use pagetier_bufpool::{Exhausted, PoolError, TierError};
     pub use pagetier_devio::Causes;

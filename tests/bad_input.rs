@@ -1,5 +1,6 @@
 //! Bad input yields a typed error that names the cause, and changes nothing on disk.
 
+use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
     Costs, Error, OpenError, PageId, PageSize, PageStore,
     device::{Backend, DirectIo},
@@ -28,7 +29,7 @@ async fn invalid_page_sizes_are_refused() {
 async fn errors_for_small_tiers_say_how_much_is_needed() {
     let dir = dir();
     let open = PageStore::builder().directory(dir.path()).pool_bytes(10_000).ssd_bytes(0).open().await;
-    let Err(OpenError::PoolTooSmall { needed, .. }) = open else { panic!("{open:?}") };
+    let Err(OpenError::PoolSize(TooSmall { needed, .. })) = open else { panic!("{open:?}") };
     let open = PageStore::builder().directory(dir.path()).pool_bytes(needed + 4096).ssd_bytes(0).open().await;
     open.unwrap().close().await.unwrap();
     let other = self::dir();
@@ -60,7 +61,7 @@ async fn unknown_policies_and_options_out_of_range_are_named() {
     let open = PageStore::builder().directory(dir.path()).ring_pages(u32::MAX).open().await;
     assert!(matches!(open, Err(OpenError::BadOption { option: "ring_pages", .. })), "{open:?}");
     let open = PageStore::builder().directory(dir.path()).outqueue(usize::MAX).open().await;
-    assert!(matches!(open, Err(OpenError::PoolTooSmall { .. })), "{open:?}");
+    assert!(matches!(open, Err(OpenError::PoolSize(TooSmall { .. }))), "{open:?}");
 }
 
 #[tokio::test]

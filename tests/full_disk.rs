@@ -261,7 +261,7 @@ async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
                 let error = builder(bytes).open().await.map(drop).unwrap_err();
                 let full = |error: &OpenError| match error {
                     OpenError::Device(device) => matches!(device.kind, DeviceErrorKind::NoSpace),
-                    OpenError::PoolTooSmall { .. } => true,
+                    OpenError::PoolSize(_) => true,
                     _ => false,
                 };
                 assert!(full(&error), "{kind}: {error}");

@@ -2,6 +2,7 @@
 
 use crate::changing::{check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
+use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
     Error, PageId, PoolPolicy,
     errors::{Exhausted, PoolError},
@@ -62,7 +63,7 @@ async fn a_pool_that_cannot_shrink_says_what_keeps_its_frames_and_goes_on() {
     store.sync().await.unwrap();
     let frames = store.stats().frames;
     match store.resize_pool(1).await {
-        Err(Error::PoolTooSmall { needed, .. }) => assert!(store.resize_pool(needed).await.is_ok()),
+        Err(Error::PoolSize(TooSmall { needed, .. })) => assert!(store.resize_pool(needed).await.is_ok()),
         other => panic!("{other:?}"),
     }
     assert_eq!(store.resize_pool(400 * PAGE).await.unwrap(), frames);

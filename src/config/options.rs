@@ -33,7 +33,8 @@ macro_rules! option_table {
             ring_pages(u32): Option<u32> = None;
             /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables
             /// and outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));
-            /// [`OpenError::PoolTooSmall`](crate::OpenError) says how many bytes those need. Default: 64 MiB.
+            /// [`PoolSizeError`](crate::errors::PoolSizeError) says how many bytes those need. Default: 64
+            /// MiB.
             pool_bytes(u64): u64 = 64 << 20;
             /// The page size of a new store in bytes; it must match an existing one.
             /// [`Builder::open`](crate::Builder::open) checks it. Default: 16 KiB, or the existing store's.
@@ -117,12 +118,12 @@ macro_rules! option_table {
             /// the store is open. Default: [`SsdMode::WriteBack`].
             ssd_mode(SsdMode): SsdMode = SsdMode::WriteBack;
             /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older
-            /// copy in its place, although the lost SSD may have held newer pages than the HDD; an older copy
-            /// is formatted. The same holds for the ring's file of a store without an SSD.
+            /// copy in its place, although the lost SSD may have held newer pages than the HDD; an older
+            /// copy is formatted. The same holds for the ring's file of a store without an SSD.
             /// [`Ssd::loss`](crate::Ssd::loss) then lists the pages, in later openings too. If the store's
             /// own SSD is present, nothing is lost. If that SSD has unreadable blocks and opening fails with
-            /// [`SsdOpenError::Unreadable`](crate::errors::SsdOpenError::Unreadable), leave it out or put a blank one in its place to
-            /// give it up. Default: no.
+            /// [`SsdOpenError::Unreadable`](crate::errors::SsdOpenError::Unreadable), leave it out or put a
+            /// blank one in its place to give it up. Default: no.
             accept_ssd_loss(bool): bool = false;
         }
     };

@@ -1,5 +1,6 @@
 //! Sizes a store by its number of pages: converts pages to bytes, overhead included.
 
+use crate::error::PoolSizeError;
 use pagetier_bufpool::{FRAMES_MIN, PoolParams};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
@@ -27,6 +28,22 @@ pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
     let simulated = slots.min(SIMULATED_SLOTS) * SIMULATED_BYTES;
     let tables = slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES));
     tables.saturating_add(simulated)
+}
+
+/// The parameters of a pool with a budget of `bytes`, which `tables` bytes for the SSD's tables are part of.
+pub(crate) fn pool_for(bytes: u64, tables: u64, page_size: PageSize) -> Result<PoolParams, PoolSizeError> {
+    let machine = PoolParams::machine_bytes();
+    if bytes > machine {
+        // The tables of such a pool alone could take all memory, which ends the process.
+        return Err(PoolSizeError::TooLarge { bytes, machine });
+    }
+    let params = PoolParams::for_budget(bytes.saturating_sub(tables), page_size, POOL_POLICY_BYTES);
+    if params.frames < FRAMES_MIN {
+        // The message names the sum that the user has to give.
+        let needed = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
+        return Err(PoolSizeError::TooSmall { bytes, needed });
+    }
+    Ok(params)
 }
 
 /// The default size of the doublewrite ring in pages.

@@ -58,11 +58,9 @@ impl Error {
             | Self::NoSuchPage { .. }
             | Self::SpaceFull { .. }
             | Self::Forked { .. } => Advice::Bug,
-            Self::BadCosts { .. }
-            | Self::PageGap { .. }
-            | Self::PoolTooSmall { .. }
-            | Self::PoolTooLarge { .. }
-            | Self::UnknownPolicy(_) => Advice::FixConfiguration,
+            Self::BadCosts { .. } | Self::PageGap { .. } | Self::PoolSize(_) | Self::UnknownPolicy(_) => {
+                Advice::FixConfiguration
+            }
             Self::Manifest { source } => of_io(source, Advice::FixDevice),
             Self::Device(error) => of_device(error),
             Self::SsdOnlyCopies { .. } | Self::ForeignManifest { .. } => Advice::FixDevice,
@@ -100,8 +98,7 @@ impl OpenError {
     pub fn advice(&self) -> Advice {
         match self {
             Self::PageSize(_)
-            | Self::PoolTooSmall { .. }
-            | Self::PoolTooLarge { .. }
+            | Self::PoolSize(_)
             | Self::SsdTooSmall(_)
             | Self::UnknownPolicy(_)
             | Self::BadOption { .. }

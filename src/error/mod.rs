@@ -18,6 +18,28 @@ use pagetier_policy::Costs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Why a memory budget cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolSizeError {
+    /// It is too small.
+    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
+    TooSmall {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The smallest budget that works, in bytes.
+        needed: u64,
+    },
+    /// It exceeds the machine's memory.
+    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
+    TooLarge {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The machine's memory, swap included, in bytes.
+        machine: u64,
+    },
+}
+
 /// Why a store did not open. Nothing on disk was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,22 +47,9 @@ pub enum OpenError {
     /// The page size is not a power of two from 4 to 64 KiB.
     #[error(transparent)]
     PageSize(#[from] PageSizeError),
-    /// The memory budget is too small.
-    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
-    PoolTooSmall {
-        /// The budget given, in bytes.
-        bytes: u64,
-        /// The smallest budget that works, in bytes.
-        needed: u64,
-    },
-    /// The memory budget exceeds the machine's memory.
-    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
-    PoolTooLarge {
-        /// The budget given, in bytes.
-        bytes: u64,
-        /// The machine's memory, swap included, in bytes.
-        machine: u64,
-    },
+    /// The memory budget cannot be used.
+    #[error(transparent)]
+    PoolSize(#[from] PoolSizeError),
     /// The SSD cannot hold its metadata and the minimum number of slots.
     #[error(transparent)]
     SsdTooSmall(#[from] pagetier_ssdcache::SsdTooSmall),
@@ -346,22 +355,9 @@ pub enum Error {
         /// The costs given.
         costs: Costs,
     },
-    /// The memory budget is too small.
-    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
-    PoolTooSmall {
-        /// The budget given, in bytes.
-        bytes: u64,
-        /// The smallest budget that works, in bytes.
-        needed: u64,
-    },
-    /// The memory budget exceeds the machine's memory.
-    #[error("a pool of {bytes} bytes is too large: this machine has {machine} bytes of memory and swap")]
-    PoolTooLarge {
-        /// The budget given, in bytes.
-        bytes: u64,
-        /// The machine's memory, swap included, in bytes.
-        machine: u64,
-    },
+    /// The memory budget cannot be used.
+    #[error(transparent)]
+    PoolSize(#[from] PoolSizeError),
     /// This process was forked from the one that opened the store: it has neither its threads nor its locks.
     /// Open the store after the fork.
     #[error(

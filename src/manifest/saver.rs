@@ -67,7 +67,7 @@ impl Saver {
             let saver = self.clone();
             let thread = std::thread::Builder::new().name("pagetier-save".into());
             // The process may start no more threads. A save that no thread performs would keep its caller
-            // waiting for ever.
+            // waiting forever.
             if let Err(error) = thread.spawn(move || saver.work()) {
                 // Late is better than never: the runtime's thread does it.
                 tracing::warn!(%error, "no thread can be started to save the manifest: the runtime waits for the disk instead");

@@ -2,7 +2,7 @@
 
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
-use crate::config::sizes::{COST_POINTS_MAX, POOL_POLICY_BYTES, ring_pages_for, tables_bytes};
+use crate::config::sizes::{COST_POINTS_MAX, pool_for, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
@@ -20,7 +20,7 @@ use crate::tenure::gate::Gate;
 use crate::tenure::held_dir::{At, HeldDir};
 use crate::tenure::lock::{Leave, Tenure};
 use crate::volume::table::{SpaceInfo, Volume};
-use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
+use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
@@ -416,22 +416,7 @@ impl Config {
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
         let slots = u64::from(layout.slots);
         let tables = tables_bytes(slots, self.outqueue_entries(slots));
-        let (bytes, machine) = (self.options.pool_bytes, PoolParams::machine_bytes());
-        if bytes > machine {
-            // The tables of such a pool alone could take all memory, which ends the process.
-            return Err(OpenError::PoolTooLarge { bytes, machine });
-        }
-        // The SSD's tables come out of the same budget, so the message names the sum that the user has to
-        // give.
-        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
-        let mut params = PoolParams::for_budget(
-            self.options.pool_bytes.saturating_sub(tables),
-            page_size,
-            POOL_POLICY_BYTES,
-        );
-        if params.frames < FRAMES_MIN {
-            return Err(OpenError::PoolTooSmall { bytes: self.options.pool_bytes, needed: least });
-        }
+        let mut params = pool_for(self.options.pool_bytes, tables, page_size)?;
         params.redo_span_max = self.options.redo_span_max;
         params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);
         self.seam.pool(&mut params);

@@ -236,7 +236,7 @@ impl Shared {
             self.config.seam.exchanges(async move {
                 let list = |manifest: &mut Manifest| {
                     // One save for both: a manifest that names another SSD without the list would hide the
-                    // loss for ever (I21).
+                    // loss forever (I21).
                     manifest.ssd = id;
                     self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
                 };

@@ -340,7 +340,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`], [`Error::PoolTooLarge`], or
+    /// [`Error::PoolSize`], or
     /// [`PoolError::Memory`](crate::errors::PoolError::Memory) when the system does not provide the memory:
     /// the size is unchanged. [`PoolError::Shrink`](crate::errors::PoolError::Shrink) when no page could
     /// leave for [`Builder::exhausted_after`](crate::Builder::exhausted_after): the error names the cause

@@ -57,7 +57,7 @@ pub(crate) struct Tenure {
     present: Present,
     fence: Fence,
     held: Mutex<Option<Held>>,
-    /// What the opening has created so far, in case that it is refused.
+    /// What the opening has created so far, in case it is refused.
     created: Mutex<Created>,
     seam: Seam,
     owner: Owner,
@@ -192,7 +192,7 @@ impl Tenure {
         self.created.lock().directories.extend(directories);
     }
 
-    /// What was created is in use from here on. Returns it, in case that it is not put to use after all.
+    /// What was created is in use from here on. Returns it, in case it is not put to use after all.
     pub(crate) fn keep_created(&self) -> Created {
         std::mem::take(&mut *self.created.lock())
     }

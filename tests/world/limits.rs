@@ -1,6 +1,7 @@
 //! Resource limits of the process, and sizes beyond what any machine has.
 
 use crate::child::{self, Ended, builder, case, check, fill, nothing_is_lost, one_thread, skip};
+use pagetier::errors::PoolSizeError::TooLarge;
 use pagetier::{
     Error, OpenError, PageId, PageSize, PageStore,
     device::{Backend, DeviceErrorKind},
@@ -270,13 +271,16 @@ fn sizes_beyond_every_machine_are_refused() {
         for bytes in [u64::MAX, 1 << 62, 1 << 50] {
             let open = builder(folder.path(), Backend::Auto).pool_bytes(bytes).open();
             let refused = open.await.unwrap_err();
-            assert!(matches!(refused, OpenError::PoolTooLarge { bytes: b, .. } if b == bytes), "{refused}");
+            assert!(
+                matches!(refused, OpenError::PoolSize(TooLarge { bytes: b, .. }) if b == bytes),
+                "{refused}"
+            );
             assert_eq!(refused.advice(), Advice::FixConfiguration);
         }
         let store = builder(folder.path(), Backend::Auto).open().await.unwrap();
         for bytes in [u64::MAX, 1 << 50] {
             let refused = store.resize_pool(bytes).await.unwrap_err();
-            assert!(matches!(refused, Error::PoolTooLarge { .. }), "{refused}");
+            assert!(matches!(refused, Error::PoolSize(TooLarge { .. })), "{refused}");
         }
         store.close().await.unwrap();
     });

@@ -61,7 +61,7 @@ impl<T: Tier> Write<T> {
 
 impl<T: Tier> Drop for Write<T> {
     fn drop(&mut self) {
-        // In a forked process, the policy's lock may be held for ever.
+        // In a forked process, the policy's lock may be held forever.
         if !self.ended && self.pool.frames.owner.is_here() {
             self.finish(Err(()), IoBuf::zeroed(self.pool.opened.page_size.bytes()));
         }

@@ -67,7 +67,7 @@ impl<T: Tier> PoolInner<T> {
             }
         };
         // All frames may be pinned by guards of tasks that wait for this very request. An error after a
-        // while is the way out; a wait for ever would hang the engine.
+        // while is the way out; a wait forever would hang the engine.
         let exhausted = |_| PoolError::Exhausted {
             page,
             frames: self.params().frames,

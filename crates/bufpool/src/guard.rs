@@ -95,7 +95,7 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     }
 
     /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next. Not in a
-    /// forked process, where the policy's lock may be held for ever.
+    /// forked process, where the policy's lock may be held forever.
     #[inline]
     fn publish(&mut self) {
         if EXCLUSIVE && (self.modified || self.dirty) && self.pool.frames.owner.is_here() {

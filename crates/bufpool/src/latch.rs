@@ -109,7 +109,7 @@ impl Future for Wait<'_> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        // In a forked process, the queue's lock may be held for ever.
+        // In a forked process, the queue's lock may be held forever.
         if self.done || !self.frames.owner.is_here() {
             return;
         }

@@ -193,7 +193,7 @@ struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In a forked process, the bucket's lock may be held for ever.
+        // In a forked process, the bucket's lock may be held forever.
         if !self.kept && self.frames.owner.is_here() {
             self.frames.abandon(self.frame, self.page);
         }

@@ -9,7 +9,12 @@ mod show;
 
 use args::{Cli, Command};
 use clap::Parser;
-use pagetier::{OpenError, backup::BackupError, device::DeviceErrorKind, errors::Causes};
+use pagetier::{
+    OpenError,
+    backup::BackupError,
+    device::DeviceErrorKind,
+    errors::{Causes, PoolSizeError},
+};
 use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;
@@ -92,7 +97,9 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
              up the pages that it alone holds",
         ),
         OpenError::HddMissing { .. } => Some("--hdd names the HDD if it is elsewhere"),
-        OpenError::PoolTooSmall { .. } => Some("--memory-mib gives the command more memory"),
+        OpenError::PoolSize(PoolSizeError::TooSmall { .. }) => {
+            Some("--memory-mib gives the command more memory")
+        }
         _ => None,
     }
 }

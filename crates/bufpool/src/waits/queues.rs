@@ -123,7 +123,7 @@ impl LatchQueues {
         let mut wakers = SmallVec::<[Waker; 2]>::new();
         let mut left = false;
         for waiter in queue.waiters.iter_mut().filter(|w| w.ticket.frame == frame && !w.granted()) {
-            // Strictly in line: if readers behind a waiting writer went first, it might wait for ever.
+            // Strictly in line: if readers behind a waiting writer went first, it might wait forever.
             if !word.grant(waiter.mode) {
                 left = true;
                 break;

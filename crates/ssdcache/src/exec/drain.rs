@@ -150,7 +150,7 @@ impl Core {
                 let copied = self.copy_pages_home(pages).await;
                 drain.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
                 for (page, error) in copied.failed {
-                    // A copy that cannot be read would be tried for ever.
+                    // A copy that cannot be read would be tried forever.
                     skip.insert(page);
                     drain.failed.lock().push((page, error));
                 }

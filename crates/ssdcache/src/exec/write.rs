@@ -229,7 +229,7 @@ impl Core {
             let now = self.now();
             let mut state = self.state.lock();
             // If the home write never began, nothing is backed any more. A claim left behind would hold the
-            // slot for ever.
+            // slot forever.
             state.home.cancel_appended(page, Header::peek(image.as_slice()).stamp);
             let result = match outcome {
                 Outcome::Failed(TierError::Device { .. }) if self.refusing.cause().is_none() => {

@@ -149,7 +149,7 @@ impl HeldSlots<'_> {
             }
             let causes = pagetier_devio::Causes(&error);
             tracing::error!(error = %causes, "a copy on the SSD cannot be read, so it cannot be written to the HDD");
-            // Under a policy that appends, the front would otherwise wait for this slot for ever.
+            // Under a policy that appends, the front would otherwise wait for this slot forever.
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));
         }
