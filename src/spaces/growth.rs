@@ -30,8 +30,8 @@ impl Shared {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
         }
-        // In a task of its own: a growth that a dropped caller cut short would keep what it has taken, and its
-        // blanking writes could land on pages of the next growth.
+        // In a task of its own: a growth that a dropped caller cut short would keep what it has taken, and
+        // its blanking writes could land on pages of the next growth.
         self.in_task(move |shared| async move { shared.grow(PageId::new(space, no)).await }).await
     }
 

@@ -1,8 +1,8 @@
 //! The open store: its handle `PageStore`, the guards of pages, and what its parts share until it is closed.
 //! What is changed while it runs lies in `tuning`, `spaces` and `ssd`; how it came to be, in `open`.
 //!
-//! Begin with `pages` and `whole` (the calls), then `shared` (the parts) and `manifest_state` (how a change is
-//! recorded).
+//! Begin with `pages` and `whole` (the calls), then `shared` (the parts) and `manifest_state` (how a change
+//! is recorded).
 
 pub(crate) mod background;
 pub(crate) mod devices;

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 /// compiled in each crate that awaits it.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Registers the task with a `Notify`, under a name to await: `listen!(changed = self.changed)`. Listen before
-/// you look: a change between the look and the wait would otherwise go unnoticed.
+/// Registers the task with a `Notify`, under a name to await: `listen!(changed = self.changed)`. Listen
+/// before you look: a change between the look and the wait would otherwise go unnoticed.
 #[macro_export]
 macro_rules! listen {
     ($($name:ident = $notify:expr),+) => {

@@ -29,8 +29,8 @@ pub(crate) async fn write_one(
     device.write(offset, IoBufs::from_iter([buf]), class).await.result
 }
 
-/// Reads `bytes` at `offset` until they are `sound` or two reads agree (I32): a torn block reads the same again,
-/// but one that only the transfer corrupted must not count as lost. Also returns the number of reads.
+/// Reads `bytes` at `offset` until they are `sound` or two reads agree (I32): a torn block reads the same
+/// again, but one that only the transfer corrupted must not count as lost. Also returns the number of reads.
 pub(crate) async fn read_agreed(
     device: &SharedDevice,
     offset: u64,

@@ -171,8 +171,8 @@ impl<'a> Reader<'a> {
         Ok((images, unread))
     }
 
-    /// Reads a part of the metadata, again while it is not sound: an older checkpoint, or a journal that lacks a
-    /// record, would resurrect old versions.
+    /// Reads a part of the metadata, again while it is not sound: an older checkpoint, or a journal that
+    /// lacks a record, would resurrect old versions.
     pub(crate) async fn read_sound(
         &self,
         offset: u64,
