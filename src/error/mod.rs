@@ -128,7 +128,7 @@ pub enum OpenError {
         asked: u64,
     },
     /// A device belongs to another store.
-    #[error("{device}: it belongs to store {found}, not to this one, {expected}; put this store's back")]
+    #[error("{device}: it belongs to another store; put this store's back")]
     OtherStore {
         /// Its path, or the name of a ready-made device.
         device: String,
