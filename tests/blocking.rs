@@ -104,10 +104,37 @@ fn a_store_is_operated_without_a_runtime() {
     assert_eq!(store.get(PageId::new(space, 7)).expect("read")[0], 7);
 }
 
+/// Opens a store, and makes calls that wait for the devices.
+fn work(dir: &Path) {
+    let store = PageStore::open(builder(dir)).expect("opened");
+    let space = store.spaces().create("t").expect("created");
+    let pages: Vec<_> = (0..1000)
+        .map(|_| {
+            let mut page = store.allocate(space).expect("allocated");
+            page[0] = page.id().no as u8;
+            page.id()
+        })
+        .collect();
+    store.sync().expect("synced");
+    // More pages than memory holds: most of these calls miss.
+    for page in &pages {
+        assert_eq!(store.get(*page).expect("read")[0], page.no as u8);
+        store.get_mut(*page).expect("read")[1] = 7;
+    }
+    store.close().expect("closed");
+}
+
 #[test]
-#[should_panic(expected = "runtime")]
-fn a_call_on_a_runtimes_thread_panics_instead_of_blocking_it() {
+fn calls_that_wait_work_inside_of_the_tasks_of_a_runtime() {
     let folder = folder();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async { drop(PageStore::open(builder(folder.path()))) });
+    let one = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    one.block_on(async { work(&folder.path().join("one")) });
+    let many = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let dirs = ["a", "b", "c"].map(|name| folder.path().join(name));
+    let tasks = dirs.map(|dir| many.spawn(async move { work(&dir) }));
+    for task in tasks {
+        many.block_on(task).expect("no panic");
+    }
+    // A store that is dropped in a task.
+    one.block_on(async { drop(PageStore::open(builder(&folder.path().join("dropped"))).expect("opened")) });
 }

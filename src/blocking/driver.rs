@@ -6,6 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
 use tokio::sync::Notify;
 
@@ -30,15 +31,29 @@ impl Driver {
     }
 
     /// Runs `future` to its end.
-    pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+    pub(super) fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         let mut outcome = None;
         self.run(std::pin::pin!(async { outcome = Some(future.await) }));
         outcome.expect("a future that ran to its end has an outcome")
     }
 
     /// The part of `block_on` that is compiled once, not for each method.
-    fn run(&self, future: Pin<&mut dyn Future<Output = ()>>) {
-        self.handle.block_on(future);
+    fn run(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
+        if Handle::try_current().is_err() {
+            return self.handle.block_on(future);
+        }
+        // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without tokio's
+        // `block_on` would hang: what the future defers, this thread's runtime would wake after the call.
+        let mut wait = || self.handle.block_on(future.as_mut());
+        loop {
+            let thread = std::thread::Builder::new().name("pagetier-waiting".into());
+            let waited = std::thread::scope(|scope| thread.spawn_scoped(scope, &mut wait).map(drop));
+            if waited.is_ok() {
+                return;
+            }
+            // No thread can be made at the moment. This call has to wait either way.
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Makes the runtime the current one of this thread.

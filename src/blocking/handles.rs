@@ -108,7 +108,16 @@ impl Iterator for SsdEvents<'_> {
 part! {
     /// The policies of a store. See [`PageStore::policies`].
     Policies by policies:
-    set_ssd(policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Result<(), Error>;
+}
+
+impl Policies<'_> {
+    /// See [`pagetier::Policies::set_ssd`](crate::Policies::set_ssd), which has the errors, too.
+    #[allow(clippy::missing_errors_doc, reason = "it refers to its counterpart")]
+    #[inline]
+    pub fn set_ssd(self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Result<(), Error> {
+        let policy: SsdPolicy = policy.try_into().map_err(Into::into)?;
+        self.0.block_on(self.0.store().policies().set_ssd(policy))
+    }
 }
 
 part! {

@@ -26,9 +26,9 @@
 //! # }
 //! ```
 //!
-//! # Panics
-//! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
-//! other tasks: use [`pagetier::PageStore`](crate::PageStore) there.
+//! A call may also be made on a thread that runs tasks of a tokio runtime. It stops that thread's other tasks
+//! until it completes, so it must not wait for a guard that one of them holds: there,
+//! [`pagetier::PageStore`](crate::PageStore) serves better.
 
 mod driver;
 mod handles;
@@ -93,7 +93,7 @@ impl PageStore {
 
     /// Waits for `future` on this thread, for a combination of the asynchronous store's methods.
     #[inline]
-    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+    pub fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         self.driver.block_on(future)
     }
 
@@ -106,6 +106,18 @@ impl PageStore {
         match self.store.try_get(page) {
             Some(page) => Ok(page),
             None => self.block_on(self.store.get(page)),
+        }
+    }
+
+    /// See [`pagetier::PageStore::get_mut`](crate::PageStore::get_mut).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        match self.store.try_get_mut(page) {
+            Some(page) => Ok(page),
+            None => self.block_on(self.store.get_mut(page)),
         }
     }
 
@@ -130,6 +142,16 @@ impl PageStore {
 /// Defines blocking forms of the asynchronous store's methods, under their names. They are inlined, so that
 /// the futures that they wait for are compiled only in crates that call them.
 macro_rules! blocking {
+    // A method whose first argument is a path.
+    ($($name:ident(path $(, $arg:ident: $type:ty)*) -> Result<$ok:ty, $err:ty>;)+) => {
+        $(
+            #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+            #[inline]
+            pub fn $name(&self, path: impl AsRef<Path> $(, $arg: $type)*) -> Result<$ok, $err> {
+                self.block_on(self.store.$name(path.as_ref() $(, $arg)*))
+            }
+        )*
+    };
     ($($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*) => {
         $(
             #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
@@ -144,7 +166,6 @@ macro_rules! blocking {
 impl PageStore {
     blocking! {
         allocate(space: SpaceId) -> Result<PageMut<'_>, Error>;
-        get_mut(page: PageId) -> Result<PageMut<'_>, Error>;
         overwrite(page: PageId) -> Result<PageMut<'_>, Error>;
         get_or_create(page: PageId) -> Result<PageMut<'_>, Error>;
         discard(page: PageId) -> Result<(), Error>;
@@ -156,11 +177,14 @@ impl PageStore {
         redo_from(log_end: Lsn, loss: Loss) -> Result<Lsn, Error>;
         resize_pool(bytes: u64) -> Result<u64, Error>;
         replace_ssd(new: SsdReplacement) -> Result<(), Error>;
-        backup(dest: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport, BackupError>;
-        export_hot(path: impl AsRef<Path>) -> Result<u64, HotSetError>;
-        import_hot(path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError>;
-        export_stats(path: impl AsRef<Path>, every: Duration) -> Result<StatsExport, StatsExportError>;
         shutdown() -> Result<(), Error>;
+    }
+
+    blocking! {
+        backup(path, options: BackupOptions) -> Result<BackupReport, BackupError>;
+        export_hot(path) -> Result<u64, HotSetError>;
+        import_hot(path) -> Result<HotSetReport, HotSetError>;
+        export_stats(path, every: Duration) -> Result<StatsExport, StatsExportError>;
     }
 }
 
@@ -175,7 +199,7 @@ pub fn restore(
     upto: Option<u32>,
     progress: impl Fn(RestoreProgress) + Send,
 ) -> Result<RestoreReport, BackupError> {
-    started()?.block_on(builder.restore(from, upto, progress))
+    started()?.block_on(builder.restore(from.as_ref(), upto, progress))
 }
 
 /// Describes a store that is not open. See [`Builder::inspect`].
