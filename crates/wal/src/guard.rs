@@ -8,6 +8,9 @@ pub trait Guard: DerefMut<Target = [u8]> {
     /// The page's id.
     fn id(&self) -> PageId;
 
+    /// The LSN of the page's last change; 0 for a page that was never logged.
+    fn lsn(&self) -> Lsn;
+
     /// Records that the change made through this guard is logged at `lsn`, as [`PageMut::set_lsn`] does.
     fn set_lsn(&mut self, lsn: Lsn);
 }
@@ -15,6 +18,10 @@ pub trait Guard: DerefMut<Target = [u8]> {
 impl Guard for PageMut<'_> {
     fn id(&self) -> PageId {
         PageMut::id(self)
+    }
+
+    fn lsn(&self) -> Lsn {
+        PageMut::lsn(self)
     }
 
     fn set_lsn(&mut self, lsn: Lsn) {
@@ -25,6 +32,10 @@ impl Guard for PageMut<'_> {
 impl Guard for OwnedPageMut {
     fn id(&self) -> PageId {
         OwnedPageMut::id(self)
+    }
+
+    fn lsn(&self) -> Lsn {
+        OwnedPageMut::lsn(self)
     }
 
     fn set_lsn(&mut self, lsn: Lsn) {

@@ -66,17 +66,26 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     #[must_use]
     pub fn on(wal: Option<&'s Wal>, page: G) -> Self {
         let ops = Vec::with_capacity(if wal.is_some() { 256 } else { 0 });
-        Self { wal, pages: vec![page], freed: Vec::new(), ops }
+        let mut change = Self { wal, pages: Vec::with_capacity(1), freed: Vec::new(), ops };
+        change.add(page);
+        change
     }
 
-    /// Adds a latched page; returns its index, by which the other methods name it.
+    /// Adds a latched page; returns its index, by which the other methods name it. Redo of a page that is blank
+    /// and was never logged starts with this record, as after [`MiniTx::zero`].
     ///
     /// # Panics
     /// If it already has 255 pages: a record has one byte for the index.
     pub fn add(&mut self, page: G) -> usize {
         assert!(self.pages.len() < PAGES_MAX, "a mini-transaction of more than {PAGES_MAX} pages");
+        let index = self.pages.len();
+        // A new page. Otherwise redo would begin with what the store has of it; after the loss of an SSD that
+        // may be a version from before the number was freed.
+        if self.wal.is_some() && page.lsn() == Lsn(0) && page.iter().all(|byte| *byte == 0) {
+            record::put_zero(&mut self.ops, index as u8);
+        }
         self.pages.push(page);
-        self.pages.len() - 1
+        index
     }
 
     /// The payload of a page, with the changes so far.

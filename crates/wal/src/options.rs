@@ -29,14 +29,14 @@ pub struct WalOptions {
 
 impl Default for WalOptions {
     fn default() -> Self {
-        Self { capacity_bytes: 64 << 20, keep: Keep::default() }
+        Self::new()
     }
 }
 
 impl WalOptions {
     /// The defaults.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { capacity_bytes: 64 << 20, keep: Keep::ForCrash }
     }
 
     /// The log that a recovery after a crash reads at most, in bytes: when it is longer, changes wait for a

@@ -3,7 +3,7 @@
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::redo::{RedoError, Redone, redo};
-use pagetier::{Lsn, PageStore};
+use pagetier::{Error, Lsn, PageStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub enum RecoverError {
     Open(#[from] pagetier::OpenError),
     /// The store failed.
     #[error(transparent)]
-    Store(#[from] pagetier::Error),
+    Store(#[from] Error),
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
@@ -89,8 +89,9 @@ pub async fn recover(
 ) -> Result<Recovered, RecoverError> {
     let lost_pages = lost_pages(store, wal);
     match identity {
-        Some(id) if id == wal.id() => {}
+        // Its first record names it in the pages, so the log of these pages has one.
         Some(_) if wal.is_new() => return Err(RecoverError::NoLog),
+        Some(id) if id == wal.id() => {}
         Some(pages) => return Err(RecoverError::OtherLog { log: wal.id(), pages }),
         // A crash before the page with the identity was written: the log has its record. Or the page was lost
         // with the SSD, which the log makes up for.
@@ -98,7 +99,13 @@ pub async fn recover(
         None => return Err(RecoverError::NoPages),
     }
     let lost_pages = lost_pages.map_err(|pages| RecoverError::SsdLost { pages })?;
-    let Redone { records, applied, commits, freed } = redo(store, wal).await?;
+    let Redone { records, applied, commits, freed } = match redo(store, wal).await {
+        // The pages' spaces are durable before the first record of one of their pages.
+        Err(RedoError::Store(Error::NoSuchSpace { .. })) if identity.is_none() => {
+            return Err(RecoverError::NoPages);
+        }
+        redone => redone?,
+    };
     // A failure is no reason to refuse the pages: the frees stay pending, and so do their records.
     let _ = wal.free_pending(store).await;
     if store.ssd().loss().is_some() {

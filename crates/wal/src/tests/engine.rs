@@ -1,5 +1,6 @@
 //! Random histories of an engine on a simulated store and log, against a model: nothing acknowledged is lost,
 //! nothing unlogged appears, and what a record frees is free after every crash, until it is allocated again.
+//! `PAGETIER_WAL_CASES=1000 cargo test --release -p pagetier-wal --lib engine` tries more.
 
 use super::sim::{SimMedia, WAYS};
 use crate::{Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOptions};
@@ -296,7 +297,12 @@ fn run(keep: Keep, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PAGETIER_WAL_CASES").map_or(24, |n| n.parse().expect("a number")),
+        max_shrink_iters: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn an_engine_is_always_what_its_log_says(steps in prop::collection::vec(step(), 1..160)) {
