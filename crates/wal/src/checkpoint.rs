@@ -44,6 +44,8 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
     if wal.len_bytes() > capacity {
         // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
         store.flush_to(wal.end()).await?;
+        // Records of no page, too: what is still in memory is in no segment that could be removed.
+        wal.flush(wal.end()).await?;
         truncate(store, wal, true).await?;
     }
     freed.map(drop)
@@ -67,7 +69,7 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
 /// The task that keeps a log short. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    task: JoinHandle<()>,
+    pub(crate) task: JoinHandle<()>,
     failure: Failure,
 }
 

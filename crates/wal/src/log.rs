@@ -387,7 +387,7 @@ impl Wal {
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
-    /// crash), `keep`, [`Wal::oldest_unfinished`] and every [`Hold`]. [`checkpoint`](crate::checkpoint) calls
+    /// crash), `keep`, every free that the store has not made, and every [`Hold`]. [`checkpoint`](crate::checkpoint) calls
     /// it with what the store needs. Cancel-safe: a removal that has begun continues.
     ///
     /// # Errors
@@ -470,7 +470,9 @@ impl Shared {
         let (held, needed) = {
             let state = self.state.lock();
             let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
-            (held, needed.min(state.oldest_unfinished().unwrap_or(u64::MAX)))
+            // Also for a caller that has asked the store alone.
+            let free = state.frees.first().map_or(u64::MAX, |(lsn, _)| *lsn);
+            (held, needed.min(free))
         };
         self.needed.store(output.segments.holding(needed), Ordering::Release);
         let oldest = output.segments.truncate(needed.min(keep).min(held))?;

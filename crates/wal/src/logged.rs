@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct LoggedStore {
     // Dropped first: it uses the others.
-    checkpoints: Checkpoints,
+    pub(crate) checkpoints: Checkpoints,
     recovered: Recovered,
     store: Arc<PageStore>,
     wal: Wal,
@@ -212,7 +212,8 @@ impl LoggedStore {
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
         store.shutdown().await?;
-        wal.truncate(end, from).await?;
+        let needed = wal.oldest_unfinished().unwrap_or(end);
+        wal.truncate(needed, from.min(needed)).await?;
         freed.map(drop)
     }
 }

@@ -9,8 +9,12 @@ use pagetier_wal::{MiniTx, RecoverError, Wal, WalError, WalOptions, copy_log, re
 use std::path::Path;
 use std::sync::Arc;
 
-const OPTIONS: WalOptions = WalOptions::new();
-/// The place of the commit without an `Applied`, and its operations.
+/// Segments of 64 KiB.
+fn options() -> WalOptions {
+    WalOptions::new().capacity_bytes(64 << 10)
+}
+
+/// The operations of the commit without an `Applied`.
 const COMMIT: &[u8] = b"not applied";
 
 async fn store(dir: &Path, wal: &Wal) -> (Arc<PageStore>, SpaceId) {
@@ -25,7 +29,7 @@ async fn store(dir: &Path, wal: &Wal) -> (Arc<PageStore>, SpaceId) {
 
 /// A record of every kind, with every operation, in two segments; the second one has a torn tail.
 async fn write(log: &Path, pages: &Path) {
-    let wal = Wal::open(log, OPTIONS).unwrap();
+    let wal = Wal::open(log, options()).unwrap();
     let (store, space) = store(pages, &wal).await;
     let mut change = MiniTx::new(Some(&wal));
     for no in 0..3 {
@@ -61,7 +65,7 @@ async fn writes_the_fixture() {
 }
 
 async fn check(log: &Path, pages: &Path) {
-    let wal = Wal::open(log, OPTIONS).unwrap();
+    let wal = Wal::open(log, options()).unwrap();
     assert!(wal.is_whole() && wal.segment_starts().len() == 2);
     let (store, space) = store(pages, &wal).await;
     let recovered = recover(&store, &wal, None).await.unwrap();
@@ -80,7 +84,7 @@ async fn check(log: &Path, pages: &Path) {
     wal.flush(wal.end()).await.unwrap();
     let end = wal.end();
     drop((store, wal));
-    assert_eq!(Wal::open(log, OPTIONS).unwrap().end(), end);
+    assert_eq!(Wal::open(log, options()).unwrap().end(), end);
 }
 
 #[tokio::test]
@@ -110,12 +114,12 @@ async fn the_log_of_this_version_is_as_the_document_says() {
 #[tokio::test]
 async fn a_log_of_another_version_is_refused_by_its_number() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Wal::open(dir.path(), OPTIONS).unwrap());
+    drop(Wal::open(dir.path(), options()).unwrap());
     let path = dir.path().join("0000000000000040.log");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[7] = 9;
     std::fs::write(&path, bytes).unwrap();
-    let WalError::Io { source, .. } = Wal::open(dir.path(), OPTIONS).unwrap_err() else {
+    let WalError::Io { source, .. } = Wal::open(dir.path(), options()).unwrap_err() else {
         panic!("another error")
     };
     assert_eq!(source.to_string(), "its format has version 9, and this program reads version 1");
@@ -126,7 +130,7 @@ async fn a_whole_log_without_the_spaces_of_its_records_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     write(&log, &dir.path().join("pages")).await;
-    let wal = Wal::open(&log, OPTIONS).unwrap();
+    let wal = Wal::open(&log, options()).unwrap();
     let builder = PageStore::builder().directory(dir.path().join("blank")).ssd_bytes(0).pool_bytes(4 << 20);
     let store = Arc::new(builder.log_gate(wal.gate()).open().await.unwrap());
     let refused = recover(&store, &wal, None).await;

@@ -125,6 +125,14 @@ impl Engine {
         LoggedStore::on(builder, Wal::on(Box::new(self.log.clone()), options)?).await
     }
 
+    /// A new store without checkpoints in the background.
+    async fn open_alone(&self) -> LoggedStore {
+        let db = self.open(self.builder()).await.unwrap();
+        db.checkpoints.task.abort();
+        db.spaces().create(SPACE).await.unwrap();
+        db
+    }
+
     /// Restarts on what a crash at this moment leaves of the devices.
     fn restart(&mut self, kill: bool) {
         self.seed += 10;
@@ -322,8 +330,8 @@ proptest! {
 #[tokio::test(start_paused = true)]
 async fn a_checkpoint_between_a_durable_free_and_the_store_leaks_no_page() {
     let mut engine = Engine::new(Keep::ForCrash);
-    let db = engine.open(engine.builder()).await.unwrap();
-    let space = db.spaces().create(SPACE).await.unwrap();
+    let db = engine.open_alone().await;
+    let space = db.spaces().find(SPACE).unwrap();
     for _ in 0..4 {
         engine.allocate(&db, space, true).await.unwrap();
     }
@@ -356,8 +364,8 @@ async fn a_checkpoint_between_a_durable_free_and_the_store_leaks_no_page() {
 #[tokio::test(start_paused = true)]
 async fn frees_that_fail_stay_pending() {
     let mut engine = Engine::new(Keep::ForCrash);
-    let db = engine.open(engine.builder()).await.unwrap();
-    let space = db.spaces().create(SPACE).await.unwrap();
+    let db = engine.open_alone().await;
+    let space = db.spaces().find(SPACE).unwrap();
     for _ in 0..300 {
         engine.allocate(&db, space, true).await.unwrap();
     }
@@ -384,8 +392,8 @@ async fn frees_that_fail_stay_pending() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_frees_its_pages_once() {
     let mut engine = Engine::new(Keep::ForCrash);
-    let db = engine.open(engine.builder()).await.unwrap();
-    let space = db.spaces().create(SPACE).await.unwrap();
+    let db = engine.open_alone().await;
+    let space = db.spaces().find(SPACE).unwrap();
     for _ in 0..40 {
         engine.allocate(&db, space, true).await.unwrap();
     }
