@@ -2,7 +2,7 @@
 //!
 //! A page that a record formats is overwritten without being read, whatever the store has of it: an older
 //! version, none, or a damaged one. That record and the later ones give it its newest contents. A free ends a
-//! life of its page: earlier records need no redo, and later ones begin with a blank page.
+//! life of its page: earlier records need no redo, and the first one of the next life zeroes it.
 
 use crate::error::WalError;
 use crate::log::Wal;
@@ -123,8 +123,8 @@ async fn redo_page(store: &PageStore, parts: &[Part<'_>], frees: &mut Frees) -> 
         return Ok(0);
     }
     // A record after the free: the store had freed the page, and handed it out again.
-    let reborn = frees.remove(&id).map(|_| 0);
-    let (mut page, parts) = match parts.iter().rposition(Part::zeroes_page).or(reborn) {
+    frees.remove(&id);
+    let (mut page, parts) = match parts.iter().rposition(Part::zeroes_page) {
         Some(first) => (store.overwrite(id).await?, &parts[first..]),
         None => (get_or_recreate(store, id).await?, parts),
     };

@@ -3,9 +3,9 @@
 //! `PAGETIER_WAL_CASES=1000 cargo test --release -p pagetier-wal --lib engine` tries more.
 
 use super::sim::{SimMedia, WAYS};
-use crate::{Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOptions};
+use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOptions};
 use pagetier::{
-    Builder, Error, Loss, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice,
+    Builder, Error, Loss, MemoryManifest, PageId, PageMut, PageSize, PageStore, SpaceId, device::SharedDevice,
 };
 use pagetier_devio::{SimDevice, SimPower};
 use proptest::prelude::*;
@@ -168,10 +168,11 @@ impl Engine {
         self.records.push((lsn, effects));
     }
 
-    /// Writes a new word to a page of a mini-transaction; returns the effect.
-    fn word(&mut self, change: &mut MiniTx<'_>, page: usize, at: usize) -> Effect {
+    /// Writes new words to a page of a mini-transaction; returns the effect. A history's log has several
+    /// segments.
+    fn words(&mut self, change: &mut MiniTx<'_>, page: usize, at: usize) -> Effect {
         self.counter += 1;
-        change.write(page, at, &self.counter.to_le_bytes());
+        change.write(page, at, &self.counter.to_le_bytes().repeat(120));
         (change.id(page), Some(change.payload(page).to_vec()))
     }
 
@@ -185,7 +186,7 @@ impl Engine {
         for page in &chosen {
             change.add(db.get_mut(*page).await.ok()?);
         }
-        let effects = (0..chosen.len()).map(|page| self.word(&mut change, page, at)).collect();
+        let effects = (0..chosen.len()).map(|page| self.words(&mut change, page, at)).collect();
         let lsn = change.commit();
         self.recorded(lsn.0, effects);
         Some(())
@@ -200,10 +201,19 @@ impl Engine {
         if zero {
             change.zero(page);
         }
-        let effect = self.word(&mut change, page, 0);
+        let effect = self.words(&mut change, page, 0);
         let lsn = change.commit();
         self.recorded(lsn.0, vec![effect]);
         Some(())
+    }
+
+    /// Allocates a page by a short record, whatever the log's length.
+    async fn allocate_small(&mut self, db: &LoggedStore, space: SpaceId) {
+        let mut change = MiniTx::on(Some(db.wal()), db.allocate(space).await.unwrap());
+        change.write(0, 0, b"small");
+        let effect = (change.id(0), Some(change.payload(0).to_vec()));
+        let lsn = change.commit();
+        self.recorded(lsn.0, vec![effect]);
     }
 
     async fn free(&mut self, db: &LoggedStore, page: u8, itself: bool) -> Option<()> {
@@ -212,7 +222,7 @@ impl Engine {
         let other = *live.iter().find(|other| **other != page || itself)?;
         let mut change = db.begin().await.ok()?;
         let index = change.add(db.get_mut(if itself { page } else { other }).await.ok()?);
-        let mut effects = vec![self.word(&mut change, index, 8)];
+        let mut effects = vec![self.words(&mut change, index, 8)];
         change.free(page);
         effects.push((page, None));
         let lsn = change.commit();
@@ -367,12 +377,22 @@ async fn frees_that_fail_stay_pending() {
     let db = engine.open_alone().await;
     let space = db.spaces().find(SPACE).unwrap();
     for _ in 0..300 {
-        engine.allocate(&db, space, true).await.unwrap();
+        engine.allocate_small(&db, space).await;
     }
     db.sync().await.unwrap();
+    let first = engine.live()[1];
     for _ in 0..200 {
-        engine.free(&db, 1, true).await.unwrap();
+        let page = engine.live()[1];
+        let mut change = MiniTx::<PageMut<'_>>::new(Some(db.wal()));
+        change.free(page);
+        let lsn = change.commit();
+        engine.recorded(lsn.0, vec![(page, None)]);
     }
+    // Before the records are durable, no page is freed.
+    engine.log.set_full(true);
+    assert!(matches!(db.wal().free_pending(db.store()).await, Err(CheckpointError::Log(_))));
+    assert!(db.get(first).await.is_ok());
+    engine.log.set_full(false);
     engine.commit(&db).await;
     // The second of two batches fails.
     engine.manifest.fail_saves(1, 1, false);
@@ -380,7 +400,7 @@ async fn frees_that_fail_stay_pending() {
     assert!(db.wal().oldest_unfinished().is_some());
     // Freed pages are in use again before the others are freed.
     for _ in 0..100 {
-        engine.allocate(&db, space, false).await.unwrap();
+        engine.allocate_small(&db, space).await;
     }
     db.checkpoint().await.unwrap();
     assert_eq!(db.wal().oldest_unfinished(), None);
@@ -406,11 +426,12 @@ async fn a_call_that_is_dropped_frees_its_pages_once() {
                 tokio::select! { biased; _ = &mut freeing => break, () = tokio::task::yield_now() => {} }
             }
         }
-        let again = db.wal().free_pending(db.store());
-        let (again, allocated) = tokio::join!(again, db.allocate(space));
-        again.unwrap();
-        drop(allocated.unwrap());
+        // The number may be in use again before the next call.
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
         engine.allocate(&db, space, false).await.unwrap();
+        db.wal().free_pending(db.store()).await.unwrap();
         assert_eq!(db.wal().oldest_unfinished(), None);
     }
     engine.commit(&db).await;
