@@ -1,8 +1,8 @@
 //! Opening a store: the log, the pages, redo, and only then the tree.
 //!
-//! The crate of the log checks that log and pages belong together, redoes the log, and acknowledges the loss of
-//! an SSD. What is left here: the name by which the pages know their log, which is the tag of the tree's meta
-//! page, and the first two pages of a new store.
+//! The crate of the log checks that log and pages belong together, redoes the log, and acknowledges the loss
+//! of an SSD. What is left here: the name by which the pages know their log, which is the tag of the tree's
+//! meta page, and the first two pages of a new store.
 
 use crate::durable;
 use crate::error::KvError;

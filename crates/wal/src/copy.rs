@@ -38,8 +38,8 @@ impl Wal {
     }
 }
 
-/// Copies the log in directory `from`, which no store has open, to the new directory `to`, as when a backup is
-/// restored. `to` appears under its name once the copy is durable. Blocks.
+/// Copies the log in directory `from`, which no store has open, to the new directory `to`, as when a backup
+/// is restored. `to` appears under its name once the copy is durable. Blocks.
 ///
 /// # Errors
 /// `from` has no log or cannot be read, `to` exists or cannot be written.

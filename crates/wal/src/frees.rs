@@ -1,9 +1,9 @@
 //! Frees that are logged: the store frees a page once the record that frees it is durable.
 //!
-//! The record first: otherwise a crash could leave a reference to a page that does not exist, or is in use for
-//! something else. From the record on until the store has freed the page, the free is *pending*, and the log
-//! keeps the record: without it, a crash after a checkpoint would leave a page that nothing refers to and that
-//! is not free. Redo makes the frees of the log pending again, except those of pages that a later record
+//! The record first: otherwise a crash could leave a reference to a page that does not exist, or is in use
+//! for something else. From the record on until the store has freed the page, the free is *pending*, and the
+//! log keeps the record: without it, a crash after a checkpoint would leave a page that nothing refers to and
+//! that is not free. Redo makes the frees of the log pending again, except those of pages that a later record
 //! changes: these were free before that.
 
 use crate::checkpoint::CheckpointError;
@@ -25,8 +25,8 @@ impl Wal {
             return Ok(0);
         }
         let (wal, store) = (self.clone(), Arc::clone(store));
-        // In a task of its own: of a call that was dropped half-way, the pages could have been freed and be in
-        // use again. The next call would free them a second time.
+        // In a task of its own: of a call that was dropped half-way, the pages could have been freed and be
+        // in use again. The next call would free them a second time.
         let freeing = tokio::spawn(async move { wal.free_all(&store).await });
         freeing.await.map_err(|_| WalError::Stopped)?
     }

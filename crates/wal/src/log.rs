@@ -387,8 +387,9 @@ impl Wal {
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
-    /// crash), `keep`, every free that the store has not made, and every [`Hold`]. [`checkpoint`](crate::checkpoint) calls
-    /// it with what the store needs. Cancel-safe: a removal that has begun continues.
+    /// crash), `keep`, every free that the store has not made, and every [`Hold`].
+    /// [`checkpoint`](crate::checkpoint) calls it with what the store needs. Cancel-safe: a removal that has
+    /// begun continues.
     ///
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.

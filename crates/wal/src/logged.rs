@@ -53,7 +53,8 @@ impl LoggedStore {
     /// like a crash.
     ///
     /// # Errors
-    /// Store or log cannot be opened, do not belong together, or recovery fails. Opening again is always safe.
+    /// Store or log cannot be opened, do not belong together, or recovery fails. Opening again is always
+    /// safe.
     pub async fn open(
         builder: Builder,
         log: impl AsRef<Path>,
@@ -120,9 +121,9 @@ impl LoggedStore {
         Ok(MiniTx::new(Some(&self.wal)))
     }
 
-    /// Waits until the log can take a change, at most for `wait`. Call it before you latch pages: a checkpoint
-    /// may need them. While the log fails, changes would accumulate in memory, so each one tries the log
-    /// first. Cancel-safe.
+    /// Waits until the log can take a change, at most for `wait`. Call it before you latch pages: a
+    /// checkpoint may need them. While the log fails, changes would accumulate in memory, so each one tries
+    /// the log first. Cancel-safe.
     ///
     /// # Errors
     /// The log fails, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
@@ -139,8 +140,8 @@ impl LoggedStore {
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
-    /// Returns the record's LSN. If the future is dropped, the change has happened, and becomes durable with a
-    /// later one.
+    /// Returns the record's LSN. If the future is dropped, the change has happened, and becomes durable with
+    /// a later one.
     ///
     /// # Errors
     /// The log failed. The change is visible, and becomes durable once the log works again; a crash before
@@ -161,10 +162,10 @@ impl LoggedStore {
     }
 
     /// Backs up pages and log while they change: the pages as the next file of the chain in `to`
-    /// ([`PageStore::backup`]), the log as `log-NNNNNN` beside it, with the backup's number. Restored, they are
-    /// the store as it was at one moment before the call returned, with every change that was committed before
-    /// the call. The log is not shortened meanwhile. A backup whose `log-NNNNNN` is missing, because the future
-    /// was dropped or failed in between, is of no use: restore another one.
+    /// ([`PageStore::backup`]), the log as `log-NNNNNN` beside it, with the backup's number. Restored, they
+    /// are the store as it was at one moment before the call returned, with every change that was committed
+    /// before the call. The log is not shortened meanwhile. A backup whose `log-NNNNNN` is missing, because
+    /// the future was dropped or failed in between, is of no use: restore another one.
     ///
     /// # Errors
     /// The backup of the pages failed, or the log cannot be copied.
@@ -227,8 +228,8 @@ impl Deref for LoggedStore {
 }
 
 impl Wal {
-    /// Opens the log in `dir` as [`Wal::open`] does; if it is in use, waits up to half a second for its holder,
-    /// as after the drop of the previous store. Cancel-safe.
+    /// Opens the log in `dir` as [`Wal::open`] does; if it is in use, waits up to half a second for its
+    /// holder, as after the drop of the previous store. Cancel-safe.
     ///
     /// # Errors
     /// As [`Wal::open`].

@@ -8,9 +8,9 @@ use pagetier::{Lsn, PageId, PageMut};
 /// The pages latched for one change, and the operations on them so far. `G` is the kind of their guards:
 /// [`PageMut`], or [`OwnedPageMut`](pagetier::OwnedPageMut).
 ///
-/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. Latch every page first,
-/// then change them without an `.await`: a mini-transaction that is dropped after a change, by an error or
-/// with its future, leaves changed pages without a record. So check before you write.
+/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. Latch every page
+/// first, then change them without an `.await`: a mini-transaction that is dropped after a change, by an
+/// error or with its future, leaves changed pages without a record. So check before you write.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -71,8 +71,8 @@ impl<'s, G: Guard> MiniTx<'s, G> {
         change
     }
 
-    /// Adds a latched page; returns its index, by which the other methods name it. Redo of a page that is blank
-    /// and was never logged starts with this record, as after [`MiniTx::zero`].
+    /// Adds a latched page; returns its index, by which the other methods name it. Redo of a page that is
+    /// blank and was never logged starts with this record, as after [`MiniTx::zero`].
     ///
     /// # Panics
     /// If it already has 255 pages: a record has one byte for the index.
@@ -149,7 +149,8 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// Frees `page` with this record; it may be one of the mini-transaction's pages. The store frees it once
     /// the record is durable: in the next [`checkpoint`](crate::checkpoint), or in [`Wal::free_pending`]. Do
     /// not use its number before that; [`PageStore::allocate`](pagetier::PageStore::allocate) does not return
-    /// it. Until then the log keeps this record, and after a crash [`redo`](crate::redo) frees the page again.
+    /// it. Until then the log keeps this record, and after a crash [`redo`](crate::redo) frees the page
+    /// again.
     ///
     /// # Panics
     /// Without a log: no record could come first. Call [`PageStore::free`](pagetier::PageStore::free).

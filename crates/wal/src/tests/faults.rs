@@ -1,5 +1,5 @@
-//! Every operation of the medium fails in every way, or is the last one before a power cut: the log keeps what
-//! it reported durable, and nothing that was not appended appears.
+//! Every operation of the medium fails in every way, or is the last one before a power cut: the log keeps
+//! what it reported durable, and nothing that was not appended appears.
 
 use super::sim::{SimMedia, WAYS, Way};
 use super::{LIMITS, bodies};
@@ -28,8 +28,8 @@ fn body(n: u32) -> Vec<u8> {
 }
 
 impl Model {
-    /// Appends, flushes and truncates until the end, or until the power is off. A failed operation is repeated
-    /// once, as an engine would.
+    /// Appends, flushes and truncates until the end, or until the power is off. A failed operation is
+    /// repeated once, as an engine would.
     async fn run(&mut self, wal: &Wal, media: &SimMedia) {
         for n in self.appended.len() as u32..RECORDS {
             let body = body(n);
