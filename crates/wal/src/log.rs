@@ -28,7 +28,7 @@ use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
 use crate::segments::Segments;
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId};
+use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, SpaceId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -284,6 +284,17 @@ impl Wal {
             body.extend_from_slice(&commit.0.to_le_bytes());
         });
         state.unapplied.remove(&commit.0);
+        self.appended(&mut state, lsn)
+    }
+
+    /// Appends that a space is removed: redo needs none of its pages. See
+    /// [`LoggedStore::remove_space`](crate::LoggedStore::remove_space).
+    pub(crate) fn append_removal(&self, space: SpaceId) -> Lsn {
+        let mut state = self.0.state.lock();
+        let at = state.end;
+        let lsn = record::put(&mut state.buf, at, Kind::Removal, |body| {
+            body.extend_from_slice(&u64::from(space.0).to_le_bytes());
+        });
         self.appended(&mut state, lsn)
     }
 

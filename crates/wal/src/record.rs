@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Applied = 3,
     /// As `Pages`; also frees pages.
     Freeing = 4,
+    /// A space is removed.
+    Removal = 5,
 }
 
 /// A record in a segment.
@@ -199,6 +201,7 @@ impl<'a> Iterator for Records<'a> {
             2 => Kind::Commit,
             3 => Kind::Applied,
             4 => Kind::Freeing,
+            5 => Kind::Removal,
             _ => return None,
         };
         self.bytes = &self.bytes[len..];

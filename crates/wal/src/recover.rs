@@ -94,8 +94,8 @@ pub async fn recover(
         Some(id) if id == wal.id() => {}
         Some(pages) => return Err(RecoverError::OtherLog { log: wal.id(), pages }),
         // A crash before the page with the identity was written: the log has its record. Or the page was lost
-        // with the SSD, which the log makes up for.
-        None if wal.is_whole() || lost_pages.is_ok_and(|pages| pages > 0) => {}
+        // with the SSD, which the log makes up for, or not.
+        None if wal.is_whole() || lost_pages != Ok(0) => {}
         None => return Err(RecoverError::NoPages),
     }
     let lost_pages = lost_pages.map_err(|pages| RecoverError::SsdLost { pages })?;

@@ -7,8 +7,8 @@
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::record::{self, Kind, Record, Records};
-use pagetier::{Lsn, PageId, PageMut, PageStore};
-use std::collections::BTreeMap;
+use pagetier::{Error, Lsn, PageId, PageMut, PageStore, SpaceId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The results of redo.
 #[derive(Debug, Default)]
@@ -56,8 +56,16 @@ impl Part<'_> {
     }
 }
 
-/// The pages whose newest record so far frees them, each with that record's LSN.
-type Frees = BTreeMap<PageId, u64>;
+/// What redo knows so far besides the pages.
+#[derive(Default)]
+struct Seen {
+    /// The pages whose newest record frees them, each with that record's LSN.
+    frees: BTreeMap<PageId, u64>,
+    /// Spaces that records remove.
+    removed: BTreeSet<SpaceId>,
+    /// Spaces that the store does not have, although records change their pages.
+    missing: BTreeSet<SpaceId>,
+}
 
 /// Repeats the history of every page, segment by segment; within a segment page by page, since the records of
 /// different pages are independent. Call it before anything else uses a page: see
@@ -67,25 +75,44 @@ type Frees = BTreeMap<PageId, u64>;
 /// The store or the log failed, or a record cannot be applied. Redo may be repeated, also after a crash or a
 /// dropped future.
 pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
-    let (mut done, mut frees) = (Redone::default(), Frees::new());
+    let (mut done, mut seen) = (Redone::default(), Seen::default());
     for start in wal.segment_starts() {
         let bytes = wal.segment(start)?;
         let mut parts = Vec::new();
         for record in Records::new(start, &bytes) {
-            sort_out(&record, &mut parts, &mut done)?;
+            sort_out(&record, &mut parts, &mut done, &mut seen)?;
         }
         // A record may change a page and free it: the free comes last.
         parts.sort_unstable_by_key(|part| (part.page, part.lsn, part.ops.is_none()));
         for of_page in parts.chunk_by(|a, b| a.page == b.page) {
-            done.applied += redo_page(store, of_page, &mut frees).await?;
+            match redo_page(store, of_page, &mut seen.frees).await {
+                Ok(applied) => done.applied += applied,
+                // A later record may say that the space was removed.
+                Err(RedoError::Store(Error::NoSuchSpace { space })) => drop(seen.missing.insert(space)),
+                Err(error) => return Err(error),
+            }
         }
     }
-    done.freed = frees.len() as u64;
-    wal.readopt(done.commits.keys().copied(), frees.into_iter().map(|(page, lsn)| (lsn, page)));
+    if let Some(&space) = seen.missing.difference(&seen.removed).next() {
+        return Err(Error::NoSuchSpace { space }.into());
+    }
+    for space in seen.removed {
+        match store.spaces().remove(space).await {
+            Err(Error::NoSuchSpace { .. }) => {}
+            removed => removed?,
+        }
+    }
+    done.freed = seen.frees.len() as u64;
+    wal.readopt(done.commits.keys().copied(), seen.frees.into_iter().map(|(page, lsn)| (lsn, page)));
     Ok(done)
 }
 
-fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redone) -> Result<(), RedoError> {
+fn sort_out<'a>(
+    record: &Record<'a>,
+    parts: &mut Vec<Part<'a>>,
+    done: &mut Redone,
+    seen: &mut Seen,
+) -> Result<(), RedoError> {
     let lsn = Lsn(record.lsn);
     let malformed = RedoError::Record(lsn);
     match record.kind {
@@ -107,12 +134,19 @@ fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redon
         Kind::Applied if record.body.len() == 8 => {
             done.commits.remove(&Lsn(record::u64_at(record.body, 0)));
         }
-        Kind::Applied => return Err(malformed),
+        Kind::Removal if record.body.len() == 8 => {
+            seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32));
+        }
+        Kind::Applied | Kind::Removal => return Err(malformed),
     }
     Ok(())
 }
 
-async fn redo_page(store: &PageStore, parts: &[Part<'_>], frees: &mut Frees) -> Result<u64, RedoError> {
+async fn redo_page(
+    store: &PageStore,
+    parts: &[Part<'_>],
+    frees: &mut BTreeMap<PageId, u64>,
+) -> Result<u64, RedoError> {
     let id = parts[0].page;
     let freed = parts.iter().rposition(|part| part.ops.is_none());
     let parts = freed.map_or(parts, |last| {

@@ -27,7 +27,8 @@ async fn store(dir: &Path, wal: &Wal) -> (Arc<PageStore>, SpaceId) {
     (Arc::new(store), space)
 }
 
-/// A record of every kind, with every operation, in two segments; the second one has a torn tail.
+/// A record of every kind but the removal of a space, with every operation, in two segments; the second one
+/// has a torn tail.
 async fn write(log: &Path, pages: &Path) {
     let wal = Wal::open(log, options()).unwrap();
     let (store, space) = store(pages, &wal).await;
