@@ -1,6 +1,6 @@
 //! Fuzzy checkpoints truncate the log while the engine runs.
 
-use crate::error::WalError;
+use crate::error::CheckpointError;
 use crate::log::{Shared, Wal};
 use crate::options::Keep;
 use pagetier::{Loss, Lsn, PageStore};
@@ -12,18 +12,6 @@ use tokio::task::JoinHandle;
 
 /// The pause after a failed checkpoint.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Why a checkpoint failed. The log still has everything that a recovery needs.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] pagetier::Error),
-    /// The log failed.
-    #[error(transparent)]
-    Log(#[from] WalError),
-}
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs

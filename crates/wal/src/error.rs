@@ -1,6 +1,5 @@
 //! Errors of the log.
 
-use crate::checkpoint::CheckpointError;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,4 +40,16 @@ pub enum WalError {
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
+}
+
+/// Why a checkpoint failed. The log still has everything that a recovery needs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] WalError),
 }

@@ -6,8 +6,7 @@
 //! that is not free. Redo makes the frees of the log pending again, except those of pages that a later record
 //! changes: these were free before that.
 
-use crate::checkpoint::CheckpointError;
-use crate::error::WalError;
+use crate::error::{CheckpointError, WalError};
 use crate::log::{FREES_AT_ONCE, Wal};
 use pagetier::{Error, Lsn, PageId, PageStore};
 use std::sync::Arc;

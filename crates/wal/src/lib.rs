@@ -20,11 +20,11 @@ mod recover;
 mod redo;
 mod segments;
 #[cfg(test)]
-mod tests;
+mod testing;
 
-pub use checkpoint::{CheckpointError, checkpoint};
+pub use checkpoint::checkpoint;
 pub use copy::copy_log;
-pub use error::WalError;
+pub use error::{CheckpointError, WalError};
 pub use guard::Guard;
 pub use log::{Hold, Wal};
 pub use logged::{LoggedBackupError, LoggedStore};

@@ -1,8 +1,8 @@
 //! A page store with its log.
 
-use crate::checkpoint::{CheckpointError, Checkpoints, checkpoint};
+use crate::checkpoint::{Checkpoints, checkpoint};
 use crate::copy::copy_log;
-use crate::error::WalError;
+use crate::error::{CheckpointError, WalError};
 use crate::guard::Guard;
 use crate::identity;
 use crate::log::Wal;
