@@ -288,7 +288,7 @@ impl Wal {
     }
 
     /// Appends that a space is removed: redo needs none of its pages. See
-    /// [`LoggedStore::remove_space`](crate::LoggedStore::remove_space).
+    /// [`LoggedStore::drop_space`](crate::LoggedStore::drop_space).
     pub(crate) fn append_removal(&self, space: SpaceId) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;

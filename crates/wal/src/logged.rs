@@ -152,18 +152,18 @@ impl LoggedStore {
         Ok(lsn)
     }
 
-    /// Removes a space with all its pages, as [`Spaces::remove`](pagetier::Spaces::remove) does, once the log
+    /// Removes a space with all its pages, as [`Spaces::drop`](pagetier::Spaces::drop) does, once the log
     /// says so durably. (Otherwise redo would miss the space: the log may still have records of its pages.)
     /// First log a change that removes the last reference to it. The caller must hold no guard. Dropped
     /// half-way, it may remove the space now, after the next crash, or not at all: look for the space then.
     ///
     /// # Errors
     /// The log failed: the space is there, and may be gone after a crash. The store failed: see there.
-    pub async fn remove_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
+    pub async fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
         // A record of a space that does not exist would remove the one that gets this id.
         self.store.spaces().pages(space)?;
         self.wal.flush(self.wal.append_removal(space)).await?;
-        Ok(self.store.spaces().remove(space).await?)
+        Ok(self.store.spaces().drop(space).await?)
     }
 
     /// Shortens the log now, as the task that runs in the background does when it has grown: see

@@ -97,7 +97,7 @@ pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
         return Err(Error::NoSuchSpace { space }.into());
     }
     for space in seen.removed {
-        match store.spaces().remove(space).await {
+        match store.spaces().drop(space).await {
             Err(Error::NoSuchSpace { .. }) => {}
             removed => removed?,
         }

@@ -128,8 +128,8 @@ async fn a_removed_space_needs_no_redo() {
     let db = open(dir.path()).await.unwrap();
     put(&db, 1).await;
     let removed = space(&db).await;
-    db.remove_space(removed).await.unwrap();
-    let none = db.remove_space(SpaceId(removed.0 + 1)).await;
+    db.drop_space(removed).await.unwrap();
+    let none = db.drop_space(SpaceId(removed.0 + 1)).await;
     assert!(matches!(none, Err(CheckpointError::Store(_))), "{none:?}");
     crash(db).await;
     let db = open(dir.path()).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_removed_space_needs_no_redo() {
     assert_eq!(get(&db).await, 3);
     // Removed without the log: redo misses it.
     let removed = space(&db).await;
-    db.spaces().remove(removed).await.unwrap();
+    db.spaces().drop(removed).await.unwrap();
     crash(db).await;
     let refused = open(dir.path()).await;
     let missing = matches!(refused, Err(RecoverError::Redo(RedoError::Store(Error::NoSuchSpace { .. }))));
