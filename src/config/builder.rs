@@ -161,7 +161,7 @@ impl Builder {
     /// **Lock the log too.** A store that was dropped, here or in another process, releases its directory
     /// once its last device operation has ended, while a call of its gate may still run and write the log.
     /// Either hold a lock on the log for as long as the log exists in memory
-    /// ([`guide`](crate::guide#recovery-order) says how), or await
+    /// ([`guide`](crate::guide#write-a-log-yourself) says how), or await
     /// [`PageStore::wait_closed`](crate::PageStore::wait_closed) before you open the log. A store releases
     /// its gate, the `Arc`, when it is shut down or dropped and the last call has ended.
     pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {

@@ -41,7 +41,7 @@ impl Builder {
     /// cover the embedder's log: see [`Builder::log_gate`].
     ///
     /// An engine with a log then redoes it before anything else reads a page:
-    /// [`guide`](crate::guide#recovery-order) has the order.
+    /// [`guide`](crate::guide#write-a-log-yourself) has the order.
     ///
     /// # Errors
     /// [`OpenError`], which names the fault and the remedy. An opening that is refused changes nothing on

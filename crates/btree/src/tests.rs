@@ -4,7 +4,7 @@ use crate::node::{LEAF, Node};
 use crate::tree::{META_PAGE, ROOT};
 use crate::{Appender, Tree, full_pages};
 use pagetier::{PageSize, PageStore, pool_bytes_for};
-use pagetier_wal::{Wal, WalLimits, redo};
+use pagetier_wal::{Wal, WalOptions, redo};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ async fn store(dir: &Path, wal: &Wal, pool_bytes: u64) -> Arc<PageStore> {
 }
 
 fn wal(dir: &Path) -> Wal {
-    Wal::open(&dir.join("wal"), WalLimits { capacity_bytes: 256 << 20 }).unwrap()
+    Wal::open(&dir.join("wal"), WalOptions::new().capacity_bytes(256 << 20)).unwrap()
 }
 
 async fn new_tree(dir: &Path, pool_bytes: u64) -> Tree {

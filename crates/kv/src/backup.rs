@@ -15,9 +15,7 @@ use crate::open::SPACE;
 use crate::options::Options;
 use pagetier::{Lsn, PageId, PageStore};
 use pagetier_btree::Tree;
-use pagetier_wal::{FileMedia, Media, WalError};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The pool of the copy while it is made, in bytes.
 const COPY_POOL_BYTES: u64 = 16 << 20;
@@ -68,13 +66,13 @@ impl Kv {
                 return Err(KvError::io(taken)(std::io::ErrorKind::AlreadyExists.into()));
             }
         }
-        durable::create_dir(&partial)?;
         // Retain the log from here on: its copy then has every later change.
         let (hold, _) = self.wal().hold();
         let options = Options::new(&partial).pool_bytes(COPY_POOL_BYTES).ssd_bytes(0).create(false);
         let pages = self.copy_pages(&options, &mut progress).await?;
         progress(BackupProgress::Recovering);
-        self.copy_log(&options).await?;
+        // All of it: redo skips the records that the copied pages already have.
+        self.wal().copy_to(&options.log_dir()).await?;
         drop(hold);
 
         let copy = Self::open(&options).await?;
@@ -118,24 +116,6 @@ impl Kv {
         }
         copy.close().await?;
         Ok(pages)
-    }
-
-    /// Copies the whole durable log: redo skips the records that the copied pages already have.
-    async fn copy_log(&self, options: &Options) -> Result<(), KvError> {
-        let wal = self.wal().clone();
-        wal.flush(wal.end()).await?;
-        let dir = options.log_dir();
-        let copied = tokio::task::spawn_blocking(move || {
-            let failed = |source| WalError::Io { path: dir.clone(), source: Arc::new(source) };
-            let mut media = FileMedia::open(&dir).map_err(failed)?;
-            media.set_id(wal.id());
-            for start in wal.segment_starts() {
-                let bytes = wal.segment(start)?;
-                media.create(start, &bytes).map_err(failed)?;
-            }
-            Ok::<(), WalError>(())
-        });
-        Ok(copied.await.map_err(|_| WalError::Stopped)??)
     }
 }
 

@@ -1,16 +1,8 @@
 //! Files and directories whose names survive a power cut.
 
 use crate::error::KvError;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
-
-/// Creates the directory and its missing parents.
-pub(crate) fn create_dir(dir: &Path) -> Result<(), KvError> {
-    let missing: Vec<&Path> =
-        dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).take_while(|dir| !dir.exists()).collect();
-    fs::create_dir_all(dir).map_err(KvError::io(dir))?;
-    missing.into_iter().try_for_each(sync_parent)
-}
 
 /// Creates an empty file.
 pub(crate) fn create_file(path: &Path) -> Result<(), KvError> {

@@ -2,7 +2,7 @@
 
 use pagetier::PageId;
 use pagetier_btree::TreeError;
-use pagetier_wal::{CheckpointError, RedoError, WalError};
+use pagetier_wal::{CheckpointError, RecoverError, WalError};
 use std::path::PathBuf;
 
 /// Why an operation on a [`Kv`](crate::Kv) failed.
@@ -18,10 +18,10 @@ pub enum KvError {
     /// The log failed. A change that returns this error may be visible. It becomes durable once the log works
     /// again; a crash before that loses it.
     #[error(transparent)]
-    Log(#[from] WalError),
-    /// Redo failed; opening again repeats it.
-    #[error("the log cannot be redone")]
-    Redo(#[from] RedoError),
+    Log(WalError),
+    /// Recovery failed, or log and pages do not belong together; opening again is always safe.
+    #[error(transparent)]
+    Recover(RecoverError),
     /// A checkpoint failed.
     #[error("a checkpoint failed")]
     Checkpoint(#[from] CheckpointError),
@@ -40,30 +40,15 @@ pub enum KvError {
     #[error("a value of {bytes} bytes: values have at most {max} bytes with this page size")]
     ValueTooLong { bytes: usize, max: usize },
     /// The log is full, and checkpoints could not shorten it in time.
-    #[error("the log is full and could not be shortened{}", .cause.as_ref().map(|c| format!(": {c}")).unwrap_or_default())]
+    #[error("the log is full and could not be shortened")]
     LogFull {
         /// Why the last checkpoint failed.
-        cause: Option<String>,
-    },
-    /// The log in the directory belongs to other pages. Redo has not begun.
-    #[error("the log is not the one of these pages: put the right one back")]
-    OtherLog {
-        /// The log's identity.
-        log: u64,
-        /// The identity that the pages name.
-        pages: u64,
+        #[source]
+        cause: Option<std::sync::Arc<CheckpointError>>,
     },
     /// The pages lack the meta page, and the log does not create it.
     #[error("the store holds no key-value data, and the log does not start from nothing: restore a backup")]
     NoMeta,
-    /// The SSD was given up, and the log does not reach back to the changes that only the SSD had.
-    #[error(
-        "{pages} pages lost changes with the SSD, and the log does not go back far enough: restore a backup"
-    )]
-    SsdLost {
-        /// How many pages.
-        pages: u64,
-    },
     /// A file or directory cannot be used.
     #[error("{path}: it cannot be read or written", path = .path.display())]
     Io {
@@ -88,6 +73,26 @@ impl From<TreeError> for KvError {
         match error {
             TreeError::Store(error) => Self::Store(error),
             TreeError::Damaged { page, what } => Self::Damaged { page, what },
+        }
+    }
+}
+
+impl From<WalError> for KvError {
+    fn from(error: WalError) -> Self {
+        match error {
+            WalError::Full { cause } => Self::LogFull { cause },
+            error => Self::Log(error),
+        }
+    }
+}
+
+impl From<RecoverError> for KvError {
+    fn from(error: RecoverError) -> Self {
+        match error {
+            RecoverError::Open(error) => Self::Open(error),
+            RecoverError::Store(error) => Self::Store(error),
+            RecoverError::Log(error) => error.into(),
+            error => Self::Recover(error),
         }
     }
 }

@@ -1,30 +1,11 @@
 //! An open store: changes, reads, checkpoints, closing.
 
 use crate::error::KvError;
-use pagetier::{Loss, Lsn, PageStore};
+use pagetier::{Lsn, PageStore};
 use pagetier_btree::{CheckReport, Scan, Tree};
-use pagetier_wal::{Keep, Wal, checkpoint};
-use parking_lot::Mutex;
+use pagetier_wal::{LoggedStore, Recovered, Wal};
 use std::ops::RangeBounds;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
-
-/// What an opening did to recover the store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Recovered {
-    /// Records read from the log.
-    pub records: u64,
-    /// Changes applied again: a record counts once per page that lacked it.
-    pub applied: u64,
-    /// Pages that were listed as lost with an SSD, and that redo restored.
-    pub lost_pages: u64,
-}
-
-/// The pause after a failed checkpoint.
-const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An open key-value store. Share it in an `Arc`; every method but [`Kv::close`] takes `&self`.
 ///
@@ -33,36 +14,12 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
 /// [`Kv::sync`] confirmed is lost.
 #[derive(Debug)]
 pub struct Kv {
-    pub(crate) tree: Arc<Tree>,
-    wal: Wal,
-    stall_max: Duration,
-    keep: Keep,
-    recovered: Recovered,
-    checkpoints: Checkpoints,
-}
-
-/// The task that keeps the log short; it ends with the store.
-#[derive(Debug)]
-struct Checkpoints {
-    task: JoinHandle<()>,
-    failure: Arc<Mutex<Option<String>>>,
-}
-
-impl Drop for Checkpoints {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    pub(crate) tree: Tree,
+    pub(crate) logged: LoggedStore,
+    pub(crate) stall_max: Duration,
 }
 
 impl Kv {
-    pub(crate) fn new(tree: Tree, wal: Wal, keep: Keep, stall_max: Duration, recovered: Recovered) -> Self {
-        let tree = Arc::new(tree);
-        let failure = Arc::default();
-        let task =
-            tokio::spawn(keep_log_short(Arc::downgrade(&tree), wal.growth(), keep, Arc::clone(&failure)));
-        Self { tree, wal, stall_max, keep, recovered, checkpoints: Checkpoints { task, failure } }
-    }
-
     /// Returns the value of `key`.
     ///
     /// # Errors
@@ -93,7 +50,7 @@ impl Kv {
         if value.len() > max {
             return Err(KvError::ValueTooLong { bytes: value.len(), max });
         }
-        self.admit_change().await?;
+        self.logged.admit(self.stall_max).await?;
         Ok(self.tree.put(key, value).await?)
     }
 
@@ -113,7 +70,7 @@ impl Kv {
     /// As [`Kv::put`].
     pub async fn delete_unsynced(&self, key: &[u8]) -> Result<Option<Lsn>, KvError> {
         self.check_key(key)?;
-        self.admit_change().await?;
+        self.logged.admit(self.stall_max).await?;
         Ok(self.tree.delete(key).await?)
     }
 
@@ -143,18 +100,18 @@ impl Kv {
     /// The page store, for its statistics and its SSD. Do not change its pages: that damages the tree.
     #[must_use]
     pub fn store(&self) -> &PageStore {
-        self.tree.store()
+        &self.logged
     }
 
     #[must_use]
     pub fn wal(&self) -> &Wal {
-        &self.wal
+        self.logged.wal()
     }
 
     /// What the opening did to recover.
     #[must_use]
-    pub fn recovered(&self) -> Recovered {
-        self.recovered
+    pub fn recovered(&self) -> &Recovered {
+        self.logged.recovered()
     }
 
     /// The longest key, in bytes.
@@ -174,21 +131,7 @@ impl Kv {
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.
     pub async fn close(self) -> Result<(), KvError> {
-        let Self { tree, wal, keep, checkpoints, .. } = self;
-        checkpoints.task.abort();
-        // Wait until the task has dropped the tree, however it ends.
-        while !checkpoints.task.is_finished() {
-            tokio::task::yield_now().await;
-        }
-        drop(checkpoints);
-        let store = tree.store();
-        // Once everything is written, the set of pages that only the SSD has can only shrink.
-        store.sync().await?;
-        let end = wal.end();
-        let from = if keep == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
-        store.shutdown().await?;
-        wal.truncate(end, from).await?;
-        Ok(())
+        Ok(self.logged.close().await?)
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), KvError> {
@@ -197,41 +140,5 @@ impl Kv {
             return Err(KvError::BadKey { bytes: key.len(), max });
         }
         Ok(())
-    }
-
-    /// Waits until the log can take a change. While the log fails, changes would accumulate in memory, so
-    /// each one tries the log first.
-    async fn admit_change(&self) -> Result<(), KvError> {
-        let wal = self.wal();
-        if wal.is_failing() {
-            wal.flush(wal.end()).await?;
-        }
-        if wal.len_bytes() <= wal.capacity_bytes() {
-            return Ok(());
-        }
-        let room = tokio::time::timeout(self.stall_max, wal.has_room()).await;
-        room.map_err(|_| KvError::LogFull { cause: self.checkpoints.failure.lock().clone() })
-    }
-}
-
-/// Holds the tree only during a checkpoint, so that a dropped store is free for the next opener.
-async fn keep_log_short(
-    tree: Weak<Tree>,
-    growth: Arc<Notify>,
-    keep: Keep,
-    failure: Arc<Mutex<Option<String>>>,
-) {
-    loop {
-        growth.notified().await;
-        loop {
-            let Some(tree) = tree.upgrade() else { return };
-            let Some(wal) = tree.wal() else { return };
-            let done = checkpoint(tree.store(), wal, keep).await;
-            drop(tree);
-            *failure.lock() = done.as_ref().err().map(ToString::to_string);
-            let Err(error) = done else { break };
-            tracing::warn!(error = %pagetier::errors::Causes(&error), "a checkpoint failed");
-            tokio::time::sleep(CHECKPOINT_PAUSE).await;
-        }
     }
 }

@@ -7,9 +7,9 @@
 //! | question | file |
 //! | --- | --- |
 //! | Where is the tree, and when is it sound? | the crate `pagetier-btree`, shared with `tpcc_lite` |
-//! | In which order does an opening recover? | `open.rs` |
+//! | What does an opening do besides recovery? | `open.rs` |
 //! | How is a running store copied? | `backup.rs` |
-//! | Where is the log? | the crate `pagetier-wal`, shared with `tpcc_lite` |
+//! | Where are log, recovery and checkpoints? | the crate `pagetier-wal`, shared with `tpcc_lite` |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -41,6 +41,7 @@ mod options;
 
 pub use backup::{BackupProgress, BackupReport};
 pub use error::KvError;
-pub use kv::{Kv, Recovered};
+pub use kv::Kv;
 pub use options::Options;
 pub use pagetier_btree::{CheckReport, Entry, Scan, TreeError};
+pub use pagetier_wal::Recovered;

@@ -9,7 +9,7 @@ use pagetier::{
 };
 use pagetier_devio::{Fault, FaultEffect, SimDevice};
 use pagetier_kv::{Kv, KvError};
-use pagetier_wal::Keep;
+use pagetier_wal::{Keep, RecoverError};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
@@ -197,10 +197,13 @@ async fn a_lost_ssd_is_an_error_if_the_log_was_not_kept() {
     for clean in [true, false] {
         let world = without_its_ssd(Keep::ForCrash, clean).await;
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
-        assert!(matches!(opened, Err(KvError::SsdLost { pages }) if pages > 0), "{opened:?}");
+        assert!(
+            matches!(opened, Err(KvError::Recover(RecoverError::SsdLost { pages })) if pages > 0),
+            "{opened:?}"
+        );
         // Opening again fails in the same way.
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
-        assert!(matches!(opened, Err(KvError::SsdLost { .. })), "{opened:?}");
+        assert!(matches!(opened, Err(KvError::Recover(RecoverError::SsdLost { .. }))), "{opened:?}");
     }
 }
 
@@ -214,7 +217,7 @@ async fn the_log_of_another_store_is_refused_before_redo() {
     let own = other.log.clone();
     other.log = other.log.with_id(8);
     let error = other.open().await.unwrap_err();
-    assert!(matches!(error, KvError::OtherLog { log: 8, pages: 7 }));
+    assert!(matches!(error, KvError::Recover(RecoverError::OtherLog { log: 8, pages: 7 })));
     assert_eq!(error.to_string(), "the log is not the one of these pages: put the right one back");
     other.log = own;
     let kv = other.open().await.unwrap();

@@ -10,7 +10,7 @@ use crate::operations::{Operation, Operations};
 use crate::schema::Table;
 use pagetier::PageStore;
 use pagetier_btree::Tree;
-use pagetier_wal::{Keep, Redone, Wal, checkpoint, redo};
+use pagetier_wal::{Redone, Wal, checkpoint, redo};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -140,7 +140,7 @@ impl Database {
 
     /// One step of a fuzzy checkpoint.
     pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
-        Ok(checkpoint(&self.store, &self.wal, Keep::ForCrash).await?)
+        Ok(checkpoint(&self.store, &self.wal).await?)
     }
 
     /// Stops the database: no transaction begins, locks another row, or waits for room in the log.

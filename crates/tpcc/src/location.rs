@@ -7,7 +7,7 @@ use pagetier::{
     device::{Backend, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
-use pagetier_wal::{Wal, WalError, WalLimits};
+use pagetier_wal::{Wal, WalError, WalOptions};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -211,10 +211,10 @@ impl Location {
 
     /// The log of a run.
     pub(crate) fn wal(&self, log_bytes: u64) -> Result<Wal, LocationError> {
-        let limits = WalLimits { capacity_bytes: log_bytes };
+        let options = WalOptions::new().capacity_bytes(log_bytes);
         Ok(match &self.place {
-            Place::Files { dir, .. } => Wal::open(&dir.join("wal"), limits)?,
-            Place::Memory { .. } => Wal::in_memory(limits),
+            Place::Files { dir, .. } => Wal::open(&dir.join("wal"), options)?,
+            Place::Memory { .. } => Wal::in_memory(options),
         })
     }
 

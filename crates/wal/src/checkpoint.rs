@@ -1,62 +1,105 @@
 //! Fuzzy checkpoints truncate the log while the engine runs.
 
-use crate::error::WalError;
-use crate::log::Wal;
+use crate::error::CheckpointError;
+use crate::log::{Shared, Wal};
+use crate::options::Keep;
 use pagetier::{Loss, Lsn, PageStore};
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
-/// The failure that the log must be able to repair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    /// A crash: keep the changes that only memory has.
-    ForCrash,
-    /// A crash, or the loss of the SSD: also keep the changes that the HDD lacks. The log grows beyond its
-    /// capacity by as much as the SSD is ahead of the HDD.
-    ForSsdLoss,
-}
+/// The pause after a failed checkpoint.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a checkpoint failed. The log still has everything that a recovery needs.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] pagetier::Error),
-    /// The log failed.
-    #[error(transparent)]
-    Log(#[from] WalError),
-}
-
-/// One step of a fuzzy checkpoint: when the log is three quarters full, writes the pages with the oldest
-/// changes; then truncates the log to what a recovery needs. Call it whenever [`Wal::grown`] returns.
+/// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
+/// writes the pages with the oldest changes; then truncates the log to what a recovery needs
+/// ([`WalOptions::keep`](crate::WalOptions::keep)). Call it whenever [`Wal::grown`] returns, once redo is
+/// complete; [`LoggedStore`](crate::LoggedStore) has a task that does. Waits for guards, so the caller must
+/// hold none. Cancel-safe.
 ///
 /// # Errors
 /// The store or the log failed; the next step retries.
-pub async fn checkpoint(store: &PageStore, wal: &Wal, keep: Keep) -> Result<(), CheckpointError> {
+pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
+    // If this fails, the log still loses what precedes the oldest pending free.
+    let freed = wal.free_pending(store).await;
     let capacity = wal.capacity_bytes();
     if wal.len_bytes() > capacity / 4 * 3 {
         store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await?;
     }
-    truncate(store, wal, keep, false).await?;
+    truncate(store, wal, false).await?;
     if wal.len_bytes() > capacity {
         // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
         store.flush_to(wal.end()).await?;
-        truncate(store, wal, keep, true).await?;
+        // Records of no page, too: what is still in memory is in no segment that could be removed.
+        wal.flush(wal.end()).await?;
+        truncate(store, wal, true).await?;
     }
-    Ok(())
+    freed.map(drop)
 }
 
-async fn truncate(store: &PageStore, wal: &Wal, keep: Keep, force: bool) -> Result<(), CheckpointError> {
+async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), CheckpointError> {
     // Read the end first: a change that is not yet in the store's minimum has a later LSN.
     let end = wal.end();
     let pages = store.min_recovery_lsn().unwrap_or(end);
-    let commits = wal.oldest_unapplied().unwrap_or(end);
-    let needed = end.min(pages).min(commits);
+    let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
     if force || wal.can_truncate(needed) {
         // Pages written by this point are clean, but durable only after a flush, which this includes. For the
-        // loss of the SSD the store remembers the position, and names it should the SSD be lost.
-        let loss = if keep == Keep::ForSsdLoss { Loss::Ssd } else { Loss::Crash };
+        // loss of the SSD the store records the position, and names it should the SSD be lost.
+        let loss = if wal.keep() == Keep::ForSsdLoss { Loss::Ssd } else { Loss::Crash };
         let from = store.redo_from(end, loss).await?;
         wal.truncate(needed, from.min(needed)).await?;
     }
     Ok(())
+}
+
+/// The task that keeps a log short. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    pub(crate) task: JoinHandle<()>,
+    failure: Failure,
+}
+
+/// The error of the last checkpoint, if it failed.
+type Failure = Arc<Mutex<Option<Arc<CheckpointError>>>>;
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Checkpoints {
+    pub(crate) fn start(store: &Arc<PageStore>, wal: &Wal) -> Self {
+        let failure = Failure::default();
+        let of = (Arc::downgrade(store), Arc::downgrade(&wal.0));
+        Self { task: tokio::spawn(keep_short(of, wal.growth(), Arc::clone(&failure))), failure }
+    }
+
+    pub(crate) fn failure(&self) -> Option<Arc<CheckpointError>> {
+        self.failure.lock().clone()
+    }
+
+    /// Ends the task, and waits until it has dropped store and log.
+    pub(crate) async fn end(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+}
+
+/// Holds store and log only during a checkpoint, so that a dropped store is free for the next opener.
+async fn keep_short(of: (Weak<PageStore>, Weak<Shared>), growth: Arc<Notify>, failure: Failure) {
+    loop {
+        growth.notified().await;
+        loop {
+            let (Some(store), Some(wal)) = (of.0.upgrade(), of.1.upgrade().map(Wal)) else { return };
+            let done = checkpoint(&store, &wal).await.map_err(Arc::new);
+            drop((store, wal));
+            *failure.lock() = done.as_ref().err().cloned();
+            let Err(error) = done else { break };
+            tracing::warn!(error = %pagetier::errors::Causes(&*error), "a checkpoint of the log failed");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
 }

@@ -1,28 +1,35 @@
-//! A write-ahead log for engines on Pagetier: page records, group commit, redo, fuzzy checkpoints.
+#![doc = include_str!("../README.md")]
 //!
-//! [`Wal`] is the log, and the store's [`LogGate`](pagetier::LogGate). An engine changes pages through a
-//! [`MiniTx`], which writes one record for all of them. After a crash it calls [`redo`] before it reads a
-//! page. [`checkpoint`] keeps the log short while the engine runs.
-//!
-//! Reading order: `record`, `media`, `segments`, `log`, `minitx`, `redo`, `checkpoint`.
+//! Reading order of the source: `record`, `media`, `segments`, `log`, `minitx`, `frees`, `redo`, `recover`,
+//! `checkpoint`, `logged`.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "not published: a doc is written where a name does not say enough")]
-
 mod checkpoint;
+mod copy;
 mod error;
+mod frees;
+mod guard;
+mod identity;
 mod log;
+mod logged;
 mod media;
 mod minitx;
+mod options;
 mod record;
+mod recover;
 mod redo;
 mod segments;
 #[cfg(test)]
-mod tests;
+mod testing;
 
-pub use checkpoint::{CheckpointError, Keep, checkpoint};
-pub use error::WalError;
-pub use log::{Hold, Wal, WalLimits};
+pub use checkpoint::checkpoint;
+pub use copy::copy_log;
+pub use error::{CheckpointError, WalError};
+pub use guard::Guard;
+pub use log::{Hold, Wal};
+pub use logged::{LoggedBackupError, LoggedStore};
 pub use media::{FileMedia, Media, MemoryMedia};
 pub use minitx::MiniTx;
+pub use options::{Keep, WalOptions};
+pub use recover::{RecoverError, Recovered, recover};
 pub use redo::{RedoError, Redone, redo};

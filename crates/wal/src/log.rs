@@ -23,10 +23,12 @@
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
 use crate::error::WalError;
+use crate::guard::Guard;
 use crate::media::{FileMedia, Media, MemoryMedia};
+use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
 use crate::segments::Segments;
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageMut};
+use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, SpaceId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -38,18 +40,8 @@ use tokio::sync::Notify;
 /// The start of a new log. It is above zero, the LSN of a page that no record has touched.
 pub(crate) const FIRST_LSN: u64 = 64;
 
-/// Limits of a log.
-#[derive(Clone, Copy, Debug)]
-pub struct WalLimits {
-    /// [`Wal::has_room`] waits while a recovery would read more than this number of bytes.
-    pub capacity_bytes: u64,
-}
-
-impl WalLimits {
-    fn segment_bytes(self) -> u64 {
-        (self.capacity_bytes / 16).clamp(64 << 10, 64 << 20)
-    }
-}
+/// The number of pages that the store frees with one write.
+pub(crate) const FREES_AT_ONCE: usize = 128;
 
 #[derive(Debug)]
 struct Output {
@@ -59,20 +51,22 @@ struct Output {
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     /// Records appended since the last flush began.
     buf: Vec<u8>,
     end: u64,
     unapplied: BTreeSet<u64>,
+    /// The pages that records have freed and the store has not, each after its record's LSN.
+    pub(crate) frees: BTreeSet<(u64, PageId)>,
     next_signal: u64,
     holds: BTreeMap<u64, u64>,
     next_hold: u64,
 }
 
 #[derive(Debug)]
-struct Shared {
-    limits: WalLimits,
-    state: Mutex<State>,
+pub(crate) struct Shared {
+    options: WalOptions,
+    pub(crate) state: Mutex<State>,
     output: Mutex<Output>,
     durable: AtomicU64,
     /// The start of the segment where a recovery after a crash begins.
@@ -86,13 +80,24 @@ struct Shared {
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
+    /// Held while the store frees pages: see `frees.rs`.
+    pub(crate) freeing: tokio::sync::Mutex<()>,
     grown: Arc<Notify>,
     truncated: Notify,
 }
 
-/// The log; clones share it.
+impl State {
+    /// The oldest record that the log needs whatever the pages hold: of a commit whose operations are not all
+    /// applied, or of a free that the store has not made.
+    fn oldest_unfinished(&self) -> Option<u64> {
+        let (commit, free) = (self.unapplied.first().copied(), self.frees.first().map(|(lsn, _)| *lsn));
+        commit.into_iter().chain(free).min()
+    }
+}
+
+/// The log; clones share it. See [`LoggedStore`](crate::LoggedStore) for the log and its store in one.
 #[derive(Clone, Debug)]
-pub struct Wal(Arc<Shared>);
+pub struct Wal(pub(crate) Arc<Shared>);
 
 /// Retains the log from a position on until it is dropped. Retained log does not count towards the capacity.
 #[derive(Debug)]
@@ -120,41 +125,45 @@ impl Wal {
     /// # Panics
     /// Never: memory does not fail.
     #[must_use]
-    pub fn in_memory(limits: WalLimits) -> Self {
-        Self::on(Box::<MemoryMedia>::default(), limits).expect("memory does not fail")
+    pub fn in_memory(options: WalOptions) -> Self {
+        Self::on(Box::<MemoryMedia>::default(), options).expect("memory does not fail")
     }
 
     /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never reported
-    /// durable.
+    /// durable, and writes what precedes it in the last segment again, in place: on most file systems this
+    /// needs no free space. Blocks. Then pass [`Wal::gate`] to the store's builder and call
+    /// [`recover`](crate::recover), or let [`LoggedStore::on`](crate::LoggedStore::on) do so.
     ///
     /// # Errors
-    /// The directory cannot be used or is in use, or the log is damaged before its last segment.
-    pub fn open(dir: &Path, limits: WalLimits) -> Result<Self, WalError> {
+    /// The directory cannot be used or is in use, its files have another format, or the log is damaged before
+    /// its last segment. Nothing was changed.
+    pub fn open(dir: &Path, options: WalOptions) -> Result<Self, WalError> {
         let media = FileMedia::open(dir).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
             _ => WalError::Io { path: dir.into(), source: Arc::new(error) },
         })?;
-        Self::on(Box::new(media), limits)
+        Self::on(Box::new(media), options)
     }
 
-    /// Opens the log on `media`, as [`Wal::open`] does.
+    /// Opens the log on `media`, as [`Wal::open`] does, for a log that is not in a directory.
     ///
     /// # Errors
     /// As [`Wal::open`].
-    pub fn on(media: Box<dyn Media>, limits: WalLimits) -> Result<Self, WalError> {
+    pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
         let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
-        let next_signal = end + limits.capacity_bytes / 32;
+        let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
         let state = State {
             buf: Vec::new(),
             end,
             unapplied: BTreeSet::new(),
+            frees: BTreeSet::new(),
             next_signal,
             holds: BTreeMap::new(),
             next_hold: 0,
         };
         Ok(Self(Arc::new(Shared {
-            limits,
+            options,
             state: Mutex::new(state),
             output: Mutex::new(Output { segments, writing: Vec::new() }),
             durable: AtomicU64::new(end),
@@ -166,6 +175,7 @@ impl Wal {
             failing: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
+            freeing: tokio::sync::Mutex::new(()),
             grown: Arc::default(),
             truncated: Notify::new(),
         })))
@@ -203,6 +213,16 @@ impl Wal {
         self.end().0 == FIRST_LSN
     }
 
+    /// Whether the log still begins with its first record, or has none yet: redo then needs nothing else.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.oldest().0 == FIRST_LSN
+    }
+
+    pub(crate) fn keep(&self) -> Keep {
+        self.0.options.keep
+    }
+
     /// Whether the last write failed. The next [`Wal::flush`] retries it.
     #[must_use]
     pub fn is_failing(&self) -> bool {
@@ -224,21 +244,29 @@ impl Wal {
     /// The length at which [`Wal::has_room`] waits, in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        self.0.limits.capacity_bytes
+        self.0.options.capacity_bytes
     }
 
     /// Appends the operations of a mini-transaction and sets its LSN on the pages.
-    pub(crate) fn append_pages(&self, pages: &mut [PageMut<'_>], ops: &[u8]) -> Lsn {
+    pub(crate) fn append_pages<G: Guard>(&self, pages: &mut [G], ops: &[u8], freed: &[PageId]) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
-        let lsn = record::put_pages(&mut state.buf, at, pages, ops);
+        let lsn = record::put_pages(&mut state.buf, at, pages, ops, freed);
         for page in pages {
             page.set_lsn(Lsn(lsn));
+        }
+        // Under the lock that assigns the LSN, like those of the pages: a checkpoint that has read a later
+        // end keeps this record until the store has freed the pages.
+        state.frees.extend(freed.iter().map(|page| (lsn, *page)));
+        if state.frees.len() >= FREES_AT_ONCE {
+            self.signal_grown();
         }
         self.appended(&mut state, lsn)
     }
 
-    /// Appends a transaction's operations; it counts as unapplied until [`Wal::append_applied`].
+    /// Appends a transaction's operations, for an engine whose transactions take several mini-transactions:
+    /// the commit counts as unapplied until [`Wal::append_applied`], and the log keeps its record. Durable
+    /// once [`Wal::flush`] of the LSN returns; apply the operations only then.
     pub fn append_commit(&self, operations: &[u8]) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
@@ -259,11 +287,22 @@ impl Wal {
         self.appended(&mut state, lsn)
     }
 
+    /// Appends that a space is removed: redo needs none of its pages. See
+    /// [`LoggedStore::drop_space`](crate::LoggedStore::drop_space).
+    pub(crate) fn append_removal(&self, space: SpaceId) -> Lsn {
+        let mut state = self.0.state.lock();
+        let at = state.end;
+        let lsn = record::put(&mut state.buf, at, Kind::Removal, |body| {
+            body.extend_from_slice(&u64::from(space.0).to_le_bytes());
+        });
+        self.appended(&mut state, lsn)
+    }
+
     fn appended(&self, state: &mut State, lsn: u64) -> Lsn {
         state.end = lsn;
         self.0.end.store(lsn, Ordering::Release);
         if lsn >= state.next_signal {
-            state.next_signal = lsn + self.0.limits.capacity_bytes / 32;
+            state.next_signal = lsn + self.0.options.capacity_bytes / 32;
             self.signal_grown();
         }
         Lsn(lsn)
@@ -295,8 +334,7 @@ impl Wal {
     }
 
     /// The notification that [`Wal::grown`] waits for. A task that waits for it does not keep the log open.
-    #[must_use]
-    pub fn growth(&self) -> Arc<Notify> {
+    pub(crate) fn growth(&self) -> Arc<Notify> {
         Arc::clone(&self.0.grown)
     }
 
@@ -308,7 +346,7 @@ impl Wal {
     /// Waits until the log is below its capacity, or abandoned. Callers must hold no locks and no pages.
     pub async fn has_room(&self) {
         let full =
-            || self.len_bytes() > self.0.limits.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire);
+            || self.len_bytes() > self.0.options.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire);
         while full() {
             let truncated = self.0.truncated.notified();
             tokio::pin!(truncated);
@@ -333,13 +371,15 @@ impl Wal {
         self.0.abandoned.load(Ordering::Acquire)
     }
 
-    /// The oldest unapplied commit.
+    /// The oldest commit whose operations are not all applied, or record of a free that the store has not
+    /// made: the log keeps it.
     #[must_use]
-    pub fn oldest_unapplied(&self) -> Option<Lsn> {
-        self.0.state.lock().unapplied.first().copied().map(Lsn)
+    pub fn oldest_unfinished(&self) -> Option<Lsn> {
+        self.0.state.lock().oldest_unfinished().map(Lsn)
     }
 
-    /// Retains what the log holds at this moment, for a backup.
+    /// Retains what the log holds at this moment, and returns where that begins. For a backup: begin it
+    /// afterwards, then [`Wal::copy_to`].
     #[must_use]
     pub fn hold(&self) -> (Hold, Lsn) {
         // Truncation runs under `output`, so the oldest segment stays until the hold is registered.
@@ -354,14 +394,16 @@ impl Wal {
     /// Whether [`Wal::truncate`] would probably remove a segment.
     #[must_use]
     pub fn can_truncate(&self, keep: Lsn) -> bool {
-        keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.limits.segment_bytes()
+        keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes()
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
-    /// crash), `keep`, and every [`Hold`].
+    /// crash), `keep`, every free that the store has not made, and every [`Hold`].
+    /// [`checkpoint`](crate::checkpoint) calls it with what the store needs. Cancel-safe: a removal that has
+    /// begun continues.
     ///
     /// # Errors
-    /// The medium failed.
+    /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
         let shared = Arc::clone(&self.0);
         let cut = move || shared.truncate(needed.0, keep.0);
@@ -391,9 +433,15 @@ impl Wal {
         output.segments.read(start, durable)
     }
 
-    /// Marks a commit that recovery found without its `Applied` as unapplied.
-    pub(crate) fn readopt(&self, commit: Lsn) {
-        self.0.state.lock().unapplied.insert(commit.0);
+    /// Takes over what recovery found unfinished: commits without an `Applied`, and frees.
+    pub(crate) fn readopt(
+        &self,
+        commits: impl Iterator<Item = Lsn>,
+        frees: impl Iterator<Item = (u64, PageId)>,
+    ) {
+        let mut state = self.0.state.lock();
+        state.unapplied.extend(commits.map(|commit| commit.0));
+        state.frees.extend(frees);
     }
 }
 
@@ -412,7 +460,7 @@ impl Shared {
             state.end
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
-        let segment_bytes = self.limits.segment_bytes();
+        let segment_bytes = self.options.segment_bytes();
         while !writing.is_empty() {
             let start = end - writing.len() as u64;
             let chunk = record::whole_records(writing, segment_bytes as usize);
@@ -431,7 +479,13 @@ impl Shared {
 
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
         let mut output = self.output.lock();
-        let held = self.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
+        let (held, needed) = {
+            let state = self.state.lock();
+            let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
+            // Also for a caller that has asked the store alone.
+            let free = state.frees.first().map_or(u64::MAX, |(lsn, _)| *lsn);
+            (held, needed.min(free))
+        };
         self.needed.store(output.segments.holding(needed), Ordering::Release);
         let oldest = output.segments.truncate(needed.min(keep).min(held))?;
         self.oldest.store(oldest, Ordering::Release);

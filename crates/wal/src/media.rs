@@ -1,14 +1,6 @@
 //! The media of the log's segments: files, or memory.
 //!
-//! A file is `<16 hex digits of the first position>.log`: a header of 32 bytes, then contiguous records.
-//!
-//! ```text
-//! 0   8  "PTLOG" and the version, 1
-//! 8   8  the log's identity
-//! 16  8  the position of the first record
-//! 24  4  zero
-//! 28  4  CRC32C of bytes 0 to 27
-//! ```
+//! `docs/format.md` has the layout of a file.
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -21,7 +13,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"PTLOG\0\0\x01";
+/// The version of the segments' format, and of the records in them.
+const LOG_FORMAT: u32 = 1;
+
+/// The start of a segment; the version follows.
+const MAGIC: &[u8; 7] = b"PTLOG\0\0";
 const HEADER_BYTES: usize = 32;
 
 /// The segments of one log, each named by the position of its first byte. The caller has exclusive use.
@@ -160,11 +156,7 @@ impl FileMedia {
     /// # Errors
     /// The directory cannot be used, or another opener has it ([`ErrorKind::ResourceBusy`]).
     pub fn open(dir: &Path) -> io::Result<Self> {
-        let fresh = !dir.exists();
-        fs::create_dir_all(dir)?;
-        if fresh && let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            sync_directory(parent)?;
-        }
+        create_directory(dir)?;
         let lock = lock(dir)?;
         let mut media = Self { dir: dir.into(), id: 0, active: None, _lock: lock };
         media.id = match media.list()?.into_iter().min() {
@@ -174,9 +166,9 @@ impl FileMedia {
         Ok(media)
     }
 
-    /// Gives a new log the identity of the log that it continues, as for the copy in a backup.
-    pub fn set_id(&mut self, id: u64) {
-        self.id = id;
+    /// Creates the directory of a log that continues the one with this identity, as for the copy in a backup.
+    pub(crate) fn copy(dir: &Path, id: u64) -> io::Result<Self> {
+        Ok(Self { id, ..Self::open(dir)? })
     }
 
     fn whole(&self, start: u64) -> io::Result<Vec<u8>> {
@@ -187,7 +179,8 @@ impl FileMedia {
 
     fn header(&self, start: u64) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        header[..8].copy_from_slice(MAGIC);
+        header[..7].copy_from_slice(MAGIC);
+        header[7] = LOG_FORMAT as u8;
         header[8..16].copy_from_slice(&self.id.to_le_bytes());
         header[16..24].copy_from_slice(&start.to_le_bytes());
         let sum = crc32c::crc32c(&header[..28]);
@@ -258,7 +251,11 @@ impl Media for FileMedia {
     }
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
-        fs::remove_file(self.path(start))?;
+        match fs::remove_file(self.path(start)) {
+            // An earlier call removed it and could not make that durable.
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         sync_directory(&self.dir)
     }
 
@@ -267,7 +264,25 @@ impl Media for FileMedia {
     }
 }
 
-fn sync_directory(dir: &Path) -> io::Result<()> {
+/// Creates `dir` and its missing parents durably.
+fn create_directory(dir: &Path) -> io::Result<()> {
+    let Some(parent) = dir.parent() else { return Ok(()) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let made = !dir.exists();
+    if made {
+        create_directory(parent)?;
+        fs::create_dir(dir)
+            .or_else(|e| if e.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
+    }
+    // Also if it exists: a process that was killed may have made it and not synced.
+    match sync_directory(parent) {
+        // Another user's directory: this process could not have made it.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && !made => Ok(()),
+        synced => synced,
+    }
+}
+
+pub(crate) fn sync_directory(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
@@ -279,8 +294,17 @@ fn invalid(why: &'static str) -> Error {
 fn identity(segment: &[u8]) -> io::Result<u64> {
     let header = segment.get(..HEADER_BYTES).ok_or_else(|| invalid("the segment has no header"))?;
     let sum = u32::from_le_bytes([header[28], header[29], header[30], header[31]]);
-    if header[..8] != *MAGIC || crc32c::crc32c(&header[..28]) != sum {
-        return Err(invalid("it is not a log segment of this version"));
+    if header[..7] != *MAGIC {
+        return Err(invalid("it is not a segment of a log"));
+    }
+    // The version first: another one may have another header.
+    if u32::from(header[7]) != LOG_FORMAT {
+        let why =
+            format!("its format has version {}, and this program reads version {LOG_FORMAT}", header[7]);
+        return Err(Error::new(ErrorKind::Unsupported, why));
+    }
+    if crc32c::crc32c(&header[..28]) != sum {
+        return Err(invalid("the segment's header is damaged"));
     }
     Ok(crate::record::u64_at(header, 8))
 }

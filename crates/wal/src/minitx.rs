@@ -1,53 +1,97 @@
 //! A mini-transaction: pages changed together by one log record, or not at all.
 
+use crate::guard::Guard;
 use crate::log::Wal;
 use crate::record;
 use pagetier::{Lsn, PageId, PageMut};
 
-/// The pages latched for one change, and the operations on them so far.
+/// The pages latched for one change, and the operations on them so far. `G` is the kind of their guards:
+/// [`PageMut`], or [`OwnedPageMut`](pagetier::OwnedPageMut).
 ///
-/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. Dropping a
-/// mini-transaction after a change leaves changed pages without a record, so callers check before they write.
-pub struct MiniTx<'s> {
+/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. Latch every page
+/// first, then change them without an `.await`: a mini-transaction that is dropped after a change, by an
+/// error or with its future, leaves changed pages without a record. So check before you write.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let builder = pagetier::PageStore::builder().directory(temporary.path().join("pages")).ssd_bytes(4 << 20);
+/// # let log = temporary.path().join("log");
+/// # let db = pagetier_wal::LoggedStore::open(builder, log, pagetier_wal::WalOptions::new()).await?;
+/// let space = db.spaces().create("t").await?;
+/// let mut change = db.begin().await?;
+/// let one = change.add(db.allocate(space).await?);
+/// let other = change.add(db.allocate(space).await?);
+/// change.write(one, 0, b"both or");
+/// change.write(other, 0, b"neither");
+/// let freed = change.id(other);
+/// db.commit(change).await?;
+///
+/// // Frees a page in the record that removes the last reference to it.
+/// let mut change = db.begin().await?;
+/// let one = change.add(db.get_mut(pagetier::PageId::new(space, 0)).await?);
+/// change.write(one, 0, b"only me");
+/// change.free(freed);
+/// db.commit(change).await?;
+/// # db.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct MiniTx<'s, G = PageMut<'s>> {
     wal: Option<&'s Wal>,
-    pages: Vec<PageMut<'s>>,
+    pages: Vec<G>,
+    freed: Vec<PageId>,
     ops: Vec<u8>,
 }
 
 /// The maximum number of pages of a mini-transaction.
 const PAGES_MAX: usize = 255;
 
-impl std::fmt::Debug for MiniTx<'_> {
+impl<G: Guard> std::fmt::Debug for MiniTx<'_, G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MiniTx({:?})", self.pages)
+        f.debug_list().entries(self.pages.iter().map(Guard::id)).finish()
     }
 }
 
-impl<'s> MiniTx<'s> {
+impl<'s, G: Guard> MiniTx<'s, G> {
     /// Creates an empty mini-transaction. Without a log (`None`), as in a bulk load, it records no change and
     /// sets no LSN.
     #[must_use]
     pub fn new(wal: Option<&'s Wal>) -> Self {
-        Self { wal, pages: Vec::new(), ops: Vec::new() }
+        Self { wal, pages: Vec::new(), freed: Vec::new(), ops: Vec::new() }
     }
 
     /// Creates a mini-transaction on one page.
     #[must_use]
-    pub fn on(wal: Option<&'s Wal>, page: PageMut<'s>) -> Self {
-        Self { wal, pages: vec![page], ops: Vec::with_capacity(if wal.is_some() { 256 } else { 0 }) }
+    pub fn on(wal: Option<&'s Wal>, page: G) -> Self {
+        let ops = Vec::with_capacity(if wal.is_some() { 256 } else { 0 });
+        let mut change = Self { wal, pages: Vec::with_capacity(1), freed: Vec::new(), ops };
+        change.add(page);
+        change
     }
 
-    /// Adds a latched page; returns its index.
+    /// Adds a latched page; returns its index, by which the other methods name it. Redo of a page that is
+    /// blank and was never logged starts with this record, as after [`MiniTx::zero`].
     ///
     /// # Panics
     /// If it already has 255 pages: a record has one byte for the index.
-    pub fn add(&mut self, page: PageMut<'s>) -> usize {
+    pub fn add(&mut self, page: G) -> usize {
         assert!(self.pages.len() < PAGES_MAX, "a mini-transaction of more than {PAGES_MAX} pages");
+        let index = self.pages.len();
+        // A new page. Otherwise redo would begin with what the store has of it; after the loss of an SSD that
+        // may be a version from before the number was freed.
+        if self.wal.is_some() && page.lsn() == Lsn(0) && page.iter().all(|byte| *byte == 0) {
+            record::put_zero(&mut self.ops, index as u8);
+        }
         self.pages.push(page);
-        self.pages.len() - 1
+        index
     }
 
-    /// The payload of a page.
+    /// The payload of a page, with the changes so far.
+    ///
+    /// # Panics
+    /// If no page has this index; so do the other methods.
     #[must_use]
     pub fn payload(&self, page: usize) -> &[u8] {
         &self.pages[page]
@@ -68,6 +112,9 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Overwrites a range of a page's payload.
+    ///
+    /// # Panics
+    /// If the range exceeds the payload: the page is unchanged.
     pub fn write(&mut self, page: usize, offset: usize, bytes: &[u8]) {
         self.pages[page][offset..offset + bytes.len()].copy_from_slice(bytes);
         if self.wal.is_some() {
@@ -76,6 +123,9 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Moves a range within a page, as `memmove` does.
+    ///
+    /// # Panics
+    /// As [`MiniTx::write`].
     pub fn shift(&mut self, page: usize, from: usize, to: usize, len: usize) {
         if len > 0 {
             self.pages[page].copy_within(from..from + len, to);
@@ -86,6 +136,9 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Copies a range of one page to another one.
+    ///
+    /// # Panics
+    /// As [`MiniTx::write`].
     pub fn copy(&mut self, source: usize, from: usize, target: usize, to: usize, len: usize) {
         if len > 0 {
             let bytes = self.pages[source][from..from + len].to_vec();
@@ -93,12 +146,23 @@ impl<'s> MiniTx<'s> {
         }
     }
 
+    /// Frees `page` with this record; it may be one of the mini-transaction's pages. The store frees it once
+    /// the record is durable: in the next [`checkpoint`](crate::checkpoint), or in [`Wal::free_pending`]. Do
+    /// not use its number before that; [`PageStore::allocate`](pagetier::PageStore::allocate) does not return
+    /// it. Until then the log keeps this record, and after a crash [`redo`](crate::redo) frees the page
+    /// again.
+    ///
+    /// # Panics
+    /// Without a log: no record could come first. Call [`PageStore::free`](pagetier::PageStore::free).
+    pub fn free(&mut self, page: PageId) {
+        assert!(self.wal.is_some(), "a page is freed by a record, and there is no log");
+        self.freed.push(page);
+    }
+
     /// Records the change, releases the pages, and returns the record's LSN; zero without a log or a change.
+    /// The record is durable once [`Wal::flush`] of its LSN returns.
     pub fn commit(mut self) -> Lsn {
-        match self.wal {
-            Some(wal) if !self.ops.is_empty() => wal.append_pages(&mut self.pages, &self.ops),
-            _ => Lsn(0),
-        }
+        self.record()
     }
 
     /// Records the change and keeps the latch of the first page added.
@@ -106,10 +170,17 @@ impl<'s> MiniTx<'s> {
     /// # Panics
     /// If it has no page.
     #[must_use]
-    pub fn commit_keeping_first(mut self) -> PageMut<'s> {
-        if let Some(wal) = self.wal.filter(|_| !self.ops.is_empty()) {
-            wal.append_pages(&mut self.pages, &self.ops);
-        }
+    pub fn commit_keeping_first(mut self) -> G {
+        self.record();
         self.pages.swap_remove(0)
+    }
+
+    fn record(&mut self) -> Lsn {
+        match self.wal {
+            Some(wal) if !(self.ops.is_empty() && self.freed.is_empty()) => {
+                wal.append_pages(&mut self.pages, &self.ops, &self.freed)
+            }
+            _ => Lsn(0),
+        }
     }
 }

@@ -1,17 +1,7 @@
-//! The byte layout of the log's records.
-//!
-//! ```text
-//! 0   4  length of the whole record
-//! 4   4  CRC32C of everything after it
-//! 8   8  LSN: the position where the record ends
-//! 16  1  kind: 1 pages, 2 commit, 3 applied
-//! 17     body
-//! ```
-//! The body of `pages`: the number of pages (1), their ids (8 each), then operations on their payloads. Each
-//! operation has the page's index (1), a tag (1) and its arguments: 1 write (offset 2, length 2, bytes), 2
-//! move (from 2, to 2, length 2), 3 zero the page. All integers are little-endian.
+//! The byte layout of the log's records, which `docs/format.md` describes.
 
-use pagetier::{PageId, PageMut};
+use crate::guard::Guard;
+use pagetier::PageId;
 
 pub(crate) const HEADER_BYTES: usize = 17;
 
@@ -24,6 +14,10 @@ pub(crate) enum Kind {
     Pages = 1,
     Commit = 2,
     Applied = 3,
+    /// As `Pages`; also frees pages.
+    Freeing = 4,
+    /// A space is removed.
+    Removal = 5,
 }
 
 /// A record in a segment.
@@ -50,13 +44,23 @@ pub(crate) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut
     lsn
 }
 
-/// Appends a `pages` record.
-pub(crate) fn put_pages(buf: &mut Vec<u8>, at: u64, pages: &[PageMut<'_>], ops: &[u8]) -> u64 {
-    put(buf, at, Kind::Pages, |body| {
-        body.push(pages.len() as u8);
-        for page in pages {
-            body.extend_from_slice(&page.id().to_u64().to_le_bytes());
+/// Appends the record of a mini-transaction.
+pub(crate) fn put_pages<G: Guard>(
+    buf: &mut Vec<u8>,
+    at: u64,
+    pages: &[G],
+    ops: &[u8],
+    freed: &[PageId],
+) -> u64 {
+    let kind = if freed.is_empty() { Kind::Pages } else { Kind::Freeing };
+    let put_id = |body: &mut Vec<u8>, page: PageId| body.extend_from_slice(&page.to_u64().to_le_bytes());
+    put(buf, at, kind, |body| {
+        if kind == Kind::Freeing {
+            body.extend_from_slice(&(freed.len() as u32).to_le_bytes());
+            freed.iter().for_each(|page| put_id(body, *page));
         }
+        body.push(pages.len() as u8);
+        pages.iter().for_each(|page| put_id(body, page.id()));
         body.extend_from_slice(ops);
     })
 }
@@ -82,9 +86,18 @@ pub(crate) fn put_zero(ops: &mut Vec<u8>, page: u8) {
 /// Returns the page ids and the operations of a `pages` body.
 pub(crate) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
     let (&count, rest) = body.split_first()?;
-    let (ids, ops) = rest.split_at_checked(usize::from(count) * 8)?;
-    let ids = ids.chunks_exact(8).map(|id| PageId::from_u64(u64_at(id, 0)));
-    Some((ids, ops))
+    split_ids(rest, usize::from(count))
+}
+
+/// Returns the ids of the freed pages, and the `pages` body, of a `freeing` body.
+pub(crate) fn split_freed(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
+    let (count, rest) = body.split_first_chunk()?;
+    split_ids(rest, u32::from_le_bytes(*count) as usize)
+}
+
+fn split_ids(bytes: &[u8], count: usize) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
+    let (ids, rest) = bytes.split_at_checked(count.checked_mul(8)?)?;
+    Some((ids.chunks_exact(8).map(|id| PageId::from_u64(u64_at(id, 0))), rest))
 }
 
 /// Whether the operations zero the page of this index, so that redo needs none of its earlier contents.
@@ -187,6 +200,8 @@ impl<'a> Iterator for Records<'a> {
             1 => Kind::Pages,
             2 => Kind::Commit,
             3 => Kind::Applied,
+            4 => Kind::Freeing,
+            5 => Kind::Removal,
             _ => return None,
         };
         self.bytes = &self.bytes[len..];

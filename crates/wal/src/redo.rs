@@ -1,13 +1,14 @@
 //! Redo: repeats the pages' history from the log.
 //!
 //! A page that a record formats is overwritten without being read, whatever the store has of it: an older
-//! version, none, or a damaged one. That record and the later ones give it its newest contents.
+//! version, none, or a damaged one. That record and the later ones give it its newest contents. A free ends a
+//! life of its page: earlier records need no redo, and the first one of the next life zeroes it.
 
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::record::{self, Kind, Record, Records};
-use pagetier::{Lsn, PageId, PageMut, PageStore};
-use std::collections::BTreeMap;
+use pagetier::{Error, Lsn, PageId, PageMut, PageStore, SpaceId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The results of redo.
 #[derive(Debug, Default)]
@@ -17,8 +18,11 @@ pub struct Redone {
     pub records: u64,
     /// Changes applied: a page record counts once per page that lacked it.
     pub applied: u64,
-    /// Commits without an `Applied`, oldest first: the engine must execute their operations again.
+    /// Commits without an `Applied`, oldest first: the engine must execute their operations again, and call
+    /// [`Wal::append_applied`].
     pub commits: BTreeMap<Lsn, Vec<u8>>,
+    /// The pages that records have freed and no later record has used: the next checkpoint frees them again.
+    pub freed: u64,
 }
 
 /// Why redo stopped.
@@ -41,39 +45,87 @@ struct Part<'a> {
     page: PageId,
     lsn: u64,
     index: u8,
-    ops: &'a [u8],
+    /// `None`: the record frees the page.
+    ops: Option<&'a [u8]>,
+}
+
+impl Part<'_> {
+    /// Whether redo of the page may begin here without its earlier contents.
+    fn zeroes_page(&self) -> bool {
+        self.ops.is_some_and(|ops| record::zeroes_page(ops, self.index))
+    }
+}
+
+/// What redo knows so far besides the pages.
+#[derive(Default)]
+struct Seen {
+    /// The pages whose newest record frees them, each with that record's LSN.
+    frees: BTreeMap<PageId, u64>,
+    /// Spaces that records remove.
+    removed: BTreeSet<SpaceId>,
+    /// Spaces that the store does not have, although records change their pages.
+    missing: BTreeSet<SpaceId>,
 }
 
 /// Repeats the history of every page, segment by segment; within a segment page by page, since the records of
-/// different pages are independent.
+/// different pages are independent. Call it before anything else uses a page: see
+/// [`recover`](crate::recover), which first checks that the log belongs to the pages.
 ///
 /// # Errors
-/// The store or the log failed, or a record cannot be applied. Redo may be repeated.
+/// The store or the log failed, or a record cannot be applied. Redo may be repeated, also after a crash or a
+/// dropped future.
 pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
-    let mut done = Redone::default();
+    let (mut done, mut seen) = (Redone::default(), Seen::default());
     for start in wal.segment_starts() {
         let bytes = wal.segment(start)?;
         let mut parts = Vec::new();
         for record in Records::new(start, &bytes) {
-            sort_out(&record, &mut parts, &mut done)?;
+            sort_out(&record, &mut parts, &mut done, &mut seen)?;
         }
-        parts.sort_unstable_by_key(|part| (part.page, part.lsn));
+        // A record may change a page and free it: the free comes last.
+        parts.sort_unstable_by_key(|part| (part.page, part.lsn, part.ops.is_none()));
         for of_page in parts.chunk_by(|a, b| a.page == b.page) {
-            done.applied += redo_page(store, of_page).await?;
+            match redo_page(store, of_page, &mut seen.frees).await {
+                Ok(applied) => done.applied += applied,
+                // A later record may say that the space was removed.
+                Err(RedoError::Store(Error::NoSuchSpace { space })) => drop(seen.missing.insert(space)),
+                Err(error) => return Err(error),
+            }
         }
     }
-    for &commit in done.commits.keys() {
-        wal.readopt(commit);
+    if let Some(&space) = seen.missing.difference(&seen.removed).next() {
+        return Err(Error::NoSuchSpace { space }.into());
     }
+    for space in seen.removed {
+        match store.spaces().drop(space).await {
+            Err(Error::NoSuchSpace { .. }) => {}
+            removed => removed?,
+        }
+    }
+    done.freed = seen.frees.len() as u64;
+    wal.readopt(done.commits.keys().copied(), seen.frees.into_iter().map(|(page, lsn)| (lsn, page)));
     Ok(done)
 }
 
-fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redone) -> Result<(), RedoError> {
+fn sort_out<'a>(
+    record: &Record<'a>,
+    parts: &mut Vec<Part<'a>>,
+    done: &mut Redone,
+    seen: &mut Seen,
+) -> Result<(), RedoError> {
     let lsn = Lsn(record.lsn);
+    let malformed = RedoError::Record(lsn);
     match record.kind {
-        Kind::Pages => {
-            let (ids, ops) = record::split_pages(record.body).ok_or(RedoError::Record(lsn))?;
-            parts.extend((0..).zip(ids).map(|(index, page)| Part { page, lsn: lsn.0, index, ops }));
+        Kind::Pages | Kind::Freeing => {
+            let mut body = record.body;
+            if record.kind == Kind::Freeing {
+                let (ids, rest) = record::split_freed(body).ok_or(RedoError::Record(lsn))?;
+                parts.extend(ids.map(|page| Part { page, lsn: lsn.0, index: 0, ops: None }));
+                body = rest;
+            }
+            let (ids, ops) = record::split_pages(body).ok_or(malformed)?;
+            let part = |(index, page)| Part { page, lsn: lsn.0, index, ops: Some(ops) };
+            parts.extend((0..).zip(ids).map(part));
             done.records += 1;
         }
         Kind::Commit => {
@@ -82,21 +134,38 @@ fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redon
         Kind::Applied if record.body.len() == 8 => {
             done.commits.remove(&Lsn(record::u64_at(record.body, 0)));
         }
-        Kind::Applied => return Err(RedoError::Record(lsn)),
+        Kind::Removal if record.body.len() == 8 => {
+            seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32));
+        }
+        Kind::Applied | Kind::Removal => return Err(malformed),
     }
     Ok(())
 }
 
-async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoError> {
-    let zeroed = parts.iter().rposition(|part| record::zeroes_page(part.ops, part.index));
-    let (mut page, parts) = match zeroed {
-        Some(first) => (store.overwrite(parts[0].page).await?, &parts[first..]),
-        None => (get_or_recreate(store, parts[0].page).await?, parts),
+async fn redo_page(
+    store: &PageStore,
+    parts: &[Part<'_>],
+    frees: &mut BTreeMap<PageId, u64>,
+) -> Result<u64, RedoError> {
+    let id = parts[0].page;
+    let freed = parts.iter().rposition(|part| part.ops.is_none());
+    let parts = freed.map_or(parts, |last| {
+        frees.insert(id, parts[last].lsn);
+        &parts[last + 1..]
+    });
+    if parts.is_empty() {
+        return Ok(0);
+    }
+    // A record after the free: the store had freed the page, and handed it out again.
+    frees.remove(&id);
+    let (mut page, parts) = match parts.iter().rposition(Part::zeroes_page) {
+        Some(first) => (store.overwrite(id).await?, &parts[first..]),
+        None => (get_or_recreate(store, id).await?, parts),
     };
     let mut applied = 0;
     for part in parts {
-        if part.lsn > page.lsn().0 {
-            record::apply(part.ops, part.index, &mut page).ok_or(RedoError::Record(Lsn(part.lsn)))?;
+        if let Some(ops) = part.ops.filter(|_| part.lsn > page.lsn().0) {
+            record::apply(ops, part.index, &mut page).ok_or(RedoError::Record(Lsn(part.lsn)))?;
             page.set_lsn(Lsn(part.lsn));
             applied += 1;
         }

@@ -5,7 +5,7 @@
 use pagetier::{Builder, MemoryManifest, PageSize, PageStore, device::SharedDevice};
 use pagetier_devio::{SimDevice, SimPower};
 use pagetier_kv::{Kv, KvError};
-use pagetier_wal::{Keep, Media, Wal, WalLimits};
+use pagetier_wal::{Keep, Media, Wal, WalOptions};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -245,8 +245,8 @@ impl World {
     }
 
     pub(crate) async fn open_with(&self, builder: Builder) -> std::result::Result<Kv, KvError> {
-        let wal = Wal::on(Box::new(self.log.clone()), WalLimits { capacity_bytes: LOG_BYTES })?;
-        Kv::open_on(builder, wal, self.keep, STALL_MAX).await
+        let options = WalOptions::new().capacity_bytes(LOG_BYTES).keep(self.keep);
+        Kv::open_on(builder, Wal::on(Box::new(self.log.clone()), options)?, STALL_MAX).await
     }
 }
 

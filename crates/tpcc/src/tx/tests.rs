@@ -8,7 +8,7 @@ use crate::error::DbError;
 use crate::load::load;
 use crate::schema::{self, Table, district};
 use pagetier::{PageSize, PageStore, device::MemoryDevice};
-use pagetier_wal::{Wal, WalLimits};
+use pagetier_wal::{Wal, WalOptions};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const NOW_MS: i64 = 1_700_000_000_000;
 
 /// Opens the database in `dir`, loading it the first time.
 async fn open(dir: &Path, log_bytes: u64) -> (Arc<Database>, Recovered) {
-    let wal = Wal::open(&dir.join("wal"), WalLimits { capacity_bytes: log_bytes }).unwrap();
+    let wal = Wal::open(&dir.join("wal"), WalOptions::new().capacity_bytes(log_bytes)).unwrap();
     let builder = PageStore::builder().directory(dir).ssd_bytes(0).pool_bytes(4 << 20);
     let size = PageSize::new(4096).unwrap();
     let store = Arc::new(builder.page_size(size).log_gate(Arc::new(wal.clone())).open().await.unwrap());
@@ -192,7 +192,7 @@ fn the_same_seed_gives_the_same_database_in_virtual_time() {
         runtime.unwrap().block_on(async {
             // Real I/O would end at any virtual time, and rows have dates.
             let hdd = Arc::new(MemoryDevice::new("hdd", 0));
-            let wal = Wal::in_memory(WalLimits { capacity_bytes: 64 << 20 });
+            let wal = Wal::in_memory(WalOptions::new());
             let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(hdd);
             let builder = builder.ssd_bytes(0).pool_bytes(8 << 20);
             let store = Arc::new(builder.log_gate(Arc::new(wal.clone())).open().await.unwrap());

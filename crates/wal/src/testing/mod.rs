@@ -1,8 +1,12 @@
 //! Tests of the log alone: what survives a power cut at any byte, and what truncation keeps.
 
+mod engine;
+mod faults;
+mod sim;
+
 use crate::log::FIRST_LSN;
 use crate::record::{self, Kind, Records};
-use crate::{Media, MemoryMedia, Wal, WalError, WalLimits, redo};
+use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions, redo};
 use pagetier::{Lsn, PageStore};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The bytes of a segment's header.
 const HEADER: u64 = 32;
 
-const LIMITS: WalLimits = WalLimits { capacity_bytes: 1 << 20 };
+const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::ForCrash };
 
 fn bodies(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
@@ -137,7 +141,7 @@ async fn commits_without_their_applied_come_back_in_order() {
     let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
     let [a, b, c] = [b"a", b"b", b"c"].map(|body| wal.append_commit(body));
     let applied = wal.append_applied(b);
-    assert_eq!(wal.oldest_unapplied(), Some(a));
+    assert_eq!(wal.oldest_unfinished(), Some(a));
     wal.flush(applied).await.unwrap();
     drop(wal);
     let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
@@ -145,7 +149,7 @@ async fn commits_without_their_applied_come_back_in_order() {
     let store = builder.log_gate(Arc::new(wal.clone())).open().await.unwrap();
     let redone = redo(&store, &wal).await.unwrap();
     assert_eq!(redone.commits.into_iter().collect::<Vec<_>>(), [(a, b"a".to_vec()), (c, b"c".to_vec())]);
-    assert_eq!(wal.oldest_unapplied(), Some(a));
+    assert_eq!(wal.oldest_unfinished(), Some(a));
 }
 
 #[tokio::test]

@@ -1,0 +1,264 @@
+//! A page store with its log.
+
+use crate::checkpoint::{Checkpoints, checkpoint};
+use crate::copy::copy_log;
+use crate::error::{CheckpointError, WalError};
+use crate::guard::Guard;
+use crate::identity;
+use crate::log::Wal;
+use crate::minitx::MiniTx;
+use crate::options::{Keep, WalOptions};
+use crate::recover::{RecoverError, Recovered, recover};
+use pagetier::backup::{BackupOptions, BackupReport};
+use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long an opening waits for the log: a write whose caller was dropped may outlast the previous store.
+const OPEN_WAIT: Duration = Duration::from_millis(500);
+/// The polling interval of this wait.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
+///
+/// Change pages through a [`MiniTx`]: changes without one may be lost, or last without the others of their
+/// transaction. Dropping this without [`LoggedStore::close`] is equivalent to a crash, and safe.
+#[derive(Debug)]
+pub struct LoggedStore {
+    // Dropped first: it uses the others.
+    pub(crate) checkpoints: Checkpoints,
+    recovered: Recovered,
+    store: Arc<PageStore>,
+    wal: Wal,
+}
+
+/// Why a backup or its restoration failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoggedBackupError {
+    /// The pages could not be backed up or restored.
+    #[error(transparent)]
+    Pages(#[from] pagetier::backup::BackupError),
+    /// The log could not be copied.
+    #[error(transparent)]
+    Log(#[from] WalError),
+}
+
+impl LoggedStore {
+    /// Opens the store that `builder` describes with its log in the directory `log`, or creates them, and
+    /// recovers the pages. If another opener has the log, waits half a second for it. Dropping the future is
+    /// like a crash.
+    ///
+    /// # Errors
+    /// Store or log cannot be opened, do not belong together, or recovery fails. Opening again is always
+    /// safe.
+    pub async fn open(
+        builder: Builder,
+        log: impl AsRef<Path>,
+        options: WalOptions,
+    ) -> Result<Self, RecoverError> {
+        Self::on(builder, Wal::open_when_free(log.as_ref(), options).await?).await
+    }
+
+    /// As [`LoggedStore::open`], with a log that is open already, perhaps on a medium of its own. The log
+    /// becomes the store's gate. A page in the space `pagetier-wal` holds the log's identity.
+    ///
+    /// # Errors
+    /// As [`LoggedStore::open`].
+    pub async fn on(builder: Builder, wal: Wal) -> Result<Self, RecoverError> {
+        let store = Arc::new(builder.log_gate(wal.gate()).open().await?);
+        let found = identity::read(&store).await?;
+        let opened = Self::recovered_from(store, wal, found).await?;
+        match identity::read(&opened.store).await? {
+            Some(_) => {}
+            None if opened.wal.is_whole() => identity::write(&opened.store, &opened.wal).await?,
+            None => return Err(RecoverError::NoPages),
+        }
+        Ok(opened)
+    }
+
+    /// Recovers a store that is open already, with the log's gate, and whose pages name their log in a way of
+    /// the engine's own: see [`recover`].
+    ///
+    /// # Errors
+    /// As [`recover`].
+    pub async fn recovered_from(
+        store: Arc<PageStore>,
+        wal: Wal,
+        identity: Option<u64>,
+    ) -> Result<Self, RecoverError> {
+        let recovered = recover(&store, &wal, identity).await?;
+        Ok(Self { checkpoints: Checkpoints::start(&store, &wal), recovered, store, wal })
+    }
+
+    /// The store, for owned guards and for structures that share it.
+    #[must_use]
+    pub fn store(&self) -> &Arc<PageStore> {
+        &self.store
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn wal(&self) -> &Wal {
+        &self.wal
+    }
+
+    /// What the opening did to recover.
+    #[must_use]
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// Begins a mini-transaction, once the log has room for it: see [`LoggedStore::admit`].
+    ///
+    /// # Errors
+    /// As [`LoggedStore::admit`], after 30 s.
+    pub async fn begin<G: Guard>(&self) -> Result<MiniTx<'_, G>, WalError> {
+        self.admit(Duration::from_secs(30)).await?;
+        Ok(MiniTx::new(Some(&self.wal)))
+    }
+
+    /// Waits until the log can take a change, at most for `wait`. Call it before you latch pages: a
+    /// checkpoint may need them. While the log fails, changes would accumulate in memory, so each one tries
+    /// the log first. Cancel-safe.
+    ///
+    /// # Errors
+    /// The log fails, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
+    pub async fn admit(&self, wait: Duration) -> Result<(), WalError> {
+        let wal = &self.wal;
+        if wal.is_failing() {
+            wal.flush(wal.end()).await?;
+        }
+        if wal.len_bytes() <= wal.capacity_bytes() {
+            return Ok(());
+        }
+        let room = timeout(wait, wal.has_room()).await;
+        room.map_err(|_| WalError::Full { cause: self.checkpoints.failure() })
+    }
+
+    /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
+    /// Returns the record's LSN. If the future is dropped, the change has happened, and becomes durable with
+    /// a later one.
+    ///
+    /// # Errors
+    /// The log failed. The change is visible, and becomes durable once the log works again; a crash before
+    /// that loses it.
+    pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
+        let lsn = change.commit();
+        self.wal.flush(lsn).await?;
+        Ok(lsn)
+    }
+
+    /// Removes a space with all its pages, as [`Spaces::drop`](pagetier::Spaces::drop) does, once the log
+    /// says so durably. (Otherwise redo would miss the space: the log may still have records of its pages.)
+    /// First log a change that removes the last reference to it. The caller must hold no guard. Dropped
+    /// half-way, it may remove the space now, after the next crash, or not at all: look for the space then.
+    ///
+    /// # Errors
+    /// The log failed: the space is there, and may be gone after a crash. The store failed: see there.
+    pub async fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
+        // A record of a space that does not exist would remove the one that gets this id.
+        self.store.spaces().pages(space)?;
+        self.wal.flush(self.wal.append_removal(space)).await?;
+        Ok(self.store.spaces().drop(space).await?)
+    }
+
+    /// Shortens the log now, as the task that runs in the background does when it has grown: see
+    /// [`checkpoint`]. The caller must hold no guard. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`checkpoint`].
+    pub async fn checkpoint(&self) -> Result<(), CheckpointError> {
+        checkpoint(&self.store, &self.wal).await
+    }
+
+    /// Backs up pages and log while they change: the pages as the next file of the chain in `to`
+    /// ([`PageStore::backup`]), the log as `log-NNNNNN` beside it, with the backup's number. Restored, they
+    /// are the store as it was at one moment before the call returned, with every change that was committed
+    /// before the call. The log is not shortened meanwhile. A backup whose `log-NNNNNN` is missing, because
+    /// the future was dropped or failed in between, is of no use: restore another one.
+    ///
+    /// # Errors
+    /// The backup of the pages failed, or the log cannot be copied.
+    pub async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, LoggedBackupError> {
+        // Retain the log from before the backup until it is copied: the pages are from different moments, and
+        // redo of all changes since brings them to one.
+        let (hold, _) = self.wal.hold();
+        let report = self.store.backup(to, options).await?;
+        // Each page was written after its record was durable, so the log copied now reaches beyond them all.
+        self.wal.copy_to(&backup_log(to, report.number)).await?;
+        drop(hold);
+        Ok(report)
+    }
+
+    /// Restores the backup `number` of the chain in `from`: a new store as [`Builder::restore`] makes it, and
+    /// its log in the new directory `log`. Then open them as usual. An interrupted restoration may leave the
+    /// log without the store: remove it and restore again.
+    ///
+    /// # Errors
+    /// The chain cannot be restored, or the log cannot be copied.
+    pub async fn restore(
+        builder: Builder,
+        log: &Path,
+        from: &Path,
+        number: u32,
+    ) -> Result<(), LoggedBackupError> {
+        let (copy, log) = (backup_log(from, number), log.to_owned());
+        let copying = tokio::task::spawn_blocking(move || copy_log(&copy, &log));
+        copying.await.map_err(|_| WalError::Stopped)??;
+        builder.restore(from, Some(number), |_| ()).await?;
+        Ok(())
+    }
+
+    /// Closes the store cleanly, with nothing to free and nothing to redo. Waits for all guards. The store is
+    /// closed even if handles of it remain. Dropping the future is like a crash.
+    ///
+    /// # Errors
+    /// The first failure. The store is closed even then, as by a crash, once its last handle is dropped.
+    pub async fn close(self) -> Result<(), CheckpointError> {
+        let Self { checkpoints, store, wal, .. } = self;
+        checkpoints.end().await;
+        let freed = wal.free_pending(&store).await;
+        store.sync().await?;
+        let end = wal.end();
+        // Once everything is written, the set of pages that only the SSD has can only shrink.
+        let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
+        store.shutdown().await?;
+        let needed = wal.oldest_unfinished().unwrap_or(end);
+        wal.truncate(needed, from.min(needed)).await?;
+        freed.map(drop)
+    }
+}
+
+impl Deref for LoggedStore {
+    type Target = PageStore;
+
+    fn deref(&self) -> &PageStore {
+        &self.store
+    }
+}
+
+impl Wal {
+    /// Opens the log in `dir` as [`Wal::open`] does; if it is in use, waits up to half a second for its
+    /// holder, as after the drop of the previous store. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Wal::open`].
+    pub async fn open_when_free(dir: &Path, options: WalOptions) -> Result<Self, WalError> {
+        let until = Instant::now() + OPEN_WAIT;
+        loop {
+            match Self::open(dir, options) {
+                Err(WalError::InUse { .. }) if Instant::now() < until => sleep(LOOK_EVERY).await,
+                opened => return opened,
+            }
+        }
+    }
+}
+
+/// The copy of the log that belongs to a backup.
+fn backup_log(chain: &Path, number: u32) -> PathBuf {
+    chain.join(format!("log-{number:06}"))
+}

@@ -1,0 +1,159 @@
+//! Every operation of the medium fails in every way, or is the last one before a power cut: the log keeps
+//! what it reported durable, and nothing that was not appended appears.
+
+use super::sim::{SimMedia, WAYS, Way};
+use super::{LIMITS, bodies};
+use crate::{Keep, Wal, WalError, WalOptions, redo};
+use pagetier::{Lsn, PageStore};
+
+/// A segment has 64 KiB, so that a history has several.
+const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
+const RECORDS: u32 = 30;
+
+/// What was appended to a log, and what of it has to be there.
+#[derive(Default)]
+struct Model {
+    /// The LSN and the body of each record.
+    appended: Vec<(u64, Vec<u8>)>,
+    /// The log was reported durable up to here.
+    durable: u64,
+    /// Truncation may have removed what ends before here.
+    kept_from: u64,
+}
+
+fn body(n: u32) -> Vec<u8> {
+    let mut body = vec![n as u8; 2_000 + n as usize * 331 % 9_000];
+    body[..4].copy_from_slice(&n.to_le_bytes());
+    body
+}
+
+impl Model {
+    /// Appends, flushes and truncates until the end, or until the power is off. A failed operation is
+    /// repeated once, as an engine would.
+    async fn run(&mut self, wal: &Wal, media: &SimMedia) {
+        for n in self.appended.len() as u32..RECORDS {
+            let body = body(n);
+            let lsn = wal.append_commit(&body);
+            wal.append_applied(lsn);
+            self.appended.push((lsn.0, body));
+            if n % 3 == 0 {
+                continue;
+            }
+            for _ in 0..2 {
+                let flushed = wal.flush(wal.end()).await;
+                if flushed.is_ok() {
+                    self.durable = wal.end().0;
+                    break;
+                }
+            }
+            if n % 8 == 7 {
+                let keep = self.appended[n as usize - 4].0;
+                self.kept_from = keep;
+                let _ = wal.truncate(Lsn(keep), Lsn(keep)).await;
+            }
+            if media.is_off() {
+                return;
+            }
+        }
+    }
+
+    /// Checks an opened log, and forgets what it has lost.
+    fn check(&mut self, wal: &Wal, case: &str) {
+        let end = wal.end().0;
+        assert!(end >= self.durable, "{case}: {end} of {}", self.durable);
+        assert!(wal.oldest().0 <= self.kept_from.max(64), "{case}: begins at {:?}", wal.oldest());
+        // The records of commits; the others mark them as applied.
+        let found: Vec<_> = bodies(wal).into_iter().filter(|(_, body)| body.len() > 8).collect();
+        let kept = self.appended.iter().filter(|(lsn, _)| *lsn > wal.oldest().0 && *lsn <= end);
+        assert!(found.iter().eq(kept), "{case}: other records");
+        self.appended.retain(|(lsn, _)| *lsn <= end);
+        self.durable = end;
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
+    let mut cases = 0;
+    for (way, kill) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        for n in 0.. {
+            let media = SimMedia::new(n);
+            media.fail(n, way);
+            let mut model = Model::default();
+            // The first operation is the opening's.
+            let wal = match Wal::on(Box::new(media.clone()), SMALL) {
+                Err(_) if !media.is_off() => Wal::on(Box::new(media.clone()), SMALL).map(Some),
+                opened => Ok(opened.ok()),
+            };
+            if let Some(wal) = wal.unwrap() {
+                model.run(&wal, &media).await;
+            }
+            let happened = media.failed();
+            let case = format!("{way:?} at {n}, kill: {kill}");
+            // A kill leaves unsynced bytes readable; a later power cut must not take them back any more once
+            // they were found.
+            let media = if kill { media.after_kill(n) } else { media.after_power_cut(n) };
+            let wal =
+                Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
+            model.check(&wal, &case);
+            drop(wal);
+            let media = media.after_power_cut(n + 1);
+            let wal =
+                Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
+            model.check(&wal, &format!("{case}, then a power cut"));
+            model.run(&wal, &media).await;
+            model.check(&wal, &format!("{case}, continued"));
+            if !happened {
+                break;
+            }
+            cases += 1;
+        }
+    }
+    assert!(cases > 150, "{cases} cases");
+}
+
+#[tokio::test]
+async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
+    for (seed, way) in (0..24).flat_map(|seed| WAYS.map(|way| (seed, way))) {
+        let media = SimMedia::new(seed);
+        media.fail(10 + seed, Way::PowerCut);
+        let mut model = Model::default();
+        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        model.run(&wal, &media).await;
+        // An opening writes once.
+        let media = media.after_power_cut(seed);
+        media.fail(0, way);
+        assert!(Wal::on(Box::new(media.clone()), SMALL).is_err());
+        let media = media.after_power_cut(seed + 1);
+        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        model.check(&wal, &format!("{way:?} in the opening, {seed}"));
+    }
+}
+
+#[tokio::test]
+async fn a_recovery_needs_no_free_space() {
+    for seed in 0..16 {
+        let media = SimMedia::new(seed);
+        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let mut model = Model::default();
+        media.fail(12 + seed, Way::Torn);
+        model.run(&wal, &media).await;
+        media.fail(0, Way::Torn);
+        let torn = wal.append_commit(&body(RECORDS));
+        assert!(wal.flush(torn).await.is_err());
+        let media = media.after_kill(seed);
+        media.set_full(true);
+        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        model.check(&wal, "on a full disk");
+        let dir = tempfile::tempdir().unwrap();
+        let builder = PageStore::builder().directory(dir.path()).ssd_bytes(0).pool_bytes(4 << 20);
+        redo(&builder.log_gate(wal.gate()).open().await.unwrap(), &wal).await.unwrap();
+        // No record can be written, and none is lost.
+        let waiting = wal.append_commit(&body(RECORDS));
+        assert!(matches!(wal.flush(waiting).await, Err(WalError::Io { .. })));
+        model.appended.push((waiting.0, body(RECORDS)));
+        media.set_full(false);
+        wal.flush(waiting).await.unwrap();
+        model.durable = waiting.0;
+        model.check(&Wal::on(Box::new(media.after_power_cut(seed)), LIMITS).unwrap(), "with room again");
+    }
+}

@@ -1,0 +1,242 @@
+//! A simulated medium whose operations fail, tear and lose what was not synced.
+
+use crate::Media;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Result};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The unit that a power cut keeps or loses.
+const SECTOR: usize = 512;
+
+/// How an operation fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Before it does anything.
+    Refused,
+    /// After a part of it, as after a short write.
+    Torn,
+    /// After all of it, in its sync: what can be read is not durable.
+    Unsynced,
+    /// The power is cut during it: nothing works afterwards.
+    PowerCut,
+}
+
+pub(super) const WAYS: [Way; 4] = [Way::Refused, Way::Torn, Way::Unsynced, Way::PowerCut];
+
+/// A segment as reads see it, and as it certainly is on the disk; `None`: it does not exist.
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    seen: Option<Vec<u8>>,
+    durable: Option<Vec<u8>>,
+    /// The two are different files: a power cut leaves one of them as a whole.
+    replaced: bool,
+}
+
+#[derive(Debug)]
+struct Disk {
+    segments: BTreeMap<u64, Segment>,
+    active: u64,
+    rng: SmallRng,
+    operations: u64,
+    /// The operation that fails, and how.
+    fault: Option<(u64, Way)>,
+    off: bool,
+    /// No segment may grow, and none may be created.
+    full: bool,
+}
+
+/// The medium; clones are the same one.
+#[derive(Clone, Debug)]
+pub(super) struct SimMedia(Arc<Mutex<Disk>>);
+
+impl SimMedia {
+    pub(super) fn new(seed: u64) -> Self {
+        Self::with(BTreeMap::new(), seed)
+    }
+
+    fn with(segments: BTreeMap<u64, Segment>, seed: u64) -> Self {
+        let rng = SmallRng::seed_from_u64(seed);
+        let disk = Disk { segments, active: 0, rng, operations: 0, fault: None, off: false, full: false };
+        Self(Arc::new(Mutex::new(disk)))
+    }
+
+    /// Lets the `n`-th writing operation from now on fail, from 0.
+    pub(super) fn fail(&self, n: u64, way: Way) {
+        let mut disk = self.0.lock();
+        disk.fault = Some((disk.operations + n, way));
+    }
+
+    /// Whether the fault has happened.
+    pub(super) fn failed(&self) -> bool {
+        let disk = self.0.lock();
+        disk.fault.is_some_and(|(n, _)| disk.operations > n)
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        self.0.lock().off
+    }
+
+    pub(super) fn set_full(&self, full: bool) {
+        self.0.lock().full = full;
+    }
+
+    /// Cuts the power: no operation has an effect from here on.
+    pub(super) fn cut(&self) {
+        self.0.lock().off = true;
+    }
+
+    /// The disk after a power cut at this moment: of what was not synced, any sectors survive.
+    pub(super) fn after_power_cut(&self, seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut segments = self.0.lock().segments.clone();
+        for segment in segments.values_mut() {
+            let left = match (segment.durable.take(), segment.seen.take()) {
+                (Some(old), Some(new)) if !segment.replaced => Some(mix(&old, &new, &mut rng)),
+                (old, new) => {
+                    if rng.random() {
+                        old
+                    } else {
+                        new
+                    }
+                }
+            };
+            *segment = Segment { seen: left.clone(), durable: left, replaced: false };
+        }
+        Self::with(segments, seed)
+    }
+
+    /// The disk after the process was killed: all that could be read can still be read, and is as volatile.
+    pub(super) fn after_kill(&self, seed: u64) -> Self {
+        Self::with(self.0.lock().segments.clone(), seed)
+    }
+}
+
+/// A file of any length between both, in which each sector is that of one or the other.
+fn mix(old: &[u8], new: &[u8], rng: &mut SmallRng) -> Vec<u8> {
+    let (least, most) = (old.len().min(new.len()), old.len().max(new.len()));
+    let mut mixed = vec![0; rng.random_range(least..=most)];
+    for (no, sector) in mixed.chunks_mut(SECTOR).enumerate() {
+        let from = if rng.random() { old } else { new };
+        // Beyond the end of its source, a sector holds zeroes.
+        let from = from.get(no * SECTOR..).unwrap_or_default();
+        let bytes = sector.len().min(from.len());
+        sector[..bytes].copy_from_slice(&from[..bytes]);
+    }
+    mixed
+}
+
+impl Disk {
+    /// Performs a writing operation on a segment: `effect` of a part of it (from 0 to 1) on what reads see.
+    /// `atomic`: the part is 0 or 1.
+    fn write(&mut self, start: u64, atomic: bool, effect: impl FnOnce(&mut Segment, f64)) -> Result<()> {
+        if self.off {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        let way = self.fault.filter(|(n, _)| *n == self.operations).map(|(_, way)| way);
+        self.operations += 1;
+        let part = match way {
+            None | Some(Way::Unsynced) => 1.0,
+            Some(Way::Refused) => 0.0,
+            Some(_) if atomic => f64::from(u8::from(self.rng.random::<bool>())),
+            Some(_) => self.rng.random_range(0.0..=1.0),
+        };
+        let segment = self.segments.entry(start).or_default();
+        if part > 0.0 {
+            effect(segment, part);
+        }
+        if way.is_none() {
+            segment.durable = segment.seen.clone();
+            segment.replaced = false;
+        }
+        self.off = way == Some(Way::PowerCut);
+        match way {
+            None => Ok(()),
+            Some(Way::Refused) => Err(ErrorKind::StorageFull.into()),
+            Some(_) => Err(ErrorKind::Other.into()),
+        }
+    }
+
+    /// Whether a segment may be that long.
+    fn room(&self, start: u64, bytes: usize) -> Result<()> {
+        let now = self.segments.get(&start).and_then(|segment| segment.seen.as_ref()).map_or(0, Vec::len);
+        if self.full && bytes > now { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+fn part_of(bytes: &[u8], part: f64) -> &[u8] {
+    &bytes[..(bytes.len() as f64 * part) as usize]
+}
+
+impl Media for SimMedia {
+    fn id(&self) -> u64 {
+        7
+    }
+
+    fn list(&mut self) -> Result<Vec<u64>> {
+        let disk = self.0.lock();
+        let seen = disk.segments.iter().filter(|(_, segment)| segment.seen.is_some());
+        Ok(seen.map(|(start, _)| *start).collect())
+    }
+
+    fn read(&mut self, start: u64) -> Result<Vec<u8>> {
+        let disk = self.0.lock();
+        disk.segments.get(&start).and_then(|s| s.seen.clone()).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let mut disk = self.0.lock();
+        if disk.full {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let created = disk.write(start, true, |segment, _| {
+            segment.seen = Some(bytes.to_vec());
+            segment.replaced = true;
+        });
+        if created.is_ok() {
+            disk.active = start;
+        }
+        created
+    }
+
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let mut disk = self.0.lock();
+        disk.room(start, bytes.len())?;
+        disk.active = start;
+        disk.write(start, false, |segment, part| {
+            let seen = segment.seen.get_or_insert_default();
+            let written = part_of(bytes, part);
+            seen[..written.len()].copy_from_slice(written);
+            if part > 0.9 {
+                seen.truncate(bytes.len());
+            }
+        })
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut disk = self.0.lock();
+        let start = disk.active;
+        disk.room(start, usize::MAX)?;
+        disk.write(start, false, |segment, part| {
+            segment.seen.get_or_insert_default().extend_from_slice(part_of(bytes, part));
+        })
+    }
+
+    fn remove(&mut self, start: u64) -> Result<()> {
+        self.0.lock().write(start, true, |segment, _| {
+            segment.seen = None;
+            segment.replaced = true;
+        })
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        format!("sim/{start:016x}").into()
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+}

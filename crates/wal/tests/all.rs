@@ -1,0 +1,4 @@
+//! The tests of this crate that use its public interface alone, in one binary.
+
+mod calls;
+mod frozen;

@@ -1,0 +1,235 @@
+//! What an engine's author calls: open, change, free, back up, restore, close; and what is refused.
+
+use pagetier::{Builder, Error, OwnedPageMut, PageId, PageMut, PageStore, SpaceId, backup::BackupOptions};
+use pagetier_wal::{
+    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, Wal, WalError,
+    WalOptions, copy_log,
+};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn builder(dir: &Path) -> Builder {
+    PageStore::builder().directory(dir.join("pages")).page_bytes(4096).ssd_bytes(8 << 20).pool_bytes(4 << 20)
+}
+
+fn options() -> WalOptions {
+    WalOptions::new().capacity_bytes(256 << 10)
+}
+
+async fn open(dir: &Path) -> Result<LoggedStore, RecoverError> {
+    LoggedStore::open(builder(dir), dir.join("log"), options()).await
+}
+
+async fn space(db: &LoggedStore) -> SpaceId {
+    match db.spaces().find("t") {
+        Some(space) => space,
+        None => db.spaces().create("t").await.unwrap(),
+    }
+}
+
+/// Writes `value` to two pages at once.
+async fn put(db: &LoggedStore, value: u64) {
+    let space = space(db).await;
+    let mut change = db.begin().await.unwrap();
+    for no in 0..2 {
+        let page = change.add(db.get_or_create(PageId::new(space, no)).await.unwrap());
+        change.write(page, 0, &value.to_le_bytes());
+        change.write(page, 8, &[value as u8; 100]);
+    }
+    db.commit(change).await.unwrap();
+}
+
+async fn get(db: &LoggedStore) -> u64 {
+    let space = space(db).await;
+    let [one, other] = [0, 1].map(|no| db.get(PageId::new(space, no)));
+    let [one, other] = [one.await.unwrap()[..8].to_vec(), other.await.unwrap()[..8].to_vec()];
+    assert_eq!(one, other, "half of a change");
+    u64::from_le_bytes(one.try_into().unwrap())
+}
+
+/// Drops the store without closing it, and waits until its last operation has ended.
+async fn crash(db: LoggedStore) {
+    let closed = db.store().wait_closed();
+    drop(db);
+    closed.await;
+}
+
+#[tokio::test]
+async fn a_crash_keeps_what_was_committed_and_a_close_leaves_nothing_to_redo() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).await.unwrap();
+    for value in 0..1_300 {
+        put(&db, value).await;
+    }
+    assert!(!db.wal().is_whole(), "the log was not shortened in the background");
+    crash(db).await;
+    let db = open(dir.path()).await.unwrap();
+    assert!(get(&db).await == 1_299 && db.recovered().records > 0);
+    db.close().await.unwrap();
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!((get(&db).await, db.recovered().applied), (1_299, 0));
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn owned_guards_and_borrowed_ones_are_logged_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).await.unwrap();
+    put(&db, 1).await;
+    let page = PageId::new(space(&db).await, 0);
+    let owned: OwnedPageMut = db.store().get_mut_owned(page).await.unwrap();
+    let mut change = db.begin().await.unwrap();
+    let index = change.add(owned);
+    change.write(index, 100, b"owned");
+    let changed = tokio::spawn({
+        let wal = db.wal().clone();
+        let lsn = change.commit();
+        async move { wal.flush(lsn).await }
+    });
+    changed.await.unwrap().unwrap();
+    let kept: PageMut<'_> = {
+        let mut change = MiniTx::on(Some(db.wal()), db.get_mut(page).await.unwrap());
+        change.write(0, 200, b"kept");
+        change.commit_keeping_first()
+    };
+    let lsn = kept.lsn();
+    drop(kept);
+    db.wal().flush(lsn).await.unwrap();
+    crash(db).await;
+    let db = open(dir.path()).await.unwrap();
+    let found = db.get(page).await.unwrap();
+    assert!(found[100..105] == *b"owned" && found[200..204] == *b"kept");
+    drop(found);
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_freed_page_is_free_after_a_crash_and_its_number_is_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).await.unwrap();
+    put(&db, 1).await;
+    let page = PageId::new(space(&db).await, 1);
+    let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+    change.free(page);
+    db.commit(change).await.unwrap();
+    crash(db).await;
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(db.recovered().freed, 1);
+    assert!(matches!(db.get(page).await, Err(Error::NoSuchPage { .. })));
+    assert_eq!(db.allocate(page.space).await.unwrap().id(), page);
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removed_space_needs_no_redo() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).await.unwrap();
+    put(&db, 1).await;
+    let removed = space(&db).await;
+    db.drop_space(removed).await.unwrap();
+    let none = db.drop_space(SpaceId(removed.0 + 1)).await;
+    assert!(matches!(none, Err(CheckpointError::Store(_))), "{none:?}");
+    crash(db).await;
+    let db = open(dir.path()).await.unwrap();
+    assert!(db.recovered().records > 0 && db.spaces().find("t").is_none());
+    // The next space has the id that was asked for too early.
+    put(&db, 3).await;
+    db.close().await.unwrap();
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(get(&db).await, 3);
+    // Removed without the log: redo misses it.
+    let removed = space(&db).await;
+    db.spaces().drop(removed).await.unwrap();
+    crash(db).await;
+    let refused = open(dir.path()).await;
+    let missing = matches!(refused, Err(RecoverError::Redo(RedoError::Store(Error::NoSuchSpace { .. }))));
+    assert!(missing, "{refused:?}");
+}
+
+#[tokio::test]
+async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_changes() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for dir in [&dir, &other] {
+        let db = open(dir.path()).await.unwrap();
+        for value in 0..1_300 {
+            put(&db, value).await;
+        }
+        db.close().await.unwrap();
+    }
+    let path = |name| dir.path().join(name);
+    fs::rename(path("log"), path("aside")).unwrap();
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::NoLog)));
+    fs::remove_dir_all(path("log")).unwrap();
+    copy_log(&other.path().join("log"), &path("log")).unwrap();
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::OtherLog { .. })));
+    fs::remove_dir_all(path("log")).unwrap();
+    fs::rename(path("aside"), path("log")).unwrap();
+    fs::rename(path("pages"), path("aside")).unwrap();
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::NoPages)));
+    // A refusal creates no space.
+    let blank = builder(dir.path()).open().await.unwrap();
+    assert!(blank.spaces().list().is_empty());
+    blank.close().await.unwrap();
+    fs::remove_dir_all(path("pages")).unwrap();
+    fs::rename(path("aside"), path("pages")).unwrap();
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(get(&db).await, 1_299);
+    db.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backups_under_load_are_the_store_at_one_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Arc::new(open(&dir.path().join("db")).await.unwrap());
+    put(&db, 0).await;
+    let writer = tokio::spawn({
+        let db = Arc::clone(&db);
+        async move {
+            for value in 1..600 {
+                put(&db, value).await;
+            }
+        }
+    });
+    let chain = dir.path().join("chain");
+    let mut numbers = Vec::new();
+    for _ in 0..3 {
+        let before = get(&db).await;
+        let report = db.backup(&chain, BackupOptions::new()).await.unwrap();
+        numbers.push((report.number, before, get(&db).await));
+    }
+    writer.await.unwrap();
+    for (number, before, after) in numbers {
+        let to = dir.path().join(format!("restored {number}"));
+        LoggedStore::restore(builder(&to), &to.join("log"), &chain, number).await.unwrap();
+        let restored = open(&to).await.unwrap();
+        let value = get(&restored).await;
+        assert!((before..=after).contains(&value), "{value} of {before} to {after}");
+        put(&restored, 1).await;
+        restored.close().await.unwrap();
+        let again = LoggedStore::restore(builder(&to), &to.join("log"), &chain, number).await;
+        assert!(matches!(again, Err(LoggedBackupError::Log(WalError::Io { .. }))), "{again:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::in_memory(options());
+    let db = LoggedStore::on(builder(dir.path()), wal).await.unwrap();
+    put(&db, 1).await;
+    // A commit that is not applied keeps its record.
+    let commit = db.wal().append_commit(b"for long");
+    for _ in 0..40 {
+        let filler = db.wal().append_commit(&[0; 10_000]);
+        db.wal().append_applied(filler);
+    }
+    let full = db.admit(Duration::from_millis(300)).await;
+    assert!(matches!(full, Err(WalError::Full { cause: None })), "{full:?}");
+    db.wal().append_applied(commit);
+    db.admit(Duration::from_secs(10)).await.unwrap();
+    put(&db, 2).await;
+    assert_eq!(get(&db).await, 2);
+    db.close().await.unwrap();
+}
