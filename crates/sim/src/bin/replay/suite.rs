@@ -27,8 +27,7 @@ pub(crate) struct SuiteArgs {
     /// Run the suite
     #[arg(long)]
     suite: bool,
-    /// The pairs of policies to judge, such as auto+auto,gd2l+auto; regret+regret are experts weighted by
-    /// regret (LeCaR), which a store cannot select
+    /// The pairs of policies to judge, such as auto+auto,gd2l+auto
     #[arg(long, value_name = "PAIRS", default_value = "auto+auto")]
     compare: Contenders,
     /// Also judge the default pinned to each of its SSD settings
