@@ -36,9 +36,7 @@ pub struct Plan {
     pub zone_percent: u32,
     /// Entries of the outqueue.
     pub outqueue: u32,
-    /// The SSD policy.
     pub ssd_policy: &'static str,
-    /// The pool policy.
     pub pool_policy: &'static str,
     /// The seeds of the hostile policies that replace the SSD's and the pool's policy, if any. A hostile
     /// policy answers randomly or adversarially.

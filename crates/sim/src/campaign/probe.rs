@@ -187,7 +187,6 @@ impl Probe {
         self.inside.lock().lease = Arc::clone(lease);
     }
 
-    /// Opens the store.
     pub(super) async fn open(self: &Arc<Self>, plan: &Plan) -> Result<PageStore, String> {
         self.builder(plan).open().await.map_err(|e| format!("does not open: {e}"))
     }
