@@ -88,7 +88,6 @@ impl Database {
         })
     }
 
-    /// The tree of a table.
     pub(crate) fn tree(&self, table: Table) -> &Tree {
         &self.trees[table as usize]
     }

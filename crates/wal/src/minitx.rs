@@ -47,13 +47,11 @@ impl<'s> MiniTx<'s> {
         self.pages.len() - 1
     }
 
-    /// The payload of a page.
     #[must_use]
     pub fn payload(&self, page: usize) -> &[u8] {
         &self.pages[page]
     }
 
-    /// The id of a page.
     #[must_use]
     pub fn id(&self, page: usize) -> PageId {
         self.pages[page].id()

@@ -14,7 +14,6 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The outcome of `case`.
     pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
         self.results.outcome(self.setting, case)
     }
