@@ -1,5 +1,5 @@
-//! The devices that a store under observation gets: they report each operation to the [`Probe`], and check the
-//! rules of openings.
+//! The devices that a store under observation gets: they report each operation to the [`Probe`], and check
+//! the rules of openings.
 
 use super::coverage::State;
 use super::disks::SharedDisks;

@@ -21,8 +21,8 @@ use what_if::WhatIfArgs;
 /// I/O
 ///
 /// The references come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and
-/// writes times --costs. `replay what-if` estimates the cost of other sizes of pool and SSD, and `replay suite` judges
-/// policies by many workloads at once; both have --help.
+/// writes times --costs. `replay what-if` estimates the cost of other sizes of pool and SSD, and `replay
+/// suite` judges policies by many workloads at once; both have --help.
 #[derive(Parser, Debug)]
 #[command(name = "replay", after_help = table::LEGEND)]
 struct Args {

@@ -1,5 +1,5 @@
-//! `replay what-if`: estimates the cost of other sizes of pool and SSD for a stream of page references, from a sample of its
-//! pages.
+//! `replay what-if`: estimates the cost of other sizes of pool and SSD for a stream of page references, from
+//! a sample of its pages.
 
 use clap::Parser;
 use pagetier_ghost::{GhostParams, Ghosts, SampleSummary, WhatIf, chart};
