@@ -1,11 +1,12 @@
-//! Draws cost against the size of the SSD, with a line per size of the pool, as SVG.
+//! Line charts as SVG, and the chart of cost against the size of the SSD, with a line per size of the pool.
 
 use crate::what_if::{WhatIf, bytes};
 use plotters::prelude::*;
 use std::error::Error;
+use std::ops::Range;
 
-/// A palette for colour-blind readers (Okabe and Ito's).
-const COLORS: [RGBColor; 6] = [
+/// A palette for colour-blind readers (Okabe and Ito's), readable on light and dark backgrounds.
+pub const COLORS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
@@ -14,50 +15,86 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
+/// Lines over common axes, with a legend.
+#[derive(Debug)]
+pub struct LineChart<'a> {
+    /// The heading.
+    pub title: String,
+    /// What the x axis shows, and its ends.
+    pub x: (&'a str, Range<f64>),
+    /// What the y axis shows, and its ends.
+    pub y: (&'a str, Range<f64>),
+    /// The name and the points of each line.
+    pub lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// Whether each point of a line is marked.
+    pub dots: bool,
+    /// A point to circle.
+    pub circled: Option<(f64, f64)>,
+    /// Where the legend covers no line.
+    pub legend: SeriesLabelPosition,
+}
+
+impl LineChart<'_> {
+    /// Draws the chart as a complete SVG file.
+    ///
+    /// # Errors
+    /// Drawing failed.
+    pub fn svg(&self) -> Result<String, Box<dyn Error>> {
+        let mut svg = String::new();
+        self.draw(&mut svg)?;
+        Ok(svg)
+    }
+
+    fn draw(&self, svg: &mut String) -> Result<(), Box<dyn Error>> {
+        let root = SVGBackend::with_string(svg, (900, 560)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(&self.title, ("sans-serif", 20))
+            .margin(14)
+            .x_label_area_size(44)
+            .y_label_area_size(64)
+            .build_cartesian_2d(self.x.1.clone(), self.y.1.clone())?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(self.x.0).y_desc(self.y.0).light_line_style(TRANSPARENT).draw()?;
+        for ((name, points), &color) in self.lines.iter().zip(COLORS.iter().cycle()) {
+            chart
+                .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+            if self.dots {
+                chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, color.filled())))?;
+            }
+        }
+        chart.draw_series(self.circled.map(|at| Circle::new(at, 8, BLACK.stroke_width(2))))?;
+        let mut labels = chart.configure_series_labels();
+        let labels = labels.position(self.legend.clone());
+        labels.background_style(WHITE.mix(0.85)).border_style(BLACK.mix(0.3)).draw()?;
+        root.present()?;
+        Ok(())
+    }
+}
+
 /// Draws the chart as a complete SVG file. The present sizes are circled.
 ///
 /// # Errors
 /// Drawing failed.
 pub fn chart(what_if: &WhatIf) -> Result<String, Box<dyn Error>> {
-    let mut svg = String::new();
-    draw(what_if, &mut svg)?;
-    Ok(svg)
-}
-
-fn draw(what_if: &WhatIf, svg: &mut String) -> Result<(), Box<dyn Error>> {
     let mib = |pages: u32| f64::from(pages) * what_if.page_bytes as f64 / 1_048_576.0;
     let right = what_if.ssds().last().map_or(1.0, |&pages| mib(pages)).max(1.0) * 1.02;
     let top = what_if.costs.iter().map(crate::WhatIfCost::total_ms).fold(0.0, f64::max).max(1e-3) * 1.06;
-    let root = SVGBackend::with_string(svg, (900, 560)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let title = format!("{}+{}: I/O against sizes", what_if.pool_policy, what_if.ssd_policy);
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 20))
-        .margin(14)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..right, 0.0..top)?;
-    let mut mesh = chart.configure_mesh();
-    mesh.x_desc("SSD, MiB").y_desc("ms of I/O per 1,000 requests").light_line_style(TRANSPARENT).draw()?;
-    for (&pool, &color) in what_if.pools().iter().zip(COLORS.iter().cycle()) {
-        let line = what_if.costs.iter().filter(|cost| cost.pool_pages == pool);
-        let points: Vec<(f64, f64)> = line.map(|cost| (mib(cost.ssd_pages), cost.total_ms())).collect();
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?
-            .label(format!("pool {}", bytes(u64::from(pool) * what_if.page_bytes)))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
-        chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, color.filled())))?;
-    }
-    if let Some(now) = what_if.present() {
-        let at = (mib(now.ssd_pages), now.total_ms());
-        chart.draw_series([Circle::new(at, 8, BLACK.stroke_width(2))])?;
-    }
-    let mut labels = chart.configure_series_labels();
-    labels
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
-    root.present()?;
-    Ok(())
+    let line = |&pool: &u32| {
+        let costs = what_if.costs.iter().filter(|cost| cost.pool_pages == pool);
+        let name = format!("pool {}", bytes(u64::from(pool) * what_if.page_bytes));
+        (name, costs.map(|cost| (mib(cost.ssd_pages), cost.total_ms())).collect())
+    };
+    let chart = LineChart {
+        title: format!("{}+{}: I/O against sizes", what_if.pool_policy, what_if.ssd_policy),
+        x: ("SSD, MiB", 0.0..right),
+        y: ("ms of I/O per 1,000 requests", 0.0..top),
+        lines: what_if.pools().iter().map(line).collect(),
+        dots: true,
+        circled: what_if.present().map(|now| (mib(now.ssd_pages), now.total_ms())),
+        legend: SeriesLabelPosition::UpperRight,
+    };
+    chart.svg()
 }

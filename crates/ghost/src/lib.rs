@@ -16,7 +16,7 @@ mod tiers;
 mod what_if;
 
 #[cfg(feature = "chart")]
-pub use chart::chart;
+pub use chart::{COLORS, LineChart, chart};
 pub use counts::{Counts, TierParams};
 pub use grid::{GhostError, GhostParams, Ghosts};
 pub use reference::{Reference, Source, Use};

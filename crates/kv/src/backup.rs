@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 /// The pool of the copy while it is made, in bytes.
 const COPY_POOL_BYTES: u64 = 16 << 20;
 
-/// The progress of a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BackupProgress {

@@ -36,7 +36,6 @@ pub enum KvError {
     /// The key is empty or too long.
     #[error("a key of {bytes} bytes: keys have from 1 to {max} bytes with this page size")]
     BadKey { bytes: usize, max: usize },
-    /// The value is too long.
     #[error("a value of {bytes} bytes: values have at most {max} bytes with this page size")]
     ValueTooLong { bytes: usize, max: usize },
     /// The log is full, and checkpoints could not shorten it in time.

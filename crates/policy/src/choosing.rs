@@ -83,15 +83,19 @@ impl<const N: usize> Chooser<N> {
         costs_ms: [f64; N],
         change_ms: &mut dyn FnMut(usize) -> f64,
     ) -> Option<usize> {
+        // A long quiet time ends the suspicion that settings lead in turns.
         self.dearer = 1.0 + (self.dearer - 1.0) * REMEMBERED;
         for (at, cost) in costs_ms.into_iter().enumerate() {
             let saved = costs_ms[self.chosen] - cost;
             let usual = &mut self.usual_ms[at];
+            // The first stretch has no past to average with: its own difference is the best guess.
             *usual = if *usual == 0.0 { saved.abs() } else { KEPT * *usual + (1.0 - KEPT) * saved.abs() };
+            // Never below 0 (Page 1954): a setting that was worse for hours must not first make up for them.
             self.saved_ms[at] = (self.saved_ms[at] + saved - SHRINKS * *usual).max(0.0);
             self.recent_ms[at] = KEPT * self.recent_ms[at] + cost;
         }
         let saved = &self.saved_ms;
+        // Starts from the setting in force, whose account is 0: among equals nothing changes.
         let other = (0..N).fold(self.chosen, |best, at| if saved[at] > saved[best] { at } else { best });
         let covers = |needed_ms: f64| saved[other] > self.dearer * needed_ms;
         let by_chance = DIFFERENCES_MIN * self.usual_ms[other];
@@ -99,6 +103,7 @@ impl<const N: usize> Chooser<N> {
         if !covers(by_chance) || !covers(by_chance + change_ms(other)) {
             return None;
         }
+        // Savings over the old setting say nothing about the new one.
         self.saved_ms = [0.0; N];
         self.dearer *= DEARER;
         self.before = Some(std::mem::replace(&mut self.chosen, other));
@@ -114,6 +119,7 @@ impl<const N: usize> Chooser<N> {
     pub(crate) fn choice(&self, names: [&'static str; N]) -> PolicyChoice {
         let costs_ms = self.recent_ms;
         let least = costs_ms.iter().copied().fold(f64::INFINITY, f64::min);
+        // Before the first stretch all costs are 0: all settings are alike.
         let over = |cost: f64| if least > 0.0 { cost / least } else { 1.0 };
         let costs = names.into_iter().zip(costs_ms.map(over)).collect();
         PolicyChoice {

@@ -83,6 +83,7 @@ pub fn optimal_placement(
 ) -> Placement {
     let mut search = Search::new(pages, costs);
     for _ in 0..memory_pages {
+        // Nothing more to save: further units would stay unused as well.
         if !search.add(Tier::Memory) {
             break;
         }
@@ -105,9 +106,12 @@ pub fn two_step_placement(
     costs: &Costs,
 ) -> Placement {
     let mut places = vec![Placed::Nowhere; pages.len()];
+    // The heuristic's fault, and its point: memory takes the most read pages first, without knowing that the
+    // SSD could serve them.
     for (tier, room) in [(Tier::Memory, memory_pages), (Tier::Ssd, ssd_pages)] {
         let mut gains: Vec<(f64, usize)> = (0..pages.len())
             .filter_map(|at| {
+                // A page in memory may still gain by a copy on the SSD: its writes become cheaper.
                 let to = with(places[at], tier)?;
                 Some((gain(pages[at], places[at], to, costs), at))
             })
@@ -173,6 +177,7 @@ struct Move {
 
 impl Ord for Move {
     fn cmp(&self, other: &Self) -> Ordering {
+        // Ties by page, so that runs are reproducible.
         self.gain.total_cmp(&other.gain).then_with(|| other.page.cmp(&self.page))
     }
 }
@@ -220,6 +225,8 @@ impl<'a> Search<'a> {
         let refill = best(&mut self.gains[tier.other() as usize], &self.places).filter(|m| m.gain > 0.0);
         let worth = |m: Option<Move>| m.map_or(f64::NEG_INFINITY, |m| m.gain);
         let over = worth(shift) + refill.map_or(0.0, |m| m.gain);
+        // The two augmenting paths that can be best: one page enters the tier, or one moves over and another
+        // takes the unit it leaves.
         let (first, second) = if worth(direct) >= over { (direct, None) } else { (shift, refill) };
         let Some(first) = first.filter(|_| worth(direct).max(over) > 0.0) else { return false };
         self.go(first);
@@ -253,6 +260,7 @@ impl<'a> Search<'a> {
 /// Returns the best move that is still possible, and leaves it in the heap.
 fn best(moves: &mut BinaryHeap<Move>, places: &[Placed]) -> Option<Move> {
     while let Some(top) = moves.peek() {
+        // Cheaper than finding and removing a page's moves in the heap each time that it moves.
         if places[top.page] == top.from {
             return Some(*top);
         }

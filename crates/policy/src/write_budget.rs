@@ -39,11 +39,16 @@ impl WriteBudget {
     pub fn spend(&mut self, bytes: u64, now: Millis) {
         let ms = now.0.saturating_sub(self.at.0) as f64;
         let (day, bytes) = (self.bytes_per_day as f64, bytes as f64);
+        // The bucket fills first, then pays; capped, or a quiet week would allow a day without a budget.
         let saved = (self.saved + day * ms / DAY_MS).min(day * SAVED_MAX);
+        // Bounded as well: after a restore of a terabyte the SSD would otherwise admit nothing for weeks.
         self.saved = (saved - bytes).max(-day);
         if ms > 0.0 {
+            // An exponential mean over steps of unequal length.
             self.rate += (bytes * DAY_MS / ms - self.rate) * ms / (ms + RATE_MS);
         } else {
+            // Two writes in one millisecond have no rate of their own: the bytes are spread over the mean's
+            // span.
             self.rate += bytes * DAY_MS / RATE_MS;
         }
         self.at = now;
@@ -53,6 +58,7 @@ impl WriteBudget {
     #[must_use]
     pub fn factor(&self) -> f64 {
         let steps = self.overdrawn_bytes() as f64 / (self.bytes_per_day as f64 * STEP).max(1.0);
+        // The fourth power: a slight excess hardly counts, a large one stops optional writes.
         let squared = (1.0 + steps) * (1.0 + steps);
         squared * squared
     }

@@ -4,7 +4,7 @@
 //!
 //! [`Tiers`] runs any pool policy with any SSD policy over the references of a [`Source`]: a page trace
 //! ([`Trace`]), TPC-C's page references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line;
-//! `whatif` estimates the cost of other sizes.
+//! `replay what-if` estimates the cost of other sizes.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "not published: a doc is written where a name does not say enough")]

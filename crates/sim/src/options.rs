@@ -1,5 +1,5 @@
-//! What the programs share: the options of `replay` and `whatif` (the source of the references, and the
-//! tiers), progress bars, exit codes.
+//! What the programs share: the options of `replay` and `replay what-if` (the source of the references, and
+//! the tiers), progress bars, exit codes.
 
 use crate::{Source, Tpcc, Trace, Zipf};
 use clap::Args;

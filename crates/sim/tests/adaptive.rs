@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 
 const DEFAULT: &str = "auto+auto";
 
-/// The experts weighted by regret, which a store cannot select.
-const REGRET: &str = "regret+regret";
+/// A pair that a store cannot select.
+const PEERS: &str = "peer-arc+peer-arc:all";
 
 fn every_part(seed: u64, only: &str, references: usize, pairs: &[&str], jobs: usize) -> Vec<Row> {
     let pairs: Vec<Contender> = pairs.iter().map(|pair| pair.parse().unwrap()).collect();
@@ -54,8 +54,8 @@ fn the_same_seed_costs_the_same_whatever_runs_beside_it() {
 }
 
 #[test]
-fn what_is_known_is_not_replayed_and_the_second_family_stands_beside() {
-    let pairs = [DEFAULT, "gd2l+cac", REGRET].map(|pair| pair.parse().unwrap());
+fn what_is_known_is_not_replayed_and_peers_stand_beside() {
+    let pairs = [DEFAULT, "gd2l+cac", PEERS].map(|pair| pair.parse().unwrap());
     let mut suite = Suite::new(5, pairs.to_vec());
     (suite.references, suite.only) = (20_000, Some("drift/1".into()));
     let run = |suite: &Suite| {
@@ -65,7 +65,7 @@ fn what_is_known_is_not_replayed_and_the_second_family_stands_beside() {
     };
     let rows = run(&suite);
     let pairs: Vec<&str> = rows.iter().map(|row| row.pair.as_str()).collect();
-    assert_eq!(pairs, [DEFAULT, "gd2l+cac", REGRET]);
+    assert_eq!(pairs, [DEFAULT, "gd2l+cac", PEERS]);
     suite.known = vec![
         Row { cost_ms: 1.0, ..rows[1].clone() },
         Row { cost_ms: 2.0, ssd_pages: rows[0].ssd_pages + 1, ..rows[0].clone() },

@@ -10,8 +10,8 @@ fn replay(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_replay")).args(args).output().unwrap()
 }
 
-fn whatif(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_whatif")).args(args).output().unwrap()
+fn what_if(args: &[&str]) -> Output {
+    replay(&[&["what-if"], args].concat())
 }
 
 fn text(args: &[&str]) -> String {
@@ -183,7 +183,7 @@ fn the_table_tells_what_the_json_does() {
 
 #[test]
 fn help_names_every_policy() {
-    for help in [text(&["--help"]), String::from_utf8(whatif(&["--help"]).stdout).unwrap()] {
+    for help in [text(&["--help"]), String::from_utf8(what_if(&["--help"]).stdout).unwrap()] {
         let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
         let names = PoolPolicy::ALL.iter().map(ToString::to_string);
         for name in names.chain(SsdPolicy::ALL.iter().map(ToString::to_string)) {
@@ -246,7 +246,7 @@ fn the_suite_keeps_the_costs_of_fixed_settings() {
     let file = folder.join("baseline.json");
     let _ = std::fs::remove_file(&file);
     let (folder, path) = (folder.to_str().unwrap(), file.to_str().unwrap());
-    let args = ["--suite", "--only", "drift/1", "--references", "3000", "--traces", folder];
+    let args = ["suite", "--only", "drift/1", "--references", "3000", "--traces", folder];
     let args = [&args[..], &["--baseline", path]].concat();
     let cost = |report: &Value, pair: &str| {
         let rows = report["rows"].as_array().unwrap();
@@ -338,7 +338,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--alpha", "1,inf"], "two numbers"),
         (&["--zipf", "9", "--alpha", "2,1"], "two numbers"),
     ];
-    let of_whatif: &[Case<'_>] = &[
+    let of_what_if: &[Case<'_>] = &[
         (&["--zipf", "9", "--requests", "0"], "1.."),
         (&["--zipf", "9", "--requests", "18446744073709551615"], "1000000000"),
         (&["--zipf", "9", "--sample", "nan"], "above 0, up to 1"),
@@ -348,7 +348,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--ssd-factors", "1,nan"], "at least 0"),
         (&["--zipf", "9", "--ssd-factors", "1e9"], "too many"),
     ];
-    let programs: [(Program, &[Case<'_>]); 2] = [(replay, of_replay), (whatif, of_whatif)];
+    let programs: [(Program, &[Case<'_>]); 2] = [(replay, of_replay), (what_if, of_what_if)];
     for (program, own) in programs {
         for (args, named) in shared.iter().chain(own) {
             assert_refused(&program(&[args, &sizes[..]].concat()), args, named);

@@ -106,9 +106,7 @@ pub fn bounds(text: &str) -> Result<(f64, f64), String> {
 /// case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyPair {
-    /// The pool's policy.
     pub pool: PoolPolicy,
-    /// The SSD's policy.
     pub ssd: SsdPolicy,
 }
 

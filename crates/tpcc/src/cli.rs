@@ -67,6 +67,11 @@ pub(crate) struct Cli {
     /// LRU+CC,CFDC-75+CAC. With --compare: pairs in addition to those of the figures
     #[arg(long, value_name = "LIST", conflicts_with_all = ["pool_policy", "ssd_policy"])]
     pub(crate) policies: Option<PolicyPairs>,
+    /// Tell the store what its policies cannot know: warehouses and districts, a few pages that every
+    /// transaction uses, stay in memory, and the history, to which rows are only added, gets no copies on the
+    /// SSD
+    #[arg(long, conflicts_with = "compare")]
+    pub(crate) hints: bool,
     /// Pages per cluster, for the pool policies that write in clusters (ref: per block)
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub(crate) cluster_pages: u32,

@@ -8,7 +8,7 @@ use crate::error::DbError;
 use crate::locks::{LockTable, RowKey, RowLock};
 use crate::operations::{Operation, Operations};
 use crate::schema::Table;
-use pagetier::PageStore;
+use pagetier::{PageStore, Retention, SpaceHints};
 use pagetier_btree::Tree;
 use pagetier_wal::{Redone, Wal, checkpoint, redo};
 use std::ops::ControlFlow;
@@ -88,9 +88,20 @@ impl Database {
         })
     }
 
-    /// The tree of a table.
     pub(crate) fn tree(&self, table: Table) -> &Tree {
         &self.trees[table as usize]
+    }
+
+    /// Gives the store the hints of `--hints`. Each table has a space of its own.
+    pub(crate) fn hint(&self) -> Result<(), DbError> {
+        let kept = SpaceHints::new().retention(Retention::KeepInMemory);
+        // Its last page is written again and again, so it is no scan; but what left memory is never read.
+        let off_ssd = SpaceHints::new().never_to_ssd(true);
+        let hints = [(Table::Warehouse, kept), (Table::District, kept), (Table::History, off_ssd)];
+        for (table, hints) in hints {
+            self.store.spaces().set_hints(self.tree(table).space(), hints)?;
+        }
+        Ok(())
     }
 
     /// The current time, in milliseconds since 1970.

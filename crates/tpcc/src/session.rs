@@ -268,6 +268,9 @@ impl<'c> Session<'c> {
         }
         let warm = store.stats().ssd;
         let (database, recovered) = Database::open(store, wal, catalog, self.now_ms()).await?;
+        if cli.hints {
+            database.hint()?;
+        }
         let database = Arc::new(database);
         let reopened = kept.then(|| reopened(recovered, warm.pages, warm.slots));
         if kept {

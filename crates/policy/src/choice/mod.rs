@@ -63,10 +63,42 @@ pub(crate) fn write_options(
     f.pad(&format!("{name}{colon}{}", options.join(",")))
 }
 
-/// Implements what both choices offer besides `FromStr` and `Display`: conversion from strings, and serde by
-/// name.
+/// Implements what both choices offer besides `Display`: reading from a name, also in other forms of strings,
+/// and serde by name. `$tier` is the tier's name in messages, `$find` and `$names` its part of a catalogue.
 macro_rules! by_name {
-    ($choice:ty) => {
+    ($choice:ident, $tier:literal, $find:ident, $names:ident) => {
+        impl $choice {
+            /// Every name, registered ones included.
+            fn names() -> Vec<String> {
+                let registered = crate::custom::registered();
+                let registered = registered.iter().flat_map(|catalogue| catalogue.$names);
+                let own = Self::ALL.iter().map(ToString::to_string);
+                own.chain(registered.map(|name| (*name).to_owned())).collect()
+            }
+        }
+
+        impl std::str::FromStr for $choice {
+            type Err = crate::UnknownPolicy;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let (name, options) = crate::choice::split(text);
+                let found = match Self::ALL.iter().find(|policy| policy.to_string() == name) {
+                    Some(policy) => {
+                        options.iter().try_fold(*policy, |policy, option| policy.with_option(option))
+                    }
+                    // A registered policy sees the whole text: what stands behind a colon is its own.
+                    None => {
+                        let whole = text.trim().to_ascii_lowercase();
+                        let mut catalogues = crate::choice::catalogues().into_iter();
+                        catalogues.find_map(|catalogue| (catalogue.$find)(&whole)).map(Self::Custom)
+                    }
+                };
+                let unknown =
+                    || crate::UnknownPolicy { tier: $tier, text: text.to_owned(), known: Self::known() };
+                found.ok_or_else(unknown)
+            }
+        }
+
         impl TryFrom<&str> for $choice {
             type Error = crate::UnknownPolicy;
 

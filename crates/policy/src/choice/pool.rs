@@ -1,14 +1,12 @@
 //! The choice of the pool policy, typed and by name.
 
-use super::{by_name, catalogues, split, write_options};
-use crate::custom::registered;
+use super::{by_name, write_options};
+use crate::PoolPolicyFactory;
 use crate::pool::{
     AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
 };
 use crate::rivals::{RivalPool, WindowPercent};
-use crate::{PoolPolicyFactory, UnknownPolicy};
 use std::fmt;
-use std::str::FromStr;
 
 /// The policy that replaces the pool's pages. It converts to and from names such as `auto`, `gd2l`,
 /// `gd2l:frequency` and `cfdc-75` (`Display`, case-insensitive `FromStr`, serde).
@@ -67,16 +65,10 @@ impl PoolPolicy {
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        let registered = registered().into_iter().flat_map(|catalogue| catalogue.pool_names);
-        let names: Vec<String> = Self::ALL
-            .iter()
-            .map(ToString::to_string)
-            .chain(registered.map(|name| (*name).to_owned()))
-            .collect();
         format!(
             "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
              cent of the pool, as in cfdc-75",
-            names.join(", ")
+            Self::names().join(", ")
         )
     }
 
@@ -88,15 +80,6 @@ impl PoolPolicy {
             WRITE_BACK => Some(Self::Gd2l(Gd2lOptions { write_back: true, ..options })),
             _ => None,
         }
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let (name, options) = split(text);
-        let Some(policy) = Self::ALL.iter().copied().find(|policy| policy.to_string() == name) else {
-            let whole = text.trim().to_ascii_lowercase();
-            return catalogues().iter().find_map(|found| (found.pool)(&whole)).map(Self::Custom);
-        };
-        options.iter().try_fold(policy, |policy, option| policy.with_option(option))
     }
 }
 
@@ -119,16 +102,7 @@ impl fmt::Display for PoolPolicy {
     }
 }
 
-impl FromStr for PoolPolicy {
-    type Err = UnknownPolicy;
-
-    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
-        let unknown = || UnknownPolicy { tier: "pool", text: text.to_owned(), known: Self::known() };
-        Self::read(text).ok_or_else(unknown)
-    }
-}
-
-by_name!(PoolPolicy);
+by_name!(PoolPolicy, "pool", pool, pool_names);
 
 #[cfg(test)]
 mod tests {

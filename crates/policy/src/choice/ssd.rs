@@ -1,14 +1,12 @@
 //! The choice of the SSD policy, typed and by name.
 
-use super::{by_name, catalogues, split, write_options};
-use crate::custom::registered;
+use super::{by_name, write_options};
+use crate::SsdPolicyFactory;
 use crate::rivals::RivalSsd;
 use crate::ssd::{
     Adaptive, Ageing, Alpha, Cac, CacOptions, EvictionCost, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
 };
-use crate::{SsdPolicyFactory, UnknownPolicy};
 use std::fmt;
-use std::str::FromStr;
 
 /// The policy that decides which pages the SSD holds. It converts to and from names such as `auto`, `cac`,
 /// `cac:ageing,sketch` and `none` (`Display`, case-insensitive `FromStr`, serde).
@@ -64,16 +62,10 @@ impl SsdPolicy {
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        let registered = registered().into_iter().flat_map(|catalogue| catalogue.ssd_names);
-        let names: Vec<String> = Self::ALL
-            .iter()
-            .map(ToString::to_string)
-            .chain(registered.map(|name| (*name).to_owned()))
-            .collect();
         format!(
             "{}; cac and cc with options, as in cac:ageing,sketch: {}, and ageing=N (counts are halved every N \
              accesses per slot); auto pinned to one setting, as in auto:pin=plain: {}",
-            names.join(", "),
+            Self::names().join(", "),
             Self::PARTS.join(", "),
             SsdSetting::all().map(SsdSetting::name).collect::<Vec<_>>().join(", ")
         )
@@ -102,15 +94,6 @@ impl SsdPolicy {
             },
         }
         Some(Self::Cac(options))
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let (name, options) = split(text);
-        let Some(policy) = Self::ALL.iter().copied().find(|policy| policy.to_string() == name) else {
-            let whole = text.trim().to_ascii_lowercase();
-            return catalogues().iter().find_map(|found| (found.ssd)(&whole)).map(Self::Custom);
-        };
-        options.iter().try_fold(policy, |policy, option| policy.with_option(option))
     }
 }
 
@@ -152,16 +135,7 @@ impl fmt::Display for SsdPolicy {
     }
 }
 
-impl FromStr for SsdPolicy {
-    type Err = UnknownPolicy;
-
-    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
-        let unknown = || UnknownPolicy { tier: "SSD", text: text.to_owned(), known: Self::known() };
-        Self::read(text).ok_or_else(unknown)
-    }
-}
-
-by_name!(SsdPolicy);
+by_name!(SsdPolicy, "SSD", ssd, ssd_names);
 
 #[cfg(test)]
 mod tests {

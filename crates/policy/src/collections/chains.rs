@@ -43,6 +43,7 @@ impl Chain {
 
     pub(crate) fn put_last(&mut self, links: &mut ChainLinks, frame: u32) {
         *links.node(frame) = Node { before: self.last, after: NIL };
+        // An empty chain's first is its last.
         match self.last {
             NIL => self.first = frame,
             last => links.node(last).after = frame,

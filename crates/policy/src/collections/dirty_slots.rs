@@ -12,6 +12,7 @@ impl DirtySlots {
     pub(crate) fn set(&mut self, slot: SlotId, dirty: bool) {
         let word = slot.at() / 64;
         if word >= self.words.len() {
+            // Clean is what an absent word means: nothing to record.
             if !dirty {
                 return;
             }

@@ -64,6 +64,7 @@ impl<V: Copy + Default> Links<V> {
     /// The queue that `frame` is in.
     pub(crate) fn queue_of(&self, frame: u32) -> Option<QueueNo> {
         let state = self.state.get(frame as usize)?;
+        // 0 is no queue, so a frame is untracked without a field of its own.
         (state & !(OLD | OUT)).checked_sub(1).map(QueueNo)
     }
 
@@ -145,6 +146,7 @@ impl Queue {
     pub(crate) fn push_lru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         self.link(links, frame, NIL, self.lru);
         self.mark_old(links, frame);
+        // The only old frame is also the one nearest to the MRU end.
         if self.mid == NIL {
             self.mid = frame;
         }
@@ -161,6 +163,7 @@ impl Queue {
     /// Puts `frame` just behind the midpoint frame, on its LRU side; without a midpoint, at the LRU end, but
     /// behind the outbound frames.
     pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        // On the LRU side of an outbound frame, which leaves next, the page would leave before it.
         if self.mid == NIL || links.is_out(self.mid) {
             return self.push_behind_outbound(links, frame);
         }
@@ -174,6 +177,7 @@ impl Queue {
         if before == NIL {
             return self.push_lru(links, frame);
         }
+        // Next to the midpoint on its MRU side the frame is young.
         let old = links.is_old(before) && self.mid != before;
         self.link(links, frame, before, links.newer(before));
         if old {
@@ -190,6 +194,7 @@ impl Queue {
 
     /// Does the work of [`Queue::unlink`] and [`Queue::push_mru`] with one adjustment of the midpoint.
     pub(crate) fn move_to_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        // A page used again and again needs no move; but if it was outbound, a use ends that.
         if self.mru == frame {
             if self.last_out == frame {
                 self.last_out = links.older(frame);
@@ -248,9 +253,12 @@ impl Queue {
             self.old -= 1;
         }
         if self.mid == frame {
+            // The next older one takes over; the count of old frames fell, too, so the boundary holds until
+            // it is rebalanced.
             self.mid = older;
         }
         if self.last_out == frame {
+            // Older frames than the last outbound one are outbound themselves.
             self.last_out = older;
         }
     }
@@ -262,6 +270,7 @@ impl Queue {
 
     fn rebalance<V: Copy + Default>(&mut self, links: &mut Links<V>) {
         let want = old_target(self.len);
+        // At most one step each: an operation changes the length and the old frames by one.
         while self.old > want {
             let young = self.mid;
             self.mid = links.older(young);

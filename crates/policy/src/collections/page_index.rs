@@ -39,9 +39,12 @@ impl PageIndex {
     /// Adds a page that is not in the index.
     pub(crate) fn insert(&mut self, page: PageId, record: u32, page_of: impl Fn(u32) -> PageId) {
         if record >= self.number {
+            // The bound on the records was wrong: numbers take one bit more of each cell, and the hash one
+            // less.
             self.rebuild(self.cells.len(), mask_for(record), &page_of);
         }
         if (self.len + 1) * 2 > self.cells.len() {
+            // Beyond a load of 1/2 runs of full cells become long, and each probe may be a cache miss.
             self.rebuild(self.cells.len() * 2, self.number, &page_of);
         }
         self.put(page, record);
@@ -55,6 +58,7 @@ impl PageIndex {
         let mut at = hole;
         loop {
             at = self.after(at);
+            // The run ends here: no record beyond it can have been pushed past the hole.
             if self.cells[at] == 0 {
                 break;
             }
@@ -78,6 +82,7 @@ impl PageIndex {
         let mut cell = self.location(hash);
         while self.cells[cell] != 0 {
             let held = self.cells[cell];
+            // The tag first: it rules out most other pages without a look at their records.
             if held & !self.number == self.tag(hash) && page_of(self.record(held)) == page {
                 return Some(cell);
             }

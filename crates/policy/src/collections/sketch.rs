@@ -34,6 +34,7 @@ impl Sketch {
     pub(crate) fn raise(&mut self, page: PageId, count: u32) {
         let count = count.min(u32::from(COUNT_MAX)) as u8;
         for at in self.counters(page) {
+            // Conservative: raising only the counters below keeps what other pages share from growing.
             if self.counter(at) < count {
                 let shift = 4 * (at & 1);
                 let cell = &mut self.cells[at / 2];
@@ -45,6 +46,7 @@ impl Sketch {
     /// Halves every counter.
     pub(crate) fn halve(&mut self) {
         for cell in &mut self.cells {
+            // The mask drops the bit that the upper counter shifts into the lower one.
             *cell = *cell >> 1 & 0x77;
         }
     }

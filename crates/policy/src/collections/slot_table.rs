@@ -46,6 +46,7 @@ impl<T> SlotTable<T> {
     /// Puts `page`, which has no slot, into `slot`, which is empty.
     pub(crate) fn put(&mut self, slot: SlotId, page: PageId, kept: T) {
         debug_assert!(self.find(page).is_none() && self.page(slot).is_none());
+        // The SSD may have grown since the policy was built.
         if slot.at() >= self.slots.len() {
             self.slots.resize_with(slot.at() + 1, || None);
         }

@@ -36,12 +36,15 @@ impl Entry {
         let (mine, theirs) = if self.endless {
             (0, 0)
         } else {
+            // Cross-multiplied, so that the comparison is exact: rounding would let two clusters beat each
+            // other.
             let age = |entry: &Self| i128::from(now) - i128::from(entry.since);
             (
                 age(self) * i128::from(self.over) * i128::from(other.under),
                 age(other) * i128::from(other.over) * i128::from(self.under),
             )
         };
+        // The cluster of older timestamp goes first, then the lower position.
         if mine != theirs { mine > theirs } else { (self.since, self.tie) < (other.since, other.tie) }
     }
 
@@ -49,6 +52,7 @@ impl Entry {
     fn overtakes(&self, winner: &Self, now: u64) -> u64 {
         let mine = i128::from(self.over) * i128::from(winner.under);
         let theirs = i128::from(winner.over) * i128::from(self.under);
+        // The loser does not grow faster, so it stays behind.
         if winner.endless || mine <= theirs {
             return NEVER;
         }
@@ -95,6 +99,7 @@ impl Tournament {
         let winner = if entry.is_some() { at as u32 } else { NIL };
         let mut node = self.leaves + at;
         self.nodes[node] = Node { winner, until: NEVER };
+        // Only the matches on the way to the root can have changed.
         while node > 1 {
             node /= 2;
             self.play(node);
@@ -104,6 +109,8 @@ impl Tournament {
     /// Advances the clock to `now`, which is not before its present time.
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = now;
+        // A node's time is the earliest of its subtree: where it has not come, nothing below has changed
+        // either.
         self.catch_up(1);
     }
 
@@ -150,6 +157,7 @@ impl Tournament {
             (Some(winner), Some(loser)) => loser.overtakes(winner, self.now),
             _ => NEVER,
         };
+        // Certain as long as this match and all below it are.
         self.nodes[node] = Node { winner, until: overtaken.min(left.until).min(right.until) };
     }
 
@@ -166,6 +174,7 @@ impl Tournament {
 
     #[cold]
     fn grow(&mut self, at: usize) {
+        // Doubling: entries are numbered from 0, so all matches are played anew only log m times.
         self.leaves = (at + 1).next_power_of_two();
         self.entries.resize(self.leaves, None);
         self.nodes.clear();

@@ -39,6 +39,7 @@ pub(crate) struct Class {
 
 impl Class {
     const fn queue(self) -> QueueNo {
+        // Q_S has the lowest number: among equal H the page that is cheaper to read again goes first.
         let location = matches!(self.location, Location::Hdd) as u8;
         QueueNo(location | (self.dirty as u8) << 1 | self.more_uses << 2)
     }
@@ -86,6 +87,8 @@ impl<const N: usize> GreedyDual<N> {
         let class = Class { location, dirty: false, more_uses: more_uses.min(FREQUENCY_MAX - 1) };
         match access {
             Access::Random => self.put_mru(frame, class),
+            // A prefetched page has not been used; at the midpoint it leaves before the pages that have
+            // (section 3.1).
             Access::Sequential => self.put_midpoint(frame, class),
         }
     }
@@ -102,6 +105,7 @@ impl<const N: usize> GreedyDual<N> {
     /// The H of a page of this class upon a use.
     fn fresh(&self, class: Class) -> f64 {
         let (read, write) = self.costs.of(class.location);
+        // H is what evicting the page would cost: reading it again, and, if asked for, writing it before.
         let once = if class.dirty { read + write } else { read };
         self.queues.inflation() + once * f64::from(class.more_uses + 1)
     }
@@ -122,6 +126,7 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
         let Some(class) = self.class(frame) else { return };
+        // The page's class names its queue, so a use may move it to the queue of one more use.
         let more = u8::from(self.options.frequency && class.more_uses + 1 < FREQUENCY_MAX);
         self.put_mru(frame, Class { more_uses: class.more_uses + more, ..class });
     }
@@ -148,6 +153,7 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         let Some(before) = self.class(frame) else { return };
         let class = Class { location, dirty: false, ..before };
         if class == before {
+            // Written where it was, and clean for the policy before: its place says nothing new.
             return;
         }
         // Only where the SSD is not written back does a write move a page's home from the SSD to the HDD.
@@ -163,12 +169,15 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
 
     fn ssd_evicted(&mut self, frame: FrameId) {
         if let Some(class) = self.class(frame).filter(|class| class.location == Location::Ssd) {
+            // The page now costs R_D to read again but was not used: the midpoint, not the MRU end (section
+            // 3.1).
             self.put_midpoint(frame, Class { location: Location::Hdd, ..class });
         }
     }
 
     fn ssd_invalidated(&mut self, frame: FrameId) {
         if let Some(class) = self.class(frame).filter(|class| class.location == Location::Ssd) {
+            // By a change of the page, which is a use: Figure 2 loads it with H = L + R_D.
             self.put_mru(frame, Class { location: Location::Hdd, ..class });
         }
     }
@@ -178,6 +187,8 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
     }
 
     fn set_costs(&mut self, costs: Costs) {
+        // H of pages in the pool stays: each gets the new costs upon its next use, and L carries the old ones
+        // out.
         self.costs = costs;
     }
 

@@ -59,6 +59,8 @@ impl<const N: usize> HQueues<N> {
 
     /// Moves `frame` to the MRU end of `queue`, with `h` or its neighbour's H, whichever is higher.
     pub(crate) fn put_mru(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
+        // `max`: costs may have fallen. A smaller H at the MRU end would break the queue's order, and its LRU
+        // end would no longer be the minimum.
         self.queues.set_value(frame.0, self.h_or(self.queues.mru(queue), h).max(h));
         self.queues.put_mru(queue, frame.0);
     }
@@ -74,6 +76,7 @@ impl<const N: usize> HQueues<N> {
     /// queue, is lower.
     pub(crate) fn put_lru(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
         self.queues.take_out(frame.0);
+        // `min`, for the same reason at the other end.
         let h = self.queues.value(frame.0).min(self.h_or(self.queues.lru(queue), h));
         self.queues.set_value(frame.0, h);
         self.queues.put_lru(queue, frame.0);
@@ -84,12 +87,15 @@ impl<const N: usize> HQueues<N> {
         let mut heads = [(f64::INFINITY, None); N];
         for (no, head) in heads.iter_mut().enumerate() {
             if let Some(frame) = self.queues.lru(QueueNo(no as u8)) {
+                // Each queue is sorted, so its head is its minimum: a merge of the heads yields all frames by
+                // H.
                 *head = (self.queues.value(frame), Some(frame));
             }
         }
         std::iter::from_fn(move || {
             let mut least = 0;
             for no in 1..N {
+                // `<`: among equals the lower queue goes first.
                 if heads[no].0 < heads[least].0 {
                     least = no;
                 }
@@ -108,6 +114,7 @@ impl<const N: usize> HQueues<N> {
         let found = self.eviction_order().find(|&frame| {
             let takes = evictable(frame);
             if !takes {
+                // The last one passed over was the true minimum; L must not rise beyond it (see `gd2l`).
                 passed = Some(frame);
             }
             takes
@@ -119,7 +126,9 @@ impl<const N: usize> HQueues<N> {
     /// Takes `frame` out; if `evicted`, raises L.
     pub(crate) fn remove(&mut self, frame: FrameId, evicted: bool) {
         if evicted && let Some(h) = self.h(frame) {
+            // Another frame than the one found may have been evicted meanwhile: then its own H counts.
             let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
+            // L never falls: an H set from a lower L would break the order of the queue that it enters.
             self.inflation = self.inflation.max(chosen.map_or(h, |(_, level)| level));
         }
         self.queues.take_out(frame.0);

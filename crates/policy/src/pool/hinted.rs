@@ -155,6 +155,8 @@ impl HintedPool {
     /// Sets the hints of `space`, in place of earlier ones. `resident`: all its tracked frames, in eviction
     /// order. O(their number).
     pub fn set_hints(&mut self, space: SpaceId, hints: PoolHints, resident: &[Resident]) {
+        // Out of all lists before the hints change: afterwards the lists would be looked for under the new
+        // hints.
         let before: Vec<Option<Held>> = resident.iter().map(|one| self.take_out(one.frame)).collect();
         // Frames that the caller does not list have lost their pages.
         for frame in (0..self.held.len() as u32).map(FrameId) {
@@ -173,7 +175,11 @@ impl HintedPool {
             self.take_in(one.frame, one.page);
             let was_inside = before.is_none_or(|held| held.retention == Retention::Usual);
             match (was_inside, hints.retention == Retention::Usual) {
+                // The inner policy must not offer a frame that is kept or scan-only: its order would be
+                // followed instead of the hint's.
                 (true, false) => self.inner.remove(one.frame, false),
+                // It tracks the frame from here on as if the page had just been loaded: of earlier uses
+                // nothing is known.
                 (false, true) => {
                     self.inner.insert(one.frame, one.page, one.location, Access::Random);
                     if one.dirty {
@@ -214,6 +220,7 @@ impl HintedPool {
         let _ = self.take_out(frame);
         let Some(space) = self.spaces.get_mut(&page.space) else { return };
         let PoolHints { retention, frames_max } = space.hints;
+        // A quota counts every frame of the space, whatever its retention.
         if frames_max.is_some() {
             space.frames.put_last(&mut self.quota_links, frame.0);
         }
@@ -243,11 +250,13 @@ impl HintedPool {
     }
 
     fn kept_max(&self) -> usize {
+        // A quarter stays with the others: an embedder may mark more pages than fit.
         self.frames - self.frames / OTHERS_SHARE
     }
 
     /// Whether the first scan-only page leaves before any other.
     fn scan_is_due(&self) -> bool {
+        // Too many of them, or the first has had its time: as many evictions as its share holds.
         let share = (self.frames / SCAN_SHARE).max(1);
         let first = self.scans.iter(&self.links).next().and_then(|frame| self.held_of(FrameId(frame)));
         first.is_some_and(|held| self.scans.len() > share || held.came + share as u64 <= self.evictions)
@@ -259,6 +268,7 @@ impl HintedPool {
         looks: usize,
         evictable: &mut dyn FnMut(FrameId) -> bool,
     ) -> Option<FrameId> {
+        // Bounded: while a list's frames are all latched or dirty, each eviction would walk them again.
         chain.iter(&self.links).take(looks).map(FrameId).find(|frame| evictable(*frame))
     }
 
@@ -297,6 +307,7 @@ fn append_dirty(
         if ahead.is_over() || out.len() >= full {
             return;
         }
+        // A frame may stand in a quota's list and in the scans'.
         if out.contains(&frame) {
             continue;
         }
@@ -313,7 +324,7 @@ impl FramePolicy for HintedPool {
         if self.has_hints() {
             self.take_in(frame, page);
             if !self.is_inside(frame) {
-                // In case it tracks the frame's page before.
+                // It may still track the frame's former page, and would evict the frame by that one's worth.
                 return self.inner.remove(frame, false);
             }
         }
@@ -323,6 +334,7 @@ impl FramePolicy for HintedPool {
     #[inline]
     fn hit(&mut self, frame: FrameId, write: bool) {
         let Some(held) = self.held_of(frame) else { return self.inner.hit(frame, write) };
+        // The next request for a page that is used once comes too late to matter.
         if held.retention == Retention::ScanOnly {
             return;
         }
@@ -345,6 +357,7 @@ impl FramePolicy for HintedPool {
 
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         let mut first = None;
+        // Beyond their share the kept pages go first, or they would crowd out all other spaces.
         if self.kept.len() > self.kept_max() {
             first = self.first_of(&self.kept, LOOKS_MAX, evictable);
         }
@@ -358,6 +371,7 @@ impl FramePolicy for HintedPool {
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
+        // The clock of the scan-only pages: how many victims the pool has needed since each entered.
         self.evictions += u64::from(evicted);
         if self.take_out(frame).is_none_or(|held| held.retention == Retention::Usual) {
             self.inner.remove(frame, evicted);
@@ -402,10 +416,11 @@ impl FramePolicy for HintedPool {
         }
         let (from, full) = (out.len(), out.len().saturating_add(max));
         self.own_clean_set(depth, from.saturating_add(max.div_ceil(2)), state, out);
+        // Reported as busy to the inner policy, so that no frame is written twice at once.
         let own = out[from..].to_vec();
         let mut others = |frame| if own.contains(&frame) { FrameState::Busy } else { state(frame) };
         self.inner.clean_set(depth, full - out.len(), &mut others, out);
-        // The pages behind those of the inner policy.
+        // The kept pages come after those of the inner policy: if it has too few, they are the next victims.
         let behind = depth.saturating_sub(self.inner.len());
         append_dirty(self.kept.iter(&self.links), behind, full, state, out);
     }

@@ -33,6 +33,7 @@ impl<const MIDPOINT: bool> OneQueue<MIDPOINT> {
 impl<const MIDPOINT: bool> FramePolicy for OneQueue<MIDPOINT> {
     fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, access: Access) {
         self.queues.cover(frame.0);
+        // Read ahead, not used yet: a scan must not push out the pages in use.
         if MIDPOINT && access == Access::Sequential {
             self.queues.put_midpoint(QUEUE, frame.0);
         } else {

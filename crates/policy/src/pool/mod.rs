@@ -55,6 +55,7 @@ impl LookAhead {
     /// Records that a frame in `state` was examined.
     pub(crate) fn note(&mut self, state: FrameState) {
         self.to_look_at = self.to_look_at.saturating_sub(1);
+        // A busy frame cannot be written now, and is likely being written: it is no victim to prepare.
         self.to_see = self.to_see.saturating_sub(usize::from(state != FrameState::Busy));
     }
 }
@@ -115,6 +116,7 @@ pub trait FramePolicy: Send + std::fmt::Debug {
         let mut ahead = LookAhead::new(depth);
         let full = out.len().saturating_add(max);
         self.first_to_go(&mut |frame| {
+            // Taking this frame ends the walk: `first_to_go` has no other way to stop.
             if ahead.is_over() || out.len() >= full {
                 return true;
             }

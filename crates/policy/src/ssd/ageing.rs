@@ -74,9 +74,11 @@ impl Ager {
             if let Some(forecasts) = forecasts {
                 forecasts.saw(page);
             }
+            // `tick` first: a stretch ends by the clock, whether or not there are forecasts to compare.
             clock.tick() && forecasts.as_mut().is_none_or(Forecasts::end_stretch)
         });
         if counts && let Some(sketch) = &mut self.sketch {
+            // Halving the counts halves the sketch with them; its own period would halve it twice.
             sketch.restart();
         }
         match (counts, sketch) {
@@ -153,6 +155,8 @@ impl Forecasts {
             let seen = self.seen.entry(page).or_default();
             seen.now = seen.now.saturating_add(1);
             if self.seen.len() > SAMPLE_MAX {
+                // Half of the hashes: each page stays in the sample or leaves it for good, so that what is
+                // known of it is complete.
                 self.below /= 2;
                 let below = self.below;
                 self.seen.retain(|&page, _| sampled(page, below));
@@ -162,6 +166,7 @@ impl Forecasts {
 
     /// Ends a stretch, and returns whether all counts are outdated. If so, halves the forecast's counts too.
     fn end_stretch(&mut self) -> bool {
+        // Before the counts move on: the comparison is about the stretch that ends here.
         let outdated = self.bits_saved() > EVIDENCE_BITS;
         let kept = if outdated { 0.5 } else { 1.0 };
         self.seen.retain(|_, seen| {
@@ -170,6 +175,7 @@ impl Forecasts {
             quiet < QUIET_MAX
         });
         if self.seen.len() < SAMPLE_MAX / 4 {
+            // Pages that join now have no past in the sample: they count from the next stretch on.
             self.below = self.below.saturating_mul(2);
         }
         outdated
@@ -180,6 +186,7 @@ impl Forecasts {
     /// Trofimov 1981), so that no probability is zero. New pages, which neither forecast can know, are left
     /// out.
     fn bits_saved(&self) -> f64 {
+        // A new page surprises both forecasts alike; counting it would only add noise.
         let known = || self.seen.values().filter(|seen| seen.all > 0.0);
         let pages = known().count() as f64;
         let all: f64 = known().map(|seen| seen.all).sum();

@@ -195,21 +195,30 @@ impl Estimate {
         let (w_d, w_s) = (f64::from(counts.writes_hdd), f64::from(counts.writes_ssd));
         let saved = match &self.groups {
             None => {
+                // Equation 1: a page that moves is accessed as before, so every access saves the difference
+                // of the devices.
                 (r_d + r_s) * costs.read_saving_ms() + (w_d + w_s) * (costs.hdd_write_ms - costs.ssd_write_ms)
             }
             Some(groups) => {
+                // Equations 2 to 4. A page on the SSD is missed α times as often as off it, because GD2L
+                // keeps it in memory for a shorter time. So reads counted on the SSD would have been fewer on
+                // the HDD (r_S / α), and reads counted off it will be more on the SSD (α r_D).
                 let alpha = groups.alpha(record);
                 let reads = (r_d + r_s / alpha) * costs.hdd_read_ms - (r_s + alpha * r_d) * costs.ssd_read_ms;
+                // Equations 5 and 6: the same for writes, since a page that leaves memory more often is also
+                // written more often.
                 let writes =
                     (w_d + w_s / alpha) * costs.hdd_write_ms - (w_s + alpha * w_d) * costs.ssd_write_ms;
                 reads + writes
             }
         };
+        // Counts are in units of `step`, so that halving keeps fractions of an access; costs are per access.
         saved / f64::from(self.step) + self.eviction_cost(record)
     }
 
     /// The cost of evicting the page's slot, as far as it counts.
     fn eviction_cost(&self, record: &PageRecord) -> f64 {
+        // A closure, since most options do not ask.
         let dirty = || record.slot().is_some_and(|slot| self.dirty.contains(slot));
         let copy = self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         match self.options.eviction_cost {
@@ -217,6 +226,8 @@ impl Estimate {
             EvictionCost::IfRewritten if dirty() => {
                 let counts = f64::from(record.kept.writes_hdd) + f64::from(record.kept.writes_ssd);
                 let writes = counts / f64::from(self.step);
+                // A page written once shows no rewrite yet: nothing speaks for a second write that would save
+                // the copy.
                 REWRITE_WEIGHT * (1.0 - 1.0 / writes.max(1.0)) * copy
             }
             _ => 0.0,
@@ -230,13 +241,17 @@ impl Estimate {
         }
         WRITE_AT_HAND_WEIGHT
             * match cause {
+                // The page is written in any case; the question is only where.
                 Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
+                // A clean page could leave without any write: admitting it costs one.
                 Cause::Evicted | Cause::Read => -self.costs.ssd_write_ms,
             }
     }
 
     fn halve_counts(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
         match &mut self.groups {
+            // The groups halve with their pages: sums that kept their weight would outvote the pages' new
+            // accesses, and α would follow the workload late.
             Some(groups) => groups.halve(stats.live_mut(), now),
             None => stats.live_mut().for_each(|record| {
                 record.kept.settle(self.step);
@@ -267,18 +282,24 @@ impl Estimate {
 
     /// Counts a random physical read from `location`, which is also a logical read.
     fn read(&mut self, record: &mut PageRecord, location: Location, now: Millis) {
+        // With α = 1 there are no sums to add to, so nothing has to wait.
         if self.groups.is_none() {
             record.kept.settle(self.step);
+        // One read may wait for its group's sums, not two: settle the first, which also moves the page to the
+        // group of its present rate.
         } else if record.kept.read_waits() {
             self.settle(record, now);
         }
         record.kept.count_read(location, self.step);
+        // A physical read is a logical one as well; a miss rate above 1 would result otherwise.
         self.logical(record, 1, location, now);
     }
 
     fn logical(&mut self, record: &mut PageRecord, n: u32, location: Location, now: Millis) {
         let Some(groups) = &mut self.groups else { return };
         let mut left = record.kept.count_logical(n, location);
+        // The counter of waiting reads holds those of one home, up to a limit. At a change of home, or when
+        // it is full, the group takes them.
         while left > 0 {
             groups.settle(record, now);
             left = record.kept.count_logical(left, location);
@@ -304,6 +325,8 @@ impl Estimate {
             groups.dropped(record);
         }
         if let Some(sketch) = &mut self.sketch {
+            // The record goes, but a page that was read often must not begin at 0 when it returns: the sketch
+            // keeps its reads approximately.
             sketch.raise(record.page, record.kept.reads(self.step));
         }
     }
@@ -361,6 +384,8 @@ impl Cac {
             Due::Counts => {
                 self.estimate.halve_counts(&mut self.stats, now);
                 let (zone, now) = self.zone();
+                // All benefits halve with the counts; a ceiling that did not would call every candidate of
+                // low priority.
                 zone.scale(0.5, now);
             }
         }
@@ -371,6 +396,8 @@ impl Cac {
         self.stats.find(page).unwrap_or_else(|| {
             let id = self.stats.track(page, PageStats::new(now));
             if from.is_some() {
+                // Only for a page that is read: one that was newly allocated has no past, although its number
+                // may have.
                 self.estimate.restore(self.stats.get_mut(id));
             }
             id
@@ -400,6 +427,8 @@ impl Cac {
 impl SlotPolicy for Cac {
     fn read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis) {
         let id = self.find_or_track(page, from, now);
+        // Sequential reads do not count (section 5.3): a scan costs a disk little, and would make every page
+        // of a table look worth caching.
         if let (Some(location), Access::Random) = (from, access) {
             self.estimate.read(self.stats.get_mut(id), location, now);
             self.reposition(id);
@@ -425,11 +454,16 @@ impl SlotPolicy for Cac {
         now: Millis,
     ) -> Verdict {
         if free_slots > 0 {
+            // An empty slot displaces nothing, so any page is better than none (section 5.4).
             return Verdict::AdmitFree;
         }
+        // Without a record there is no benefit to compare.
         let Some(id) = self.stats.find(page) else { return Verdict::Reject };
         match cause {
+            // One of the three events of section 5.2: the page leaves the pool, so its counts join its
+            // group's sums.
             Cause::Evicted => self.settle(id, now),
+            // The page stays in the pool: it only needs a group, for its α.
             Cause::Cleaned | Cause::Read => self.estimate.assign(self.stats.get_mut(id), now),
         }
         let benefit = self.estimate.benefit(self.stats.get(id)) + self.estimate.saved_at_once(cause);
@@ -445,6 +479,7 @@ impl SlotPolicy for Cac {
                 self.estimate.set_dirty(slot, true);
             }
             match location {
+                // An admission is another of the three events; a write to the HDD is none.
                 Location::Ssd => self.settle(id, now),
                 Location::Hdd => self.reposition(id),
             }
@@ -456,12 +491,15 @@ impl SlotPolicy for Cac {
         if let Some(before) =
             self.stats.in_slot(slot).map(|id| self.stats.get(id).page).filter(|&p| p != page)
         {
+            // The slot's page is evicted without a call of its own, if the store overwrites the slot.
             self.removed(before, true, now);
         }
         let id = self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)));
         if let Some(before) = self.stats.get(id).slot() {
+            // A page that moves to another slot must not stay a candidate in the one it left.
             self.zone.remove(before);
         }
+        // The new page was admitted for its benefit: it is no candidate before the next zone.
         self.zone.remove(slot);
         self.estimate.set_dirty(slot, false);
         self.stats.set_slot(id, Some(slot));
@@ -470,10 +508,13 @@ impl SlotPolicy for Cac {
     fn recovered(&mut self, page: PageId, slot: SlotId) {
         let id = self.stats.track(page, PageStats::new(Millis(0)));
         self.stats.set_slot(id, Some(slot));
+        // At once, so that the page has a group: one without would have α = 1 until it is used.
         self.estimate.settle(self.stats.get_mut(id), Millis(0));
     }
 
     fn copied_home(&mut self, page: PageId, slot: SlotId) {
+        // The page may have moved to another slot while its copy was on its way home: that slot is still
+        // dirty.
         if let Some(id) = self.stats.find(page).filter(|id| self.stats.get(*id).slot() == Some(slot)) {
             self.estimate.set_dirty(slot, false);
             self.reposition(id);
@@ -484,10 +525,13 @@ impl SlotPolicy for Cac {
         let Some(id) = self.stats.find(page) else { return };
         let Some(slot) = self.stats.get(id).slot() else { return };
         self.zone.remove(slot);
+        // An eviction moves the page between tiers, which is an event of section 5.2; an invalidation is
+        // followed by one, when the page is written.
         if evicted {
             self.settle(id, now);
         }
         self.stats.set_slot(id, None);
+        // Without slot and frame the page enters the outqueue, which may be full.
         self.trim();
     }
 
@@ -501,6 +545,7 @@ impl SlotPolicy for Cac {
 
     fn forget(&mut self, page: PageId) {
         if let Some(id) = self.stats.find(page) {
+            // A freed page's slot is empty: as a candidate it would be offered with nothing to evict.
             if let Some(slot) = self.stats.get(id).slot() {
                 self.zone.remove(slot);
             }
@@ -547,6 +592,8 @@ impl SlotPolicy for Cac {
     }
 
     fn set_costs(&mut self, costs: Costs) {
+        // The benefits in the zone were computed with the old costs; compared with new ones, all would look
+        // cheap or all dear.
         let before = std::mem::replace(&mut self.estimate.costs, costs);
         let (zone, now) = self.zone();
         zone.reprice(&before, &costs, now);

@@ -43,17 +43,23 @@ pub(crate) struct GroupRules {
 impl GroupRules {
     /// The subrange of a page with `logical` reads in `age_min` minutes.
     fn subrange(&self, logical: u64, age_min: f64) -> u16 {
+        // A page younger than one subrange's time counts as that old: otherwise one read in its first second
+        // would put it among the hottest.
         let subranges_up = logical as f64 / (age_min * self.width_per_min).max(1.0);
         (subranges_up as u64).min(u64::from(self.subranges) - 1) as u16
     }
 
     /// Equation 8, with its bounds.
     fn alpha(&self, miss_ssd: Option<f64>, miss_hdd: Option<f64>) -> f64 {
+        // As the paper says, and first: a group that was never on the SSD tells nothing about a move there.
         let Some(miss_ssd) = miss_ssd else { return 1.0 };
         let miss_hdd = miss_hdd.unwrap_or(0.0);
+        // No read ever missed, so there is no change of the miss rate to anticipate.
         if miss_ssd == 0.0 && miss_hdd == 0.0 {
             return 1.0;
         }
+        // Equation 4 divides by α, and equation 8 by the miss rate: without bounds one page could get an
+        // infinite benefit.
         (miss_ssd / miss_hdd).clamp(self.alpha_min, self.alpha_max)
     }
 }
@@ -131,6 +137,8 @@ impl Groups {
     /// The minutes over which the page's counts accumulated; minutes before a halving count half.
     fn age_min(&self, record: &PageRecord, now: Millis) -> f64 {
         let age = record.kept.age_min(now);
+        // The counts before a halving weigh half, so their time must as well, or every rate would fall by
+        // half.
         self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
     }
 
@@ -151,6 +159,8 @@ impl Groups {
         }
         for group in self.by_space.values_mut().flatten() {
             if rules.dropped == Dropped::Kept {
+                // The sums include pages that are no longer tracked, so they cannot be recounted from the
+                // records.
                 group.halve();
             }
             group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
@@ -173,8 +183,11 @@ impl Groups {
     pub(crate) fn settle(&mut self, record: &mut PageRecord, now: Millis) {
         let subrange = self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record, now));
         let before = record.kept.counted(self.rules.step);
+        // Before the comparison of subranges: the waiting reads belong to the group that the page leaves or
+        // stays in, not to none.
         let after = record.kept.settle(self.rules.step);
         if record.kept.subrange() == Some(subrange) {
+            // Nothing waited: α cannot have changed, and a hash lookup is saved.
             if before != after {
                 let rules = self.rules;
                 let group = self.group(record.page.space, subrange);
@@ -183,6 +196,8 @@ impl Groups {
                 group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
             }
         } else {
+            // The page takes its counts with it: a group's sums are those of its pages, plus those of dropped
+            // ones.
             self.leave(record, before);
             self.enter(record, subrange, after);
         }
@@ -191,6 +206,7 @@ impl Groups {
     /// Handles the outqueue's drop of the record.
     pub(crate) fn dropped(&mut self, record: &PageRecord) {
         match self.rules.dropped {
+            // The sums keep the reads, so that the rates of a group do not depend on the outqueue's length.
             Dropped::Kept => self.leave(record, Counted::default()),
             Dropped::Subtracted => self.leave(record, record.kept.counted(self.rules.step)),
         }
@@ -200,6 +216,8 @@ impl Groups {
     pub(crate) fn forget(&mut self, record: &PageRecord) {
         self.dropped(record);
         let space = record.page.space;
+        // A space whose last page is forgotten was dropped: its number may name another table later, with
+        // other rates.
         if self.by_space.get(&space).is_some_and(|groups| groups.iter().all(|g| g.pages == 0)) {
             self.by_space.remove(&space);
         }
@@ -248,6 +266,7 @@ impl Groups {
                 pages: group.pages,
             })
             .collect();
+        // A hash map's order would make reports differ from run to run.
         all.sort_unstable_by_key(|group| (group.space, group.subrange));
         all
     }

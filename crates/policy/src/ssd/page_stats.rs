@@ -88,6 +88,7 @@ impl PageStats {
     pub(crate) fn counts(&self, step: u32) -> PageCounts {
         let waiting = u64::from(self.waiting);
         let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
+        // Rounded up: a page whose one access was halved was still accessed.
         let accesses = |count: u32| u64::from(count.div_ceil(step));
         PageCounts {
             reads_hdd: accesses(self.reads_hdd),
@@ -124,6 +125,8 @@ impl PageStats {
             Location::Ssd => (&mut self.reads_ssd, READ_WAITS_SSD),
             Location::Hdd => (&mut self.reads_hdd, READ_WAITS_HDD),
         };
+        // At its maximum a count stops, and the group's sums with it: a wrapped one would make the hottest
+        // page the coldest.
         if let Some(more) = count.checked_add(step) {
             *count = more;
             self.tag |= waits;
@@ -148,8 +151,10 @@ impl PageStats {
     pub(crate) fn count_logical(&mut self, n: u32, location: Location) -> u32 {
         let at = if location == Location::Ssd { LOGICAL_WAITS_SSD } else { 0 };
         if self.waiting == 0 {
+            // The first waiting read decides whose reads wait.
             self.tag = self.tag & !LOGICAL_WAITS_SSD | at;
         } else if self.tag & LOGICAL_WAITS_SSD != at {
+            // Reads at the other home wait: they would be added to the wrong sum.
             return n;
         }
         let taken = n.min(u32::from(u16::MAX - self.waiting));
@@ -159,6 +164,7 @@ impl PageStats {
 
     /// The record's share of its group's sums, in which a read counts `step`.
     pub(crate) fn counted(&self, step: u32) -> Counted {
+        // A read that waits is in the count already but not in the sums.
         let waits = |flag: u16| if self.tag & flag == 0 { 0 } else { step };
         Counted {
             reads_ssd: self.reads_ssd - waits(READ_WAITS_SSD),

@@ -107,6 +107,7 @@ impl<T: Kept> Tracked<T> {
     /// the record found last is tried first.
     pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
         let last = self.records.get(self.found_last as usize);
+        // `is_live`: a free record keeps the number of the page that it was of.
         if !last.is_some_and(|record| record.page == page && record.is_live()) {
             self.found_last = self.index.find(page, |at| self.records[at as usize].page)?;
         }
@@ -127,6 +128,7 @@ impl<T: Kept> Tracked<T> {
             self.records.push(record);
             (self.records.len() - 1) as u32
         } else {
+            // The records freed last are reused first: they are likely still in the processor's cache.
             let at = self.free;
             self.free = self.records[at as usize].slot_or_older;
             self.records[at as usize] = record;
@@ -165,6 +167,7 @@ impl<T: Kept> Tracked<T> {
 
     /// Records that the page is in `slot`, or not on the SSD.
     pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) {
+        // First, since slot and queue share a field of the record.
         self.unqueue(id);
         self.vacate(id);
         self.on_ssd += usize::from(slot.is_some());
@@ -173,6 +176,7 @@ impl<T: Kept> Tracked<T> {
         record.slot_or_older = slot.map_or(NIL, |slot| slot.0);
         if let Some(slot) = slot {
             if slot.at() >= self.by_slot.len() {
+                // The SSD may have grown since the policy was built.
                 self.by_slot.resize(slot.at() + 1, NIL);
             }
             self.by_slot[slot.at()] = id.0;
@@ -199,6 +203,7 @@ impl<T: Kept> Tracked<T> {
         let records = &self.records;
         self.index.remove(record.page, |at| records[at as usize].page);
         let freed = &mut self.records[id.0 as usize];
+        // No place: the record is not live any more, and `find` passes it over.
         freed.kept = T::default();
         freed.slot_or_older = self.free;
         self.free = id.0;
@@ -220,6 +225,7 @@ impl<T: Kept> Tracked<T> {
             return self.unqueue(id);
         }
         if self.get(id).is_in(QUEUED) {
+            // It keeps its place: only a new stay in the queue puts a page at its end.
             return;
         }
         let newest = self.newest;

@@ -29,6 +29,7 @@ const SIGN: u64 = 1 << 63;
 impl Entry {
     fn new(slot: SlotId, benefit: f64) -> Self {
         let bits = benefit.to_bits();
+        // Negative numbers have their bits inverted, since the larger of two has the smaller magnitude.
         let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };
         Self(u128::from(ascending) << 32 | u128::from(slot.0))
     }
@@ -94,6 +95,7 @@ impl Zone {
         out: &mut Vec<SlotId>,
     ) {
         for entry in self.heap.drain(..) {
+            // What is left of the last zone stays on the SSD; the new zone may choose it again.
             self.at[entry.slot().at()] = 0;
         }
         self.ceiling = f64::INFINITY;
@@ -104,6 +106,7 @@ impl Zone {
         let mut highest = Entry(u128::MAX);
         for (slot, benefit) in slots {
             let entry = Entry::new(slot, benefit);
+            // Cannot be among the k + 1 lowest.
             if entry > highest {
                 continue;
             }
@@ -116,12 +119,14 @@ impl Zone {
         if k < low.len() {
             let (_, outside, _) = low.select_nth_unstable(k);
             if !self.strict {
+                // The first slot left out: a candidate that rises above it would not be chosen today.
                 self.ceiling = outside.benefit();
             }
             low.truncate(k);
         }
         low.sort_unstable();
         out.extend(low.iter().map(|entry| entry.slot()));
+        // Otherwise a drift of all benefits would exhaust each zone at its first decision.
         self.young_for = if self.steady { 0 } else { low.len() };
         // A sorted array is a heap.
         self.heap = low;
@@ -150,6 +155,8 @@ impl Zone {
         }
         let position = self.at[slot.at()] as usize - 1;
         self.at[slot.at()] = 0;
+        // The last entry takes the place, and moves to where it belongs; of the last one itself nothing
+        // remains to be done.
         self.heap.swap_remove(position);
         if position < self.heap.len() {
             self.settle(position);
@@ -164,6 +171,7 @@ impl Zone {
         now: impl Fn(SlotId) -> f64,
         usable: &mut dyn FnMut(SlotId) -> bool,
     ) -> Option<SlotId> {
+        // Each decision counts, also one that rejects: a zone that evicts nothing must be exhausted as well.
         self.young_for = self.young_for.saturating_sub(1);
         let mut found = None;
         self.lowest(LOOK_MAX, now, |slot, lowest| {
@@ -200,6 +208,8 @@ impl Zone {
             let slot = on_file.slot();
             let benefit = now(slot);
             let entry = Entry::new(slot, benefit);
+            // The order on file is that of earlier benefits: without this the page named first might be far
+            // from the lowest by now.
             if refiled < REFILE_MAX && entry != on_file {
                 self.heap[0] = entry;
                 self.settle(0);
@@ -207,6 +217,8 @@ impl Zone {
                 continue;
             }
             if benefit > self.ceiling && self.young_for == 0 {
+                // Candidates were passed over, for example because they are being read: they are still of low
+                // priority, so the zone is not exhausted.
                 if !self.aside.is_empty() {
                     break;
                 }
@@ -223,6 +235,7 @@ impl Zone {
                 break;
             }
         }
+        // They were refused for the moment only: the next decision may take them.
         while let Some(entry) = self.aside.pop() {
             self.heap.push(entry);
             self.settle(self.heap.len() - 1);
@@ -235,6 +248,7 @@ impl Zone {
     #[cold]
     fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
         self.refresh(now);
+        // Sorted by the refresh, so the candidates to drop are the last.
         let low = self.heap.partition_point(|entry| entry.benefit() <= self.ceiling);
         for entry in self.heap.drain(low..) {
             self.at[entry.slot().at()] = 0;
@@ -257,6 +271,8 @@ impl Zone {
     /// ceiling.
     pub(crate) fn scale(&mut self, factor: f64, now: impl Fn(SlotId) -> f64) {
         let scaled = self.ceiling * factor;
+        // Costs of which reading from the SSD saves nothing give no order to scale: no ceiling is the safe
+        // side, since then only evictions end the zone.
         self.ceiling = if factor > 0.0 && !scaled.is_nan() { scaled } else { f64::INFINITY };
         self.refresh(now);
     }
@@ -274,6 +290,7 @@ impl Zone {
 
     fn note(&mut self, position: usize) {
         let slot = self.heap[position].slot().at();
+        // The SSD may have grown since the policy was built.
         if slot >= self.at.len() {
             self.at.resize(slot + 1, 0);
         }

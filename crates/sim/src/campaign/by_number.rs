@@ -113,10 +113,7 @@ impl Worker {
 
     /// Creates a page with a number that cannot fit. The error must be typed, and take no room.
     pub(super) async fn create_far(&mut self) -> Outcome {
-        let live = self.model.lock().live();
-        let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
-            return Ok(());
-        };
+        let Some(space) = self.any_space() else { return Ok(()) };
         // Beyond any gap that is allowed, beyond the HDD, or beyond all numbers.
         let no = [1 << 30, 4_000_000_000, u32::MAX - 1, u32::MAX, 40_000][self.rng.random_range(0..5)];
         {
@@ -224,10 +221,7 @@ impl Worker {
     }
 
     pub(super) async fn set_hints(&mut self) -> Outcome {
-        let live = self.model.lock().live();
-        let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
-            return Ok(());
-        };
+        let Some(space) = self.any_space() else { return Ok(()) };
         let mut hints = SpaceHints::new().never_to_ssd(self.rng.random_bool(0.5));
         if self.rng.random_bool(0.3) {
             hints = hints.frames_max(self.rng.random_range(1..20));

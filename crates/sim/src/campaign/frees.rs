@@ -163,10 +163,7 @@ impl Worker {
     }
 
     pub(super) async fn shrink(&mut self) -> Outcome {
-        let live = self.model.lock().live();
-        let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
-            return Ok(());
-        };
+        let Some(space) = self.any_space() else { return Ok(()) };
         self.model.lock().doing.shrink += 1;
         let polls = if self.plan.has("drop-future") && self.rng.random_bool(0.2) { 3 } else { u32::MAX };
         let shrunk =

@@ -7,7 +7,7 @@
 //!
 //! | file | job |
 //! | --- | --- |
-//! | `plan` | geometry and work of a seed |
+//! | `plan`, `opening` | geometry and work of a seed; its store's options |
 //! | `content`, `model` | the pages' contents, and the versions that the contract allows |
 //! | `table` | every operation, and how often a life draws each |
 //! | `work`, `drive`, `life` | the tasks that use a store, and their ways to read and write |
@@ -29,7 +29,7 @@
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
 //! | `past` | devices of another store, older copies of the store's own, truncated devices |
 //! | `moment` | a moment of a store, and what a crash there leaves |
-//! | `probe`, `peek` | taking moments, and the protocol states in which they were taken |
+//! | `probe`, `watched`, `peek` | taking moments, and the protocol states in which they were taken |
 //! | `world` | checking a store after a crash |
 //! | `seed` | lives and crashes of one seed |
 //! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
@@ -56,6 +56,7 @@ mod loss;
 mod model;
 mod moment;
 mod openers;
+mod opening;
 mod operator;
 mod past;
 mod peek;
@@ -76,6 +77,7 @@ mod table;
 mod totals;
 mod upkeep;
 mod violation;
+mod watched;
 mod work;
 mod world;
 

@@ -129,7 +129,6 @@ impl PageModel {
     }
 }
 
-/// The state of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpaceState {
     Live,

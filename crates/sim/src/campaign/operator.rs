@@ -168,6 +168,13 @@ impl Worker {
         Ok(())
     }
 
+    /// The number of polls after which a call is dropped: below `most`, with this probability; otherwise none
+    /// is.
+    pub(super) fn polls(&mut self, probability: f64, most: u32) -> u32 {
+        let dropped = self.plan.has("drop-future") && self.rng.random_bool(probability);
+        if dropped { self.rng.random_range(1..most) } else { u32::MAX }
+    }
+
     /// Awaits a call, or drops it at one of its awaits. It may fail only if devices do.
     async fn until<T>(
         &mut self,
@@ -175,8 +182,7 @@ impl Worker {
         ended: impl FnOnce(&mut Doing),
         call: impl Future<Output = Result<T, Error>>,
     ) -> Outcome {
-        let dropped = self.plan.has("drop-future") && self.rng.random_bool(0.2);
-        let polls = if dropped { self.rng.random_range(1..10) } else { u32::MAX };
+        let polls = self.polls(0.2, 10);
         let done = up_to(polls, call).await;
         ended(&mut self.model.lock().doing);
         match done {
@@ -198,8 +204,7 @@ impl Worker {
             return Ok(());
         }
         let full = self.rng.random_bool(0.2) || (before.acknowledged && !self.plan.has("backup-after-loss"));
-        let dropped = self.plan.has("drop-future") && self.rng.random_bool(0.15);
-        let polls = if dropped { self.rng.random_range(1..60) } else { u32::MAX };
+        let polls = self.polls(0.15, 60);
         self.model.lock().doing.backup += 1;
         let store = Arc::clone(&self.store);
         let done = up_to(polls, store.backup(dir.join("chain"), BackupOptions::new().full(full))).await;

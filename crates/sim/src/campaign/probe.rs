@@ -5,26 +5,21 @@
 //! the manifest, and the versions that the contract allows. Nothing here changes the store's behaviour.
 
 use super::coverage::{State, States};
-use super::disks::{Disks, SharedDisks};
+use super::disks::Disks;
 use super::gate::Log;
 use super::model::Model;
-use super::moment::{Moment, Outcome, SUPERBLOCKS};
+use super::moment::{Moment, Outcome};
 use super::peek;
-use super::plan::{PAGE_BYTES, Plan};
+use super::plan::Plan;
 use super::running::{Drawn, Running};
 use super::saves::Saves;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
-use pagetier_devio::{
-    Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
-    SimDevice, SimMoment, SimPower,
-};
-use pagetier_page::Header;
+use pagetier_devio::{FlushFailure, IoClass, SimDevice, SimMoment, SimPower};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustc_hash::FxHashMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -69,11 +64,11 @@ pub(super) enum Rate {
 
 /// The part that an operation plays in the protocol.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+pub(super) struct Part {
     /// The state that the operation in flight amounts to.
-    state: Option<State>,
+    pub(super) state: Option<State>,
     /// How much more often than elsewhere moments are taken at its boundaries.
-    weight: f64,
+    pub(super) weight: f64,
 }
 
 struct Inside {
@@ -112,8 +107,8 @@ pub(super) struct Probe {
     pub(super) manifest: Arc<MemoryManifest>,
     pub(super) model: Arc<Mutex<Model>>,
     pub(super) log: Option<Arc<Log>>,
-    flush_failures: [FlushFailure; 2],
-    watches_drops: bool,
+    pub(super) flush_failures: [FlushFailure; 2],
+    pub(super) watches_drops: bool,
     layout: Layout,
     inside: Mutex<Inside>,
 }
@@ -167,15 +162,6 @@ impl Probe {
         })
     }
 
-    /// The devices for the store. Each opening gets new ones.
-    fn devices(self: &Arc<Self>, lease: &Arc<Lease>) -> SharedDisks {
-        let device = |which| {
-            let (probe, lease) = (Arc::clone(self), Arc::clone(lease));
-            Arc::new(Watched { probe, which, lease }) as SharedDevice
-        };
-        SharedDisks { hdd: device(Which::Hdd), ssd: device(Which::Ssd), ring: device(Which::Ring) }
-    }
-
     /// The store's options, with the devices and the log.
     pub(super) fn builder(self: &Arc<Self>, plan: &Plan) -> Builder {
         let lease = Arc::<Lease>::default();
@@ -201,12 +187,6 @@ impl Probe {
         self.inside.lock().lease = Arc::clone(lease);
     }
 
-    /// Devices for an opener that must not get as far as using them.
-    pub(super) fn forbidden(self: &Arc<Self>) -> SharedDisks {
-        self.devices(&Arc::new(Lease { forbidden: true, ..Lease::default() }))
-    }
-
-    /// Opens the store.
     pub(super) async fn open(self: &Arc<Self>, plan: &Plan) -> Result<PageStore, String> {
         self.builder(plan).open().await.map_err(|e| format!("does not open: {e}"))
     }
@@ -279,7 +259,7 @@ impl Probe {
         }
     }
 
-    fn violate(&self, what: String) {
+    pub(super) fn violate(&self, what: String) {
         let _ = self.inside.lock().violation.get_or_insert(what);
     }
 
@@ -312,7 +292,7 @@ impl Probe {
         self.moment(&mut self.inside.lock())
     }
 
-    fn boundary(&self, part: Part) {
+    pub(super) fn boundary(&self, part: Part) {
         let mut inside = self.inside.lock();
         inside.boundaries += 1;
         let wanted = match inside.rate {
@@ -374,7 +354,7 @@ impl Probe {
         states.union(peek::states(hdd, ssd, &self.layout, model))
     }
 
-    fn part(&self, which: Which, write: bool, offset: u64, class: IoClass) -> Part {
+    pub(super) fn part(&self, which: Which, write: bool, offset: u64, class: IoClass) -> Part {
         if which == Which::Ring {
             return Part { state: None, weight: 1.0 };
         }
@@ -399,7 +379,7 @@ impl Probe {
         [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().any(at)
     }
 
-    fn begin(self: &Arc<Self>, part: Part, changes: bool) -> InFlight {
+    pub(super) fn begin(self: &Arc<Self>, part: Part, changes: bool) -> InFlight {
         // The boundary comes before the operation: it captures the state after the previous event.
         self.boundary(part);
         let mut inside = self.inside.lock();
@@ -460,7 +440,7 @@ fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
 }
 
 /// An operation in flight, until it completes or its caller drops it.
-struct InFlight {
+pub(super) struct InFlight {
     probe: Arc<Probe>,
     part: Part,
     /// Whether it is a write or a flush.
@@ -469,7 +449,7 @@ struct InFlight {
 
 impl InFlight {
     /// Completes the operation.
-    fn end(self) {
+    pub(super) fn end(self) {
         let (probe, part, changes) = (Arc::clone(&self.probe), self.part, self.changes);
         drop(self);
         probe.inside.lock().changed |= changes;
@@ -504,11 +484,11 @@ fn geometry(plan: &Plan) -> States {
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     /// Whether its store was dropped.
-    released: AtomicBool,
+    pub(super) released: AtomicBool,
     /// Whether each device has seen its first operation.
-    begun: [AtomicBool; 3],
+    pub(super) begun: [AtomicBool; 3],
     /// The opener must start no operation: another one holds the store.
-    forbidden: bool,
+    pub(super) forbidden: bool,
 }
 
 impl Lease {
@@ -520,158 +500,8 @@ impl Lease {
 
 /// A device of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Which {
+pub(super) enum Which {
     Hdd,
     Ssd,
     Ring,
-}
-
-/// A device of the observed store.
-#[derive(Debug)]
-struct Watched {
-    probe: Arc<Probe>,
-    which: Which,
-    lease: Arc<Lease>,
-}
-
-impl Watched {
-    fn inner(&self) -> &Arc<SimDevice> {
-        match self.which {
-            Which::Hdd => &self.probe.hdd,
-            Which::Ssd => &self.probe.ssd,
-            Which::Ring => &self.probe.ring,
-        }
-    }
-
-    /// Checks the rules of openings: a dropped store starts no operation; no store starts one before its
-    /// predecessor's have ended; none writes a change that its log does not hold durably.
-    fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
-        let name = self.name();
-        if self.lease.forbidden {
-            self.probe
-                .violate(format!("{name}: {what} at {offset} of a second opener while the store is open"));
-        }
-        if self.lease.released.load(Ordering::Relaxed) && self.probe.watches_drops {
-            self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
-        }
-        let first = !self.lease.begun[self.which as usize].swap(true, Ordering::Relaxed);
-        if first && self.probe.watches_drops && self.inner().occupancy().in_flight() > 0 {
-            self.probe.violate(format!(
-                "{name}: {what} at {offset} of an opening begins while operations of the previous store are in flight"
-            ));
-        }
-        let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
-        let durable = log.durable();
-        for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(PAGE_BYTES as usize)) {
-            let Header { page, lsn, .. } = Header::peek(image);
-            // The store may rewrite unchanged what another store left.
-            if lsn.0 > durable && peek::is_own(peek::seed_of(&self.probe.manifest), image) {
-                let what =
-                    format!("page {page} is written with LSN {}, the log is durable up to {durable}", lsn.0);
-                self.probe.violate(format!("{name}: {what}"));
-            }
-        }
-    }
-
-    fn watch(&self, part: Part, write: bool, start: impl FnOnce() -> IoFuture) -> IoFuture {
-        let flying = self.probe.begin(part, write);
-        let fut = start();
-        self.probe.boundary(part);
-        Box::pin(async move {
-            let done = fut.await;
-            flying.end();
-            done
-        })
-    }
-}
-
-impl Device for Watched {
-    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.check("read", offset, &bufs);
-        let part = self.probe.part(self.which, false, offset, class);
-        self.watch(part, false, || self.inner().read(offset, bufs, class))
-    }
-
-    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.check("write", offset, &bufs);
-        let part = self.probe.part(self.which, true, offset, class);
-        let written = self.watch(part, true, || self.inner().write(offset, bufs, class));
-        if !SUPERBLOCKS.contains(&offset) {
-            return written;
-        }
-        let probe = Arc::clone(&self.probe);
-        Box::pin(async move {
-            let done = written.await;
-            if done.result.is_err() {
-                probe.mark(State::SuperblockFailed);
-            }
-            done
-        })
-    }
-
-    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        self.check("flush", 0, &IoBufs::new());
-        let state = Some(if self.which == Which::Hdd { State::HddFlush } else { State::SsdFlush });
-        let part = Part { state, weight: 3.0 };
-        let flying = self.probe.begin(part, true);
-        let fut = self.inner().flush(class);
-        self.probe.boundary(part);
-        let (probe, ssd) = (Arc::clone(&self.probe), self.which != Which::Hdd);
-        Box::pin(async move {
-            let done = fut.await;
-            if done.is_err() {
-                probe.mark(match probe.flush_failures[usize::from(ssd)] {
-                    FlushFailure::Cached => State::FlushFailedCached,
-                    FlushFailure::Reverted => State::FlushFailedReverted,
-                    _ => State::FlushFailedNever,
-                });
-            }
-            flying.end();
-            done
-        })
-    }
-
-    fn size(&self) -> u64 {
-        self.inner().size()
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        let grown = self.inner().grow(bytes);
-        if grown.is_err() {
-            self.probe.mark(State::GrowthFailed);
-        }
-        grown
-    }
-
-    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.inner().cut(bytes)
-    }
-
-    fn discard(
-        &self,
-        offset: u64,
-        len: u64,
-    ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        self.inner().discard(offset, len)
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        self.inner().occupancy()
-    }
-
-    fn alignment(&self) -> usize {
-        PAGE_BYTES.min(self.inner().alignment() as u64) as usize
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner().stats()
-    }
-
-    fn backend(&self) -> &'static str {
-        "sim"
-    }
-
-    fn name(&self) -> &str {
-        self.inner().name()
-    }
 }

@@ -115,8 +115,7 @@ impl Worker {
         }
         // The report of a readmission names the pages that are older again: only its caller learns that.
         let reverts = act == Act::Readmit && self.reads == Reads::NothingOlderThanSynced;
-        let dropped = self.plan.has("drop-future") && !reverts && self.rng.random_bool(0.2);
-        let polls = if dropped { self.rng.random_range(1..8) } else { u32::MAX };
+        let polls = if reverts { u32::MAX } else { self.polls(0.2, 8) };
         self.probe.mark(match act {
             Act::Abandon => State::SsdGivenUp,
             Act::Readmit => State::SsdReadmitted,

@@ -283,8 +283,7 @@ impl Worker {
     /// Allocates a page, or creates a space if there is none. Returns false if the store failed and was
     /// allowed to.
     pub(super) async fn allocated(&mut self) -> Result<bool, String> {
-        let live = self.model.lock().live();
-        let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
+        let Some(space) = self.any_space() else {
             self.create_space().await?;
             return Ok(!self.model.lock().live().is_empty());
         };
@@ -441,6 +440,12 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// A space that exists, if there is one.
+    pub(super) fn any_space(&mut self) -> Option<u32> {
+        let live = self.model.lock().live();
+        live.get(self.rng.random_range(0..live.len().max(1))).copied()
     }
 
     pub(super) async fn prefetch(&mut self) -> Outcome {

@@ -83,7 +83,6 @@ fn word(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-/// The HDD's superblock.
 pub fn hdd_superblock(input: &[u8]) {
     opened(&mut Input::new(input), |copies, input| {
         let sealed = input.byte().is_multiple_of(2);

@@ -13,8 +13,11 @@ pub(super) trait Order: fmt::Debug + Send + Sync {
     /// Records that a page got a place.
     fn entered(&mut self, page: PageId);
 
-    /// The next page to evict among those that `accept` takes. May promote pages that it passes.
-    fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId>;
+    /// The next page to evict among those that `accept` takes. May promote pages that it passes. Default: the
+    /// first of [`Order::each`].
+    fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
+        self.each(accept)
+    }
 
     /// Offers pages in about the order of eviction until `accept` takes one.
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId>;
@@ -25,7 +28,6 @@ pub(super) trait Order: fmt::Debug + Send + Sync {
     fn len(&self) -> usize;
 }
 
-/// LRU.
 #[derive(Debug)]
 pub(super) struct Lru(Lists<1>);
 
@@ -42,10 +44,6 @@ impl Order for Lru {
 
     fn entered(&mut self, page: PageId) {
         self.0.put(page, 0);
-    }
-
-    fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        self.each(accept)
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
@@ -228,10 +226,6 @@ impl Order for TwoQ {
         self.lists.put(page, list);
     }
 
-    fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        self.each(accept)
-    }
-
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
         let small = 4 * self.lists.len(SMALL) > self.places || self.lists.len(MAIN) == 0;
         let lists = if small { [SMALL, MAIN] } else { [MAIN, SMALL] };
@@ -291,10 +285,6 @@ impl Order for Arc {
         self.lists.trim(2, self.places.saturating_sub(t1));
         let all = t1 + self.lists.len(1) + self.lists.len(2);
         self.lists.trim(3, (2 * self.places).saturating_sub(all));
-    }
-
-    fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        self.each(accept)
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
@@ -384,10 +374,6 @@ impl Order for Lirs {
 
     fn entered(&mut self, page: PageId) {
         self.refer(page);
-    }
-
-    fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        self.each(accept)
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {

@@ -1,6 +1,5 @@
 //! The pairs that the suite compares: policies of the store, and policies for comparison alone.
 
-use super::regret::{RegretPool, RegretSsd};
 use crate::peers::{Admission, Peer, PeerPool, PeerSsd};
 use pagetier_ghost::{TierParams, Tiers};
 use pagetier_policy::{FramePolicy, FramePolicyParams, PoolPolicy, SlotPolicy, SlotPolicyParams, SsdPolicy};
@@ -18,18 +17,13 @@ pub struct Contender {
 enum PoolSide {
     Policy(PoolPolicy),
     Peer(Peer),
-    Regret,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SsdSide {
     Policy(SsdPolicy),
     Peer(Peer, Admission),
-    Regret,
 }
-
-/// The name of the experts weighted by regret (LeCaR), on either side.
-const REGRET: &str = "regret";
 
 /// Precedes a peer's name: `peer-arc` as a pool policy, `peer-arc:second` as an SSD policy.
 const PEER: &str = "peer-";
@@ -44,12 +38,10 @@ impl Contender {
         let pool: Box<dyn FramePolicy> = match self.pool {
             PoolSide::Policy(policy) => policy.build(&frames),
             PoolSide::Peer(peer) => Box::new(PeerPool::new(peer, pool_pages)),
-            PoolSide::Regret => Box::new(RegretPool::new(&frames, params.costs, pool_pages)),
         };
         let ssd: Box<dyn SlotPolicy> = match self.ssd {
             SsdSide::Policy(policy) => policy.build(&slots),
             SsdSide::Peer(peer, admission) => Box::new(PeerSsd::new(peer, admission, ssd_pages)),
-            SsdSide::Regret => Box::new(RegretSsd::new(&slots)),
         };
         Tiers::new(params, pool, ssd)
     }
@@ -76,12 +68,10 @@ impl fmt::Display for Contender {
         match self.pool {
             PoolSide::Policy(policy) => write!(f, "{policy}+")?,
             PoolSide::Peer(peer) => write!(f, "{PEER}{}+", peer.name())?,
-            PoolSide::Regret => write!(f, "{REGRET}+")?,
         }
         match self.ssd {
             SsdSide::Policy(policy) => write!(f, "{policy}"),
             SsdSide::Peer(peer, admission) => write!(f, "{PEER}{}:{}", peer.name(), admission.name()),
-            SsdSide::Regret => f.write_str(REGRET),
         }
     }
 }
@@ -104,7 +94,6 @@ impl FromStr for PoolSide {
         let peer = text.strip_prefix(PEER).and_then(Peer::named).map(Self::Peer);
         match peer {
             Some(peer) => Ok(peer),
-            None if text == REGRET => Ok(Self::Regret),
             None => text.parse().map(Self::Policy).map_err(|why| format!("{why}")),
         }
     }
@@ -119,7 +108,6 @@ impl FromStr for SsdSide {
             peer.and_then(|(peer, admission)| Some((Peer::named(peer)?, Admission::named(admission)?)));
         match peer {
             Some((peer, admission)) => Ok(Self::Peer(peer, admission)),
-            None if text == REGRET => Ok(Self::Regret),
             None => text.parse().map(Self::Policy).map_err(|why| format!("{why}")),
         }
     }

@@ -12,7 +12,6 @@ mod chart;
 mod contender;
 mod generators;
 mod judge;
-mod regret;
 mod replay;
 mod stack;
 mod workload;

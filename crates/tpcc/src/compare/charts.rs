@@ -1,21 +1,18 @@
 //! The charts, as SVG to embed in a page: bars as in Figures 7 and 10, points as in Figure 4, lines as in
 //! Figure 6.
 
+use minijinja::HtmlEscape;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use serde::Serialize;
 use std::error::Error;
 
-/// A palette for colour-blind readers (Okabe and Ito's), readable on light and dark backgrounds.
-pub(crate) const COLORS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(213, 94, 0),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(128, 128, 128),
-];
+/// The shared palette, and grey.
+pub(crate) const COLORS: [RGBColor; 7] = {
+    let [a, b, c, d, e, f] = pagetier_ghost::COLORS;
+    [a, b, c, d, e, f, RGBColor(128, 128, 128)]
+};
 
 /// A chart's size in its own units; the page scales it.
 const SIZE: (u32, u32) = (420, 300);
@@ -23,7 +20,7 @@ const SIZE: (u32, u32) = (420, 300);
 type Chart<T> = Result<T, Box<dyn Error>>;
 
 /// A bar: its value, and whether its run was steady.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Bar {
     pub(crate) value: f64,
     pub(crate) steady: bool,
@@ -146,24 +143,15 @@ pub(crate) fn lines(
     })
 }
 
-/// The legend, as markup.
-pub(crate) fn legend<'a>(series: impl Iterator<Item = (&'a str, RGBColor)>) -> String {
-    let item = |(name, RGBColor(r, g, b))| {
-        let name = super::html::escape(name);
-        format!("<span><i style=\"background:rgb({r},{g},{b})\"></i>{name}</span>")
-    };
-    format!("<p class=\"legend\">{}</p>\n", series.map(item).collect::<Vec<_>>().join(" "))
-}
-
 /// A chart as a file of its own: on a white ground, with the legend below.
 pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str, RGBColor)>) -> String {
     let (width, height) = SIZE;
     let mut left = 52;
     let items = legend.map(|(name, RGBColor(r, g, b))| {
         let (x, y) = (left + 17, height + 11);
-        let name = super::html::escape(name);
         let square = format!("<rect x=\"{left}\" y=\"{height}\" width=\"12\" height=\"12\"");
         left += 36 + 7 * name.len();
+        let name = HtmlEscape(name);
         format!("{square} fill=\"rgb({r},{g},{b})\"/>\n<text x=\"{x}\" y=\"{y}\">{name}</text>\n")
     });
     let below: String = items.collect();
@@ -195,14 +183,14 @@ fn drawn(title: &str, draw: impl FnOnce(&Area<'_>) -> Chart<()>) -> String {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         draw(&root).and_then(|()| Ok(root.present()?))
     };
-    let title = super::html::escape(title);
+    let title = HtmlEscape(title);
     match (result, svg.find('>')) {
         (Ok(()), Some(end)) => {
             let (width, height) = SIZE;
             let head = format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\"");
             format!("{head}{}", &svg[end..])
         }
-        (Err(error), _) => format!("<p>{title}: {}</p>\n", super::html::escape(&error.to_string())),
+        (Err(error), _) => format!("<p>{title}: {}</p>\n", HtmlEscape(&error.to_string())),
         (Ok(()), None) => format!("<p>{title}: nothing was drawn</p>\n"),
     }
 }
@@ -221,7 +209,7 @@ pub(crate) fn number(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::html::unsound;
+    use crate::compare::page::unsound;
 
     #[test]
     fn charts_are_sound_and_show_what_they_are_given() {
@@ -237,7 +225,7 @@ mod tests {
         let points = points("p", "x", "y", &[(0.1, 0.2), (0.1, 0.2)]);
         assert_eq!(points.matches("<circle").count(), 2);
         let lines = lines("l", ("x", "y"), &[(COLORS[2], vec![(0.0, 0.7), (5.0, 30.0)])]);
-        for chart in [&drawn, &points, &lines, &legend([("A & B", COLORS[0])].into_iter())] {
+        for chart in [&drawn, &points, &lines] {
             assert_eq!(unsound(&format!("<!DOCTYPE html>{chart}")), None);
         }
     }

@@ -9,7 +9,6 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// Bytes of memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) memory_bytes: Option<u64>,
 }

@@ -7,7 +7,6 @@
 mod charts;
 mod drive;
 mod gain;
-mod html;
 mod machine;
 mod observe;
 mod page;
@@ -75,12 +74,13 @@ fn base(cli: &Cli) -> Cli {
     base
 }
 
-fn write(results: &Results, setting: &results::Setting, dir: &Path) -> Result<(), results::ResultsError> {
+fn write(results: &Results, setting: &results::Setting, dir: &Path) -> Result<(), Box<dyn Error>> {
     results.write(dir)?;
     if let Some(chart) = gain::chart(&view::View { results, setting }) {
         results::replace(&dir.join("gain.svg"), chart.as_bytes())?;
     }
-    results::replace(&dir.join("report.html"), page::page(results, setting).as_bytes())
+    results::replace(&dir.join("report.html"), page::page(results, setting)?.as_bytes())?;
+    Ok(())
 }
 
 fn summary(results: &Results, setting: &results::Setting, cases: &[matrix::Case]) {

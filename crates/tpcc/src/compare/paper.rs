@@ -2,9 +2,10 @@
 //! of Figures 4 and 6 exist only as drawings.
 
 use crate::matrix::Case;
+use serde::Serialize;
 
 /// A row of a table: utilisations and the miss rate in per cent, I/O in milliseconds per New-Order.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Printed {
     pub(crate) hdd_util: f64,
     pub(crate) hdd_ms: f64,

@@ -41,12 +41,12 @@ struct Load {
 }
 
 /// Runs `cases`, `jobs` at a time, and passes each outcome to `keep`, whose error ends the comparison.
-pub(crate) fn run_all<E: Error + 'static>(
+pub(crate) fn run_all(
     base: &Cli,
     setting: &Setting,
     cases: &[Case],
     jobs: usize,
-    keep: &mut dyn FnMut(Case, Outcome) -> Result<(), E>,
+    keep: &mut dyn FnMut(Case, Outcome) -> Result<(), Box<dyn Error>>,
 ) -> Result<Ended, Box<dyn Error>> {
     if cases.is_empty() {
         return Ok(Ended::default());

@@ -4,6 +4,9 @@ use super::results::{Entry, Finished, Outcome, Results, Setting};
 use crate::matrix::{ANALYSIS, Case, RIVALS};
 use std::collections::BTreeSet;
 
+/// A pool policy and an SSD policy.
+pub(crate) type Pair<'a> = (&'a str, &'a str);
+
 /// The rows that a page shows.
 pub(crate) struct View<'a> {
     pub(crate) results: &'a Results,
@@ -11,7 +14,6 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The outcome of `case`.
     pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
         self.results.outcome(self.setting, case)
     }
@@ -31,8 +33,8 @@ impl<'a> View<'a> {
     }
 
     /// `pairs`, and those that were run in addition to the paper's.
-    pub(crate) fn pairs(&self, pairs: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-        let own = |pair: &(&str, &str)| ANALYSIS.contains(pair) || RIVALS.contains(pair);
+    pub(crate) fn pairs(&self, pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
+        let own = |pair: &Pair<'_>| ANALYSIS.contains(pair) || RIVALS.contains(pair);
         let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
         let more: BTreeSet<_> = all.filter(|pair| !own(pair)).collect();
         pairs.iter().copied().chain(more).collect()
@@ -40,6 +42,6 @@ impl<'a> View<'a> {
 }
 
 /// A policy pair in the paper's notation.
-pub(crate) fn pair_name((pool, ssd): (&str, &str)) -> String {
+pub(crate) fn pair_name((pool, ssd): Pair<'_>) -> String {
     format!("{pool}+{ssd}").to_uppercase()
 }

@@ -7,7 +7,7 @@ use crate::database::{Database, Recovered};
 use crate::error::DbError;
 use crate::load::load;
 use crate::schema::{self, Table, district};
-use pagetier::{PageSize, PageStore, device::MemoryDevice};
+use pagetier::{Location, PageId, PageSize, PageStore, device::MemoryDevice};
 use pagetier_wal::{Wal, WalOptions};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,8 +20,12 @@ const NOW_MS: i64 = 1_700_000_000_000;
 
 /// Opens the database in `dir`, loading it the first time.
 async fn open(dir: &Path, log_bytes: u64) -> (Arc<Database>, Recovered) {
+    open_with(dir, log_bytes, 0).await
+}
+
+async fn open_with(dir: &Path, log_bytes: u64, ssd_bytes: u64) -> (Arc<Database>, Recovered) {
     let wal = Wal::open(&dir.join("wal"), WalOptions::new().capacity_bytes(log_bytes)).unwrap();
-    let builder = PageStore::builder().directory(dir).ssd_bytes(0).pool_bytes(4 << 20);
+    let builder = PageStore::builder().directory(dir).ssd_bytes(ssd_bytes).pool_bytes(4 << 20);
     let size = PageSize::new(4096).unwrap();
     let store = Arc::new(builder.page_size(size).log_gate(Arc::new(wal.clone())).open().await.unwrap());
     let catalog = match Catalog::read(&store).await.unwrap() {
@@ -41,6 +45,27 @@ async fn orders(database: &Database) -> u64 {
     };
     database.tree(Table::District).visit(&schema::district_key(1, 0), see).await.unwrap();
     orders
+}
+
+#[tokio::test]
+async fn with_hints_the_history_leaves_the_ssd_and_nothing_else_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (database, _) = open_with(dir.path(), 8 << 20, 16 << 20).await;
+    let store = &database.store;
+    let on_ssd = |table: Table| {
+        let space = database.tree(table).space();
+        let pages = (0..store.spaces().pages(space).unwrap()).map(|no| PageId::new(space, no));
+        pages.filter(|page| store.location(*page) == Location::Ssd).count()
+    };
+    store.sync().await.unwrap();
+    assert!(on_ssd(Table::History) > 0);
+    let stock = on_ssd(Table::Stock);
+    database.hint().unwrap();
+    while store.stats().ssd.leaving > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!((on_ssd(Table::History), on_ssd(Table::Stock)), (0, stock));
+    assert_eq!(consistency::check(&database).await.unwrap(), Ok(()));
 }
 
 #[tokio::test]

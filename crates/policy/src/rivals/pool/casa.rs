@@ -80,6 +80,8 @@ impl Casa {
 
     /// All frames in the order of eviction, if every request were a read.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        // Algorithm 2 takes from C while |C| > τ. Reads lengthen C by one each, so as many dirty pages go
+        // before.
         let lacking = self.tau - self.queues.len_of(CLEAN) as f64;
         let from_dirty = if lacking < 0.0 { 0 } else { lacking as usize + 1 };
         let dirty = || self.queues.lru_first(DIRTY);
@@ -98,8 +100,11 @@ impl FramePolicy for Casa {
         let Some(queue) = self.queues.queue_of(frame.0) else { return };
         let [clean, dirty] = [CLEAN, DIRTY].map(|queue| self.queues.len_of(queue) as f64);
         if queue == CLEAN && !write {
+            // Case 1, a read hit in C: the clean list was worth its room. By |D|/|C|: the shorter list grows
+            // faster.
             self.tau = (self.tau + self.read_cost * dirty / clean).min(self.frames as f64);
         } else if queue == DIRTY && write {
+            // Case 2, a write hit in D, which saved a write.
             self.tau = (self.tau - (1.0 - self.read_cost) * clean / dirty).max(0.0);
         }
         self.queues.put_mru(queue, frame.0);
@@ -127,6 +132,7 @@ impl FramePolicy for Casa {
 
     fn set_costs(&mut self, costs: Costs) {
         let share = costs.hdd_read_ms / (costs.hdd_read_ms + costs.hdd_write_ms);
+        // Costs of 0 give no share (NaN): the former one stays.
         if (0.0..=1.0).contains(&share) {
             self.read_cost = share;
         }

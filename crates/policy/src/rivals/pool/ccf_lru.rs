@@ -100,8 +100,10 @@ impl CcfLru {
             let oldest = [HotClean, HotDirty]
                 .into_iter()
                 .filter_map(|class| Some((self.queues.lru(class.queue())?, class)))
+                // The search walks one list; two queues in order of the last use are that list.
                 .min_by_key(|&(frame, _)| self.queues.value(frame));
             let Some((frame, class)) = oldest else { return };
+            // The search stopped before this page, so it was not passed over.
             if self.queues.value(frame) >= time {
                 return;
             }
@@ -113,7 +115,9 @@ impl CcfLru {
     fn searched(&mut self, frame: u32, class: Class) {
         match class {
             ColdClean => {}
+            // No cold clean page was found, so the search began again and stopped at this one.
             ColdDirty => self.second_chances(self.queues.value(frame)),
+            // Nothing cold at all: the search passed over every page.
             HotClean | HotDirty => self.second_chances(u64::MAX),
         }
     }
@@ -122,6 +126,7 @@ impl CcfLru {
 impl FramePolicy for CcfLru {
     fn insert(&mut self, frame: FrameId, _page: PageId, _location: Location, _access: Access) {
         self.queues.cover(frame.0);
+        // Cold until it is used again: a page that is loaded once leaves first.
         self.put_mru(frame.0, ColdClean);
     }
 
@@ -152,10 +157,12 @@ impl FramePolicy for CcfLru {
         let Some(class) = self.class(frame.0).filter(|class| class.is_dirty()) else { return };
         if reason == CleanReason::Replacement {
             self.searched(frame.0, class);
+            // The paper evicts what it writes; here the eviction follows, and must find this page first.
             self.queues.put_outbound(ColdClean.queue(), frame.0);
         } else {
             let queue = class.clean().queue();
             if let Some(midpoint) = self.queues.midpoint(queue) {
+                // Each queue is sorted by the last use; the page takes the one of its new neighbour.
                 self.queues.set_value(frame.0, self.queues.value(midpoint));
             }
             self.queues.put_midpoint(queue, frame.0);

@@ -86,6 +86,7 @@ impl Cfdc {
     #[must_use]
     pub fn priority(&self, frame: FrameId) -> Option<f64> {
         let Entry { endless, over, under, since, .. } = self.entry(self.dirty.of(frame)?);
+        // Formula (1); at age 0 it divides by zero, which `f64` answers with infinity, the highest priority.
         let age = (self.global_time - since) as f64;
         Some(if endless { 0.0 } else { under as f64 / (over as f64 * age) })
     }
@@ -100,6 +101,8 @@ impl Cfdc {
         let pages = u64::from(self.dirty.size(cluster));
         Entry {
             endless: victim,
+            // n² in the numerator of the inverse: large clusters go first, since they make the longest runs
+            // of writes.
             over: pages * pages,
             under: self.dirty.inter_page_distance(cluster),
             since: timestamp,
@@ -114,9 +117,11 @@ impl Cfdc {
     }
 
     fn enter_cluster(&mut self, frame: FrameId) {
+        // The global time counts the dirty pages that enter P (section 3.1.2).
         self.global_time += 1;
         self.queue.advance(self.global_time);
         let cluster = self.dirty.enter(frame);
+        // A new cluster, perhaps under the number of an old one: it must not inherit its timing.
         if self.dirty.size(cluster) == 1 {
             if cluster.at() >= self.timing.len() {
                 self.timing.resize(cluster.at() + 1, Timing::default());
@@ -141,6 +146,7 @@ impl Cfdc {
     /// "Demote min(W)", when W is full.
     fn demote(&mut self) {
         match self.working.demote(&mut self.queues) {
+            // Algorithm 1, "demote min(W)": a dirty page joins its cluster, a clean one the clean list.
             Some(frame) if self.queues.value(frame) => self.enter_cluster(FrameId(frame)),
             Some(frame) => self.queues.put_mru(CLEAN, frame),
             None => {}
@@ -150,6 +156,7 @@ impl Cfdc {
     /// Handles a use of the page in `frame`: moves it to the MRU end of W.
     fn promote(&mut self, frame: FrameId) {
         if self.queues.queue_of(frame.0) != Some(WORKING) {
+            // The exchange of Algorithm 1: P gets a page of W for the one that it gives up.
             self.demote();
             if let Some(cluster) = self.dirty.of(frame) {
                 self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
@@ -168,6 +175,7 @@ impl Cfdc {
     }
 
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        // Clean pages first, dirty ones cluster by cluster, and W's pages only if all of P is refused.
         let clusters = self.queue.largest_first().map(|at| self.dirty.members(ClusterId::new(at)));
         let lru_first = |queue| self.queues.lru_first(queue).map(FrameId);
         lru_first(CLEAN).chain(clusters.flatten()).chain(lru_first(WORKING))
@@ -234,6 +242,8 @@ impl FramePolicy for Cfdc {
         for frame in self.eviction_order() {
             let before = std::mem::replace(&mut cluster, self.dirty.of(frame));
             let new_ground = cluster.is_none() || cluster != before;
+            // A cluster that was begun is written whole: half of it now and half later would be two runs
+            // instead of one.
             if out.len() >= full || ahead.is_over() && new_ground {
                 break;
             }

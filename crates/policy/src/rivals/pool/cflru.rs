@@ -55,6 +55,7 @@ impl Cflru {
     /// Makes room in the working region.
     fn demote(&mut self) {
         if let Some(demoted) = self.working.demote(&mut self.queues) {
+            // In the window clean and dirty pages part: the clean ones go first.
             let queue = if self.queues.value(demoted) { DIRTY } else { CLEAN };
             self.queues.put_mru(queue, demoted);
         }
@@ -93,6 +94,7 @@ impl FramePolicy for Cflru {
     fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         let Some(queue) = self.queues.queue_of(frame.0) else { return };
         self.queues.set_value(frame.0, false);
+        // In the working region a page stays where it is: only the window prefers clean pages.
         if queue == DIRTY {
             self.queues.put_cleaned(CLEAN, frame.0, reason);
         }

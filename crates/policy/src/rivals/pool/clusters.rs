@@ -97,6 +97,8 @@ impl Clusters {
         };
         let Cluster { newest, .. } = self.clusters[id as usize];
         self.members[frame.at()] = Member { page, cluster: id, older: newest, newer: NIL };
+        // The inter-page distance is along the order of entering, not of page numbers (section 3.1.2): pages
+        // that were dirtied in sequence are near.
         let distance = self.distance(newest, frame.0);
         let cluster = &mut self.clusters[id as usize];
         match newest {
@@ -116,8 +118,10 @@ impl Clusters {
         if id == NIL {
             return;
         }
+        // The neighbours become each other's: their distance replaces the two to this member.
         let closer = self.distance(older, newer);
         let apart = self.distance(older, frame.0) + self.distance(frame.0, newer);
+        // The page stays: a clean page of the frame may become dirty again.
         self.members[frame.at()] = Member { page, ..Member::NONE };
         let cluster = &mut self.clusters[id as usize];
         match older {
@@ -133,6 +137,8 @@ impl Clusters {
         self.len -= 1;
         if cluster.len == 0 {
             self.by_key.remove(&cluster.key);
+            // The number is used again, so that `clusters` grows with the clusters at one time, not with all
+            // that ever were.
             self.free.push(id);
         }
     }

@@ -64,10 +64,12 @@ impl LruWsr {
 
     /// Gives a second chance to the hot dirty pages that the search for `found` passed over.
     fn searched(&mut self, found: u32) {
+        // A hot page was found: the search went round once and made every page cold.
         let until = if self.is_hot(found) { u64::MAX } else { self.queues.value(found).last_used };
         while let Some(frame) = self.queues.lru(HOT_DIRTY)
             && self.queues.value(frame).last_used < until
         {
+            // Marked cold and moved to the MRU end: the second chance.
             self.put_mru(frame, true, false);
         }
     }
@@ -104,6 +106,7 @@ impl FramePolicy for LruWsr {
 
     fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if !self.queues.tracks(frame.0) || !self.queues.value(frame.0).dirty {
+            // Clean already: where a page stands among those that may be evicted at once does not change.
             return;
         }
         if reason == CleanReason::Replacement {
@@ -112,6 +115,7 @@ impl FramePolicy for LruWsr {
         let Page { mut last_used, .. } = self.queues.value(frame.0);
         if self.is_hot(frame.0) {
             if let Some(midpoint) = self.queues.midpoint(AT_ONCE) {
+                // The queue is sorted by the last use, which a page at its midpoint has to fit.
                 last_used = self.queues.value(midpoint).last_used;
             }
             self.queues.put_midpoint(AT_ONCE, frame.0);

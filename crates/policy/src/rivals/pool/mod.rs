@@ -96,6 +96,7 @@ static WINDOWED: [[RivalPool; 100]; 3] = {
     let mut all = [[RivalPool::Casa; 100]; 3];
     let mut percent = 1;
     while percent <= 100 {
+        // A factory has to live as long as the program, so every window that a name may ask for has one.
         if let Some(window) = WindowPercent::new(percent) {
             let at = percent as usize - 1;
             all[0][at] = RivalPool::Cflru(window);

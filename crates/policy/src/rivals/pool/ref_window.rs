@@ -81,6 +81,7 @@ impl Ref {
 
     fn enter_window(&mut self, frame: u32) {
         self.demotions += 1;
+        // The order of entering is the LRU order of the window: the working region demotes its LRU page.
         self.queues.set_value(frame, self.demotions);
         let block = self.window.enter(FrameId(frame));
         if self.window.size(block) > 1 {
@@ -95,11 +96,14 @@ impl Ref {
         if self.works(frame) {
             self.queues.take_out(frame.0);
         } else if let Some(block) = self.window.of(frame) {
+            // Before the page leaves: the entry is found by the block's present rank.
             self.by_size.remove(&self.rank(block));
             self.window.leave(frame);
             if self.window.size(block) > 0 {
                 self.by_size.insert(self.rank(block));
             } else {
+                // The last page of a victim block is gone; when none is left, the next search chooses new
+                // ones.
                 self.victims.retain(|&victim| victim != block);
             }
         }
@@ -123,20 +127,26 @@ impl Ref {
     /// Handles the choice of a page of the window: if there are no victim blocks, chooses them.
     fn searched(&mut self, frame: FrameId) {
         if self.victims.is_empty() && self.window.of(frame).is_some() {
+            // The largest blocks, and all victims come from them until they are consumed: their pages leave,
+            // and are erased, together.
             self.victims.extend(self.by_size.iter().take(VICTIM_BLOCKS).map(|&(.., block)| block));
         }
     }
 
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let others = self.by_size.iter().map(|&(.., block)| block);
+        // Blocks after the victims, in case all of those are refused.
         let mut others = others.filter(|block| !self.victims.contains(block));
         // The next page of each block in the current round.
         let first = |block: ClusterId| self.window.oldest(block);
         let mut heads: Vec<FrameId> = self.victims.iter().copied().map(first).collect();
         let window = std::iter::from_fn(move || {
             if heads.is_empty() {
+                // As many blocks at a time as there are victim blocks, so that the order beyond them is the
+                // one that the next searches would take.
                 heads.extend(others.by_ref().take(VICTIM_BLOCKS).map(first));
             }
+            // Within the round, by LRU over all of its blocks.
             let entered = |&at: &usize| self.queues.value(heads[at].0);
             let at = (0..heads.len()).min_by_key(entered)?;
             let frame = heads[at];

@@ -65,6 +65,7 @@ impl FramePolicy for Sawc {
         if frame.at() >= self.marks.len() {
             self.marks.resize(frame.at() + 1, Marks::default());
         }
+        // The frame may still be tracked with its former page, whose cluster must not keep it.
         self.remove(frame, false);
         self.marks[frame.at()] = Marks::default();
         self.table.holds(frame, page);
@@ -95,6 +96,7 @@ impl FramePolicy for Sawc {
             return;
         }
         let marks = &mut self.marks[frame.at()];
+        // A page that was loaded to be changed has no writing hit, but was updated once.
         marks.updates = marks.updates.max(1);
         if !self.casa.is_dirty(frame) {
             self.table.enter(frame);
@@ -104,6 +106,7 @@ impl FramePolicy for Sawc {
 
     fn cleaned(&mut self, frame: FrameId, _location: Location, reason: CleanReason) {
         if self.casa.is_dirty(frame) {
+            // Written as a neighbour: its frame is not needed yet, so it is no victim.
             let along = std::mem::take(&mut self.marks[frame.at()].along);
             self.table.leave(frame);
             self.casa.move_to_clean(frame, if along { CleanReason::Recoverability } else { reason });
@@ -118,6 +121,8 @@ impl FramePolicy for Sawc {
         out: &mut Vec<FrameId>,
     ) {
         let Self { casa, table, marks, set } = self;
+        // A new number for each write set: no flag has to be cleared in frames that were not written in the
+        // end.
         *set = set.wrapping_add(1);
         let mut ahead = LookAhead::new(depth);
         let full = out.len().saturating_add(max);
@@ -138,6 +143,8 @@ impl FramePolicy for Sawc {
                 let mark = &mut marks[other.at()];
                 if out.len() < full
                     && mark.set != *set
+                    // Function ClusteredWrite: a page updated more often than the victim will soon be dirty
+                    // again.
                     && mark.updates <= updates
                     && state(other) == FrameState::Dirty
                 {

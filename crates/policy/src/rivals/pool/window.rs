@@ -33,6 +33,7 @@ impl WindowPercent {
     const fn working_pages(self, frames: usize) -> usize {
         let window = (frames as u128 * self.0 as u128 / 100) as usize;
         let working = frames - window;
+        // A working region of none would demote the page just used, which then is the first victim.
         if working == 0 { 1 } else { working }
     }
 }
@@ -63,6 +64,7 @@ impl WorkingRegion {
 
     /// Makes room for a page: if the region is full, takes its LRU page out and returns it for the window.
     pub(crate) fn demote<V: Copy + Default, const N: usize>(&self, queues: &mut Queues<V, N>) -> Option<u32> {
+        // The working region fills before the window: nothing is demoted from a pool that is half empty.
         let full = queues.len_of(self.queue) >= self.pages;
         let demoted = queues.lru(self.queue).filter(|_| full)?;
         queues.take_out(demoted);

@@ -36,6 +36,8 @@ impl History {
     /// Returns the LRU-2 rank: the penultimate reference; for a page referenced once, its only one, below all
     /// others.
     fn rank(&self) -> f64 {
+        // Without a penultimate reference the distance is infinite: such pages go first, and among them LRU
+        // decides.
         self.before.map_or(self.last.get() as f64 - TWICE, |before| before.get() as f64)
     }
 }
@@ -77,6 +79,7 @@ fn rank(_page: PageId, history: &History) -> f64 {
 impl SlotPolicy for Lru2 {
     fn read(&mut self, page: PageId, from: Option<Location>, _access: Access, _now: Millis) {
         if let Some(slot) = self.slots.find(page).filter(|_| from == Some(Location::Ssd)) {
+            // A read in between: the write that follows is a reference of its own.
             self.admitted = None;
             self.reference(slot);
         }
@@ -107,6 +110,7 @@ impl SlotPolicy for Lru2 {
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
+        // A page that moves to another slot keeps its history; its move is no reference.
         let history = self.slots.take(page).unwrap_or_else(|| {
             self.admitted = Some(page);
             History { last: self.next_number(), before: None }

@@ -110,6 +110,7 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         usable: &mut dyn FnMut(SlotId) -> bool,
         _now: Millis,
     ) -> Verdict {
+        // The doublewrite buffer takes what is written anyway; a clean page would be an extra write.
         if DOUBLEWRITE && cause != Cause::Cleaned {
             return Verdict::Reject;
         }
@@ -121,6 +122,7 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
 
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
         if let Some(older) = self.versions.find(page) {
+            // Only the newest version of a page is valid: a lookup must not find the one before.
             self.void(older);
         }
         self.void(slot);
@@ -142,8 +144,10 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
+        // What is left of the last zone is no candidate unless it is among the oldest again.
         self.mark_zone(false);
         self.zone.clear();
+        // FIFO: the slots written longest ago, whether their pages were read or not.
         let oldest = self.order.lru_first(QUEUE).map(SlotId);
         self.zone.extend(oldest.filter(|&slot| eligible(slot)).take(k));
         self.mark_zone(true);
@@ -163,6 +167,8 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
     }
 
     fn second_chance(&self, slot: SlotId) -> bool {
+        // FaCE's GSC: only a page that was read since it was written is appended again, instead of being
+        // copied home.
         self.second_chances && self.versions.get(slot).is_some_and(|version| version.read)
     }
 

@@ -68,6 +68,7 @@ fn region(page: PageId) -> PageId {
 
 impl SlotPolicy for Tac {
     fn read(&mut self, page: PageId, from: Option<Location>, access: Access, _now: Millis) {
+        // Section 5.3: what a scan reads costs the disk little, so it does not warm a region.
         if from.is_some() && access == Access::Random {
             *self.reads.entry(region(page)).or_default() += 1;
         }
@@ -81,12 +82,16 @@ impl SlotPolicy for Tac {
         usable: &mut dyn FnMut(SlotId) -> bool,
         _now: Millis,
     ) -> Verdict {
+        // Pages are admitted as they are read from the HDD; a page that is evicted or cleaned was either
+        // admitted then, or not hot enough.
         if cause != Cause::Read {
             return Verdict::Reject;
         }
         if free_slots > 0 {
             return Verdict::AdmitFree;
         }
+        // Strictly hotter than the coldest in the zone: pages of equally cold regions would replace each
+        // other for ever.
         let temperature = self.temperature(page);
         let (slots, now) = self.slots();
         slots.decide(temperature, now, usable)

@@ -38,6 +38,7 @@ impl<T> ZonedSlots<T> {
 
     /// Puts `page`, which has no slot, into `slot`, and drops the page that was there.
     pub(crate) fn put(&mut self, slot: SlotId, page: PageId, kept: T) {
+        // The store overwrites a slot without a call for its former page.
         self.vacate(slot);
         self.slots.put(slot, page, kept);
     }
@@ -48,6 +49,7 @@ impl<T> ZonedSlots<T> {
     }
 
     fn vacate(&mut self, slot: SlotId) -> Option<T> {
+        // First the zone, whose candidates all hold a page.
         self.zone.remove(slot);
         self.slots.take(slot)
     }

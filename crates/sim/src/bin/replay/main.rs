@@ -4,6 +4,7 @@ mod report;
 mod run;
 mod suite;
 mod table;
+mod what_if;
 
 use clap::Parser;
 use pagetier_policy::{PoolPolicy, SsdPolicy};
@@ -14,13 +15,14 @@ use run::Run;
 use std::error::Error;
 use std::process::ExitCode;
 use suite::SuiteArgs;
+use what_if::WhatIfArgs;
 
 /// Replays page references over a buffer pool and an SSD cache without devices, and reports the cost of their
 /// I/O
 ///
 /// The references come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and
-/// writes times --costs. `replay --suite` judges policies by many workloads at once: see `replay --suite
-/// --help`.
+/// writes times --costs. `replay what-if` estimates the cost of other sizes of pool and SSD, and `replay
+/// suite` judges policies by many workloads at once; both have --help.
 #[derive(Parser, Debug)]
 #[command(name = "replay", after_help = table::LEGEND)]
 struct Args {
@@ -124,8 +126,12 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // The suite has its own references, so the options that select references do not apply.
-    let is_suite = std::env::args_os().any(|arg| arg == "--suite");
-    let done = if is_suite { suite::run(&SuiteArgs::parse()) } else { run(&Args::parse()) };
+    // Options that one of the three requires do not apply to the others, so each has a parser of its own.
+    let rest = || std::env::args_os().skip(1);
+    let done = match rest().next().as_deref().and_then(|word| word.to_str()) {
+        Some("suite") => suite::run(&SuiteArgs::parse_from(rest())),
+        Some("what-if") => what_if::run(&WhatIfArgs::parse_from(rest())),
+        _ => run(&Args::parse()),
+    };
     exit_code("replay", done)
 }

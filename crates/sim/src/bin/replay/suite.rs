@@ -1,4 +1,4 @@
-//! `replay --suite`: judges policies by many workloads.
+//! `replay suite`: judges policies by many workloads.
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
@@ -22,13 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// first 4 and 10 device operations per slot after the SSD is full. Every HDD read costs a random one, also a
 /// scan's, unless --run-read-ms says otherwise.
 #[derive(Parser, Debug)]
-#[command(name = "replay --suite")]
+#[command(name = "replay suite")]
 pub(crate) struct SuiteArgs {
-    /// Run the suite
-    #[arg(long)]
-    suite: bool,
-    /// The pairs of policies to judge, such as auto+auto,gd2l+auto; regret+regret are experts weighted by
-    /// regret (LeCaR), which a store cannot select
+    /// The pairs of policies to judge, such as auto+auto,gd2l+auto
     #[arg(long, value_name = "PAIRS", default_value = "auto+auto")]
     compare: Contenders,
     /// Also judge the default pinned to each of its SSD settings

@@ -1,15 +1,14 @@
-//! Estimates the cost of other sizes of pool and SSD for a stream of page references, from a sample of its
-//! pages.
+//! `replay what-if`: estimates the cost of other sizes of pool and SSD for a stream of page references, from
+//! a sample of its pages.
 
 use clap::Parser;
 use pagetier_ghost::{GhostParams, Ghosts, SampleSummary, WhatIf, chart};
 use pagetier_page::Sampling;
 use pagetier_sim::Reference;
-use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs, exit_code, progress_bar};
+use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs, progress_bar};
 use pagetier_tpcc::args;
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Estimates the I/O cost of other sizes of pool and SSD, from a sampled simulation of a page trace or of
 /// generated references
@@ -18,8 +17,8 @@ use std::process::ExitCode;
 /// the same factor. The first half of the references warms them up (--warmup-percent); the rest is counted.
 /// Costs are in milliseconds of I/O per 1,000 requests.
 #[derive(Parser, Debug)]
-#[command(name = "whatif")]
-struct Args {
+#[command(name = "replay what-if")]
+pub(crate) struct WhatIfArgs {
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
@@ -64,7 +63,7 @@ struct RunArgs {
 const REQUESTS_MAX: u64 = 1_000_000_000;
 
 /// The references: the whole trace, or the requested number from a generator.
-fn references(args: &Args, input: &Input<'_>) -> Vec<Reference> {
+fn references(args: &WhatIfArgs, input: &Input<'_>) -> Vec<Reference> {
     let most = if args.source.which.trace.is_some() { u64::MAX } else { args.run.requests };
     let (mut source, mut all) = (input.source(), Vec::new());
     while (all.len() as u64) < most && source.batch(&mut all) {}
@@ -72,7 +71,7 @@ fn references(args: &Args, input: &Input<'_>) -> Vec<Reference> {
 }
 
 /// Refuses sizes whose tables would not fit in memory.
-fn check_factors(args: &Args, (pool_pages, ssd_pages): (u32, u32)) -> Result<(), String> {
+fn check_factors(args: &WhatIfArgs, (pool_pages, ssd_pages): (u32, u32)) -> Result<(), String> {
     for (name, pages, factors) in [
         ("--pool-factors", pool_pages, &args.run.pool_factors),
         ("--ssd-factors", ssd_pages, &args.run.ssd_factors),
@@ -86,7 +85,7 @@ fn check_factors(args: &Args, (pool_pages, ssd_pages): (u32, u32)) -> Result<(),
 }
 
 fn simulate(
-    args: &Args,
+    args: &WhatIfArgs,
     (pool_pages, ssd_pages): (u32, u32),
     sampling: Sampling,
     references: &[Reference],
@@ -134,7 +133,7 @@ fn errors(sample: &WhatIf, all: &WhatIf) -> (f64, f64) {
     (off.iter().sum::<f64>() / off.len().max(1) as f64, off.iter().copied().fold(0.0, f64::max))
 }
 
-fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(args: &WhatIfArgs) -> Result<(), Box<dyn Error>> {
     if args.run.warmup_percent >= 100.0 {
         return Err("--warmup-percent: some references have to count".into());
     }
@@ -169,8 +168,4 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         std::fs::write(path, svg).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
-}
-
-fn main() -> ExitCode {
-    exit_code("whatif", run(&Args::parse()))
 }

@@ -1,0 +1,117 @@
+//! A plan's store: its sizes, its options, and the opening on its devices.
+
+use super::disks::{Disks, SharedDisks};
+use super::plan::{PAGE_BYTES, Plan};
+use pagetier::{Builder, Costs, MemoryManifest, PageSize, PageStore, SsdMode};
+use pagetier_ssdcache::Layout;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest HDD: far more than any scenario fills.
+const HDD_BYTES_MAX: u64 = 96 << 20;
+
+impl Plan {
+    /// The SSD's size in bytes.
+    pub(super) fn ssd_bytes(&self) -> u64 {
+        // Superblocks, two maps of four blocks each, and the smallest journal.
+        let blocks = 2 + 8 + 8 + self.ring + self.slots;
+        if self.slots == 0 { 0 } else { u64::from(blocks) * PAGE_BYTES }
+    }
+
+    /// The memory budget for a pool of about `frames` frames, in bytes.
+    pub(super) fn pool_bytes(&self, frames: u32) -> u64 {
+        let simulated = u64::from(self.slots.min(768)) * 150;
+        let tables = u64::from(self.slots) * 184 + u64::from(self.outqueue) * 72 + simulated;
+        u64::from(frames + 4) * (PAGE_BYTES + 188) + tables + (8 << 10)
+    }
+
+    /// Options that each opening may choose anew, as the seed draws them.
+    fn chosen(&self, builder: Builder) -> Builder {
+        let rng = &mut SmallRng::seed_from_u64(self.seed ^ 0x4be8_93d1_0c7f_2a65);
+        let some = |rng: &mut SmallRng| rng.random_bool(0.25);
+        let mut builder = builder
+            .read_ahead(rng.random_bool(0.7))
+            .cluster_pages([1, 8, 64][rng.random_range(0..3)])
+            .group_width_per_min([0.1, 1.0, 60.0][rng.random_range(0..3)])
+            .low_room([0, 256 << 20][rng.random_range(0..2)])
+            .exhausted_after(Duration::from_secs([2, 10][rng.random_range(0..2)]))
+            .page_gap_max([70, 65_536][rng.random_range(0..2)])
+            .on_recovery_progress(|_| ());
+        if some(rng) {
+            builder = builder.redo_span_max([40, 400][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.online_costs([8, 1000][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.costs(Costs { hdd_write_ms: 1.0, ..Costs::PAPER });
+        }
+        if some(rng) {
+            builder = builder.ssd_write_budget([0, 100 << 20][rng.random_range(0..2)]);
+        }
+        if some(rng) {
+            builder = builder.ssd_mode([SsdMode::WriteThrough, SsdMode::ReadOnly][rng.random_range(0..2)]);
+        }
+        builder
+    }
+
+    /// The store's options, without its devices.
+    pub(super) fn builder(&self) -> Builder {
+        let builder = if self.is_whole() { self.chosen(PageStore::builder()) } else { PageStore::builder() };
+        builder
+            .page_size(PageSize::MIN)
+            .ssd_bytes(self.ssd_bytes())
+            .ssd_policy(named(self.ssd_policy, self.hostile[0]))
+            .pool_policy(named(self.pool_policy, self.hostile[1]))
+            .ring_pages(self.ring)
+            .zone_percent(f64::from(self.zone_percent))
+            .outqueue(self.outqueue as usize)
+            .pool_bytes(self.pool_bytes(self.frames))
+            .mutation(self.mutation)
+    }
+
+    /// The store's options, including its devices.
+    pub(super) fn builder_on(
+        &self,
+        SharedDisks { hdd, ssd, ring }: SharedDisks,
+        manifest: &Arc<MemoryManifest>,
+    ) -> Builder {
+        let builder = self.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
+        if self.ssd_bytes() == 0 {
+            // Without slots the device holds the ring.
+            return builder.ring_device(ssd);
+        }
+        let builder = builder.ssd_device(ssd);
+        if self.is_whole() { builder.ring_device(ring) } else { builder }
+    }
+
+    /// Opens the store on these devices.
+    pub(super) async fn open(
+        &self,
+        disks: SharedDisks,
+        manifest: &Arc<MemoryManifest>,
+    ) -> Result<PageStore, String> {
+        self.builder_on(disks, manifest).open().await.map_err(|e| format!("does not open: {e}"))
+    }
+
+    /// The devices, with the plan's latencies, and an HDD of bounded size.
+    pub(super) fn with_latencies(&self, Disks { hdd, ssd, ring, power }: Disks) -> Disks {
+        let latency = Duration::from_micros;
+        let hdd = hdd.with_latency(latency(self.hdd_us)).with_size_max(HDD_BYTES_MAX);
+        let ring = ring.with_latency(latency(self.hdd_us));
+        Disks { hdd, ssd: ssd.with_latency(latency(self.ssd_us)), ring, power }
+    }
+
+    /// The layout of the SSD.
+    pub(super) fn layout(&self) -> Layout {
+        Layout::for_bytes(self.ssd_bytes(), PageSize::MIN, self.ring)
+            .unwrap_or_else(|_| Layout::ring_only(PageSize::MIN, self.ring))
+    }
+}
+
+fn named(policy: &str, hostile: Option<u32>) -> String {
+    pagetier_hostile::register();
+    hostile.map_or_else(|| policy.to_owned(), |seed| format!("hostile:{seed}"))
+}
