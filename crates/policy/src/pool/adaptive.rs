@@ -85,7 +85,7 @@ impl AdaptivePool {
         }
     }
 
-    /// Lets the costs count for a page from its next use on.
+    /// Lets the costs count.
     fn reprice(&mut self) {
         let Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms } = self.costs;
         let part = |hdd: f64, ssd: f64| ssd + self.share * (hdd - ssd);
@@ -243,6 +243,26 @@ mod tests {
             // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times (0.11 + 0.27) ms.
             assert_eq!(pool.victim(&mut |_| true), Some(FrameId(first)), "{share}");
         }
+    }
+
+    #[test]
+    fn a_share_that_was_high_for_a_while_leaves_nothing_behind() {
+        let mut pool = AdaptivePool::new(3, Costs::PAPER);
+        let page = |no| PageId::new(SpaceId(1), no);
+        let use_often = |pool: &mut AdaptivePool, frame| (0..9).for_each(|_| pool.hit(frame, false));
+        pool.insert(FrameId(0), page(0), Location::Hdd, Access::Random);
+        use_often(&mut pool, FrameId(0));
+        pool.share = 0.01;
+        pool.reprice();
+        // Another page joins the first one's queue, whose H was 72 ms.
+        pool.insert(FrameId(1), page(1), Location::Hdd, Access::Random);
+        use_often(&mut pool, FrameId(1));
+        let ten_uses = 10.0 * (0.11 + 0.01 * 7.09);
+        for frame in [0, 1] {
+            let worth = pool.worth_ms(FrameId(frame)).unwrap();
+            assert!((worth - ten_uses).abs() < 1e-9, "{frame}: {worth}");
+        }
+        pool.validate().unwrap();
     }
 
     #[test]
