@@ -127,11 +127,6 @@ impl Queue {
         self.lru
     }
 
-    /// The frame at the MRU end, or [`NIL`].
-    pub(crate) const fn mru(&self) -> u32 {
-        self.mru
-    }
-
     /// The midpoint frame: the old frame nearest to the MRU end; in a queue too short to have old frames, the
     /// LRU end; or [`NIL`].
     pub(crate) const fn midpoint(&self) -> u32 {

@@ -59,11 +59,6 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
         some(self.queue(no).lru())
     }
 
-    /// The frame at the MRU end.
-    pub(crate) fn mru(&self, no: QueueNo) -> Option<u32> {
-        some(self.queue(no).mru())
-    }
-
     /// The neighbour of `frame`, which is in a queue, towards the MRU end.
     pub(crate) fn newer(&self, frame: u32) -> Option<u32> {
         some(self.links.newer(frame))

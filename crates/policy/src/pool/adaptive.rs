@@ -2,11 +2,12 @@
 //! it if dirty (`gd2l:frequency,write-back`), with one term that adapts.
 //!
 //! A page on the HDD costs more to read and write than one on the SSD. This extra cost counts in full while
-//! the HDD is the busier device, and otherwise in proportion: as the HDD's recent time to the SSD's. Where
-//! the pages in use fit the SSD, the pages that are not there are those that it rejects, because they are
-//! hardly used. At full cost one of them would outlast 65 uses of a page on the SSD, while the SSD is the
-//! device that everything waits for. A lower share sends more requests to the HDD, which raises the share
-//! again, so it settles where the pool takes time from the busier device.
+//! the HDD is the busier device, and otherwise as the square of the HDD's recent time to the SSD's: requests
+//! wait for the busier device, so time on the other one is worth less than its share. Where the pages in use
+//! fit the SSD, the pages that are not there are those that it rejects, because they are hardly used. At full
+//! cost one of them would outlast 65 uses of a page on the SSD, while the SSD is the device that everything
+//! waits for. A lower share sends more requests to the HDD, which raises the share again, so it settles where
+//! the pool takes time from the busier device.
 //!
 //! Without an SSD, no other policy remembers the pages that left. So the pool does, until it first uses an
 //! SSD: a page that returns has the uses that it had, as far as a sketch knows them.
@@ -79,13 +80,13 @@ impl AdaptivePool {
         if self.since >= ROUND * self.frames {
             self.since = 0;
             let [ssd, hdd] = self.spent_ms;
-            self.share = if hdd < ssd { hdd / ssd } else { 1.0 };
+            self.share = if hdd < ssd { (hdd / ssd).powi(2) } else { 1.0 };
             self.spent_ms = [ssd / 2.0, hdd / 2.0];
             self.reprice();
         }
     }
 
-    /// Lets the costs count for a page from its next use on.
+    /// Lets the costs count.
     fn reprice(&mut self) {
         let Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms } = self.costs;
         let part = |hdd: f64, ssd: f64| ssd + self.share * (hdd - ssd);
@@ -243,6 +244,26 @@ mod tests {
             // 7.2 ms, or a fifth of the way from 0.11 to 7.2 ms; against ten times (0.11 + 0.27) ms.
             assert_eq!(pool.victim(&mut |_| true), Some(FrameId(first)), "{share}");
         }
+    }
+
+    #[test]
+    fn a_share_that_was_high_for_a_while_leaves_nothing_behind() {
+        let mut pool = AdaptivePool::new(3, Costs::PAPER);
+        let page = |no| PageId::new(SpaceId(1), no);
+        let use_often = |pool: &mut AdaptivePool, frame| (0..9).for_each(|_| pool.hit(frame, false));
+        pool.insert(FrameId(0), page(0), Location::Hdd, Access::Random);
+        use_often(&mut pool, FrameId(0));
+        pool.share = 0.01;
+        pool.reprice();
+        // Another page joins the first one's queue, whose H was 72 ms.
+        pool.insert(FrameId(1), page(1), Location::Hdd, Access::Random);
+        use_often(&mut pool, FrameId(1));
+        let ten_uses = 10.0 * (0.11 + 0.01 * 7.09);
+        for frame in [0, 1] {
+            let worth = pool.worth_ms(FrameId(frame)).unwrap();
+            assert!((worth - ten_uses).abs() < 1e-9, "{frame}: {worth}");
+        }
+        pool.validate().unwrap();
     }
 
     #[test]

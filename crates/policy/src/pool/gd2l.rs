@@ -20,7 +20,7 @@
 //!   of Q_D below that H would be evicted before the next page of Q_S. L never falls, since the queues would
 //!   lose their order.
 //! - *Equal H*: the page of Q_S is evicted, being cheaper to read again.
-//! - *Costs that fall while running*: a page put at the MRU end gets at least the H of its neighbour there.
+//! - *Costs that change while running* count for every page at once (`h_queues`).
 //!
 //! Precision. L grows by at most R_D per turnover of the whole pool. At L = 2^40 · R_D an `f64` still
 //! resolves R_D / 4096, 60 times finer than the R_S of a flash device; a pool that turns over ten times a

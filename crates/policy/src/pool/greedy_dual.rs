@@ -61,7 +61,9 @@ pub struct GreedyDual<const N: usize> {
 impl<const N: usize> GreedyDual<N> {
     /// For a pool of `frames` frames; `N` is the number of queues that these options need.
     pub(crate) fn weighted(frames: usize, costs: Costs, options: Gd2lOptions) -> Self {
-        Self { queues: HQueues::new(frames), options, costs }
+        let mut new = Self { queues: HQueues::new(frames), options, costs };
+        new.set_costs(costs);
+        new
     }
 
     /// L, in milliseconds.
@@ -102,20 +104,20 @@ impl<const N: usize> GreedyDual<N> {
         self.queues.queue_of(frame).map(Class::of)
     }
 
-    /// The H of a page of this class upon a use.
-    fn fresh(&self, class: Class) -> f64 {
+    /// What a use of a page of this class adds to L.
+    fn value(&self, class: Class) -> f64 {
         let (read, write) = self.costs.of(class.location);
         // H is what evicting the page would cost: reading it again, and, if asked for, writing it before.
         let once = if class.dirty { read + write } else { read };
-        self.queues.inflation() + once * f64::from(class.more_uses + 1)
+        once * f64::from(class.more_uses + 1)
     }
 
     fn put_mru(&mut self, frame: FrameId, class: Class) {
-        self.queues.put_mru(frame, class.queue(), self.fresh(class));
+        self.queues.put_mru(frame, class.queue());
     }
 
     fn put_midpoint(&mut self, frame: FrameId, class: Class) {
-        self.queues.put_midpoint(frame, class.queue(), self.fresh(class));
+        self.queues.put_midpoint(frame, class.queue());
     }
 }
 
@@ -161,7 +163,7 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         let back_home = (before.location, location) == (Location::Ssd, Location::Hdd);
         match reason {
             CleanReason::Replacement if !back_home => {
-                self.queues.put_lru(frame, class.queue(), self.fresh(class));
+                self.queues.put_lru(frame, class.queue());
             }
             _ => self.put_midpoint(frame, class),
         }
@@ -190,6 +192,8 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         // H of pages in the pool stays: each gets the new costs upon its next use, and L carries the old ones
         // out.
         self.costs = costs;
+        let values = std::array::from_fn(|no| self.value(Class::of(QueueNo(no as u8))));
+        self.queues.set_values(values);
     }
 
     fn len(&self) -> usize {

@@ -1,8 +1,12 @@
 //! GreedyDual's queues: LRU queues sorted by H, and the inflation L.
 //!
-//! All pages put at the MRU end of one queue get the same increment over L as their H, and L never falls. So
-//! each queue is sorted by H, and the page of smallest H is at one of the LRU ends. Every event is O(1), a
-//! pick O(queues). `gd2l` documents what the paper leaves open.
+//! A page's H is L upon its last use plus the *value* of a use in its queue. All pages of a queue have the
+//! same value, and L never falls. So each queue is sorted by H, and the page of smallest H is at one of the
+//! LRU ends. Every event is O(1), a pick O(queues). `gd2l` documents what the paper leaves open.
+//!
+//! A frame stores L upon the use, not H. When costs change, the values change, and with them the H of every
+//! page at once. A page that kept the H of higher costs would outlast all others until L reached it, and so
+//! would every page put behind it, since the queue must stay sorted.
 
 use crate::FrameId;
 use crate::collections::links::QueueNo;
@@ -11,8 +15,10 @@ use crate::collections::queues::Queues;
 /// `N` queues of frames in order of H.
 #[derive(Debug)]
 pub(crate) struct HQueues<const N: usize> {
-    /// H per frame.
+    /// L upon the last use, per frame; never above L.
     queues: Queues<f64, N>,
+    /// The value of a use, per queue.
+    values: [f64; N],
     inflation: f64,
     /// The last victim, and the value of L once it is evicted.
     chosen: Option<(FrameId, f64)>,
@@ -20,7 +26,7 @@ pub(crate) struct HQueues<const N: usize> {
 
 impl<const N: usize> HQueues<N> {
     pub(crate) fn new(frames: usize) -> Self {
-        Self { queues: Queues::new(frames), inflation: 0.0, chosen: None }
+        Self { queues: Queues::new(frames), values: [0.0; N], inflation: 0.0, chosen: None }
     }
 
     /// L, in milliseconds.
@@ -28,9 +34,19 @@ impl<const N: usize> HQueues<N> {
         self.inflation
     }
 
+    /// Sets the value of a use in each queue.
+    pub(crate) fn set_values(&mut self, values: [f64; N]) {
+        self.values = values;
+    }
+
     /// H of the page in `frame` in milliseconds, not yet reduced by L.
     pub(crate) fn h(&self, frame: FrameId) -> Option<f64> {
-        self.queues.tracks(frame.0).then(|| self.queues.value(frame.0))
+        self.queues.queue_of(frame.0).map(|queue| self.h_in(queue, frame.0))
+    }
+
+    /// H of the page in `frame`, which is in `queue`.
+    fn h_in(&self, queue: QueueNo, frame: u32) -> f64 {
+        self.queues.value(frame) + self.values[queue.at()]
     }
 
     /// The queue that `frame` is in.
@@ -52,33 +68,33 @@ impl<const N: usize> HQueues<N> {
         self.queues.take_out(frame.0);
     }
 
-    /// The H of the page in `frame`; without a frame, `h`.
-    fn h_or(&self, frame: Option<u32>, h: f64) -> f64 {
-        frame.map_or(h, |frame| self.queues.value(frame))
+    /// L upon the last use of the page in `frame`; without a frame, L.
+    fn used_at(&self, frame: Option<u32>) -> f64 {
+        frame.map_or(self.inflation, |frame| self.queues.value(frame))
     }
 
-    /// Moves `frame` to the MRU end of `queue`, with `h` or its neighbour's H, whichever is higher.
-    pub(crate) fn put_mru(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
-        // `max`: costs may have fallen. A smaller H at the MRU end would break the queue's order, and its LRU
-        // end would no longer be the minimum.
-        self.queues.set_value(frame.0, self.h_or(self.queues.mru(queue), h).max(h));
+    /// Moves `frame` to the MRU end of `queue`, with the H of a use.
+    pub(crate) fn put_mru(&mut self, frame: FrameId, queue: QueueNo) {
+        self.queues.set_value(frame.0, self.inflation);
         self.queues.put_mru(queue, frame.0);
     }
 
-    /// Moves `frame` to the midpoint of `queue`, with the H there; in an empty queue, with `h`.
-    pub(crate) fn put_midpoint(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
+    /// Moves `frame` to the midpoint of `queue`, with the H there; in an empty queue, with that of a use.
+    pub(crate) fn put_midpoint(&mut self, frame: FrameId, queue: QueueNo) {
         self.queues.take_out(frame.0);
-        self.queues.set_value(frame.0, self.h_or(self.queues.midpoint(queue), h));
+        self.queues.set_value(frame.0, self.used_at(self.queues.midpoint(queue)));
         self.queues.put_midpoint(queue, frame.0);
     }
 
-    /// Moves `frame` to the LRU end of `queue`. It keeps its H, unless its neighbour's, or `h` in an empty
-    /// queue, is lower.
-    pub(crate) fn put_lru(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
+    /// Moves `frame` to the LRU end of `queue`. It keeps its H, unless its neighbour's is lower, or that of a
+    /// use if the queue is empty.
+    pub(crate) fn put_lru(&mut self, frame: FrameId, queue: QueueNo) {
+        let h = self.h(frame).unwrap_or(f64::INFINITY);
         self.queues.take_out(frame.0);
-        // `min`, for the same reason at the other end.
-        let h = self.queues.value(frame.0).min(self.h_or(self.queues.lru(queue), h));
-        self.queues.set_value(frame.0, h);
+        // `min`: a larger H at the LRU end would break the queue's order, and its LRU end would no longer be
+        // the minimum.
+        let used_at = self.used_at(self.queues.lru(queue)).min(h - self.values[queue.at()]);
+        self.queues.set_value(frame.0, used_at);
         self.queues.put_lru(queue, frame.0);
     }
 
@@ -86,10 +102,10 @@ impl<const N: usize> HQueues<N> {
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let mut heads = [(f64::INFINITY, None); N];
         for (no, head) in heads.iter_mut().enumerate() {
-            if let Some(frame) = self.queues.lru(QueueNo(no as u8)) {
-                // Each queue is sorted, so its head is its minimum: a merge of the heads yields all frames by
-                // H.
-                *head = (self.queues.value(frame), Some(frame));
+            let queue = QueueNo(no as u8);
+            // Each queue is sorted, so its head is its minimum: a merge of the heads yields all frames by H.
+            if let Some(frame) = self.queues.lru(queue) {
+                *head = (self.h_in(queue, frame), Some(frame));
             }
         }
         std::iter::from_fn(move || {
@@ -102,7 +118,8 @@ impl<const N: usize> HQueues<N> {
             }
             let frame = heads[least].1?;
             let next = self.queues.newer(frame);
-            heads[least] = (next.map_or(f64::INFINITY, |next| self.queues.value(next)), next);
+            let h = next.map_or(f64::INFINITY, |next| self.h_in(QueueNo(least as u8), next));
+            heads[least] = (h, next);
             Some(FrameId(frame))
         })
     }
@@ -119,7 +136,7 @@ impl<const N: usize> HQueues<N> {
             }
             takes
         });
-        self.chosen = found.map(|frame| (frame, self.queues.value(passed.unwrap_or(frame).0)));
+        self.chosen = found.and_then(|frame| Some((frame, self.h(passed.unwrap_or(frame))?)));
         found
     }
 
@@ -140,11 +157,11 @@ impl<const N: usize> HQueues<N> {
         for no in 0..N as u8 {
             let mut behind = f64::NEG_INFINITY;
             for frame in self.queues.lru_first(QueueNo(no)) {
-                let h = self.queues.value(frame);
-                if !h.is_finite() || h < behind {
-                    return Err(format!("frame {frame}: H {h} after {behind}"));
+                let used_at = self.queues.value(frame);
+                if !used_at.is_finite() || used_at < behind || used_at > self.inflation {
+                    return Err(format!("frame {frame}: used at {used_at} after {behind}"));
                 }
-                behind = h;
+                behind = used_at;
             }
         }
         Ok(())
