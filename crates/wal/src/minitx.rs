@@ -97,6 +97,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
         &self.pages[page]
     }
 
+    /// The id of a page.
     #[must_use]
     pub fn id(&self, page: usize) -> PageId {
         self.pages[page].id()
