@@ -51,6 +51,14 @@ impl Frame {
         (word != NO_PAGE).then(|| PageId::from_u64(word))
     }
 
+    /// Counts a logical read. The caller holds the policy's lock.
+    pub(crate) fn add_logical(&self) {
+        // Not an addition in one step, which would lock the cache line: nothing else adds meanwhile. Only
+        // `take_logical` may come in between, and the tier then counts a few reads twice, which is a
+        // statistic.
+        self.logical.store(self.logical.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
     pub(crate) fn take_logical(&self) -> u32 {
         self.logical.swap(0, Ordering::Relaxed)
     }

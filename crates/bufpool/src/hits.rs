@@ -1,25 +1,33 @@
-//! Hit buffers: pass hits to the policy in batches through small lossy buffers, each used by one or a few
-//! threads.
+//! Hit buffers: pass hits to the policy in batches through small lossy buffers, one per thread.
 //!
-//! A hit costs one counter increment and one store. Every [`BATCH`] hits the thread tries the policy's lock;
-//! if the lock is taken, the policy misses the batch (the counters never do). A single thread loses nothing.
+//! A thread is the only one that writes its buffer, so a hit costs plain loads and stores: no locked
+//! instruction, and no cache line that another thread writes. Every [`BATCH`] hits the thread tries the
+//! policy's lock; if the lock is taken, the policy misses the batch (the counters never do). A single thread
+//! loses nothing.
+//!
+//! A thread owns the buffer of its number, in every pool, from its first hit to its end. Threads for which no
+//! number is left share one buffer, by atomic additions and exchanges.
 
 use crate::sync::{AtomicU32, AtomicU64};
-use crossbeam_utils::CachePadded;
 use pagetier_policy::FrameId;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The number of hits applied at once. At 32 the lock costs well below a nanosecond per hit, and the policy
 /// lags by at most the hits of a few microseconds.
 pub(crate) const BATCH: usize = if cfg!(loom) { 2 } else { 32 };
 
-const STRIPES: usize = if cfg!(loom) { 1 } else { 16 };
+/// The buffers that threads own: with the shared one they fit into 4 KiB of a pool's budget.
+const OWNED: usize = if cfg!(loom) { 1 } else { 20 };
+/// The buffer of all other threads.
+pub(crate) const SHARED: usize = OWNED;
 const EMPTY: u32 = u32::MAX;
 const WRITE: u32 = 1 << 31;
 
+/// Aligned, so that no cache line belongs to two threads.
 #[derive(Debug)]
-struct Stripe {
+#[repr(align(64))]
+struct Buffer {
     hits: AtomicU64,
     lost: AtomicU64,
     recent: [AtomicU32; BATCH],
@@ -27,57 +35,68 @@ struct Stripe {
 
 #[derive(Debug)]
 pub(crate) struct HitBuffers {
-    stripes: Box<[CachePadded<Stripe>]>,
+    buffers: Box<[Buffer]>,
 }
 
-thread_local! {
-    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-#[inline]
-fn stripe_of_thread() -> usize {
-    STRIPE.with(|cell| {
-        if cell.get() == usize::MAX {
-            cell.set(THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES);
-        }
-        cell.get()
-    })
-}
+/// `POOL_OVERHEAD_BYTES` budgets them.
+#[cfg(not(loom))]
+const _: () = assert!((OWNED + 1) * size_of::<Buffer>() <= 4 << 10);
 
 impl HitBuffers {
     pub(crate) fn new() -> Self {
-        let stripe = |_| {
-            CachePadded::new(Stripe {
-                hits: AtomicU64::new(0),
-                lost: AtomicU64::new(0),
-                recent: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
-            })
+        let buffer = |_| Buffer {
+            hits: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            recent: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
         };
-        Self { stripes: (0..STRIPES).map(stripe).collect() }
+        Self { buffers: (0..=SHARED).map(buffer).collect() }
     }
 
     /// Records a hit. True when this thread's buffer is full and should be applied.
     #[inline]
     pub(crate) fn note(&self, frame: FrameId, write: bool) -> bool {
-        let stripe = &self.stripes[stripe_of_thread()];
-        // `Relaxed`: threads that share a stripe may overwrite each other's hits. The policy then misses
-        // one; a hit is never invented.
-        let at = stripe.hits.fetch_add(1, Ordering::Relaxed) as usize % BATCH;
-        stripe.recent[at].store(frame.0 | if write { WRITE } else { 0 }, Ordering::Relaxed);
+        self.note_in(buffer_of_thread(), frame, write)
+    }
+
+    /// As [`HitBuffers::note`], by the owner of buffer `own`, or for [`SHARED`].
+    #[inline]
+    pub(crate) fn note_in(&self, own: usize, frame: FrameId, write: bool) -> bool {
+        let buffer = &self.buffers[own];
+        // `Relaxed`: other threads only read the sum. In the shared buffer they may overwrite each other's
+        // hits. The policy then misses one; a hit is never invented.
+        let nth = if own == SHARED {
+            buffer.hits.fetch_add(1, Ordering::Relaxed)
+        } else {
+            let nth = buffer.hits.load(Ordering::Relaxed);
+            buffer.hits.store(nth + 1, Ordering::Relaxed);
+            nth
+        };
+        let at = nth as usize % BATCH;
+        buffer.recent[at].store(frame.0 | if write { WRITE } else { 0 }, Ordering::Relaxed);
         at == BATCH - 1
     }
 
     /// Passes this thread's hits to `apply`, oldest first.
-    pub(crate) fn drain(&self, mut apply: impl FnMut(FrameId, bool)) {
-        let stripe = &self.stripes[stripe_of_thread()];
-        // The next hit goes to `first`, so that slot holds the oldest.
-        let first = stripe.hits.load(Ordering::Relaxed) as usize % BATCH;
+    pub(crate) fn drain(&self, apply: impl FnMut(FrameId, bool)) {
+        self.drain_of(buffer_of_thread(), apply);
+    }
+
+    /// As [`HitBuffers::drain`], by the owner of buffer `own`, or for [`SHARED`].
+    pub(crate) fn drain_of(&self, own: usize, mut apply: impl FnMut(FrameId, bool)) {
+        let buffer = &self.buffers[own];
+        // The next hit goes to `first`, so that place holds the oldest.
+        let first = buffer.hits.load(Ordering::Relaxed) as usize % BATCH;
         for step in 0..BATCH {
-            // Swapped out, not read: another thread of the stripe may drain at the same time, and no hit
-            // may count twice.
-            let hit = stripe.recent[(first + step) % BATCH].swap(EMPTY, Ordering::Relaxed);
+            let place = &buffer.recent[(first + step) % BATCH];
+            let hit = if own == SHARED {
+                // Swapped out, not read: another thread may drain at the same time, and no hit may count
+                // twice.
+                place.swap(EMPTY, Ordering::Relaxed)
+            } else {
+                let hit = place.load(Ordering::Relaxed);
+                place.store(EMPTY, Ordering::Relaxed);
+                hit
+            };
             if hit != EMPTY {
                 apply(FrameId(hit & !WRITE), hit & WRITE != 0);
             }
@@ -86,18 +105,150 @@ impl HitBuffers {
 
     /// Counts a lost batch: the policy's lock was taken, and later hits will overwrite this thread's batch.
     pub(crate) fn note_lost(&self) {
-        self.stripes[stripe_of_thread()].lost.fetch_add(BATCH as u64, Ordering::Relaxed);
+        self.buffers[buffer_of_thread()].lost.fetch_add(BATCH as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn hits(&self) -> u64 {
-        self.stripes.iter().map(|s| s.hits.load(Ordering::Relaxed)).sum()
+        self.buffers.iter().map(|b| b.hits.load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn lost(&self) -> u64 {
-        self.stripes.iter().map(|s| s.lost.load(Ordering::Relaxed)).sum()
+        self.buffers.iter().map(|b| b.lost.load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        STRIPES * size_of::<CachePadded<Stripe>>()
+        self.buffers.len() * size_of::<Buffer>()
+    }
+}
+
+/// The numbers of threads, which are those of their buffers: a bit for each that is taken.
+#[derive(Debug)]
+pub(crate) struct ThreadNumbers(AtomicU64);
+
+impl ThreadNumbers {
+    #[cfg(not(loom))]
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Takes the smallest number that is free, so that few cache lines are in use.
+    pub(crate) fn claim(&self) -> Option<usize> {
+        let mut taken = self.0.load(Ordering::Relaxed);
+        loop {
+            let free = taken.trailing_ones() as usize;
+            if free >= OWNED {
+                return None;
+            }
+            // `Acquire`: the buffers of this number are as the thread left them that had it before. Without,
+            // the first hits might start from an older count.
+            let claimed = taken | 1 << free;
+            match self.0.compare_exchange(taken, claimed, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(free),
+                Err(now) => taken = now,
+            }
+        }
+    }
+
+    pub(crate) fn release(&self, number: usize) {
+        self.0.fetch_and(!(1 << number), Ordering::Release);
+    }
+}
+
+#[cfg(not(loom))]
+static NUMBERS: ThreadNumbers = ThreadNumbers::new();
+
+/// Gives the thread's number back when the thread ends.
+#[cfg(not(loom))]
+struct Ends(Cell<usize>);
+
+#[cfg(not(loom))]
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // First: a destructor of the thread that runs later may read a page, too.
+        BUFFER.set(SHARED);
+        if self.0.get() != SHARED {
+            NUMBERS.release(self.0.get());
+        }
+    }
+}
+
+/// Before a thread's first hit.
+const UNKNOWN: usize = usize::MAX;
+
+thread_local! {
+    /// Without a destructor, so that reading it is one load.
+    static BUFFER: Cell<usize> = const { Cell::new(UNKNOWN) };
+}
+
+#[cfg(not(loom))]
+thread_local! {
+    static ENDS: Ends = const { Ends(Cell::new(SHARED)) };
+}
+
+#[inline]
+fn buffer_of_thread() -> usize {
+    match BUFFER.get() {
+        UNKNOWN => number_thread(),
+        buffer => buffer,
+    }
+}
+
+/// Numbers this thread, before its first hit.
+#[cfg(not(loom))]
+#[cold]
+fn number_thread() -> usize {
+    // Not while the thread ends: nothing would give the number back.
+    let claimed = ENDS.try_with(|ends| NUMBERS.claim().inspect(|number| ends.0.set(*number))).ok().flatten();
+    let buffer = claimed.unwrap_or(SHARED);
+    BUFFER.set(buffer);
+    buffer
+}
+
+/// A model's threads are one thread to the operating system. Those that need a number claim it.
+#[cfg(loom)]
+fn number_thread() -> usize {
+    SHARED
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Barrier};
+
+    #[test]
+    fn every_hit_is_counted_whatever_the_number_of_threads() {
+        const THREADS: usize = OWNED + 9;
+        const HITS: u64 = 1000;
+        let hits = Arc::new(HitBuffers::new());
+        for round in 1..=3 {
+            let all_run = Arc::new(Barrier::new(THREADS));
+            let threads: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    let (hits, all_run) = (Arc::clone(&hits), Arc::clone(&all_run));
+                    std::thread::spawn(move || {
+                        let own = buffer_of_thread();
+                        all_run.wait();
+                        let mut applied = 0;
+                        for _ in 0..HITS {
+                            if hits.note(FrameId(7), false) {
+                                hits.drain(|frame, _| applied += u64::from(frame.0 == 7));
+                            }
+                        }
+                        hits.drain(|_, _| applied += 1);
+                        // Of its own buffer a thread gets every hit back; of a shared one, at most.
+                        assert!(own == SHARED || applied == HITS, "{applied} hits of buffer {own}");
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(hits.hits(), round * THREADS as u64 * HITS);
+        }
     }
 }

@@ -71,7 +71,7 @@ impl<T: Tier> PoolInner<T> {
             }
             // The frame may hold another page by now. The hit then counts for that one: rare, and no more
             // than a wrong guess at what is hot.
-            self.frames.at(frame).logical.fetch_add(1, Ordering::Relaxed);
+            self.frames.at(frame).add_logical();
             policy.hit(frame, write);
         });
     }

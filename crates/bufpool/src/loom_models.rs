@@ -28,13 +28,14 @@
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
 //! | `enter` without checking `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
 //! | a page that retires without its latch | `a_change_is_written_before_its_page_retires_or_refused` |
-//! | hits taken or counted by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
+//! | hits of a shared buffer taken or counted by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
+//! | a thread's number given back or claimed with `Relaxed` | `a_buffer_passes_from_thread_to_thread_without_losing_a_hit` |
 //! | the table rehashed without its locks; a bucket chosen before its lock is held | `a_page_in_memory_is_found_while_the_pool_grows` |
 //! | a frame's memory given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
 
 use crate::frame::{Frame, NO_LSN};
 use crate::frames::Frames;
-use crate::hits::{BATCH, HitBuffers};
+use crate::hits::{BATCH, HitBuffers, SHARED, ThreadNumbers};
 use crate::inner::PoolInner;
 use crate::latch::Wait;
 use crate::params::{PoolError, PoolParams};
@@ -522,6 +523,32 @@ fn hits_are_counted_all_and_applied_at_most_once() {
         join(vec![other]);
         assert_eq!(hits.hits(), 4);
         assert!(applied.iter().all(|n| n.load(Ordering::Relaxed) <= 1), "{applied:?}");
+    });
+}
+
+#[test]
+fn a_buffer_passes_from_thread_to_thread_without_losing_a_hit() {
+    model(3, || {
+        let shared = loom::sync::Arc::new((HitBuffers::new(), ThreadNumbers::new()));
+        let applied = Arc::new(AtomicU32::new(0));
+        // A thread of the pool, from its first hit to its end.
+        let life = |(hits, numbers): &(HitBuffers, ThreadNumbers), applied: &AtomicU32| {
+            let number = numbers.claim();
+            let own = number.unwrap_or(SHARED);
+            for _ in 0..BATCH {
+                hits.note_in(own, FrameId(1), false);
+            }
+            hits.drain_of(own, |_, _| {
+                applied.fetch_add(1, Ordering::Relaxed);
+            });
+            number.into_iter().for_each(|number| numbers.release(number));
+        };
+        let (theirs, counts) = (loom::sync::Arc::clone(&shared), Arc::clone(&applied));
+        let other = thread::spawn(move || life(&theirs, &counts));
+        life(&shared, &applied);
+        join(vec![other]);
+        assert_eq!(shared.0.hits(), 2 * BATCH as u64);
+        assert_eq!(applied.load(Ordering::Relaxed), 2 * BATCH as u32, "each thread gets all of its hits");
     });
 }
 
