@@ -56,6 +56,8 @@ async fn unknown_policies_and_options_out_of_range_are_named() {
         let open = PageStore::builder().directory(dir.path()).cluster_pages(pages).open().await;
         assert!(matches!(open, Err(OpenError::BadOption { option: "cluster_pages", .. })), "{pages}");
     }
+    let open = PageStore::builder().open().await;
+    assert!(matches!(open, Err(OpenError::BadOption { option: "directory", .. })), "{open:?}");
     let open = PageStore::builder().directory(dir.path()).online_costs(usize::MAX).open().await;
     assert!(matches!(open, Err(OpenError::BadOption { option: "online_costs", .. })), "{open:?}");
     let open = PageStore::builder().directory(dir.path()).ring_pages(u32::MAX).open().await;

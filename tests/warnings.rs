@@ -127,12 +127,15 @@ async fn a_store_that_began_without_an_ssd_says_that_it_does_not_use_the_one_nam
     let _turn = TURN.lock().await;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let builder = || PageStore::builder().directory(dir.path()).pool_bytes(1 << 20);
-    // New; then with no SSD, one that no option names, and one of a size.
-    for (ssd_bytes, warned) in [(Some(0), false), (Some(0), false), (None, false), (Some(1 << 20), true)] {
+    // New; then with no SSD, one that no option names, one of a size, and one at a path.
+    let path = Some(dir.path().join("ssd"));
+    let cases = [(Some(0), None, false), (Some(0), None, false), (None, None, false)];
+    for (bytes, path, warned) in cases.into_iter().chain([(Some(1 << 20), None, true), (None, path, true)]) {
         let warnings = Warnings::default();
         let _collecting = tracing::subscriber::set_default(warnings.clone());
-        let builder = ssd_bytes.map_or_else(builder, |bytes| builder().ssd_bytes(bytes));
+        let builder = bytes.map_or_else(builder, |bytes| builder().ssd_bytes(bytes));
+        let builder = path.iter().fold(builder, |builder, path| builder.ssd(path));
         builder.open().await.unwrap().close().await.unwrap();
-        assert_eq!(warnings.say("the store has no SSD"), warned, "{ssd_bytes:?}");
+        assert_eq!(warnings.say("the store has no SSD"), warned, "{bytes:?}, {path:?}");
     }
 }

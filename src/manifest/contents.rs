@@ -406,7 +406,7 @@ mod tests {
     fn impossible_numbers_are_refused_and_the_largest_valid_ones_are_not() {
         assert_eq!(at_its_limits().check(), Ok(()));
         type Edit = fn(&mut Manifest);
-        let changes: [(&str, Edit); 13] = [
+        let changes: [(&str, Edit); 14] = [
             ("no epoch is left", |m| m.epoch += 1),
             ("opened before its epoch", |m| m.opened += 1),
             ("closed before it was opened", |m| m.closed += 1),
@@ -423,6 +423,7 @@ mod tests {
             ("a free extent beyond the volume", |m| m.extents_free = vec![(3, 1)]),
             ("an extent used twice", |m| m.extents_free = vec![(2, 1)]),
             ("a run without end", |m| m.extents_free = vec![(1, u64::MAX)]),
+            ("a page in a hole that is not free", |m| m.spaces[0].runs[1] = (HOLE, 1)),
         ];
         for (what, change) in changes {
             let mut manifest = at_its_limits();
@@ -431,6 +432,10 @@ mod tests {
         }
         let full = Manifest { extents_used: EXTENTS_MAX, ..at_its_limits() };
         assert_eq!(full.check(), Ok(()));
+        let mut holed = at_its_limits();
+        holed.spaces[0].runs[1] = (HOLE, 1);
+        holed.spaces[0].free = (EXTENT_PAGES..2 * EXTENT_PAGES).collect();
+        assert_eq!(holed.check(), Ok(()), "free pages need no room");
         let mut dropped = at_its_limits();
         dropped.next_space = 3;
         dropped.spaces[0].dropping = true;
