@@ -52,7 +52,7 @@ impl Driver {
                 return;
             }
             // No thread can be made at the moment. This call has to wait either way.
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::park_timeout(Duration::from_millis(10));
         }
     }
 

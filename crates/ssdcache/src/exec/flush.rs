@@ -257,7 +257,7 @@ mod tests {
     use super::*;
     use crate::protocol::flushes::HddFlush;
     use crate::remember::RememberInMemory;
-    use pagetier_devio::{Device, Fault, FaultEffect, Fence, IoBuf, IoBufs, SimDevice, SimPower};
+    use pagetier_devio::{Fault, FaultEffect, Fence, IoBuf, IoBufs, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};
 
