@@ -16,7 +16,6 @@ mod delegate;
 
 mod buf;
 mod causes;
-mod changes;
 mod check;
 mod class;
 pub mod conformance;

@@ -96,9 +96,6 @@ pub enum Mutation {
     /// A flush runs in its caller's future: a `sync` is dropped while its flush runs, the flush fails, and
     /// the next `sync` succeeds.
     FlushInCaller,
-    /// A `sync` leaves out its flush although there is something to make durable: changes that complete while
-    /// a flush runs count as covered by it.
-    FlushCoversLater,
     /// The next opening forgets a failed flush: it treats what it can read as durable, and a power cut loses
     /// it.
     FailureNotRemembered,
@@ -355,7 +352,6 @@ impl Mutation {
     /// - `BackupUnsynced`: `backup_rules.rs`, `an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut`
     /// - `FreedMeanwhileKept`: `backup_rules.rs`,
     ///   `a_page_freed_and_created_again_during_a_backup_is_not_older_than_before_it`
-    /// - `FlushCoversLater`: `exec/flush.rs`, `what_was_written_during_a_flush_would_pass_for_durable`
     /// - `LossKeepsChain`: `backup_rules.rs`, `a_chain_that_outlives_a_loss_is_not_the_store`
     /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
     ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
@@ -394,7 +390,6 @@ impl Mutation {
         Self::BackupReadsEarly,
         Self::BackupUnsynced,
         Self::FreedMeanwhileKept,
-        Self::FlushCoversLater,
         Self::LossKeepsChain,
         Self::LossMeanwhileIgnored,
     ];

@@ -5,9 +5,6 @@
 //! starting it if none runs. A flush runs in a task of its own, so its result is kept even if every waiter is
 //! dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on it.
 //! The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
-//!
-//! [`GroupFlush::is_settled`] says that a flush would have nothing to make durable (I42), so that a `sync` of
-//! nothing costs no I/O. The protocol's own flushes always reach the device.
 
 use crate::exec::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
@@ -76,9 +73,6 @@ struct Numbers {
     completed: u64,
     running: bool,
     failed: Option<DeviceError>,
-    /// [`Device::settled`](pagetier_devio::Device::settled) when the newest flush that has completed began:
-    /// while the device still says the same, all of its changes are durable. `None`: unknown.
-    covered: Option<u64>,
 }
 
 /// The flushes of one device.
@@ -97,17 +91,9 @@ struct Shared {
 }
 
 enum Next {
-    Run(Begun),
+    Run(u64),
     Wait,
     Done(Result<u64, DeviceError>),
-}
-
-/// A flush that is about to start.
-#[derive(Clone, Copy, Debug)]
-struct Begun {
-    number: u64,
-    /// What it will cover: see [`Numbers::covered`].
-    covers: Option<u64>,
 }
 
 impl<N: FlushNumber> GroupFlush<N> {
@@ -138,7 +124,7 @@ impl<N: FlushNumber> GroupFlush<N> {
     }
 
     /// The same flushes, numbered on, without the failure: what the failed one covered must be written again
-    /// first. Nothing counts as settled before the next one.
+    /// first.
     pub(crate) fn without_failure(&self) -> Self {
         let Shared { device, which, failures, runtime, numbers, .. } = &*self.0;
         let (started, completed) = {
@@ -150,14 +136,6 @@ impl<N: FlushNumber> GroupFlush<N> {
         fresh
     }
 
-    /// Whether all that completed so far is durable: the newest flush covered it, and none has failed.
-    pub(crate) fn is_settled(&self) -> bool {
-        let n = self.0.numbers.lock();
-        // Each write is counted before its caller sees that it has ended, so the device's count includes
-        // every write of which the caller of this knows.
-        n.failed.is_none() && n.covered.is_some() && n.covered == self.0.device.settled()
-    }
-
     /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.
     /// Cancel-safe: a started flush continues, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
@@ -166,18 +144,18 @@ impl<N: FlushNumber> GroupFlush<N> {
             match self.0.turn(number.get()) {
                 Next::Done(result) => return result.map(N::nth),
                 Next::Wait => over.await,
-                Next::Run(begun) => self.run(begun).await,
+                Next::Run(mine) => self.run(mine).await,
             }
         }
     }
 
-    /// Starts a flush. One flush runs at a time, so that it serves all waiters. The device's operation
+    /// Starts flush `number`. One flush runs at a time, so that it serves all waiters. The device's operation
     /// begins here instead of in the flush's task, so a dropped store begins none.
-    async fn run(&self, begun: Begun) {
+    async fn run(&self, number: u64) {
         // If the store is dropped while the flush runs, a failure must still reach the manifest, so its locks
         // stay held until the flush has ended (I18).
         let hold = self.0.failures.remember.hold();
-        let running = Running { shared: Arc::clone(&self.0), begun, outcome: None, _hold: hold };
+        let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
         let run = async move { running.end(flush.await).await };
         self.0.failures.seam.run_flush(&self.0.runtime, run).await;
@@ -200,8 +178,7 @@ impl Shared {
         }
         n.running = true;
         n.started += 1;
-        // Asked before the device's flush begins: a change that begins in between may miss the flush.
-        Next::Run(Begun { number: n.started, covers: self.device.settled() })
+        Next::Run(n.started)
     }
 
     /// The error of a flush whose result is unknown.
@@ -214,7 +191,7 @@ impl Shared {
 
 struct Running {
     shared: Arc<Shared>,
-    begun: Begun,
+    number: u64,
     outcome: Option<Result<(), DeviceError>>,
     _hold: Option<Box<dyn Any + Send>>,
 }
@@ -232,20 +209,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Shared { device, failures, numbers, .. } = &*self.shared;
-        let mut n = numbers.lock();
+        let mut n = self.shared.numbers.lock();
         n.running = false;
-        n.covered = None;
         match self.outcome.take() {
-            Some(Ok(())) => {
-                n.completed = self.begun.number;
-                // Not the count of now: a change that began meanwhile may have missed the flush (I42).
-                n.covered = failures.seam.covered(self.begun.covers, &**device);
-            }
+            Some(Ok(())) => n.completed = self.number,
             Some(Err(error)) => n.failed = Some(error),
             // The task was cut short, so whether the flush failed is unknown. Counting it as good could break
             // a promise (I14).
-            None => n.failed = failures.seam.unfinished_flush(self.shared.unknown()),
+            None => n.failed = self.shared.failures.seam.unfinished_flush(self.shared.unknown()),
         }
         drop(n);
         self.shared.over.notify_waiters();
@@ -257,7 +228,7 @@ mod tests {
     use super::*;
     use crate::protocol::flushes::HddFlush;
     use crate::remember::RememberInMemory;
-    use pagetier_devio::{Fault, FaultEffect, Fence, IoBuf, IoBufs, SimDevice, SimPower};
+    use pagetier_devio::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};
 
@@ -268,16 +239,13 @@ mod tests {
     }
 
     fn flushes(device: &Arc<SimDevice>) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
-        flushes_of(Arc::clone(device) as SharedDevice, Seam::default())
-    }
-
-    fn flushes_of(device: SharedDevice, seam: Seam) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
         let remember = Arc::new(RememberInMemory::default());
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
-            seam,
+            seam: Seam::default(),
         });
+        let device = Arc::clone(device) as SharedDevice;
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))
     }
 
@@ -325,113 +293,5 @@ mod tests {
         });
         drop(first);
         assert!(second.block_on(flush.cover(HddFlush(2))).is_err());
-    }
-
-    /// A device whose changes are counted, as those of every store, and the device behind the fence.
-    fn counted() -> (Arc<SimDevice>, SharedDevice) {
-        let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new()).with_latency(Duration::from_secs(1));
-        let device = Arc::new(device);
-        let fenced = Fence::default().guard(Arc::clone(&device) as SharedDevice);
-        (device, fenced)
-    }
-
-    async fn write(device: &SharedDevice) {
-        let page = IoBufs::from_iter([IoBuf::zeroed(4096)]);
-        device.write(0, page, IoClass::Clean).await.result.expect("written");
-    }
-
-    /// Flushes until nothing is left to make durable; returns the number of flushes.
-    async fn settle(flush: &GroupFlush<HddFlush>) -> u32 {
-        let mut flushes = 0;
-        while !flush.is_settled() {
-            flush.cover(flush.next()).await.expect("covered");
-            flushes += 1;
-            assert!(flushes < 9, "something stays in flight");
-        }
-        flushes
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn after_a_flush_a_device_is_settled_until_it_changes() {
-        let fenced = counted().1;
-        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
-        assert_eq!(settle(&flush).await, 1, "what an earlier opening wrote is not known");
-        write(&fenced).await;
-        fenced.discard(0, 4096).await.expect("discarded");
-        assert_eq!(settle(&flush).await, 1);
-        fenced.grow(2 << 20).expect("room");
-        assert_eq!(settle(&flush).await, 1, "its size is flushed");
-        fenced.cut(1 << 20).expect("cut");
-        assert_eq!(settle(&flush).await, 1);
-        assert_eq!(settle(&flush).await, 0);
-    }
-
-    /// Writes while a flush runs. Returns whether the device counts as settled once it has ended.
-    async fn settled_after_a_write_during_a_flush(seam: Seam) -> bool {
-        let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), seam);
-        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(9))).on(IoOp::Flush).times(1));
-        timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
-        write(&fenced).await;
-        assert_eq!(flush.completed(), HddFlush(0), "the flush still runs");
-        assert!(!flush.is_settled());
-        flush.cover(HddFlush(1)).await.expect("covered");
-        flush.is_settled()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_written_during_a_flush_needs_another() {
-        assert!(!settled_after_a_write_during_a_flush(Seam::default()).await);
-    }
-
-    #[cfg(feature = "mutations")]
-    #[tokio::test(start_paused = true)]
-    async fn what_was_written_during_a_flush_would_pass_for_durable() {
-        let seam = Seam(Some(crate::mutation::Mutation::FlushCoversLater));
-        assert!(settled_after_a_write_during_a_flush(seam).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_write_in_flight_when_a_flush_begins_is_not_covered_by_it() {
-        let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
-        let page = || IoBufs::from_iter([IoBuf::zeroed(4096)]);
-        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3))).on(IoOp::Write).times(2));
-        let slow = fenced.write(0, page(), IoClass::Clean);
-        flush.cover(flush.next()).await.expect("covered");
-        slow.await.result.expect("written");
-        assert!(!flush.is_settled());
-        assert_eq!(settle(&flush).await, 1);
-        // The same of one whose future is dropped, of which no caller sees the end.
-        drop(fenced.write(0, page(), IoClass::Clean));
-        for _ in 0..2 {
-            flush.cover(flush.next()).await.expect("covered");
-            assert!(!flush.is_settled());
-        }
-        sleep(Duration::from_secs(10)).await;
-        assert_eq!(settle(&flush).await, 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn after_a_failed_flush_nothing_is_settled_before_another_has_succeeded() {
-        let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
-        settle(&flush).await;
-        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-        flush.cover(flush.next()).await.expect_err("it fails");
-        assert!(!flush.is_settled());
-        let flush = flush.without_failure();
-        assert!(!flush.is_settled());
-        assert_eq!(settle(&flush).await, 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn behind_a_closed_fence_nothing_is_settled() {
-        let fence = Fence::default();
-        let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new());
-        let (_, flush) = flushes_of(fence.guard(Arc::new(device)), Seam::default());
-        settle(&flush).await;
-        fence.close();
-        assert!(!flush.is_settled(), "a sync of a dropped store fails");
     }
 }

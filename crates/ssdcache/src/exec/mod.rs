@@ -254,21 +254,6 @@ impl Core {
         Ok(())
     }
 
-    /// Makes durable what has completed on `devices`: flushes those that have something to make durable
-    /// (I42).
-    pub(crate) async fn settle(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
-        for device in devices {
-            let settled = match device {
-                Flushed::Ssd => self.cache_device().flush.is_settled(),
-                Flushed::Hdd => self.hdd_flush.is_settled(),
-            };
-            if !settled {
-                self.flush(&[*device]).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Flushes the SSD, by a flush that begins after this call, and frees slots accordingly.
     pub(crate) async fn flush_ssd(&self) -> Result<(), DeviceError> {
         self.cover_ssd(self.next_ssd_flush()).await
