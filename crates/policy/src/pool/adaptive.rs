@@ -2,12 +2,11 @@
 //! it if dirty (`gd2l:frequency,write-back`), with one term that adapts.
 //!
 //! A page on the HDD costs more to read and write than one on the SSD. This extra cost counts in full while
-//! the HDD is the busier device, and otherwise as the square of the HDD's recent time to the SSD's: requests
-//! wait for the busier device, so time on the other one is worth less than its share. Where the pages in use
-//! fit the SSD, the pages that are not there are those that it rejects, because they are hardly used. At full
-//! cost one of them would outlast 65 uses of a page on the SSD, while the SSD is the device that everything
-//! waits for. A lower share sends more requests to the HDD, which raises the share again, so it settles where
-//! the pool takes time from the busier device.
+//! the HDD is the busier device, and otherwise in proportion: as the HDD's recent time to the SSD's. Where
+//! the pages in use fit the SSD, the pages that are not there are those that it rejects, because they are
+//! hardly used. At full cost one of them would outlast 65 uses of a page on the SSD, while the SSD is the
+//! device that everything waits for. A lower share sends more requests to the HDD, which raises the share
+//! again, so it settles where the pool takes time from the busier device.
 //!
 //! Without an SSD, no other policy remembers the pages that left. So the pool does, until it first uses an
 //! SSD: a page that returns has the uses that it had, as far as a sketch knows them.
@@ -80,7 +79,7 @@ impl AdaptivePool {
         if self.since >= ROUND * self.frames {
             self.since = 0;
             let [ssd, hdd] = self.spent_ms;
-            self.share = if hdd < ssd { (hdd / ssd).powi(2) } else { 1.0 };
+            self.share = if hdd < ssd { hdd / ssd } else { 1.0 };
             self.spent_ms = [ssd / 2.0, hdd / 2.0];
             self.reprice();
         }
