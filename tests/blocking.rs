@@ -138,3 +138,33 @@ fn calls_that_wait_work_inside_of_the_tasks_of_a_runtime() {
     // A store that is dropped in a task.
     one.block_on(async { drop(PageStore::open(builder(&folder.path().join("dropped"))).expect("opened")) });
 }
+
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn a_task_that_waits_for_a_guard_of_its_own_is_refused() {
+    let folder = folder();
+    let store = PageStore::open(builder(folder.path())).expect("opened");
+    let space = store.spaces().create("t").expect("created");
+    let page = store.allocate(space).expect("allocated").id();
+    store.close().expect("closed");
+    let store = PageStore::open(builder(folder.path())).expect("opened");
+    // The first guard comes from a thread that waited for the device, the second one from memory.
+    for _ in 0..2 {
+        let held = store.get_mut(page).expect("read");
+        let again = store.get(page).expect_err("it would wait for ever");
+        assert!(
+            matches!(again, Error::Pool(pagetier::errors::PoolError::Deadlock { page: of }) if of == page),
+            "{again:?}"
+        );
+        drop(held);
+    }
+    store.close().expect("closed");
+}
+
+#[tokio::test]
+#[should_panic(expected = "a message of its own")]
+async fn a_panic_in_a_future_that_a_task_waits_for_keeps_its_message() {
+    let folder = folder();
+    let store = PageStore::open(builder(folder.path())).expect("opened");
+    store.block_on(async { panic!("a message of its own") });
+}

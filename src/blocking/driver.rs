@@ -1,11 +1,12 @@
 //! The runtime of a blocking store, and the thread that drives it.
 
+use pagetier_bufpool::Waiter;
 use pagetier_devio::Owner;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ScopedJoinHandle};
 use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
 use tokio::sync::Notify;
@@ -44,15 +45,21 @@ impl Driver {
         }
         // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without tokio's
         // `block_on` would hang: what the future defers, this thread's runtime would wake after the call.
-        let mut wait = || self.handle.block_on(future.as_mut());
+        let waiter = Waiter::current();
+        let mut wait = || {
+            waiter.stand_in();
+            self.handle.block_on(future.as_mut());
+        };
         loop {
             let thread = std::thread::Builder::new().name("pagetier-waiting".into());
-            let waited = std::thread::scope(|scope| thread.spawn_scoped(scope, &mut wait).map(drop));
-            if waited.is_ok() {
-                return;
+            let waited =
+                std::thread::scope(|scope| thread.spawn_scoped(scope, &mut wait).map(ScopedJoinHandle::join));
+            match waited {
+                Ok(Ok(())) => return,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // No thread can be made at the moment. This call has to wait either way.
+                Err(_) => std::thread::park_timeout(Duration::from_millis(10)),
             }
-            // No thread can be made at the moment. This call has to wait either way.
-            std::thread::park_timeout(Duration::from_millis(10));
         }
     }
 

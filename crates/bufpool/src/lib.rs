@@ -50,3 +50,4 @@ pub use residents::PoolResidency;
 pub use sample_channel::TraceSummary;
 pub use sampler::{SampleSink, Sampler};
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};
+pub use waits::holders::Waiter;

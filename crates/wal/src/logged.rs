@@ -243,14 +243,18 @@ impl Deref for LoggedStore {
 
 impl Wal {
     /// Opens the log in `dir` as [`Wal::open`] does; if it is in use, waits up to half a second for its
-    /// holder, as after the drop of the previous store. Cancel-safe.
+    /// holder, as after the drop of the previous store. Cancel-safe: an opening that has begun ends without
+    /// its caller, and then closes the log.
     ///
     /// # Errors
     /// As [`Wal::open`].
     pub async fn open_when_free(dir: &Path, options: WalOptions) -> Result<Self, WalError> {
         let until = Instant::now() + OPEN_WAIT;
         loop {
-            match Self::open(dir, options) {
+            let dir = dir.to_owned();
+            // It reads the log and writes its last segment again: not on a thread that runs tasks.
+            let opening = tokio::task::spawn_blocking(move || Self::open(&dir, options));
+            match opening.await.map_err(|_| WalError::Stopped)? {
                 Err(WalError::InUse { .. }) if Instant::now() < until => sleep(LOOK_EVERY).await,
                 opened => return opened,
             }

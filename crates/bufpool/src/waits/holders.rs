@@ -11,6 +11,9 @@ pub(crate) struct TaskId(#[cfg(debug_assertions)] (Option<tokio::task::Id>, std:
 impl TaskId {
     #[cfg(debug_assertions)]
     pub(crate) fn current() -> Self {
+        if let Some(task) = WAITS_FOR.get() {
+            return task;
+        }
         let task = tokio::task::try_id();
         // A task may move between threads.
         let thread = if task.is_some() { *FIRST_THREAD } else { std::thread::current().id() };
@@ -24,9 +27,33 @@ impl TaskId {
     }
 }
 
+/// A task that lets another thread wait in its place: guards that this one gets are the task's, so a wait of
+/// the task for itself is found all the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter(TaskId);
+
+impl Waiter {
+    /// The current task, or thread outside any task.
+    #[must_use]
+    pub fn current() -> Self {
+        Self(TaskId::current())
+    }
+
+    /// From here on this thread waits for the task, and does nothing else.
+    pub fn stand_in(self) {
+        #[cfg(debug_assertions)]
+        WAITS_FOR.set(Some(self.0));
+    }
+}
+
 #[cfg(debug_assertions)]
 static FIRST_THREAD: std::sync::LazyLock<std::thread::ThreadId> =
     std::sync::LazyLock::new(|| std::thread::current().id());
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static WAITS_FOR: std::cell::Cell<Option<TaskId>> = const { std::cell::Cell::new(None) };
+}
 
 /// The tasks that hold guards, by page. Empty in release builds.
 #[derive(Debug, Default)]

@@ -189,8 +189,7 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
     }
 
     fn set_costs(&mut self, costs: Costs) {
-        // H of pages in the pool stays: each gets the new costs upon its next use, and L carries the old ones
-        // out.
+        // The new costs count for every page at once, not from its next use on: see `h_queues`.
         self.costs = costs;
         let values = std::array::from_fn(|no| self.value(Class::of(QueueNo(no as u8))));
         self.queues.set_values(values);
