@@ -164,7 +164,8 @@ pub(crate) async fn write_until_refused(
         if turn % 200 == 0 && store.sync().await.is_ok() {
             known.iter_mut().for_each(|k| k.synced = k.newest);
         }
-        if failures > 3 {
+        // Each may have waited for a frame.
+        if failures > 1 {
             return;
         }
     }

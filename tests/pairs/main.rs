@@ -20,12 +20,13 @@ use drive::{Case, Met, Moment, run};
 use operations::Operation;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use table::Table;
 use world::{Disks, Side};
 
 /// The time that the test takes unless it is told otherwise.
-const SECONDS: u64 = 40;
+const SECONDS: u64 = 20;
 /// The violations after which it gives up.
 const VIOLATIONS_MAX: usize = 400;
 
@@ -48,6 +49,11 @@ fn pairs() -> Vec<[&'static Operation; 2]> {
 /// Runs cases and collects their outcomes.
 struct Runner {
     base: Disks,
+    found: Mutex<Found>,
+}
+
+#[derive(Default)]
+struct Found {
     table: Table,
     violations: Vec<String>,
     cases: u64,
@@ -55,18 +61,20 @@ struct Runner {
 
 impl Runner {
     /// Returns how it ended, unless it violated something.
-    fn case(&mut self, case: Case) -> Option<Met> {
-        self.cases += 1;
-        match run(&self.base, case) {
+    fn case(&self, case: Case) -> Option<Met> {
+        let ended = run(&self.base, case);
+        let mut found = self.found.lock().unwrap();
+        found.cases += 1;
+        match ended {
             Ok(met) => {
-                self.table.note(case, &met);
+                found.table.note(case, &met);
                 Some(met)
             }
             Err(wrong) => {
                 let said = format!("{case}: {wrong}");
                 println!("{said}");
-                self.violations.push(said);
-                assert!(self.violations.len() < VIOLATIONS_MAX, "{}", self.violations.join("\n"));
+                found.violations.push(said);
+                assert!(found.violations.len() < VIOLATIONS_MAX, "{}", found.violations.join("\n"));
                 None
             }
         }
@@ -74,7 +82,7 @@ impl Runner {
 
     /// The pair without a drop; then with each drop, or until `until` with drops that `rng` chooses.
     fn pair(
-        &mut self,
+        &self,
         operations: [&'static Operation; 2],
         seed: u64,
         until: Instant,
@@ -139,21 +147,26 @@ fn no_two_operations_harm_each_other() {
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let base = runtime.block_on(Disks::closed_store());
     drop(runtime);
-    let mut runner = Runner { base, table: Table::default(), violations: Vec::new(), cases: 0 };
+    let runner = Runner { base, found: Mutex::default() };
     let budget = std::env::var("PAGETIER_PAIRS").ok();
     let everything = budget.as_deref() == Some("all");
     let seconds = budget.and_then(|seconds| seconds.parse().ok()).unwrap_or(SECONDS);
     let (begun, pairs) = (Instant::now(), pairs());
-    let mut rng = SmallRng::seed_from_u64(1);
-    for (nth, operations) in pairs.iter().enumerate() {
-        // Each pair gets its share of the time that is left.
-        let left = Duration::from_secs(seconds).saturating_sub(begun.elapsed());
-        let until = Instant::now() + left / (pairs.len() - nth) as u32;
-        runner.pair(*operations, nth as u64, until, (!everything).then_some(&mut rng));
-    }
-    println!("{} cases of {} pairs in {:.1?}", runner.cases, pairs.len(), begun.elapsed());
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let worker = |first: usize| {
+        let mut rng = SmallRng::seed_from_u64(1 + first as u64);
+        for (nth, operations) in pairs.iter().enumerate().skip(first).step_by(threads) {
+            // Each pair gets its share of the time that is left.
+            let left = Duration::from_secs(seconds).saturating_sub(begun.elapsed());
+            let until = Instant::now() + left / (pairs.len() - nth).div_ceil(threads) as u32;
+            runner.pair(*operations, nth as u64, until, (!everything).then_some(&mut rng));
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|first| drop(scope.spawn(move || worker(first)))));
+    let found = runner.found.into_inner().unwrap();
+    println!("{} cases of {} pairs in {:.1?}", found.cases, pairs.len(), begun.elapsed());
     if let Some(path) = std::env::var_os("PAGETIER_PAIRS_TABLE") {
-        std::fs::write(path, runner.table.to_string()).unwrap();
+        std::fs::write(path, found.table.to_string()).unwrap();
     }
-    assert!(runner.violations.is_empty(), "{}", runner.violations.join("\n"));
+    assert!(found.violations.is_empty(), "{}", found.violations.join("\n"));
 }
