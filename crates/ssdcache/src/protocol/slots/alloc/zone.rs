@@ -222,7 +222,7 @@ impl Slots {
         self.policy.start_zone(left, &mut eligible, now, &mut candidates);
         // A larger zone, or one with other slots, would make a recovery read more than configured.
         for slot in candidates {
-            let chosen = self.slots.get_mut(slot.at()).filter(|s| s.live().is_some() && !s.in_next);
+            let chosen = self.slots.get_mut(slot.at()).filter(|s| s.live().is_some());
             if let Some(s) = chosen.filter(|_| left > 0) {
                 s.in_next = true;
                 left -= 1;
