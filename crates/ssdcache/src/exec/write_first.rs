@@ -21,7 +21,7 @@ type Ended = (PageId, IoBuf, Outcome);
 impl Core {
     /// Separates the pages that supersede only copies which nothing backs from the others.
     pub(super) fn over_only_copies(&self, pages: Vec<HomeBound>) -> (Vec<HomeBound>, Vec<HomeBound>) {
-        if self.doublewrite() || !self.has_slots() {
+        if self.doublewrite() {
             return (Vec::new(), pages);
         }
         let state = self.state.lock();
