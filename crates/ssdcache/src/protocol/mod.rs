@@ -275,28 +275,76 @@ mod tests {
     use pagetier_page::SpaceId;
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
 
-    #[test]
-    fn a_slot_that_backs_a_home_write_is_not_moved_whatever_the_policy_says() {
-        let page = |no| PageId::new(SpaceId(1), no);
-        let stamp = |no: u32| Stamp::from_bits(u64::from(no) + 1);
+    fn page(no: u32) -> PageId {
+        PageId::new(SpaceId(1), no)
+    }
+
+    fn stamp(no: u32) -> Stamp {
+        Stamp::from_bits(u64::from(no) + 1)
+    }
+
+    /// The protocol over 48 slots, of which the first 40 hold only copies, and a ring of 64 pages.
+    fn protocol(policy: &str) -> Protocol {
         let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
         let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
-        // The policy gives every page a second chance.
-        pagetier_hostile::register();
-        let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy");
+        let policy = policy.parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
         let slots = Slots::new(params, policy, &full, 0);
-        let mut state =
-            Protocol::new(slots, HomeBatches::new(8, 0, 8, Default::default()), SsdMode::WriteBack, Lsn(0));
+        let home = HomeBatches::new(64, 0, 8, Default::default());
+        let mut state = Protocol::new(slots, home, SsdMode::WriteBack, Lsn(0));
         state.slots.begin_checkpoint(Millis(0));
         state.slots.end_checkpoint(true);
-        (0..40).step_by(2).for_each(|no| state.home.plan_appended(page(no), stamp(no)));
+        state
+    }
+
+    /// The pages that get a second chance from a policy that gives one to every page.
+    fn moved(begin: impl FnOnce(&mut Protocol)) -> Vec<u32> {
+        pagetier_hostile::register();
+        let mut state = protocol("hostile:1");
+        begin(&mut state);
         let mut moved = Vec::new();
         while let Some(moves) = state.take_back(Millis(0), &mut || stamp(100)) {
             moved.extend(moves.iter().map(|one| one.from.page.no));
         }
         assert!(!moved.is_empty(), "nothing was moved");
+        moved
+    }
+
+    fn home_page(no: u32, lsn: u64) -> HomePage {
+        HomePage { page: page(no), stamp: stamp(no), lsn: Lsn(lsn), over_only_copy: false }
+    }
+
+    #[test]
+    fn a_slot_that_backs_a_home_write_is_not_moved_whatever_the_policy_says() {
+        let backed = |state: &mut Protocol| {
+            (0..40).step_by(2).for_each(|no| state.home.plan_appended(page(no), stamp(no)));
+        };
+        let moved = moved(backed);
         assert!(moved.iter().all(|no| no % 2 == 1), "{moved:?}: the even ones back home writes");
+    }
+
+    /// The moved copy of an old version would have a larger stamp than the record of the newer version, which
+    /// would not void it (I16).
+    #[test]
+    fn a_page_that_is_being_written_home_is_not_moved_whatever_the_policy_says() {
+        let going_home = |state: &mut Protocol| {
+            let pages: Vec<HomePage> = (0..40).step_by(2).map(|no| home_page(no, 1)).collect();
+            state.begin_home_batch(Backing::Ring, &pages, &mut || stamp(90)).expect("there is room");
+        };
+        let moved = moved(going_home);
+        assert!(moved.iter().all(|no| no % 2 == 1), "{moved:?}: the even ones are going home");
+    }
+
+    #[test]
+    fn the_images_in_the_ring_have_the_changes_of_their_pages_and_of_the_only_copies_they_supersede() {
+        // Page 0 has an only copy, whose oldest change is at 20; page 50 has no copy.
+        for (no, written, oldest) in [(0, 30, 20), (0, 10, 10), (50, 30, 30)] {
+            let mut state = protocol("lru2");
+            state.slots.set_lsn_floor(Lsn(20));
+            let batch = [home_page(no, written)];
+            state.begin_home_batch(Backing::Ring, &batch, &mut || stamp(90)).expect("there is room");
+            assert_eq!(state.home.oldest_lsn(), Some(Lsn(oldest)), "page {no}, changed at {written}");
+        }
     }
 }

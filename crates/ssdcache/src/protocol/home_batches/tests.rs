@@ -85,6 +85,18 @@ fn a_page_discarded_between_its_failed_home_write_and_the_end_of_its_batch_gets_
 }
 
 #[test]
+fn without_a_ring_nothing_brings_back_a_page_that_was_discarded_during_its_home_write() {
+    let mut home = HomeBatches::new(0, 0, 8, Default::default());
+    for failed in [vec![], vec![page(1)]] {
+        let batch = begin(&mut home, Backing::Ring, versions(1, 10, 1));
+        home.discard(page(1));
+        assert!(home.may_resurrect_discarded(), "the home write may still land");
+        home.end_home_writes(batch.id, true, failed, HddFlush(1));
+        assert!(!home.may_resurrect_discarded());
+    }
+}
+
+#[test]
 fn a_batch_that_was_not_written_home_mends_no_older_failure() {
     let mut home = HomeBatches::new(8, 0, 0, Default::default());
     let torn = begin(&mut home, Backing::Ring, versions(1, 10, 1));

@@ -149,6 +149,35 @@ mod tests {
     }
 
     #[test]
+    fn a_discarded_only_copy_may_come_back_until_a_checkpoint_captured_later_is_durable() {
+        let policy =
+            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        let discard = |slots: &mut Slots, no| {
+            let page = PageId::new(SpaceId(1), no);
+            let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no)));
+            let Plan::Ssd(ticket) = plan else { panic!("there is room: {plan:?}") };
+            slots.end_write(ticket, true, SsdFlush(1), NOW);
+            slots.discard(page);
+            slots.discards()
+        };
+        let first = discard(&mut slots, 1);
+        assert!(!slots.discards_are_final(first), "the checkpoint in force is older");
+        slots.begin_checkpoint(NOW);
+        let second = discard(&mut slots, 2);
+        assert!(!slots.discards_are_final(first), "the checkpoint may fail");
+        slots.end_checkpoint(false);
+        assert!(!slots.discards_are_final(first), "it has failed");
+        slots.begin_checkpoint(NOW);
+        let third = discard(&mut slots, 3);
+        slots.end_checkpoint(true);
+        let are_final = [first, second, third].map(|discards| slots.discards_are_final(discards));
+        assert_eq!(are_final, [true, true, false], "the last came after the capture");
+    }
+
+    #[test]
     fn a_copy_that_awaits_its_homes_flush_may_be_gone_when_a_recovery_looks_for_it() {
         let policy =
             "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));

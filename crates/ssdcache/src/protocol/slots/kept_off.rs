@@ -215,6 +215,7 @@ mod tests {
         assert_eq!(slots.next_leaving(&|_| FREE, 10, NOW).dropped, 1);
         assert_eq!((slots.copies_kept_off(), slots.pages()), (0, 3));
         assert_eq!(slots.next_leaving(&|_| FREE, 10, NOW).dropped, 0);
+        assert!(slots.kept_off.leaving.is_empty(), "nothing is looked at again that has left");
         slots.validate().unwrap();
     }
 

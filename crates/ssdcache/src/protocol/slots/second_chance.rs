@@ -114,9 +114,12 @@ mod tests {
     use pagetier_page::SpaceId;
     use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
 
-    #[test]
-    fn the_pool_is_told_of_pages_that_make_room_for_second_chances() {
-        let page = |no| PageId::new(SpaceId(1), no);
+    fn page(no: u32) -> PageId {
+        PageId::new(SpaceId(1), no)
+    }
+
+    /// Slots full of clean copies, and the second chances that have begun.
+    fn moving() -> (Slots, Vec<Move>) {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
@@ -135,6 +138,25 @@ mod tests {
             moves.extend(more);
         }
         assert!(!moves.is_empty(), "nothing was moved");
+        (slots, moves)
+    }
+
+    #[test]
+    fn a_second_chance_whose_source_cannot_be_read_costs_no_slot() {
+        let (mut slots, moves) = moving();
+        for one in &moves {
+            slots.end_move(*one, false, Millis(0));
+            assert!(slots.slots[one.to.slot.at()].is_free(), "nothing was written into it");
+            assert!(slots.holds(one.from.page, one.from.stamp), "the old copy counts");
+        }
+        assert_eq!((slots.count_bad(), slots.readers()), (0, 0));
+        assert_eq!(slots.counts().second_chances, 0);
+        slots.validate().expect("sound slots");
+    }
+
+    #[test]
+    fn the_pool_is_told_of_pages_that_make_room_for_second_chances() {
+        let (mut slots, moves) = moving();
         let told: Vec<PageId> = std::iter::from_fn(|| slots.take_unreported()).collect();
         let gone: Vec<PageId> =
             (0..48).map(page).filter(|page| slots.location(*page) == Location::Hdd).collect();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::format::map::Entry;
     use crate::protocol::flushes::SsdFlush;
-    use crate::protocol::slots::{Plan, SlotParams};
+    use crate::protocol::slots::{MapWork, Plan, SlotParams};
     use pagetier_page::SpaceId;
     use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
@@ -125,6 +125,22 @@ mod tests {
             assert!(moves.is_none_or(|moves| moves.is_empty()), "{policy}");
             assert!(write(&mut slots, 0, 22), "{policy}");
             slots.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_new_policy_gets_a_zone_of_its_own_even_if_nothing_is_written() {
+        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+        let full: Vec<_> = (0..SLOTS).map(|no| Some(entry(no))).collect();
+        for &policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
+            let old = built(SsdPolicy::Custom(&RivalSsd::Lru2));
+            let mut slots = Slots::new(SlotParams::new(SLOTS, 50.0), old, &full, 0);
+            checkpoint(&mut slots);
+            assert_eq!(slots.map_work(false, NOW), None);
+            slots.switch_policy(built(policy), &[], NOW);
+            assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint), "{policy}");
+            checkpoint(&mut slots);
+            assert_eq!(slots.map_work(false, NOW), None, "{policy}");
         }
     }
 

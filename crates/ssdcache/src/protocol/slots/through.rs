@@ -163,23 +163,85 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::protocol::flushes::SsdFlush;
-    use crate::protocol::slots::SlotParams;
+    use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::SpaceId;
-    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Access, Costs, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+
+    fn slots(policy: &str) -> Slots {
+        let policy = policy.parse::<SsdPolicy>().expect("a policy");
+        let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        slots
+    }
+
+    /// Plans a copy of `page`, which is leaving the pool.
+    fn copied(slots: &mut Slots, page: PageId) -> Option<Ticket> {
+        slots.plan_copy(page, Cause::Evicted, NOW, &mut || Stamp::from_bits(1))
+    }
+
+    /// Writes a new version of `page` to a slot.
+    fn written(slots: &mut Slots, page: PageId, stamp: u64) {
+        let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(stamp));
+        let Plan::Ssd(ticket) = plan else { panic!("there is room: {plan:?}") };
+        slots.end_write(ticket, true, SsdFlush(stamp), NOW);
+        slots.flushed(SsdFlush(stamp));
+    }
+
+    #[test]
+    fn a_copy_that_is_not_worth_its_price_is_not_written() {
+        let page = PageId::new(SpaceId(1), 1);
+        // The first estimates no benefits.
+        for (policy, price_ms, worth) in [("lru2", 1e-9, false), ("cac", 1e9, false), ("cac", 1e-9, true)] {
+            let mut slots = slots(policy);
+            for _ in 0..4 {
+                slots.note_read(page, Some(Location::Hdd), Access::Random, NOW);
+            }
+            slots.set_write_price(Some(price_ms));
+            assert_eq!(copied(&mut slots, page).is_some(), worth, "{policy}, {price_ms} ms");
+            assert_eq!(slots.counts().rejected, u64::from(!worth), "{policy}, {price_ms} ms");
+            // The budget is not overdrawn any more.
+            slots.set_write_price(None);
+            assert_eq!(copied(&mut slots, page).is_some(), !worth, "{policy}, {price_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_got_a_newer_version_is_not_clean_when_the_older_one_is_home() {
+        let mut slots = slots("doublewrite");
+        let page = PageId::new(SpaceId(1), 1);
+        written(&mut slots, page, 1);
+        written(&mut slots, page, 2);
+        slots.backed_home(page, Stamp::from_bits(1));
+        assert!(slots.is_only_copy(page), "the HDD lacks the newer version");
+        slots.backed_home(page, Stamp::from_bits(2));
+        assert!(!slots.is_only_copy(page), "the HDD has it");
+    }
+
+    #[test]
+    fn a_copy_that_was_written_back_wants_no_flush_of_its_home() {
+        let mut slots = slots("lru2");
+        let page = PageId::new(SpaceId(1), 1);
+        let mut ticket = copied(&mut slots, page).expect("there is room");
+        slots.wait_for_home(&mut ticket, Lsn(0));
+        slots.end_write(ticket, true, SsdFlush(1), NOW);
+        assert!(slots.wants_home_flush(&|_| false));
+        let copy = slots.hold_copy(page).expect("a copy");
+        slots.end_write_back(copy, true);
+        assert!(!slots.wants_home_flush(&|_| false), "the flush of the write-back has made it clean");
+    }
 
     #[test]
     fn a_copy_on_its_way_wants_no_flush_of_the_home_before_it_is_there() {
-        let policy =
-            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
-        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
-        slots.begin_checkpoint(Millis(0));
-        slots.end_checkpoint(true);
+        let mut slots = slots("lru2");
         let page = PageId::new(SpaceId(1), 1);
-        let ticket = slots.plan_copy(page, Cause::Evicted, Millis(0), &mut || Stamp::from_bits(1));
-        let mut ticket = ticket.expect("there is room");
+        let mut ticket = copied(&mut slots, page).expect("there is room");
         slots.wait_for_home(&mut ticket, Lsn(0));
         assert!(!slots.wants_home_flush(&|_| false), "it is not there yet");
-        slots.end_write(ticket, true, SsdFlush(1), Millis(0));
+        slots.end_write(ticket, true, SsdFlush(1), NOW);
         assert!(slots.wants_home_flush(&|_| false));
         assert!(!slots.wants_home_flush(&|_| true), "its home is being written");
         slots.homes_flushed(&|_| false);

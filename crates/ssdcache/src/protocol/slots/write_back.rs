@@ -58,3 +58,38 @@ impl Slots {
         self.end_read(done.slot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::slots::SlotParams;
+    use pagetier_page::{SpaceId, Stamp};
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+
+    #[test]
+    fn no_victim_is_written_back_that_is_kept_or_on_its_way() {
+        let page = |no| PageId::new(SpaceId(1), no);
+        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: false };
+        let full: Vec<_> = (0..8).map(|no| Some(entry(no))).collect();
+        let params = SlotParams { slots: 8, zone: 8, reserve: 0, clean_ahead: 2 };
+        for name in ["lru2", "mv-fifo", "doublewrite"] {
+            let policy = name.parse::<SsdPolicy>().expect("a policy");
+            let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 8, 4));
+            let mut slots = Slots::new(params, policy, &full, 0);
+            slots.begin_checkpoint(NOW);
+            slots.end_checkpoint(true);
+            let due = |slots: &mut Slots| slots.next_victims_are_dirty(&|_| false, NOW);
+            assert!(due(&mut slots), "{name}");
+            assert!(slots.begin_write_back(&|_| true, 32, NOW).is_empty(), "{name}: all are kept");
+            let batch = slots.begin_write_back(&|_| false, 32, NOW);
+            assert!(!batch.is_empty(), "{name}");
+            let on_its_way = |page| batch.iter().any(|one| one.page == page);
+            assert!(!slots.next_victims_are_dirty(&on_its_way, NOW), "{name}: all of them are on their way");
+            batch.into_iter().for_each(|one| slots.end_write_back(one, false));
+            assert!(due(&mut slots), "{name}: the write-back failed");
+        }
+    }
+}

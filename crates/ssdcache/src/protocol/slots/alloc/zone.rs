@@ -230,3 +230,73 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::slots::{Located, Plan, SlotParams};
+    use pagetier_page::{SpaceId, Stamp};
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+    const SLOTS: u32 = 16;
+
+    fn page(no: u32) -> PageId {
+        PageId::new(SpaceId(1), no)
+    }
+
+    /// Slots whose first `pages` hold clean copies, with a zone of half the slots.
+    fn slots(pages: u32) -> Slots {
+        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+        let map: Vec<_> = (0..SLOTS).map(|no| (no < pages).then(|| entry(no))).collect();
+        let params = SlotParams { slots: SLOTS, zone: SLOTS / 2, reserve: 4, clean_ahead: 2 };
+        let policy = "lru2".parse::<SsdPolicy>().expect("a policy");
+        let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8));
+        let mut slots = Slots::new(params, policy, &map, 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        slots
+    }
+
+    fn rewritten(slots: &mut Slots, no: u32) -> Plan {
+        slots.plan_dirty(page(no), NOW, &mut || Stamp::from_bits(100))
+    }
+
+    /// The first page with a copy in the zone (`inside`) or outside.
+    fn page_of(slots: &Slots, inside: bool) -> u32 {
+        let copies = slots.slots.iter().filter(|s| s.in_zone == inside).filter_map(|s| s.live());
+        copies.map(|stored| stored.version.page.no).next().expect("there is one")
+    }
+
+    #[test]
+    fn no_copy_outside_the_zone_is_given_up_for_a_rewrite() {
+        let mut slots = slots(SLOTS);
+        // Without a reserve a rewrite takes the place of a copy of the zone, but these are all being read.
+        for no in 0..SLOTS {
+            if slots.slots[no as usize].in_zone {
+                assert!(matches!(slots.begin_read(page(no)), Located::Slot { .. }));
+            }
+        }
+        let no = page_of(&slots, false);
+        assert_eq!(rewritten(&mut slots, no), Plan::Hdd, "no slot can be written before the next zone");
+        assert_eq!(slots.pages(), SLOTS as usize, "no copy was given up for nothing");
+    }
+
+    #[test]
+    fn a_single_free_slot_is_worth_a_checkpoint_only_to_a_writer_that_waits() {
+        let mut slots = slots(SLOTS - 2);
+        let no = page_of(&slots, false);
+        let Located::Slot { slot, .. } = slots.begin_read(page(no)) else { panic!("it has a copy") };
+        slots.end_read(slot);
+        assert!(slots.drop_bad_copy(page(no), slot, NOW));
+        assert_eq!(slots.count_free(), (2, 1));
+        assert_eq!(slots.map_work(false, NOW), None, "it can wait for more");
+        for no in 0..2 {
+            assert!(matches!(rewritten(&mut slots, no), Plan::Ssd(_)));
+        }
+        assert_eq!(slots.map_work(false, NOW), None, "it can wait for more");
+        assert_eq!(rewritten(&mut slots, 2), Plan::Wait);
+        assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint));
+    }
+}
