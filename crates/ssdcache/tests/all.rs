@@ -3,6 +3,7 @@
 mod append;
 mod common;
 mod failed_flush;
+mod home_end;
 mod home_order;
 mod hostile;
 mod map_marks;

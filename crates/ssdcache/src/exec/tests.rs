@@ -1,4 +1,4 @@
-//! The state after a future is dropped, or a batch has nothing left to write.
+//! The state while a write is under way, and after a future is dropped or a batch has nothing left to write.
 
 /// The harness of the integration tests.
 #[path = "../../tests/common/mod.rs"]
@@ -8,26 +8,32 @@ use crate::exec::open::open;
 use crate::exec::write_home::{HomeBound, Outcome};
 use crate::exec::{Core, Homes};
 use crate::format::journal::Backing;
+use crate::format::layout::Layout;
 use crate::protocol::slots::Located;
 use common::{LONG, dirty, formatted, image, layout, page, params, seed};
 use pagetier_bufpool::{TierError, WrittenPage};
-use pagetier_devio::{Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_devio::{DeviceError, DeviceErrorKind, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
 use pagetier_page::{Flags, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Location};
 use std::sync::Arc;
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 /// A tier without its maintenance, over a new SSD.
 async fn core(policy: &str) -> (Arc<Core>, Arc<SimDevice>) {
-    core_with(policy, None).await
+    core_with(policy, layout(8), None).await
 }
 
-async fn core_with(policy: &str, homes: Option<Arc<dyn Homes>>) -> (Arc<Core>, Arc<SimDevice>) {
+async fn core_with(
+    policy: &str,
+    layout: Layout,
+    homes: Option<Arc<dyn Homes>>,
+) -> (Arc<Core>, Arc<SimDevice>) {
     let power = SimPower::new();
     let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
     let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
-    formatted(&ssd, layout(8)).await;
-    let mut params = params(&hdd, &ssd, layout(8), policy);
+    formatted(&ssd, layout).await;
+    let mut params = params(&hdd, &ssd, layout, policy);
     params.homes = homes.unwrap_or(params.homes);
     let opened = open(params);
     (Arc::new(opened.await.expect("it opens").0), ssd)
@@ -94,6 +100,48 @@ async fn a_batch_whose_pages_are_all_superseded_wakes_those_that_wait_for_them()
     timeout(LONG, waiter).await.expect("it is woken").expect("it ends");
 }
 
+/// A write-back would make the slot clean, and the front could give it away while the home write is under way
+/// that it backs (I4).
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_kept_for_its_pages_home_write_before_that_begins() {
+    let (core, _) = core("doublewrite").await;
+    // Without room in the journal no home write begins.
+    let mut others = 100..;
+    while core.state.lock().home.has_room(Backing::Appended, 1).is_ok() {
+        let version = (page(others.next().expect("endless")), Stamp::from_bits(1));
+        core.state.lock().home.begin(Backing::WriteBack, vec![version], version.1, None);
+    }
+    let writer = Arc::clone(&core);
+    let writing = tokio::spawn(async move { writer.write_one(1).await });
+    sleep(Duration::from_secs(1)).await;
+    {
+        let state = core.state.lock();
+        assert!(state.slots.is_only_copy(page(1)), "the slot is written");
+        assert!(!state.home.is_writing(page(1)), "the home write has not begun");
+        assert!(state.home.must_keep_copy(page(1)));
+    }
+    writing.abort();
+}
+
+/// A flush of the HDD has failed, and its note is not written yet.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_may_not_go_home_over_its_only_copy_is_not_left_on_its_way() {
+    let (core, ssd) = core_with("lru2", layout(0), None).await;
+    core.write_one(1).await;
+    // A slot write fails: from now on changed pages go home.
+    let slots = layout(0).slot_at(0)..layout(0).end();
+    ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    let (device, kind) = ("hdd".into(), DeviceErrorKind::Gone);
+    core.unflushed.fail(&DeviceError { device, op: IoOp::Flush, offset: 0, len: 0, kind });
+    let done = |written: WrittenPage| {
+        assert!(matches!(written.result, Err(TierError::Refusing { .. })), "{written:?}");
+    };
+    timeout(LONG, core.write_dirty(vec![dirty(1, 1)], IoClass::Clean, &done)).await.expect("it ends");
+    let state = core.state.lock();
+    assert!(state.slots.is_only_copy(page(1)), "its copy counts");
+    assert_eq!(state.home.pages_writing(), 0, "a drop of its space would wait for ever");
+}
+
 /// Homes without a place for any page.
 struct Homeless {
     given_up: bool,
@@ -115,7 +163,7 @@ impl Homes for Homeless {
 async fn a_page_that_lost_its_home_is_not_dropped() {
     for given_up in [false, true] {
         let homes: Arc<dyn Homes> = Arc::new(Homeless { given_up });
-        let (core, _) = core_with("lru2", Some(Arc::clone(&homes))).await;
+        let (core, _) = core_with("lru2", layout(8), Some(Arc::clone(&homes))).await;
         core.write_one(1).await;
         let batch = vec![core.state.lock().slots.hold_copy(page(1)).expect("a copy")];
         let copied = core.copy_home(batch, IoClass::WriteBack).await;
@@ -124,7 +172,7 @@ async fn a_page_that_lost_its_home_is_not_dropped() {
         assert_eq!(failed, if given_up { vec![] } else { vec![page(1)] });
         assert_eq!(core.state.lock().slots.is_only_copy(page(1)), !given_up);
 
-        let (core, _) = core_with("none", Some(homes)).await;
+        let (core, _) = core_with("none", layout(8), Some(homes)).await;
         let done = |written: WrittenPage| match written.result {
             Ok(_) => assert!(given_up),
             Err(error) => assert!(!given_up && matches!(error, TierError::NoSuchPage { .. }), "{error}"),

@@ -1,0 +1,161 @@
+//! How home writes end: what was claimed for them is let go of, what stopped them is reported, and homes that
+//! they left torn are repaired and counted.
+
+use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
+use pagetier_bufpool::{Tier, TierError};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_page::SpaceId;
+use pagetier_policy::Location;
+use pagetier_ssdcache::{Layout, OpenParams, SsdMode, SsdTier};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// The page under test.
+const P: u32 = 3;
+
+struct Fixture {
+    tier: Arc<SsdTier>,
+    hdd: Arc<SimDevice>,
+    ssd: Arc<SimDevice>,
+    layout: Layout,
+    policy: &'static str,
+}
+
+impl Fixture {
+    /// A new store.
+    async fn new(policy: &'static str, ring_pages: u32, mode: SsdMode) -> Self {
+        let power = SimPower::new();
+        let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
+        let (hdd, ssd, layout) = (device("hdd", 1), device("ssd", 2), layout(ring_pages));
+        formatted(&ssd, layout).await;
+        let tier = SsdTier::open(OpenParams { mode, ..params(&hdd, &ssd, layout, policy) });
+        Self { tier: Arc::new(tier.await.expect("it opens")), hdd, ssd, layout, policy }
+    }
+
+    async fn write(&self, no: u32, version: u8) -> Result<Location, TierError> {
+        write(&self.tier, no, version).await
+    }
+
+    async fn sync(&self) {
+        timeout(LONG, self.tier.flush()).await.expect("flushed at last").expect("flushed");
+    }
+
+    /// The next slot write fails, so its page goes home, and changed pages from then on.
+    fn fail_a_slot_write(&self) {
+        let slots = self.layout.slot_at(0)..self.layout.end();
+        self.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    }
+
+    /// The store reopened, with the home of `P` as it is but for one bit. Returns how many homes the recovery
+    /// repaired.
+    async fn repaired_after(&self, closed: bool) -> u64 {
+        let (home, power) = (u64::from(P) * PAGE as u64, SimPower::new());
+        let whole = self.hdd.snapshot()[home as usize..home as usize + PAGE].to_vec();
+        let after = |device: &SimDevice| match closed {
+            true => device.after_kill(1, &power),
+            false => device.after_power_cut(1, &power),
+        };
+        let (hdd, ssd) = (Arc::new(after(&self.hdd)), Arc::new(after(&self.ssd)));
+        hdd.implant(home, &whole);
+        hdd.flip_bit(home + 900, 0);
+        let params = params(&hdd, &ssd, self.layout, self.policy);
+        let again = SsdTier::open(OpenParams { epoch: 2, closed, ..params }).await.expect("it opens");
+        assert!(hdd.snapshot()[home as usize..home as usize + PAGE] == whole, "it is torn still");
+        again.recovery().repaired
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_is_repaired_from_the_ring_is_counted() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::ReadOnly).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
+    fixture.sync().await;
+    assert_eq!(fixture.repaired_after(false).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_rotted_while_the_store_was_closed_is_repaired_from_the_slot_written_back_last() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    assert_eq!(fixture.tier.drain(None, None).await.written, 1);
+    timeout(LONG, fixture.tier.shutdown()).await.expect("it ends").expect("closed");
+    assert_eq!(fixture.repaired_after(true).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_slot_could_not_be_written_can_be_discarded() {
+    let fixture = Fixture::new("doublewrite", 8, SsdMode::WriteBack).await;
+    fixture.fail_a_slot_write();
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
+    timeout(LONG, fixture.tier.settled(page(P))).await.expect("nothing needs a copy that is not there");
+    assert!(fixture.tier.discarded(page(P)));
+    timeout(LONG, fixture.tier.discard_space(SpaceId(1))).await.expect("it ends").expect("discarded");
+    fixture.tier.validate().expect("sound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_went_home_over_its_only_copy_can_go_home_again() {
+    let fixture = Fixture::new("lru2", 0, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    fixture.fail_a_slot_write();
+    for version in 2..4 {
+        assert_eq!(fixture.write(P, version).await.expect("written"), Location::Hdd);
+    }
+    assert!(matches!(read(&fixture.tier, P).await, Ok(3)));
+    timeout(LONG, fixture.tier.discard_space(SpaceId(1))).await.expect("it ends").expect("discarded");
+}
+
+/// Without a record there is nothing to flush on the SSD, and a flush that failed would stop all writes.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_could_not_go_home_over_its_only_copy_leaves_the_ssd_alone() {
+    let fixture = Fixture::new("lru2", 0, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    fixture.sync().await;
+    fixture.fail_a_slot_write();
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1));
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    fixture.write(P, 2).await.expect_err("the home write fails");
+    assert_eq!(fixture.tier.stats().refusing, None);
+    assert!(matches!(read(&fixture.tier, P).await, Ok(1)), "its copy counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_says_what_stopped_it() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    let report = fixture.tier.drain(None, None).await;
+    assert_eq!((report.written, report.left), (0, 1), "without a flush no page counts as home");
+    let stopped_by = report.stopped_by.expect("the flush failed");
+    assert_eq!((&*stopped_by.device, stopped_by.op), ("hdd", IoOp::Flush));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_is_given_up_ends_after_its_current_batch() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    for no in 0..70 {
+        assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Ssd);
+    }
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write));
+    let report = fixture.tier.drain(Some(Duration::from_secs(1)), None).await;
+    assert_eq!((report.written, report.left), (0, 70));
+    sleep(LONG).await;
+    let left = fixture.tier.stats().dirty_pages;
+    assert!((30..70).contains(&left), "{left} pages are left: it wrote none, or more than a batch");
+}
+
+/// The pool limits how many of the pages that it writes wait for the disk, if others need not.
+#[tokio::test(start_paused = true)]
+async fn a_page_goes_home_alone_only_while_others_go_to_the_ssd() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    let goes_home = |no| fixture.tier.goes_home(page(no));
+    assert_eq!((goes_home(P), goes_home(P + 1)), (false, true));
+    for mode in [SsdMode::WriteThrough, SsdMode::ReadOnly] {
+        let limit = fixture.tier.at_most(mode);
+        assert_eq!((goes_home(P), goes_home(P + 1)), (false, false), "{mode:?}: all wait for the disk");
+        drop(limit);
+    }
+    assert!(goes_home(P + 1));
+}
