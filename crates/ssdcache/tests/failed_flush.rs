@@ -4,9 +4,10 @@ use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
-use pagetier_page::{PageSize, SpaceId};
+use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_ssdcache::{
-    Flushed, Layout, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Unproved,
+    Flushed, Layout, OpenError, OpenParams, Readmitter, Remember, RememberInMemory, SsdMode, SsdState,
+    SsdTier, Superblock, Unproved,
 };
 use std::future::ready;
 use std::io;
@@ -457,4 +458,47 @@ async fn an_ssd_flush_that_failed_right_before_a_kill_costs_no_synced_version() 
 #[tokio::test(start_paused = true)]
 async fn an_hdd_flush_that_failed_right_before_a_kill_costs_no_synced_version() {
     reads_alike_after_a_cut(SsdMode::ReadOnly, false).await;
+}
+
+/// While the copies are judged, begins a flush of the SSD that fails and that is not waited for.
+struct FlushMeanwhile<'a> {
+    store: &'a Store,
+    ssd: &'a SimDevice,
+}
+
+impl Readmitter for FlushMeanwhile<'_> {
+    fn is_ours(&self, _: &Superblock) -> bool {
+        true
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    async fn rewrite(&self, _: Vec<(PageId, Lsn)>) {
+        fail_one_flush(self.ssd);
+        let flush = timeout(Duration::from_nanos(1), self.store.0.flush());
+        flush.await.expect_err("it takes longer");
+    }
+
+    async fn record(&self, _: Vec<(PageId, Lsn)>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_fails_while_the_ssd_is_taken_back_is_not_forgotten() {
+    let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::default()).await;
+    let ssd = SimDevice::new("ssd", 1 << 20, 3, &SimPower::new()).with_latency(Duration::from_secs(1));
+    world.ssd = Arc::new(ssd);
+    formatted(&world.ssd, world.layout).await;
+    let store = world.open().await;
+    let slots = world.layout.slot_at(0)..world.layout.end();
+    world.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    store.write(P, 1).await.expect("it goes home");
+    assert_eq!(store.0.ssd_state(), SsdState::Degraded);
+    let readmitted = store.0.readmit(&FlushMeanwhile { store: &store, ssd: &world.ssd }).await;
+    readmitted.expect_err("a flush has failed");
+    assert!(world.remember.recall().ssd, "the failure is noted");
+    store.sync().await.expect_err("the next flush would succeed without what that one lost");
 }
