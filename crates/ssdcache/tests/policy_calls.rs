@@ -31,12 +31,14 @@ struct Script {
     notes: Notes,
     verdict: Verdict,
     through: bool,
+    /// The candidate that it asks about before it decides.
+    candidate: Option<SlotId>,
 }
 
 impl Script {
     fn new(verdict: Verdict, through: bool) -> (Box<Self>, Notes) {
         let notes = Notes::default();
-        (Box::new(Self { notes: Arc::clone(&notes), verdict, through }), notes)
+        (Box::new(Self { notes: Arc::clone(&notes), verdict, through, candidate: None }), notes)
     }
 
     fn note(&self, told: Told) {
@@ -54,10 +56,11 @@ impl SlotPolicy for Script {
         page: PageId,
         cause: Cause,
         _: usize,
-        _: &mut dyn FnMut(SlotId) -> bool,
+        usable: &mut dyn FnMut(SlotId) -> bool,
         _: Millis,
     ) -> Verdict {
         self.note(Told::Considered(page, cause));
+        self.candidate.map(usable);
         self.verdict
     }
 
@@ -211,4 +214,17 @@ async fn a_policy_that_admits_nothing_on_reading_is_not_asked() {
     let fetched = tier.fetch(page(3), Access::Random, IoBuf::zeroed(PAGE)).await;
     assert_eq!(fetched.result.unwrap(), Location::Hdd);
     assert_eq!(*notes.lock().unwrap(), [Told::Read(page(3))]);
+}
+
+/// A page that is rejected although there was a candidate is worth too little; another zone would not help.
+#[test]
+fn a_new_zone_is_looked_for_only_if_the_policy_found_no_candidate_in_this_one() {
+    for candidate in [None, Some(SlotId(0))] {
+        let (policy, _) = Script::new(Verdict::Reject, false);
+        let mut slots = slots(Box::new(Script { candidate, ..*policy }), SLOTS, 4);
+        for no in SLOTS..SLOTS + 4 {
+            assert_eq!(slots.plan_copy(page(no), Cause::Evicted, NOW, &mut stamp), None);
+        }
+        assert_eq!(slots.wants_look(), candidate.is_none(), "{candidate:?}");
+    }
 }
