@@ -182,7 +182,7 @@ fn of_io(error: &io::Error, otherwise: Advice) -> Advice {
 fn of_device(error: &DeviceError) -> Advice {
     match error.kind {
         DeviceErrorKind::NoSpace => Advice::FreeSpace,
-        DeviceErrorKind::Closed => Advice::Reopen,
+        DeviceErrorKind::Closed | DeviceErrorKind::Fenced => Advice::Reopen,
         DeviceErrorKind::NoThread(_) => Advice::Retry,
         DeviceErrorKind::Forked { .. } => Advice::Bug,
         DeviceErrorKind::Misaligned { .. }

@@ -168,6 +168,9 @@ pub enum DeviceErrorKind {
         /// The id of the process that opened the device.
         opened_by: u32,
     },
+    /// Another owner has taken the volume over: this process may neither read nor write it any more.
+    #[error("another owner has taken the volume over")]
+    Fenced,
     /// The store that the operation belongs to was closed or dropped before it started.
     #[error("the store was closed or dropped")]
     Closed,

@@ -128,7 +128,10 @@ impl Recorder {
         let at = match kind {
             DeviceErrorKind::Io(_) | DeviceErrorKind::NoThread(_) => 0,
             DeviceErrorKind::NoSpace | DeviceErrorKind::FileSizeLimit { .. } => 1,
-            DeviceErrorKind::Gone | DeviceErrorKind::Closed | DeviceErrorKind::Forked { .. } => 2,
+            DeviceErrorKind::Gone
+            | DeviceErrorKind::Fenced
+            | DeviceErrorKind::Closed
+            | DeviceErrorKind::Forked { .. } => 2,
             DeviceErrorKind::UnexpectedEof { .. } => 3,
             DeviceErrorKind::Misaligned { .. } => 4,
             DeviceErrorKind::Unusable(_) => 5,

@@ -1,0 +1,296 @@
+//! An open image and its lock.
+
+use crate::connection::{Connection, Pool, c_string};
+use crate::error::{checked, kind_of};
+use crate::flight::Flight;
+use crate::{ImageName, RbdError};
+use libc::c_int;
+use pagetier_devio::DeviceErrorKind;
+use rbd_sys as rbd;
+use std::ffi::{CStr, CString, c_char};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The image's metadata in which its owner says who it is.
+const OWNER_KEY: &CStr = c"pagetier.owner";
+
+/// How an image is opened.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct ImageOptions {
+    take_over: bool,
+    bytes_max: Option<u64>,
+}
+
+impl ImageOptions {
+    /// Takes the image from its present owner: bans the owner's connection from the cluster, then breaks the
+    /// lock. None of the owner's later writes lands, even if it was only stopped and resumes. Default:
+    /// `false`.
+    ///
+    /// What only that owner had, in memory or on its SSD, is lost, as after the loss of the SSD.
+    pub fn take_over(mut self, take_over: bool) -> Self {
+        self.take_over = take_over;
+        self
+    }
+
+    /// The size in bytes up to which a store may grow the image. Default: no limit of its own. Ceph's quotas
+    /// apply as well.
+    pub fn bytes_max(mut self, bytes: u64) -> Self {
+        self.bytes_max = Some(bytes);
+        self
+    }
+}
+
+pub(crate) fn create(pool: &Pool, name: &ImageName, bytes: u64) -> Result<(), RbdError> {
+    let failed = |source| RbdError::Image { image: name.to_string(), what: "create it", source };
+    let image = c_string(&name.image).map_err(failed)?;
+    let features = u64::from(rbd::RBD_FEATURE_LAYERING) | u64::from(rbd::RBD_FEATURE_EXCLUSIVE_LOCK);
+    // Objects of 4 MiB, as everywhere.
+    let mut order: c_int = 0;
+    // SAFETY: an open pool, a string, and a valid place.
+    checked(unsafe { rbd::rbd_create2(pool.raw(), image.as_ptr(), bytes, features, &raw mut order) })
+        .map(drop)
+        .map_err(failed)
+}
+
+/// An open image. Owns its lock.
+pub(crate) struct Image {
+    handle: rbd::rbd_image_t,
+    pub(crate) name: String,
+    pub(crate) flight: Arc<Flight>,
+    bytes: AtomicU64,
+    bytes_max: u64,
+    /// `None` once [`Image::drop`] has passed it on.
+    pool: Option<Pool>,
+}
+
+// SAFETY: librbd's handles may be used from any thread, by several at once.
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+impl Image {
+    pub(crate) fn open(
+        connection: &Arc<Connection>,
+        name: &ImageName,
+        options: &ImageOptions,
+    ) -> Result<Self, RbdError> {
+        let pool = Pool::of(connection, name)?;
+        let failed = |what| move |source| RbdError::Image { image: name.to_string(), what, source };
+        let image = c_string(&name.image).map_err(failed("open it"))?;
+        let mut handle: rbd::rbd_image_t = ptr::null_mut();
+        // SAFETY: an open pool, a string, a valid place, and no snapshot.
+        let opened = unsafe { rbd::rbd_open(pool.raw(), image.as_ptr(), &raw mut handle, ptr::null()) };
+        checked(opened).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => RbdError::NotFound(name.to_string()),
+            _ => failed("open it")(source),
+        })?;
+        let bytes_max = options.bytes_max.unwrap_or(u64::MAX);
+        let image = Self {
+            handle,
+            name: name.to_string(),
+            flight: Arc::default(),
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            pool: Some(pool),
+        };
+        image.lock(options.take_over)?;
+        let mut bytes = 0;
+        // SAFETY: an open image and a valid place.
+        checked(unsafe { rbd::rbd_get_size(handle, &raw mut bytes) }).map_err(failed("learn its size"))?;
+        image.bytes.store(bytes, Ordering::Relaxed);
+        Ok(image)
+    }
+
+    pub(crate) fn raw(&self) -> rbd::rbd_image_t {
+        self.handle
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn grow(&self, bytes: u64) -> Result<(), DeviceErrorKind> {
+        if bytes > self.bytes_max {
+            return Err(DeviceErrorKind::NoSpace);
+        }
+        // SAFETY: an open image.
+        checked(unsafe { rbd::rbd_resize(self.handle, bytes) })
+            .map_err(|error| kind_of(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        self.bytes.fetch_max(bytes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Acquires the exclusive lock. From then on librbd refuses other clients' requests for it.
+    fn lock(&self, take_over: bool) -> Result<(), RbdError> {
+        let acquire = || {
+            // SAFETY: an open image.
+            checked(unsafe {
+                rbd::rbd_lock_acquire(self.handle, rbd::rbd_lock_mode_t::RBD_LOCK_MODE_EXCLUSIVE)
+            })
+        };
+        if let Some(owner) = self.owner_address() {
+            // An owner that crashed is not among the watchers once its watch has timed out.
+            if !take_over && self.is_watched_by(&owner)? {
+                return Err(RbdError::AlreadyOpen { image: self.name.clone(), owner: self.owner() });
+            }
+            self.exclude(&owner)?;
+        }
+        let acquired = acquire();
+        match acquired.map_err(|error| error.raw_os_error()) {
+            Ok(_) => {
+                self.say_who_owns();
+                Ok(())
+            }
+            Err(Some(libc::EINVAL)) => Err(RbdError::NoLock(self.name.clone())),
+            Err(Some(libc::EROFS | libc::EAGAIN | libc::EBUSY)) => {
+                Err(RbdError::AlreadyOpen { image: self.name.clone(), owner: self.owner() })
+            }
+            Err(code) => {
+                let source = io::Error::from_raw_os_error(code.unwrap_or(libc::EIO));
+                Err(self.failed("acquire its lock", source))
+            }
+        }
+    }
+
+    /// Bans the owner from the cluster, so that none of its writes lands any more, and breaks its lock.
+    fn exclude(&self, owner: &CStr) -> Result<(), RbdError> {
+        let failed = |source| self.failed("exclude its owner", source);
+        if let Some(pool) = &self.pool {
+            pool.connection.exclude(&owner.to_string_lossy()).map_err(failed)?;
+        }
+        // SAFETY: an open image and a string.
+        let broken = unsafe {
+            rbd::rbd_lock_break(self.handle, rbd::rbd_lock_mode_t::RBD_LOCK_MODE_EXCLUSIVE, owner.as_ptr())
+        };
+        match checked(broken) {
+            Ok(_) => Ok(()),
+            // It has closed the image, or lost it to another, meanwhile: acquiring the lock decides.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EBUSY)) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Whether the client at this address has the image open and is alive.
+    fn is_watched_by(&self, address: &CStr) -> Result<bool, RbdError> {
+        let mut watchers = [const { MaybeUninit::<rbd::rbd_image_watcher_t>::zeroed() }; 64];
+        let mut count = watchers.len();
+        // SAFETY: an open image and room for `count` watchers.
+        let listed =
+            unsafe { rbd::rbd_watchers_list(self.handle, watchers.as_mut_ptr().cast(), &raw mut count) };
+        checked(listed).map_err(|source| self.failed("list its clients", source))?;
+        let is_it = watchers[..count].iter().any(|watcher| {
+            // SAFETY: librbd filled in `count` of them.
+            let watcher = unsafe { watcher.assume_init_ref() };
+            // SAFETY: its address is a string.
+            unsafe { CStr::from_ptr(watcher.addr) == address }
+        });
+        // SAFETY: the strings of these watchers are librbd's.
+        unsafe { rbd::rbd_watchers_list_cleanup(watchers.as_mut_ptr().cast(), count) };
+        Ok(is_it)
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> RbdError {
+        RbdError::Image { image: self.name.clone(), what, source }
+    }
+
+    /// The owner's address in the cluster, as librbd wants it.
+    fn owner_address(&self) -> Option<CString> {
+        let mut mode: rbd::rbd_lock_mode_t = rbd::rbd_lock_mode_t::RBD_LOCK_MODE_EXCLUSIVE;
+        // An exclusive lock has one owner; librbd says how many there are if the room is too little.
+        let mut owners: [*mut c_char; 8] = [ptr::null_mut(); 8];
+        let mut count = owners.len();
+        // SAFETY: an open image and room for `count` pointers.
+        let asked = unsafe {
+            rbd::rbd_lock_get_owners(self.handle, &raw mut mode, owners.as_mut_ptr(), &raw mut count)
+        };
+        if checked(asked).is_err() || count == 0 {
+            return None;
+        }
+        // SAFETY: librbd wrote `count` strings.
+        let owner = unsafe { CStr::from_ptr(owners[0]) }.to_owned();
+        // SAFETY: these strings are librbd's, and `owner` is a copy.
+        unsafe { rbd::rbd_lock_get_owners_cleanup(owners.as_mut_ptr(), count) };
+        Some(owner)
+    }
+
+    /// The owner in words.
+    fn owner(&self) -> String {
+        let address = self.owner_address();
+        let address = address.as_deref().map_or("an unknown address".into(), CStr::to_string_lossy);
+        let mut said = vec![0_u8; 256];
+        let mut len = said.len();
+        // SAFETY: an open image, a string, and `len` bytes of room.
+        let read = unsafe {
+            rbd::rbd_metadata_get(self.handle, OWNER_KEY.as_ptr(), said.as_mut_ptr().cast(), &raw mut len)
+        };
+        match (checked(read), CStr::from_bytes_until_nul(&said)) {
+            (Ok(_), Ok(said)) if !said.is_empty() => format!("{} ({address})", said.to_string_lossy()),
+            _ => address.into_owned(),
+        }
+    }
+
+    /// Notes this process as the owner, for the message that a second opener gets.
+    fn say_who_owns(&self) {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let owner = format!("process {} on {}", std::process::id(), host.trim());
+        let Ok(owner) = c_string(&owner) else { return };
+        // SAFETY: an open image and two strings.
+        let noted = unsafe { rbd::rbd_metadata_set(self.handle, OWNER_KEY.as_ptr(), owner.as_ptr()) };
+        if let Err(error) = checked(noted) {
+            // A convenience: the lock itself is held.
+            tracing::debug!(image = %self.name, %error, "the owner's name could not be noted");
+        }
+    }
+}
+
+impl Drop for Image {
+    /// Closes the image once its operations have ended. Not here: closing talks to the cluster, and the last
+    /// operation may wait for one that is down.
+    fn drop(&mut self) {
+        let Some(pool) = self.pool.take() else { return };
+        let closing = Closing {
+            handle: self.handle,
+            name: std::mem::take(&mut self.name),
+            flight: Arc::clone(&self.flight),
+            pool,
+        };
+        closing.pool.connection.closing.send_modify(|names| names.push(closing.name.clone()));
+        let closing = Box::new(closing);
+        let spawned =
+            std::thread::Builder::new().name("pagetier-rbd-close".into()).spawn(move || drop(closing));
+        if let Err(error) = spawned {
+            // The closure, and with it the image, was dropped in this thread.
+            tracing::debug!(%error, "an image was closed in the thread that dropped it");
+        }
+    }
+}
+
+/// An image on its way to being closed.
+struct Closing {
+    handle: rbd::rbd_image_t,
+    name: String,
+    flight: Arc<Flight>,
+    pool: Pool,
+}
+
+// SAFETY: as for `Image`.
+unsafe impl Send for Closing {}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.flight.wait_empty();
+        // SAFETY: an open image without operations, which nothing else has any more.
+        if let Err(error) = checked(unsafe { rbd::rbd_close(self.handle) }) {
+            tracing::warn!(image = %self.name, %error, "an image was not closed cleanly; its lock lapses by itself");
+        }
+        self.pool.connection.closing.send_modify(|names| {
+            if let Some(at) = names.iter().position(|name| *name == self.name) {
+                names.swap_remove(at);
+            }
+        });
+    }
+}
