@@ -105,8 +105,8 @@ impl Config {
             Err(error) => error,
         };
         // Accepting a loss gives up what an SSD of this store held. It does not permit overwriting a foreign
-        // device, which needs `force`.
-        let given_up = self.options.accept_ssd_loss && !fresh && (ours || blank || self.options.force);
+        // device, which needs `force`. (Never of a new store: such an SSD was formatted above.)
+        let given_up = self.options.accept_ssd_loss && (ours || blank || self.options.force);
         // An older manifest is no loss of the SSD: the SSD is the newer one, and formatting it would destroy
         // the truth.
         if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
