@@ -1,7 +1,7 @@
 //! Opening without writing: a store that crashed recovers in memory, and its files stay as they are.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, write, write_all};
-use pagetier::{Builder, OpenError, PageSize, PageStore, SpaceId, scrub::ScrubOptions};
+use pagetier::{Builder, DrainOptions, OpenError, PageSize, PageStore, SpaceId, scrub::ScrubOptions};
 use pagetier_devio::Device;
 use std::path::Path;
 
@@ -140,6 +140,32 @@ async fn one_file_is_not_read_as_both_devices() {
     builder(&path).open().await.unwrap().close().await.unwrap();
     let refused = builder(&path).ssd(path.join("hdd.vol")).open_read_only().await;
     assert!(matches!(refused, Err(OpenError::SameDevice { .. })), "{refused:?}");
+}
+
+/// `ssd_bytes(0)` names no SSD: nothing that stands in its place is looked at, and it is reported as not given.
+#[tokio::test]
+async fn an_ssd_that_is_given_up_is_not_touched() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("store");
+    let store = builder(&path).open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let drained = store.ssd().drain(DrainOptions::new()).await;
+    assert!(drained.stopped_by.is_none(), "{drained:?}");
+    store.close().await.unwrap();
+    for stands in [None, Some("nothing"), Some("a directory")] {
+        if stands.is_some() {
+            let _ = std::fs::remove_file(path.join("ssd.cache"));
+        }
+        if stands == Some("a directory") {
+            std::fs::create_dir(path.join("ssd.cache")).unwrap();
+        }
+        let refused = builder(&path).ssd_bytes(0).open_read_only().await.unwrap_err();
+        assert!(refused.to_string().contains("is not given"), "{stands:?}: {refused}");
+        let reader = builder(&path).ssd_bytes(0).accept_ssd_loss(true).open_read_only().await.unwrap();
+        expect_all(&reader, space, 1).await;
+        reader.close().await.unwrap();
+    }
 }
 
 #[tokio::test]

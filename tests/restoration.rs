@@ -268,6 +268,26 @@ async fn a_restoration_that_was_complete_is_ended_and_a_store_in_use_is_never_ta
     assert!(matches!(to.restore(chain.path(), None).await, Err(BackupError::InTheWay { .. })));
 }
 
+/// The schedule: another restoration into the same place runs, and is given up after a while.
+#[tokio::test]
+async fn a_restoration_waits_for_another_one_in_its_place() {
+    let chain = chain_of_two().await;
+    let to = Destination::new();
+    let partial = to.dir.path().join("restored.partial");
+    std::fs::create_dir(&partial).unwrap();
+    let other = std::fs::File::create(partial.join("restoration")).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!to.path().exists());
+        drop(other);
+    };
+    let (restored, ()) = tokio::join!(to.builder().restore(chain.path(), None, |_| ()), ends);
+    restored.unwrap();
+    let copy = to.builder().create(false).open().await.unwrap();
+    expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_destination_is_checked_before_anything_is_made() {
     let chain = chain_of_two().await;

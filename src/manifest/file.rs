@@ -540,6 +540,32 @@ mod tests {
         }
     }
 
+    /// The schedule: the names of a doubtful spare are made durable, and the write over it fails half-way. To
+    /// exchange the files again would make the half-written spare the manifest for a moment.
+    #[test]
+    fn a_spare_that_was_written_in_part_never_gets_the_manifests_name() {
+        use std::os::unix::fs::MetadataExt;
+        let (directory, file) = file();
+        replace(&file, b"one", Slack::Keep).unwrap();
+        file.state.lock().spare = Spare::Exchanged;
+        disk_full(&directory);
+        let spare = directory.path().join(SPARE);
+        std::fs::remove_file(&spare).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &spare).unwrap();
+        let refused = || {
+            let error = replace(&file, b"two", Slack::Use).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+            assert_eq!(contents(&file), "one");
+            // A file that gets another name, if only for a moment, is marked with the time.
+            let manifest = directory.path().join(FILE).metadata().unwrap();
+            (manifest.ctime(), manifest.ctime_nsec())
+        };
+        let before = refused();
+        std::thread::park_timeout(std::time::Duration::from_millis(30));
+        disk_full(&directory);
+        assert_eq!(refused(), before, "the files were exchanged");
+    }
+
     #[test]
     fn a_doubtful_spare_that_is_gone_leaves_a_full_disk_full() {
         let (directory, file) = file();

@@ -189,3 +189,43 @@ impl At {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(path: &Path) -> Arc<HeldDir> {
+        HeldDir::open(path, Seam::default()).unwrap()
+    }
+
+    /// An opening that is refused takes back what it created, and no more than that.
+    #[test]
+    fn only_an_empty_file_that_is_still_the_same_one_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (at, path) = (At::within(&held(directory.path()), "hdd.vol"), directory.path().join("hdd.vol"));
+        std::fs::write(&path, b"").unwrap();
+        let created = at.identity().unwrap();
+        // The opening, or another process, has put the file to use.
+        std::fs::write(&path, b"data").unwrap();
+        at.remove_empty(created);
+        assert_eq!(std::fs::read(&path).unwrap(), b"data");
+        // Another process has put a file of its own there; ours still exists, so the two differ for certain.
+        std::fs::write(&path, b"").unwrap();
+        std::fs::rename(&path, directory.path().join("ours")).unwrap();
+        std::fs::write(&path, b"").unwrap();
+        at.remove_empty(created);
+        assert!(path.exists());
+        std::fs::rename(directory.path().join("ours"), &path).unwrap();
+        at.remove_empty(created);
+        assert!(!path.exists());
+    }
+
+    /// The kernel refuses to flush a directory of `/proc`: names that are not durable are not taken for
+    /// durable ones.
+    #[test]
+    fn names_that_cannot_be_made_durable_are_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        held(directory.path()).sync().unwrap();
+        held(Path::new("/proc")).sync().unwrap_err();
+    }
+}

@@ -1,7 +1,7 @@
 //! What happens to a process: forks, signals, refused system calls.
 
 use crate::child::{self, builder, case, check, fill, nothing_is_lost, one_thread, skip};
-use pagetier::{Error, PageId, PageStore, SpaceId, device::Backend};
+use pagetier::{Error, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId, device::Backend};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -93,6 +93,15 @@ fn is_refused(store: &PageStore, space: SpaceId, parent: u32) {
     store.prefetch(&[page]);
 }
 
+/// A log that is durable as it is.
+struct Durable;
+
+impl LogGate for Durable {
+    fn make_durable(&self, _: Lsn) -> GateFuture<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
 /// A program with an open store forks: what the forked process does leaves the store alone.
 fn forks(directory: &Path, kind: &str) {
     for (no, io) in BACKENDS.into_iter().enumerate() {
@@ -106,13 +115,24 @@ fn forks(directory: &Path, kind: &str) {
                     .build()
                     .unwrap(),
             };
+            let gate: Arc<dyn LogGate> = Arc::new(Durable);
             let store = runtime.block_on(async {
-                let store = Arc::new(builder(&directory, io).open().await.unwrap());
+                let builder = builder(&directory, io).log_gate(Arc::clone(&gate));
+                let store = Arc::new(builder.open().await.unwrap());
                 fill(&store, 1).await.unwrap();
                 store
             });
             let (space, parent) = (store.spaces().find("t").unwrap(), std::process::id());
             let runtime = std::mem::ManuallyDrop::new(runtime);
+            let drops = || {
+                let held = Arc::strong_count(&gate);
+                drop(copy(&store));
+                assert_eq!(
+                    Arc::strong_count(&gate),
+                    held,
+                    "the log is the parent's: its destructor may write"
+                );
+            };
             for version in 2..5 {
                 // With I/O in flight, or as the last handle.
                 let busy = (kind == "calls").then(|| {
@@ -121,13 +141,13 @@ fn forks(directory: &Path, kind: &str) {
                 });
                 let forked = fork(|| match kind {
                     "drops" => {
-                        drop(copy(&store));
+                        drops();
                         take(&runtime).shutdown_background();
                     }
                     "calls" => is_refused(&store, space, parent),
                     "ends" => {
                         is_refused(&store, space, parent);
-                        drop(copy(&store));
+                        drops();
                         take(&runtime).shutdown_background();
                     }
                     other => panic!("no kind {other}"),

@@ -10,6 +10,8 @@ mod detector;
 mod evict;
 mod exhausted;
 mod flush;
+#[cfg(all(test, not(loom)))]
+mod forked;
 mod frame;
 mod frames;
 mod guard;

@@ -192,3 +192,20 @@ async fn a_page_that_the_tier_has_forgotten_is_not_among_the_pages_in_memory() {
     pool.discard(page(1)).await.unwrap();
     assert_eq!(lists.recv().unwrap(), [page(2)]);
 }
+
+/// After a shutdown the policy must not name a frame that has lost its page.
+#[tokio::test(start_paused = true)]
+async fn the_policy_forgets_the_pages_of_a_pool_that_retires() {
+    let tier = Memory::with_pages(PAGES);
+    for fails in [false, true] {
+        let (pool, _) = start(&tier);
+        for no in 0..8 {
+            change(&pool, no, 1).await;
+            drop(pool.get(page(20 + no)).await.unwrap());
+        }
+        pool.validate().unwrap();
+        tier.fail_writes.store(fails, Ordering::Relaxed);
+        assert_eq!(pool.retire().await.is_err(), fails);
+        pool.validate().unwrap();
+    }
+}
