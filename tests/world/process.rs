@@ -1,7 +1,7 @@
 //! What happens to a process: forks, signals, refused system calls.
 
 use crate::child::{self, builder, case, check, fill, nothing_is_lost, one_thread, skip};
-use pagetier::{Error, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId, device::Backend};
+use pagetier::{Error, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId, device::Backend};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -83,6 +84,10 @@ fn is_refused(store: &PageStore, space: SpaceId, parent: u32) {
     refused(at_once(store.discard(page)).unwrap_err());
     refused(at_once(store.sync()).unwrap_err());
     refused(at_once(store.flush()).unwrap_err());
+    refused(at_once(store.flush_to(Lsn(1))).unwrap_err());
+    for loss in [Loss::Crash, Loss::Ssd] {
+        refused(at_once(store.redo_from(Lsn(1), loss)).unwrap_err());
+    }
     refused(at_once(store.shutdown()).unwrap_err());
     refused(at_once(store.spaces().create("new")).map(drop).unwrap_err());
     refused(at_once(store.spaces().drop(space)).map(drop).unwrap_err());
@@ -100,6 +105,27 @@ impl LogGate for Durable {
     fn make_durable(&self, _: Lsn) -> GateFuture<'_> {
         Box::pin(std::future::ready(Ok(())))
     }
+}
+
+/// Runs `act` while other threads ask the store for its recovery position: one of them nearly always has the
+/// lock that this takes.
+fn while_asked<T>(store: &PageStore, act: impl FnOnce() -> T) -> T {
+    let (begun, over) = (std::sync::Barrier::new(5), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                begun.wait();
+                while !over.load(Ordering::Relaxed) {
+                    let _ = store.min_recovery_lsn();
+                }
+            });
+        }
+        begun.wait();
+        child::pause(Duration::from_millis(5));
+        let done = act();
+        over.store(true, Ordering::Relaxed);
+        done
+    })
 }
 
 /// A program with an open store forks: what the forked process does leaves the store alone.
@@ -139,19 +165,19 @@ fn forks(directory: &Path, kind: &str) {
                     let store = Arc::clone(&store);
                     runtime.spawn(async move { fill(&store, version).await.map(drop) })
                 });
-                let forked = fork(|| match kind {
-                    "drops" => {
+                let forked = match kind {
+                    "drops" => fork(|| {
                         drops();
                         take(&runtime).shutdown_background();
-                    }
-                    "calls" => is_refused(&store, space, parent),
-                    "ends" => {
+                    }),
+                    "calls" => while_asked(&store, || fork(|| is_refused(&store, space, parent))),
+                    "ends" => fork(|| {
                         is_refused(&store, space, parent);
                         drops();
                         take(&runtime).shutdown_background();
-                    }
+                    }),
                     other => panic!("no kind {other}"),
-                });
+                };
                 ended_well(forked);
                 runtime.block_on(async {
                     if let Some(busy) = busy {
