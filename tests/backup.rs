@@ -54,6 +54,22 @@ async fn keep_writing(store: Arc<PageStore>, space: SpaceId, versions: Arc<Versi
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_backup_reports_its_progress_on_its_way_and_at_its_end() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let options = plain().on_progress(move |progress| sink.lock().unwrap().push(progress));
+    store.backup(dir.path(), options).await.unwrap();
+    let seen: Vec<_> = seen.lock().unwrap().iter().map(|p| (p.done, p.total, p.copied)).collect();
+    let total = u64::from(PAGES);
+    assert_eq!(seen, [(256, total, 256), (total, total, total)]);
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_backup_of_a_chain_under_load_has_each_page_whole_and_no_older_than_its_beginning() {
     for policy in ["cac", "tac", "mv-fifo", "doublewrite"] {
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
