@@ -5,7 +5,9 @@ use pagetier_bufpool::{Pool, PoolError, PoolParams};
 use pagetier_devio::IoClass;
 use pagetier_page::{PageId, PageSize};
 use pagetier_policy::rivals::pool::Casa;
-use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Location};
+use pagetier_policy::{
+    Access, CleanReason, Costs, FrameId, FramePolicy, Location, PolicyChoice, SlotPolicyParams, SsdPolicy,
+};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -76,6 +78,10 @@ impl FramePolicy for Recording {
         self.note(Event::Costs(costs));
     }
 
+    fn choice(&self) -> Option<PolicyChoice> {
+        a_choice()
+    }
+
     fn len(&self) -> usize {
         self.casa.len()
     }
@@ -83,6 +89,11 @@ impl FramePolicy for Recording {
     fn validate(&self) -> Result<(), String> {
         self.casa.validate()
     }
+}
+
+/// That of a policy which adapts.
+fn a_choice() -> Option<PolicyChoice> {
+    SsdPolicy::Auto.build(&SlotPolicyParams::new(Costs::PAPER, FRAMES, FRAMES)).choice()
 }
 
 fn start(tier: &Arc<Memory>) -> (Pool<Memory>, Notes) {
@@ -139,6 +150,14 @@ async fn new_costs_reach_the_policy() {
     let costs = Costs { hdd_read_ms: 5.5, ..Costs::PAPER };
     pool.set_costs(costs);
     assert_eq!(*notes.lock().unwrap(), [Event::Costs(costs)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_setting_that_an_adaptive_policy_follows_is_reported() {
+    let tier = Memory::with_pages(PAGES);
+    let (pool, _) = start(&tier);
+    assert!(a_choice().is_some());
+    assert_eq!(pool.choice(), a_choice());
 }
 
 #[tokio::test(start_paused = true)]
