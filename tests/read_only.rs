@@ -142,7 +142,7 @@ async fn one_file_is_not_read_as_both_devices() {
     assert!(matches!(refused, Err(OpenError::SameDevice { .. })), "{refused:?}");
 }
 
-/// `ssd_bytes(0)` names no SSD: nothing that stands in its place is looked at, and it is reported as not given.
+/// `ssd_bytes(0)` names no SSD: what stands in its place is not looked at, and the error says "not given".
 #[tokio::test]
 async fn an_ssd_that_is_given_up_is_not_touched() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
