@@ -120,3 +120,19 @@ impl Cell {
         self.failing.filter(|f| number.checked_sub(f.from).is_some_and(|after| after < f.count))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the tail in a file, whose room an embedder of a [`MemoryManifest`] counts on: fewer records would
+    /// mean more rewrites.
+    #[test]
+    fn the_tail_takes_records_to_its_last_sector() {
+        let manifest = MemoryManifest::default();
+        manifest.put(tail::sealed(b"{}", 0)).unwrap();
+        let records = (0..).take_while(|_| manifest.append(|n| serde_json::to_vec(&n)).unwrap()).count();
+        // Each record takes a sector, twice.
+        assert_eq!(records, tail::room(0) / 2 / tail::SECTOR);
+    }
+}
