@@ -7,7 +7,7 @@ use pagetier::{
     backup::{BackupOptions, BackupReport},
     device::{MemoryDevice, SharedDevice},
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Fault, FaultEffect, Fence, IoOp, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;
 use std::path::Path;
 use std::sync::Arc;
@@ -92,15 +92,19 @@ async fn written_while_read(rule: Option<Mutation>) -> u32 {
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     let on_ssd = (0..PAGES).rfind(|no| store.location(PageId::new(space, *no)) == Location::Ssd).unwrap();
     let slow = |secs| Fault::new(FaultEffect::Slow(Duration::from_secs(secs))).on(IoOp::Write).times(1);
-    // The backup's first sync waits for this page.
+    // The backup's first sync waits for this page's home.
     write(&store, space, 3, 2).await.unwrap();
-    fixture.ssd.inject(slow(5));
+    fixture.hdd.inject(slow(5));
     let backing = tokio::spawn({
         let (store, dir) = (Arc::clone(&store), dir.path().to_owned());
         async move { backup(&store, &dir).await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
     write(&store, space, on_ssd, 2).await.unwrap();
+    // This counts as a change: the backup's sync has something to flush, which takes a moment, and the other
+    // page's write begins in it.
+    let ssd = Fence::default().guard(Arc::clone(&fixture.ssd) as SharedDevice);
+    ssd.grow(ssd.size()).unwrap();
     fixture.ssd.inject(slow(60));
     let syncing = tokio::spawn({
         let store = Arc::clone(&store);

@@ -1,8 +1,8 @@
 //! The store from a user's perspective: in memory, and on files.
 
 use pagetier::{
-    Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId,
-    device::{MemoryDevice, SharedDevice},
+    Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId,
+    device::{DeviceStats, DirectIo, MemoryDevice, SharedDevice},
 };
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Devices {
         }
     }
 
-    async fn open(&self, frames: u64, ssd_pages: u64) -> Result<PageStore, OpenError> {
+    fn builder(&self, frames: u64, ssd_pages: u64) -> Builder {
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
             .hdd_device(Arc::clone(&self.hdd))
@@ -31,8 +31,10 @@ impl Devices {
             .page_size(PageSize::MIN)
             .ssd_bytes(ssd_pages * PAGE)
             .pool_bytes(frames * PAGE)
-            .open()
-            .await
+    }
+
+    async fn open(&self, frames: u64, ssd_pages: u64) -> Result<PageStore, OpenError> {
+        self.builder(frames, ssd_pages).open().await
     }
 }
 
@@ -244,4 +246,41 @@ async fn only_one_recording_runs_at_a_time() {
     store.trace().stop().await.unwrap();
     store.trace().start(&second).unwrap();
     assert!(first.exists() && second.exists());
+}
+
+#[tokio::test]
+async fn a_sync_of_nothing_does_no_io() {
+    for (ssd_pages, ring_pages) in [(256, 64), (256, 0), (0, 64), (0, 0)] {
+        let devices = Devices::new();
+        let store = devices.builder(256, ssd_pages).ring_pages(ring_pages).open().await.unwrap();
+        check_syncs_of_nothing(&store, &format!("{ssd_pages} slots, ring of {ring_pages}")).await;
+    }
+    for direct in [DirectIo::Disabled, DirectIo::Preferred] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let builder =
+            PageStore::builder().directory(folder.path()).page_size(PageSize::MIN).direct_io(direct);
+        let store = builder.ssd_bytes(256 * PAGE).pool_bytes(256 * PAGE).open().await.unwrap();
+        check_syncs_of_nothing(&store, &format!("files, {direct:?}")).await;
+    }
+}
+
+async fn check_syncs_of_nothing(store: &PageStore, what: &str) {
+    let space = grown(store, 8).await;
+    store.sync().await.unwrap();
+    let operations = || {
+        let stats = store.stats();
+        let of = |s: &DeviceStats| (s.totals().read.ops + s.totals().write.ops + s.discard.ops, s.flush.ops);
+        [of(&stats.hdd_device), of(&stats.ssd_device)]
+    };
+    for version in 1..3 {
+        let before = operations();
+        for _ in 0..3 {
+            store.sync().await.unwrap();
+        }
+        assert_eq!(operations(), before, "{what}");
+        write(store, PageId::new(space, 3), version).await;
+        store.sync().await.unwrap();
+        let flushes = |operations: [(u64, u64); 2]| operations.map(|(_, flushes)| flushes);
+        assert_ne!(flushes(operations()), flushes(before), "{what}: what was written is flushed");
+    }
 }

@@ -48,6 +48,13 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// Makes every write that completed before this call durable.
     fn flush(&self, class: IoClass) -> DoneFuture;
 
+    /// The number of changes (writes, discards, changes of the size) that were begun so far, if none is in
+    /// flight; `None`: one is, or the device does not count them. If it was the same number when an earlier
+    /// flush began, which succeeded, then another flush has nothing to make durable. Default: not counted.
+    fn settled(&self) -> Option<u64> {
+        None
+    }
+
     /// The size in bytes.
     fn size(&self) -> u64;
 

@@ -116,26 +116,48 @@ impl Device for FencedDevice {
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Write, class, offset, bufs, |inner, bufs| inner.write(offset, bufs, class))
+        let change = self.inner.occupancy().change();
+        let written =
+            self.transfer(IoOp::Write, class, offset, bufs, |inner, bufs| inner.write(offset, bufs, class));
+        Box::pin(async move {
+            let done = written.await;
+            change.end();
+            done
+        })
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
         self.start(self.operation(IoOp::Flush, class, 0, 0), |inner| inner.flush(class))
     }
 
+    fn settled(&self) -> Option<u64> {
+        // Behind a closed fence no flush succeeds, not even one that has nothing to do.
+        self.fence.while_open(|| self.inner.occupancy().settled()).flatten()
+    }
+
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        let change = self.inner.occupancy().change();
         let grown = self.fence.while_open(|| self.inner.grow(bytes));
+        change.end();
         grown.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), bytes)))
     }
 
     fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
+        let change = self.inner.occupancy().change();
         let cut = self.fence.while_open(|| self.inner.cut(bytes));
+        change.end();
         cut.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), 0)))
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         let operation = self.operation(IoOp::Discard, IoClass::Meta, offset, len);
-        self.start(operation, |inner| inner.discard(offset, len))
+        let change = self.inner.occupancy().change();
+        let discarded = self.start(operation, |inner| inner.discard(offset, len));
+        Box::pin(async move {
+            let done = discarded.await;
+            change.end();
+            done
+        })
     }
 
     delegate! { self => self.inner;

@@ -16,6 +16,7 @@ mod delegate;
 
 mod buf;
 mod causes;
+mod changes;
 mod check;
 mod class;
 pub mod conformance;

@@ -4,6 +4,7 @@
 //! was dropped. A dropped store therefore releases its devices (and the locks on them) when its last
 //! operation has ended.
 
+use crate::changes::Changes;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ struct Shared {
 struct State {
     in_flight: usize,
     tenant: Tenant,
+    changes: Changes,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,18 @@ impl Occupancy {
     pub fn enter(&self) -> InFlight {
         self.0.state.lock().in_flight += 1;
         InFlight(Arc::clone(&self.0))
+    }
+
+    /// Registers a change of the device's contents or size, before it starts.
+    pub(crate) fn change(&self) -> Change {
+        self.0.state.lock().changes.begin();
+        Change { shared: Arc::clone(&self.0), seen: false }
+    }
+
+    /// See [`Device::settled`](crate::Device::settled).
+    pub(crate) fn settled(&self) -> Option<u64> {
+        let State { in_flight, changes, .. } = &mut *self.0.state.lock();
+        changes.settled(*in_flight)
     }
 
     /// Takes the device for a store.
@@ -119,6 +133,27 @@ impl Shared {
         drop(kept);
         self.state.lock().tenant = Tenant::Vacant;
         self.changed.notify_waiters();
+    }
+}
+
+/// A change under way, or one whose future was dropped: [`Change::end`] tells them apart.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Change {
+    shared: Arc<Shared>,
+    seen: bool,
+}
+
+impl Change {
+    /// The change has ended, well or not. Called before its caller sees the result.
+    pub(crate) fn end(mut self) {
+        self.seen = true;
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.shared.state.lock().changes.end(self.seen);
     }
 }
 

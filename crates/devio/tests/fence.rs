@@ -1,9 +1,11 @@
 //! The I/O of a dropped store: no operation starts, and the device is free once the last one in flight has
 //! ended.
 
+use crate::common::{every_subject, runtime};
 use pagetier_devio::{
-    Backend, DeviceErrorKind, DeviceModel, EmulatedClock, EmulatedDevice, Fence, IoBuf, IoBufs, IoClass,
-    Kept, MemoryDevice, Occupied, OpenOptions, SharedDevice, SimDevice, SimPower, open_file,
+    Backend, Device, DeviceError, DeviceErrorKind, DeviceModel, DeviceStats, DoneFuture, EmulatedClock,
+    EmulatedDevice, Fence, IoBuf, IoBufs, IoClass, IoFuture, Kept, MemoryDevice, Occupancy, Occupied,
+    OpenOptions, SharedDevice, SimDevice, SimPower, open_file,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -88,4 +90,119 @@ async fn files_know_when_their_operations_have_ended() {
         device.occupancy().vacated().await;
         assert_eq!(device.occupancy().in_flight(), 0, "{backend:?}");
     }
+}
+
+#[test]
+fn every_change_is_counted_on_every_device_whichever_handle_it_takes() {
+    for subject in every_subject() {
+        runtime(subject.paused).block_on(async {
+            let guard = || Fence::default().guard(Arc::clone(&subject.device));
+            let (one, other) = (guard(), guard());
+            assert_eq!(subject.device.settled(), None, "{}: only the fence counts", subject.name);
+            for by in [&one, &other] {
+                let counted = async |what: &str, act: &dyn Fn() -> DoneFuture| {
+                    let before = one.settled();
+                    let _ = act().await;
+                    let after = one.settled();
+                    assert!(after.is_some() && after != before, "{}: {what}", subject.name);
+                };
+                let write = |at| {
+                    let write = by.write(at, page(), IoClass::Clean);
+                    Box::pin(async { write.await.result }) as DoneFuture
+                };
+                let at_once = |done| Box::pin(std::future::ready(done)) as DoneFuture;
+                counted("write", &|| write(0)).await;
+                counted("failed write, which may have landed in part", &|| write(by.size())).await;
+                counted("discard", &|| by.discard(0, 4096)).await;
+                counted("growth", &|| at_once(by.grow(by.size()))).await;
+                counted("cut", &|| at_once(by.cut(by.size()))).await;
+                let before = one.settled();
+                by.read(0, page(), IoClass::Demand).await.result.unwrap();
+                by.flush(IoClass::Meta).await.unwrap();
+                assert_eq!(one.settled(), before, "{}: reads and flushes change nothing", subject.name);
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_not_settled_while_it_is_in_flight_or_its_future_was_dropped() {
+    for device in [sim(), emulated()] {
+        let fenced = Fence::default().guard(Arc::clone(&device));
+        assert_eq!(fenced.settled(), Some(0));
+        let write = fenced.write(0, page(), IoClass::Clean);
+        assert_eq!(fenced.settled(), None);
+        write.await.result.unwrap();
+        assert_eq!(fenced.settled(), Some(1));
+        {
+            let mut write = pin!(fenced.write(4096, page(), IoClass::Clean));
+            let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+        assert_eq!(fenced.settled(), None, "its end is not seen");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(fenced.settled(), Some(2));
+    }
+}
+
+/// A device of another crate: it knows nothing of counts.
+#[derive(Debug)]
+struct Foreign(MemoryDevice, Occupancy);
+
+impl Device for Foreign {
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.0.read(offset, bufs, class)
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.0.write(offset, bufs, class)
+    }
+
+    fn flush(&self, class: IoClass) -> DoneFuture {
+        self.0.flush(class)
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        self.0.grow(bytes)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
+        self.0.discard(offset, len)
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.1
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.0.stats()
+    }
+
+    fn backend(&self) -> &'static str {
+        "foreign"
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+#[tokio::test]
+async fn changes_of_a_device_that_does_not_count_them_are_counted_in_front_of_it() {
+    let foreign: SharedDevice =
+        Arc::new(Foreign(MemoryDevice::new("foreign", 1 << 20), Occupancy::default()));
+    assert_eq!(foreign.settled(), None);
+    let fenced = Fence::default().guard(foreign);
+    fenced.write(0, page(), IoClass::Clean).await.result.unwrap();
+    assert_eq!(fenced.settled(), Some(1));
+    fenced.discard(0, 4096).await.unwrap();
+    fenced.grow(2 << 20).unwrap();
+    assert_eq!(fenced.settled(), Some(3));
 }

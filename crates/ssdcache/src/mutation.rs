@@ -96,6 +96,9 @@ pub enum Mutation {
     /// A flush runs in its caller's future: a `sync` is dropped while its flush runs, the flush fails, and
     /// the next `sync` succeeds.
     FlushInCaller,
+    /// A flush is left out although it has something to make durable: changes that complete while a flush
+    /// runs count as covered by it.
+    FlushCoversLater,
     /// The next opening forgets a failed flush: it treats what it can read as durable, and a power cut loses
     /// it.
     FailureNotRemembered,
@@ -286,6 +289,7 @@ impl Mutation {
         Self::DoublewriteNotRepaired,
         Self::ChecksumsUnseeded,
         Self::FlushInCaller,
+        Self::FlushCoversLater,
         Self::FailureNotRemembered,
         Self::OnlyCopyVoided,
         Self::FailedHomeKept,

@@ -18,8 +18,8 @@ use crate::protocol::slots::{Fallen, Plan, Slots, Ticket};
 use crate::protocol::{HomePlan, InTheWay, Protocol};
 use crate::remember::{Flushed, Remember, Unproved};
 use pagetier_bufpool::TierError;
-use pagetier_devio::DeviceError;
 use pagetier_devio::task::{self, Boxed};
+use pagetier_devio::{Device, DeviceError};
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
 use pagetier_policy::{Location, Millis, SlotId};
 use parking_lot::{Mutex, MutexGuard};
@@ -184,6 +184,11 @@ impl Seam {
             return flush.await;
         }
         task::spawn(runtime, flush);
+    }
+
+    /// What a flush has covered that began when the device's changes were `at_start`.
+    pub(crate) fn covered(self, at_start: Option<u64>, device: &dyn Device) -> Option<u64> {
+        if self.lack(Mutation::FlushCoversLater) { device.settled() } else { at_start }
     }
 
     /// The error of a flush that was cut short.

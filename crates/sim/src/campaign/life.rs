@@ -111,6 +111,7 @@ impl<'a> Life<'a> {
                 (MemoryManifest::default(), Model::starting_at(self.first_version))
             }
         };
+        model.home_first = self.plan.ring == 0;
         if self.bereft {
             model.bereft();
         }

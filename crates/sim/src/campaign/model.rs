@@ -44,6 +44,10 @@ pub(super) struct PageModel {
     /// Versions that it had before a discard, and that a crash has not brought back: a chain of backups may
     /// have them.
     forgotten: Vec<u32>,
+    /// In a store without a ring: versions that a crash took back. The home of one may have been written, and
+    /// its record not: the older copy on the SSD counts, and a discard of it shows the home (I6).
+    home_may_have: Vec<u32>,
+    home_first: bool,
     /// A call to free it has begun once.
     was_freed: bool,
     /// Operations that are using it.
@@ -71,6 +75,10 @@ impl PageModel {
         let (versions, gone): (Vec<u32>, Vec<u32>) = self.versions.iter().partition(|v| **v <= version);
         let (mut earlier, bared, was_freed) = (std::mem::take(&mut self.earlier), self.bared, self.was_freed);
         let (given_up, mut forgotten) = (self.given_up, std::mem::take(&mut self.forgotten));
+        let (home_first, mut home_may_have) = (self.home_first, std::mem::take(&mut self.home_may_have));
+        if home_first {
+            home_may_have.extend(&gone);
+        }
         if given_up {
             forgotten.extend(&gone);
         }
@@ -84,7 +92,7 @@ impl PageModel {
             let Self { floor, worthless, discards, .. } = *self;
             Self { floor, worthless, discards, given_up, ..Self::default() }
         };
-        let kept = Self { bares: self.bares, ..kept };
+        let kept = Self { bares: self.bares, home_first, home_may_have, ..kept };
         *self = Self { versions, published: version, earlier, forgotten, bared, was_freed, ..kept };
     }
 
@@ -187,6 +195,8 @@ pub(super) struct Model {
     /// Losses come from readmissions alone: pages may have lost what no `sync` covered.
     pub(super) loss_spares_synced: bool,
     pub(super) strict: bool,
+    /// Without a ring, a page that supersedes an only copy is written home before its record (I6).
+    pub(super) home_first: bool,
     /// A loss was acknowledged.
     pub(super) acknowledged: bool,
     pub(super) ssd_calls: SsdCalls,
@@ -255,6 +265,7 @@ impl Model {
         self.last_version += 1;
         if let Some(space) = self.spaces.get_mut(&page.space.0) {
             let p = space.pages.entry(page.no).or_default();
+            p.home_first = self.home_first;
             p.versions.push(self.last_version);
             p.exists_again();
         }
@@ -461,6 +472,23 @@ mod tests {
         assert!(model.page(page).unwrap().allows(0) && model.page(page).unwrap().reads_as(2));
         model.page(page).unwrap().found(2, true);
         assert!(!model.page(page).unwrap().allows(3));
+    }
+
+    #[test]
+    fn without_a_ring_a_discard_may_show_what_a_crash_took_back() {
+        for home_first in [false, true] {
+            let mut model = Model { home_first, ..Model::default() };
+            let page = PageId::new(SpaceId(1), 3);
+            model.created(SpaceId(1), "s".into());
+            for _ in 0..3 {
+                publish(&mut model, page);
+            }
+            model.page(page).unwrap().found(2, true);
+            publish(&mut model, page);
+            assert!(!model.page(page).unwrap().allows(3));
+            model.discarded(page);
+            assert_eq!(model.page(page).unwrap().allows(3), home_first);
+        }
     }
 
     #[test]

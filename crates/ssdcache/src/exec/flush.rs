@@ -5,6 +5,9 @@
 //! starting it if none runs. A flush runs in a task of its own, so its result is kept even if every waiter is
 //! dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on it.
 //! The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
+//!
+//! A flush that would have nothing to make durable gets its number, but does not reach the device (I42), so a
+//! `sync` of nothing costs no I/O.
 
 use crate::exec::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
@@ -73,6 +76,9 @@ struct Numbers {
     completed: u64,
     running: bool,
     failed: Option<DeviceError>,
+    /// [`Device::settled`](pagetier_devio::Device::settled) when the newest flush that has completed began:
+    /// while the device still says the same, all of its changes are durable. `None`: unknown.
+    covered: Option<u64>,
 }
 
 /// The flushes of one device.
@@ -91,9 +97,17 @@ struct Shared {
 }
 
 enum Next {
-    Run(u64),
+    Run(Begun),
     Wait,
     Done(Result<u64, DeviceError>),
+}
+
+/// A flush that is about to start.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    number: u64,
+    /// What it will cover: see [`Numbers::covered`].
+    covers: Option<u64>,
 }
 
 impl<N: FlushNumber> GroupFlush<N> {
@@ -124,7 +138,7 @@ impl<N: FlushNumber> GroupFlush<N> {
     }
 
     /// The same flushes, numbered on, without the failure: what the failed one covered must be written again
-    /// first.
+    /// first. The next one reaches the device, whatever an earlier one covered.
     pub(crate) fn without_failure(&self) -> Self {
         let Shared { device, which, failures, runtime, numbers, .. } = &*self.0;
         let (started, completed) = {
@@ -136,6 +150,12 @@ impl<N: FlushNumber> GroupFlush<N> {
         fresh
     }
 
+    /// Sends the next flush to the device even if it has nothing to make durable: its success shows that the
+    /// device still answers.
+    pub(crate) fn doubt(&self) {
+        self.0.numbers.lock().covered = None;
+    }
+
     /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.
     /// Cancel-safe: a started flush continues, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
@@ -144,18 +164,18 @@ impl<N: FlushNumber> GroupFlush<N> {
             match self.0.turn(number.get()) {
                 Next::Done(result) => return result.map(N::nth),
                 Next::Wait => over.await,
-                Next::Run(mine) => self.run(mine).await,
+                Next::Run(begun) => self.run(begun).await,
             }
         }
     }
 
-    /// Starts flush `number`. One flush runs at a time, so that it serves all waiters. The device's operation
+    /// Starts a flush. One flush runs at a time, so that it serves all waiters. The device's operation
     /// begins here instead of in the flush's task, so a dropped store begins none.
-    async fn run(&self, number: u64) {
+    async fn run(&self, begun: Begun) {
         // If the store is dropped while the flush runs, a failure must still reach the manifest, so its locks
         // stay held until the flush has ended (I18).
         let hold = self.0.failures.remember.hold();
-        let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
+        let running = Running { shared: Arc::clone(&self.0), begun, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
         let run = async move { running.end(flush.await).await };
         self.0.failures.seam.run_flush(&self.0.runtime, run).await;
@@ -176,9 +196,17 @@ impl Shared {
         if n.running {
             return Next::Wait;
         }
-        n.running = true;
         n.started += 1;
-        Next::Run(n.started)
+        // Asked under the lock, and before the device's flush begins. A write that completes later may miss
+        // both: it must wait for the next number, and the device then names another count. Earlier writes
+        // are in this count, since each is counted before its caller sees that it has ended.
+        let settled = self.device.settled();
+        if settled.is_some() && settled == n.covered {
+            n.completed = n.started;
+            return Next::Done(Ok(n.completed));
+        }
+        n.running = true;
+        Next::Run(Begun { number: n.started, covers: settled })
     }
 
     /// The error of a flush whose result is unknown.
@@ -191,7 +219,7 @@ impl Shared {
 
 struct Running {
     shared: Arc<Shared>,
-    number: u64,
+    begun: Begun,
     outcome: Option<Result<(), DeviceError>>,
     _hold: Option<Box<dyn Any + Send>>,
 }
@@ -209,14 +237,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut n = self.shared.numbers.lock();
+        let Shared { device, failures, numbers, .. } = &*self.shared;
+        let mut n = numbers.lock();
         n.running = false;
+        n.covered = None;
         match self.outcome.take() {
-            Some(Ok(())) => n.completed = self.number,
+            Some(Ok(())) => {
+                n.completed = self.begun.number;
+                // Not the count of now: a change that began meanwhile may have missed the flush (I42).
+                n.covered = failures.seam.covered(self.begun.covers, &**device);
+            }
             Some(Err(error)) => n.failed = Some(error),
             // The task was cut short, so whether the flush failed is unknown. Counting it as good could break
             // a promise (I14).
-            None => n.failed = self.shared.failures.seam.unfinished_flush(self.shared.unknown()),
+            None => n.failed = failures.seam.unfinished_flush(self.shared.unknown()),
         }
         drop(n);
         self.shared.over.notify_waiters();
@@ -228,7 +262,7 @@ mod tests {
     use super::*;
     use crate::protocol::flushes::HddFlush;
     use crate::remember::RememberInMemory;
-    use pagetier_devio::{Fault, FaultEffect, SimDevice, SimPower};
+    use pagetier_devio::{Device, Fault, FaultEffect, Fence, IoBuf, IoBufs, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};
 
@@ -239,13 +273,16 @@ mod tests {
     }
 
     fn flushes(device: &Arc<SimDevice>) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
+        flushes_of(Arc::clone(device) as SharedDevice, Seam::default())
+    }
+
+    fn flushes_of(device: SharedDevice, seam: Seam) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
         let remember = Arc::new(RememberInMemory::default());
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
-            seam: Seam::default(),
+            seam,
         });
-        let device = Arc::clone(device) as SharedDevice;
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))
     }
 
@@ -293,5 +330,117 @@ mod tests {
         });
         drop(first);
         assert!(second.block_on(flush.cover(HddFlush(2))).is_err());
+    }
+
+    /// A device whose changes are counted, as those of every store, and the device behind the fence.
+    fn counted() -> (Arc<SimDevice>, SharedDevice) {
+        let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new()).with_latency(Duration::from_secs(1));
+        let device = Arc::new(device);
+        let fenced = Fence::default().guard(Arc::clone(&device) as SharedDevice);
+        (device, fenced)
+    }
+
+    async fn write(device: &SharedDevice) {
+        let page = IoBufs::from_iter([IoBuf::zeroed(4096)]);
+        device.write(0, page, IoClass::Clean).await.result.expect("written");
+    }
+
+    /// Covers everything so far; returns the number of flushes that reached the device.
+    async fn reaching(flush: &GroupFlush<HddFlush>, device: &SimDevice) -> u64 {
+        let (before, next) = (device.stats().flush.ops, flush.next());
+        assert_eq!(flush.cover(next).await.expect("covered"), next);
+        device.stats().flush.ops - before
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_of_nothing_does_not_reach_the_device() {
+        let (device, fenced) = counted();
+        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
+        assert_eq!(reaching(&flush, &device).await, 1, "what an earlier opening wrote is not known");
+        for changes in [0, 1] {
+            if changes > 0 {
+                write(&fenced).await;
+                fenced.discard(0, 4096).await.expect("discarded");
+            }
+            assert_eq!(reaching(&flush, &device).await, changes);
+            assert_eq!(reaching(&flush, &device).await, 0);
+        }
+        fenced.grow(2 << 20).expect("room");
+        assert_eq!(reaching(&flush, &device).await, 1, "its size is flushed");
+        fenced.cut(1 << 20).expect("cut");
+        assert_eq!(reaching(&flush, &device).await, 1);
+        assert_eq!(reaching(&flush, &device).await, 0);
+        flush.doubt();
+        assert_eq!(reaching(&flush, &device).await, 1);
+    }
+
+    /// Writes while a flush runs, and counts the flushes that the next waiter causes.
+    async fn flushes_after_a_write_during_one(seam: Seam) -> u64 {
+        let (device, fenced) = counted();
+        let (_, flush) = flushes_of(Arc::clone(&fenced), seam);
+        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(9))).on(IoOp::Flush).times(1));
+        timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
+        write(&fenced).await;
+        assert_eq!(flush.completed(), HddFlush(0), "the flush still runs");
+        let before = device.stats().flush.ops;
+        flush.cover(flush.next()).await.expect("covered");
+        device.stats().flush.ops - before - 1
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_written_during_a_flush_needs_another() {
+        assert_eq!(flushes_after_a_write_during_one(Seam::default()).await, 1);
+    }
+
+    #[cfg(feature = "mutations")]
+    #[tokio::test(start_paused = true)]
+    async fn without_the_rule_what_was_written_during_a_flush_passes_for_durable() {
+        let seam = Seam(Some(crate::mutation::Mutation::FlushCoversLater));
+        assert_eq!(flushes_after_a_write_during_one(seam).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_in_flight_when_a_flush_begins_is_not_covered_by_it() {
+        let (device, fenced) = counted();
+        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
+        let page = || IoBufs::from_iter([IoBuf::zeroed(4096)]);
+        let slow = fenced.write(0, page(), IoClass::Clean);
+        assert_eq!(reaching(&flush, &device).await, 1);
+        slow.await.result.expect("written");
+        assert_eq!(reaching(&flush, &device).await, 1);
+        assert_eq!(reaching(&flush, &device).await, 0);
+        // The same of one whose future is dropped, of which no caller sees the end.
+        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(9))).on(IoOp::Write).times(1));
+        drop(fenced.write(0, page(), IoClass::Clean));
+        for _ in 0..2 {
+            assert_eq!(reaching(&flush, &device).await, 1);
+        }
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(reaching(&flush, &device).await, 1);
+        assert_eq!(reaching(&flush, &device).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_failed_flush_none_is_left_out_before_another_has_succeeded() {
+        let (device, fenced) = counted();
+        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
+        reaching(&flush, &device).await;
+        flush.doubt();
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        flush.cover(flush.next()).await.expect_err("it fails");
+        flush.cover(flush.next()).await.expect_err("the failure is final");
+        let flush = flush.without_failure();
+        assert_eq!(reaching(&flush, &device).await, 1);
+        assert_eq!(reaching(&flush, &device).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn behind_a_closed_fence_even_a_flush_of_nothing_fails() {
+        let fence = Fence::default();
+        let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new());
+        let (_, flush) = flushes_of(fence.guard(Arc::new(device)), Seam::default());
+        flush.cover(flush.next()).await.expect("covered");
+        fence.close();
+        flush.cover(flush.next()).await.expect_err("the store was dropped");
     }
 }

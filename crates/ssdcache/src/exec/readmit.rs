@@ -200,6 +200,7 @@ impl Core {
             // It proves nothing about what was written before, but that the SSD flushes again.
             old.device.flush(IoClass::Meta).await?;
         } else {
+            old.flush.doubt();
             self.flush_ssd().await?;
         }
         // Copies of home writes are the only ones until the HDD is flushed: a damaged one would pass for a

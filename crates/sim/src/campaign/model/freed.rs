@@ -85,6 +85,7 @@ impl PageModel {
         if !self.is_free() {
             let mut versions = std::mem::take(&mut self.earlier);
             versions.append(&mut self.versions);
+            versions.append(&mut self.home_may_have);
             versions.sort_unstable();
             (self.versions, self.bared) = (versions, true);
             self.bares += 1;
