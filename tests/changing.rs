@@ -89,7 +89,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
             let (store, new) = (Arc::clone(&store), Arc::clone(&new) as SharedDevice);
             async move { store.replace_ssd(SsdReplacement::device(new).bytes(bytes)).await }
         });
-        tokio::time::sleep(Duration::from_micros(seed * 79_193 % 240_000)).await;
+        tokio::time::sleep(Duration::from_micros(seed * 79_193 % 60_000)).await;
         let later = fixture.after_power_cut(seed);
         let later_new = Arc::new(new.after_power_cut(seed + 9, &SimPower::new()));
         let done = replacing.is_finished();

@@ -4,6 +4,7 @@
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
+use std::time::Duration;
 
 /// A store whose two maps describe different versions; cleanly closed if `close`, otherwise as a power cut
 /// finds it after a `sync`.
@@ -28,6 +29,10 @@ async fn worked(close: bool, policy: &str) -> (Fixture, SpaceId) {
         no += 1;
     }
     write_all(&store, space, 5).await;
+    store.sync().await.unwrap();
+    // The mark of a checkpoint that these writes caused becomes durable with a later flush.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    write(&store, space, 0, 5).await.unwrap();
     store.sync().await.unwrap();
     let cut = fixture.after_power_cut(9);
     (cut, space)

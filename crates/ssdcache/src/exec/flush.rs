@@ -202,6 +202,8 @@ impl Shared {
         // are in this count, since each is counted before its caller sees that it has ended.
         let settled = self.device.settled();
         if settled.is_some() && settled == n.covered {
+            // All of them, should the caller ask for more than the next.
+            n.started = n.started.max(number);
             n.completed = n.started;
             return Next::Done(Ok(n.completed));
         }
@@ -372,6 +374,9 @@ mod tests {
         assert_eq!(reaching(&flush, &device).await, 0);
         flush.doubt();
         assert_eq!(reaching(&flush, &device).await, 1);
+        let later = HddFlush(flush.next().0 + 3);
+        assert_eq!(flush.cover(later).await.expect("covered"), later);
+        assert_eq!(flush.next(), HddFlush(later.0 + 1), "what is written now waits for another");
     }
 
     /// Writes while a flush runs, and counts the flushes that the next waiter causes.
