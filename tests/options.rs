@@ -1,6 +1,6 @@
 //! Options of an existing store: each takes effect or yields an error.
 
-use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
+use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{
     Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
     device::{Backend, DirectIo, MemoryDevice, SharedDevice},
@@ -94,7 +94,7 @@ async fn the_number_of_frames_is_known_before_opening() {
     let store = fixture.open().await;
     let size = store.page_size();
     // The fixture's ring is smaller than the default, so its SSD has a few slots more.
-    let known = frames_for(68 * PAGE, SSD_PAGES * PAGE, size);
+    let known = frames_for(POOL_BYTES, SSD_PAGES * PAGE, size);
     assert!(store.stats().frames.abs_diff(known) <= 1, "{} and {known}", store.stats().frames);
     let error: Error = store.get(PageId::new(pagetier::SpaceId(1), 0)).await.unwrap_err();
     assert_eq!((error.advice(), error.page()), (Advice::Bug, Some(PageId::new(pagetier::SpaceId(1), 0))));

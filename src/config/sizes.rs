@@ -11,7 +11,7 @@ use pagetier_ssdcache::{Layout, SlotParams};
 pub(crate) const POOL_POLICY_BYTES: usize = 48 + 80;
 /// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
 /// simulations.
-const SLOT_BYTES: u64 = 72 + 28 + 72 + 12;
+const SLOT_BYTES: u64 = 40 + 8 + 72 + 12;
 /// The slots whose simulation by the SSD's policy takes [`SIMULATED_BYTES`], however small the SSD. Of a
 /// larger one it simulates a share, which [`SLOT_BYTES`] covers.
 const SIMULATED_SLOTS: u64 = 768;

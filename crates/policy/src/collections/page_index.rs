@@ -7,10 +7,12 @@
 
 use crate::PageId;
 
+/// A map from page to record number; the module's text says how it works.
+///
 /// A cell holds the record number + 1 in its low bits and bits of the hash above. `0` is an empty cell, so
 /// that the allocator provides the array zeroed (and untouched).
 #[derive(Debug)]
-pub(crate) struct PageIndex {
+pub struct PageIndex {
     cells: Vec<u32>,
     len: usize,
     /// The mask of the record number in a cell.
@@ -19,25 +21,36 @@ pub(crate) struct PageIndex {
 
 impl PageIndex {
     /// Creates an index for `pages` pages at a load factor of at most 1/2, which keeps probes short.
-    pub(crate) fn with_capacity(pages: usize) -> Self {
+    #[must_use]
+    pub fn with_capacity(pages: usize) -> Self {
         Self { cells: vec![0; (pages + 1) * 2], len: 0, number: mask_for(pages as u32) }
     }
 
-    pub(crate) const fn len(&self) -> usize {
+    /// The number of pages in the index.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    /// Whether no page is in the index.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its memory in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         self.cells.capacity() * size_of::<u32>()
     }
 
     /// The record of `page`; `page_of` returns the page of a record.
-    pub(crate) fn find(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<u32> {
+    pub fn find(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<u32> {
         self.cell_of(page, page_of).map(|cell| self.record(self.cells[cell]))
     }
 
     /// Adds a page that is not in the index.
-    pub(crate) fn insert(&mut self, page: PageId, record: u32, page_of: impl Fn(u32) -> PageId) {
+    pub fn insert(&mut self, page: PageId, record: u32, page_of: impl Fn(u32) -> PageId) {
         if record >= self.number {
             // The bound on the records was wrong: numbers take one bit more of each cell, and the hash one
             // less.
@@ -52,7 +65,7 @@ impl PageIndex {
     }
 
     /// Removes a page.
-    pub(crate) fn remove(&mut self, page: PageId, page_of: impl Fn(u32) -> PageId) {
+    pub fn remove(&mut self, page: PageId, page_of: impl Fn(u32) -> PageId) {
         let Some(mut hole) = self.cell_of(page, &page_of) else { return };
         self.len -= 1;
         let mut at = hole;

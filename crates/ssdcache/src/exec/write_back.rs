@@ -96,7 +96,7 @@ impl HeldSlots<'_> {
         let core = self.core;
         // The slots take the ring's place, so their images must be durable before a home can be torn (I4).
         // Most are: victims were written long ago.
-        let durable_at = core.seam.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
+        let durable_at = core.seam.durable_first(self.batch.iter().map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
         if let Some(number) = durable_at.filter(|number| completed < *number) {
             core.cover_ssd(number).await?;

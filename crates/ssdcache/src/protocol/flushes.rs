@@ -16,6 +16,11 @@ pub trait FlushNumber: Copy + Ord + Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SsdFlush(pub u64);
 
+impl SsdFlush {
+    /// No flush: before the first.
+    pub const NONE: Self = Self(0);
+}
+
 /// A flush of the HDD.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct HddFlush(pub u64);

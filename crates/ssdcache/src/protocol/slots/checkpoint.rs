@@ -1,7 +1,7 @@
 //! The slots' map checkpoint: what it captures, and what its end changes.
 
 use super::Slots;
-use super::slot::{Slot, SlotState, Standing, Version};
+use super::slot::{Phase, Slot, Standing};
 use super::types::Capture;
 use crate::format::map::{Entry, MapBody};
 use pagetier_policy::Millis;
@@ -53,8 +53,7 @@ impl Slots {
     pub fn end_checkpoint(&mut self, ok: bool) {
         debug_assert!(self.capturing);
         for s in &mut self.slots {
-            s.in_zone = s.in_next && (ok || s.in_zone);
-            s.in_next = false;
+            s.set_zones(s.in_next() && (ok || s.in_zone()), false);
         }
         self.capturing = false;
         self.zone_is_in_force(ok);
@@ -77,7 +76,7 @@ impl Slots {
     fn body(&self) -> MapBody {
         MapBody {
             entries: self.slots.iter().map(|s| named(s).map(entry)).collect(),
-            zone: self.slots.iter().map(|s| s.in_next).collect(),
+            zone: self.slots.iter().map(Slot::in_next).collect(),
             in_flight: self.slots.iter().map(may_be_gone).collect(),
         }
     }
@@ -87,20 +86,16 @@ impl Slots {
 /// is a copy of a home write. An HDD flush makes such a copy clean, and the slot may then be given to another
 /// page. No journal record shows this to recovery, since the home write has an older stamp than its copy.
 fn may_be_gone(slot: &Slot) -> bool {
-    let version = named(slot).filter(|version| version.is_dirty());
-    version.is_some_and(|version| slot.is_writing() || version.standing == Standing::AwaitsFlush)
+    let version = named(slot).filter(|slot| slot.is_dirty());
+    version.is_some_and(|slot| slot.is_writing() || slot.standing == Standing::AwaitsFlush)
 }
 
-/// The version that a checkpoint names for the slot: the present one or the one on its way.
-fn named(slot: &Slot) -> Option<&Version> {
-    match &slot.state {
-        SlotState::Live { stored, .. } => Some(&stored.version),
-        SlotState::Writing { version, abandoned: false, .. } => Some(version),
-        _ => None,
-    }
+/// The slot, if a checkpoint names its version: the present one or the one on its way.
+fn named(slot: &Slot) -> Option<&Slot> {
+    matches!(slot.phase, Phase::Live { .. } | Phase::Writing { abandoned: false, .. }).then_some(slot)
 }
 
-fn entry(version: &Version) -> Entry {
+fn entry(version: &Slot) -> Entry {
     Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() }
 }
 

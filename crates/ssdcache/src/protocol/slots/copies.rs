@@ -2,8 +2,8 @@
 
 use super::Slots;
 #[cfg(test)]
-use super::slot::SlotState;
-use super::slot::{Stored, Version};
+use super::slot::Phase;
+use super::slot::Slot;
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, SpaceId};
@@ -14,7 +14,7 @@ impl Slots {
     /// except for those in a dirty copy that it replaces.
     pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
         let Some(page) = self.slots[slot.at()].version().map(|version| version.page) else { return };
-        let older = self.live(page).map(|stored| stored.version).filter(Version::is_dirty);
+        let older = self.live(page).copied().filter(Slot::is_dirty);
         if let Some(version) = self.slots[slot.at()].version_mut() {
             version.lsn = older.map_or(lsn, |older| older.lsn.min(lsn));
         }
@@ -35,11 +35,11 @@ impl Slots {
     /// The pages that have a copy, or one on its way.
     #[must_use]
     pub fn copies(&self) -> Vec<PageId> {
-        self.by_page.keys().chain(self.pending.keys()).copied().collect()
+        self.mapped().chain(self.pending.keys().copied()).collect()
     }
 
-    fn dirty(&self) -> impl Iterator<Item = &Version> {
-        self.slots.iter().filter_map(|s| s.live()).map(|s| &s.version).filter(|v| v.is_dirty())
+    fn dirty(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter_map(|s| s.live()).filter(|s| s.is_dirty())
     }
 
     /// The number of copies that are newer than the HDD's version.
@@ -61,26 +61,26 @@ impl Slots {
     /// version that a recovery found, since no checkpoint may have recorded its write-back.
     #[must_use]
     pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        let known = |stored: &Stored| stored.version.is_dirty() && !stored.version.perhaps_home;
+        let known = |stored: &Slot| stored.is_dirty() && !stored.perhaps_home;
         pages.iter().all(|(page, _)| self.live(*page).is_some_and(known))
     }
 
     /// Whether the newest version of `page` is on the SSD alone.
     #[must_use]
     pub fn is_only_copy(&self, page: PageId) -> bool {
-        self.live(page).is_some_and(|stored| stored.version.is_dirty())
+        self.live(page).is_some_and(|stored| stored.is_dirty())
     }
 
     /// The log position from which redo would bring `page` back if its copy were lost.
     #[must_use]
     pub fn lsn_of(&self, page: PageId) -> Lsn {
-        self.live(page).map_or(Lsn(0), |stored| stored.version.lsn)
+        self.live(page).map_or(Lsn(0), |stored| stored.lsn)
     }
 
     /// The highest page number of `space` that has a copy.
     #[must_use]
     pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
-        self.by_page.keys().filter(|p| p.space == space).map(|p| p.no).max()
+        self.mapped().filter(|p| p.space == space).map(|p| p.no).max()
     }
 
     /// Hides the slots from reads or reveals them. While they are hidden, reads go to the HDD, and those of
@@ -104,27 +104,26 @@ impl Slots {
     /// The slot of the copy of `page`, and whether it is clean.
     #[must_use]
     pub fn copy_of(&self, page: PageId) -> Option<(SlotId, bool)> {
-        let slot = *self.by_page.get(&page)?;
-        self.slots[slot.at()].live().map(|stored| (slot, !stored.version.is_dirty()))
+        let slot = self.slot_of(page)?;
+        self.slots[slot.at()].live().map(|stored| (slot, !stored.is_dirty()))
     }
 
     /// Holds `slot` for a check, if it holds a copy, until [`Slots::end_read`].
     pub fn begin_check(&mut self, slot: SlotId) -> Option<Entry> {
         let stored = self.slots.get_mut(slot.at())?.live_mut().filter(|_| !self.hidden)?;
         stored.readers += 1;
-        let version = &stored.version;
-        Some(Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() })
+        Some(Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() })
     }
 
     /// Whether the version in `slot` was covered by flush `completed` or an earlier one.
     #[must_use]
     pub fn is_durable(&self, slot: SlotId, completed: SsdFlush) -> bool {
-        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= Some(completed))
+        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= completed)
     }
 
     /// The number of slots that are not used again before the next opening.
     #[cfg(test)]
     pub fn count_bad(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state == SlotState::Bad).count()
+        self.slots.iter().filter(|slot| slot.phase == Phase::Bad).count()
     }
 }

@@ -5,7 +5,7 @@
 //! meanwhile goes home like any page that the policy does not take: its record voids the copy, and the image
 //! is durable before the record is (I6).
 
-use super::slot::{SlotState, Standing};
+use super::slot::{Phase, Slot, Standing};
 use super::{Slots, WriteBack};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::Millis;
@@ -72,7 +72,7 @@ impl Slots {
         if self.kept_off.spaces.is_empty() {
             return 0;
         }
-        self.by_page.keys().filter(|page| !self.admits(**page)).count()
+        self.mapped().filter(|page| !self.admits(*page)).count()
     }
 
     /// Notes that a copy of `page` is complete: if its space has been kept off since the write began, the
@@ -107,13 +107,16 @@ impl Slots {
     /// Removes the copy of `page` as far as possible. Returns whether nothing remains to be done.
     fn leaves(&mut self, page: PageId, way: OnItsWay, now: Millis, next: &mut Leaving) -> bool {
         // A copy that is on its way is noted when it is complete.
-        let Some(slot) = self.by_page.get(&page).copied() else { return true };
-        let SlotState::Live { stored, being_replaced } = self.slots[slot.at()].state else { return true };
-        if way.keeps_copy || being_replaced || stored.moving || self.hidden {
+        let Some(slot) = self.slot_of(page) else { return true };
+        let Slot { phase: Phase::Live { being_replaced }, moving, standing, .. } = self.slots[slot.at()]
+        else {
+            return true;
+        };
+        if way.keeps_copy || being_replaced || moving || self.hidden {
             next.flush |= way.settles;
             return false;
         }
-        match stored.version.standing {
+        match standing {
             Standing::Clean => {
                 self.unmap(page);
                 self.policy.removed(page, false, now);

@@ -13,6 +13,7 @@ mod copies;
 mod kept_off;
 #[cfg(feature = "mutations")]
 mod moment;
+mod page_map;
 mod readmitted;
 mod recovered;
 mod second_chance;
@@ -41,11 +42,12 @@ use crate::protocol::flushes::SsdFlush;
 use alloc::Alloc;
 use checkpoint::Discards;
 use kept_off::KeptOff;
-use pagetier_page::{Lsn, PageId, Stamp};
+use page_map::PageMap;
+use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Location, Millis, SlotId, SlotPolicy};
 use readmitted::Predecessor;
-use rustc_hash::{FxBuildHasher, FxHashMap};
-use slot::{Slot, SlotState, Standing, Stored, Version};
+use rustc_hash::FxHashMap;
+use slot::{Phase, Slot, Standing};
 use std::collections::VecDeque;
 
 /// Check whether the zone is nearly exhausted once per this many rejections.
@@ -61,7 +63,7 @@ pub struct Slots {
     params: SlotParams,
     policy: Box<dyn SlotPolicy>,
     slots: Vec<Slot>,
-    by_page: FxHashMap<PageId, SlotId>,
+    by_page: PageMap,
     /// Slots to which copies are being written for pages without one.
     pending: FxHashMap<PageId, SlotId>,
     /// Writes in flight for pages without a copy, including those of `pending`.
@@ -115,7 +117,7 @@ impl Slots {
         let mut this = Self {
             params,
             slots: vec![Slot::FREE; params.slots as usize],
-            by_page: FxHashMap::with_capacity_and_hasher(map.iter().flatten().count(), FxBuildHasher),
+            by_page: PageMap::new(params.slots),
             pending: FxHashMap::default(),
             arriving: 0,
             bad: 0,
@@ -145,13 +147,29 @@ impl Slots {
         this
     }
 
-    /// The slot of the page's copy.
-    fn live(&self, page: PageId) -> Option<&Stored> {
-        self.by_page.get(&page).and_then(|slot| self.slots[slot.at()].live())
+    /// The slot that the map names for `page`.
+    fn slot_of(&self, page: PageId) -> Option<SlotId> {
+        self.by_page.get(&self.slots, page)
     }
 
-    fn live_mut(&mut self, page: PageId) -> Option<(SlotId, &mut Stored)> {
-        let slot = *self.by_page.get(&page)?;
+    /// The slots that hold a page's current copy, in order.
+    fn copies_by_slot(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
+        let live = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.live()?)));
+        live.map(|(at, slot)| (SlotId(at as u32), slot))
+    }
+
+    /// The pages that have a copy.
+    fn mapped(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.copies_by_slot().map(|(_, slot)| slot.page)
+    }
+
+    /// The slot of the page's copy.
+    fn live(&self, page: PageId) -> Option<&Slot> {
+        self.slot_of(page).and_then(|slot| self.slots[slot.at()].live())
+    }
+
+    fn live_mut(&mut self, page: PageId) -> Option<(SlotId, &mut Slot)> {
+        let slot = self.slot_of(page)?;
         self.slots[slot.at()].live_mut().map(|stored| (slot, stored))
     }
 
@@ -167,10 +185,10 @@ impl Slots {
         // The SSD is being exchanged. The home serves, except for only copies: whether those are lost is
         // about to be decided.
         if hidden {
-            return if stored.version.is_dirty() { Located::Pending } else { Located::Hdd };
+            return if stored.is_dirty() { Located::Pending } else { Located::Hdd };
         }
         stored.readers += 1;
-        Located::Slot { slot, stamp: stored.version.stamp, dirty: stored.version.is_only() }
+        Located::Slot { slot, stamp: stored.stamp, dirty: stored.is_only() }
     }
 
     /// Ends a read of `slot`.
@@ -183,7 +201,7 @@ impl Slots {
         };
         stored.readers -= 1;
         // Retired during the read, and waiting for no flush.
-        if retired && stored.readers == 0 && stored.durable_at.is_none() {
+        if retired && stored.readers == 0 && stored.durable_at == SsdFlush::NONE {
             self.release(slot);
         }
     }
@@ -191,7 +209,7 @@ impl Slots {
     /// Whether `page` has a copy on the SSD.
     #[must_use]
     pub fn location(&self, page: PageId) -> Location {
-        if self.by_page.contains_key(&page) || self.pending.contains_key(&page) {
+        if self.slot_of(page).is_some() || self.pending.contains_key(&page) {
             Location::Ssd
         } else {
             Location::Hdd
@@ -206,8 +224,8 @@ impl Slots {
     /// Drops the clean copy of `page` in `slot`, which turned out to be bad; the HDD has the page. Returns
     /// false if the mapping has changed meanwhile.
     pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
-        let here = self.by_page.get(&page) == Some(&slot);
-        let current = here && self.live(page).is_some_and(|stored| !stored.version.is_only());
+        let here = self.slot_of(page) == Some(slot);
+        let current = here && self.live(page).is_some_and(|stored| !stored.is_only());
         if current {
             self.unmap(page);
             self.policy.removed(page, false, now);
@@ -251,13 +269,13 @@ impl Slots {
     /// Whether the copy of `page` on the SSD is the version `stamp`.
     #[must_use]
     pub fn holds(&self, page: PageId, stamp: Stamp) -> bool {
-        self.live(page).is_some_and(|stored| stored.version.stamp == stamp)
+        self.live(page).is_some_and(|stored| stored.stamp == stamp)
     }
 
     /// Ends the write of `ticket`. SSD flush `durable_at` is the first that covers it.
     pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: SsdFlush, now: Millis) {
         let Ticket { slot, page, arrives, .. } = ticket;
-        let SlotState::Writing { version, abandoned, .. } = self.slots[slot.at()].state else {
+        let Slot { stamp, phase: Phase::Writing { abandoned, .. }, .. } = self.slots[slot.at()] else {
             debug_assert!(false, "slot {} is not being written", slot.0);
             return;
         };
@@ -270,7 +288,7 @@ impl Slots {
         if !ok {
             // The failed write may still land, in whole or in part. It would destroy the image of a page that
             // got the slot meanwhile.
-            self.slots[slot.at()].state = SlotState::Bad;
+            self.slots[slot.at()].phase = Phase::Bad;
             self.bad += 1;
             if !abandoned {
                 self.keeps_old_copy(page, now);
@@ -280,24 +298,24 @@ impl Slots {
         if abandoned {
             return self.release(slot);
         }
-        let stored = Stored { version, durable_at: Some(durable_at), readers: 0, moving: false };
-        self.slots[slot.at()].state = SlotState::Live { stored, being_replaced: false };
-        let before = self.by_page.insert(page, slot);
+        let s = &mut self.slots[slot.at()];
+        (s.phase, s.durable_at) = (Phase::Live { being_replaced: false }, durable_at);
+        let before = self.by_page.insert(&self.slots, page, slot);
         if before.is_none() && !arrives {
             // The old copy was evicted meanwhile, and the policy has been notified.
             self.policy.inserted(page, slot, now);
         }
         // Not free yet: until the new version is durable, a crash falls back to the old one (I1).
         if let Some(old) = before {
-            self.retire(old, version.stamp, durable_at);
+            self.retire(old, stamp, durable_at);
         }
         self.note_copy(page);
     }
 
     /// Handles the failed write of a newer version of `page`.
     fn keeps_old_copy(&mut self, page: PageId, now: Millis) {
-        match self.by_page.get(&page) {
-            Some(&old) => {
+        match self.slot_of(page) {
+            Some(old) => {
                 self.set_being_replaced(old, false);
                 self.policy.inserted(page, old, now);
             }
@@ -306,7 +324,7 @@ impl Slots {
     }
 
     fn set_being_replaced(&mut self, slot: SlotId, is: bool) {
-        if let SlotState::Live { being_replaced, .. } = &mut self.slots[slot.at()].state {
+        if let Phase::Live { being_replaced } = &mut self.slots[slot.at()].phase {
             *being_replaced = is;
         }
     }
@@ -314,9 +332,9 @@ impl Slots {
     /// Retires `old`: version `successor` of its page is complete, and flush `until` makes it durable.
     fn retire(&mut self, old: SlotId, successor: Stamp, until: SsdFlush) {
         let o = &mut self.slots[old.at()];
-        if let Some(stored) = o.live().copied() {
-            o.state = SlotState::Retired(Stored { durable_at: Some(until), ..stored });
-            let durable_at = stored.durable_at;
+        if let Some(stored) = o.live_mut() {
+            let durable_at = std::mem::replace(&mut stored.durable_at, until);
+            stored.phase = Phase::Retired;
             self.retired.push_back(Predecessor { until, slot: old, durable_at, successor });
         }
     }
@@ -345,7 +363,7 @@ impl Slots {
             self.abandon(slot);
         } else if let Some((slot, stored)) = self.live_mut(page) {
             // The change is in memory alone, so this version is still the newest durable one (I1).
-            if stored.version.is_dirty() {
+            if stored.is_dirty() {
                 return false;
             }
             self.unmap(page);
@@ -360,7 +378,7 @@ impl Slots {
 
     /// Drops the copy of the discarded page `page`, whether or not it was written back.
     pub fn discard(&mut self, page: PageId) {
-        if self.live(page).is_some_and(|stored| stored.version.is_dirty()) {
+        if self.live(page).is_some_and(|stored| stored.is_dirty()) {
             self.discards.note();
         }
         self.give_up_copy(page);
@@ -371,11 +389,11 @@ impl Slots {
         self.cancel_incoming(page);
         if let Some(slot) = self.unmap(page) {
             let s = &mut self.slots[slot.at()];
-            if s.version().is_some_and(Version::is_dirty) {
+            if s.version().is_some_and(Slot::is_dirty) {
                 // A crash may find a checkpoint that names this copy, or an older one of the page, as the
                 // newest version. Recovery would then look for this one, and report the page as damaged
                 // without it. So the slot waits for a checkpoint that does not name the page (I15).
-                (s.in_zone, s.in_next) = (false, false);
+                s.set_zones(false, false);
             }
             self.release(slot);
         }
@@ -398,21 +416,21 @@ impl Slots {
 
     /// Marks the write into `slot` as obsolete.
     fn abandon(&mut self, slot: SlotId) {
-        if let SlotState::Writing { abandoned, .. } = &mut self.slots[slot.at()].state {
+        if let Phase::Writing { abandoned, .. } = &mut self.slots[slot.at()].phase {
             *abandoned = true;
         }
     }
 
     /// Removes the page's copy from the map, and cancels a second chance in flight.
     fn unmap(&mut self, page: PageId) -> Option<SlotId> {
-        let slot = self.by_page.remove(&page)?;
+        let slot = self.by_page.remove(&self.slots, page)?;
         self.cancel_move(page);
         Some(slot)
     }
 
     /// Gives up the copy in `victim` for another page. Returns the displaced page.
     fn evict(&mut self, victim: SlotId, now: Millis) -> Option<PageId> {
-        let page = self.slots[victim.at()].live()?.version.page;
+        let page = self.slots[victim.at()].live()?.page;
         self.unmap(page);
         self.policy.removed(page, true, now);
         self.release(victim);
@@ -434,9 +452,9 @@ impl Slots {
         self.cancel_incoming(page);
         let s = &mut self.slots[slot.at()];
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
-        let version = Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: false };
-        s.state = SlotState::Writing { version, abandoned: false, renews: false };
-        let old = self.by_page.get(&page).copied();
+        s.hold(page, stamp, standing, Phase::Writing { abandoned: false, renews: false });
+        let dirty = s.is_dirty();
+        let old = self.slot_of(page);
         if let Some(old) = old {
             // A second chance now would give the old content a larger stamp than the new version's (I16).
             self.set_being_replaced(old, true);
@@ -445,7 +463,6 @@ impl Slots {
         self.arriving += usize::from(arrives);
         self.changes += 1;
         self.policy.inserted(page, slot, now);
-        let dirty = version.is_dirty();
         let (backs_home, waits_for_home) = (false, false);
         Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home, over_only_copy, waits_for_home }
     }
@@ -454,12 +471,11 @@ impl Slots {
     /// finished.
     fn release(&mut self, slot: SlotId) {
         let s = &mut self.slots[slot.at()];
-        match s.stored().copied().filter(|stored| stored.readers > 0) {
-            Some(stored) => s.state = SlotState::Retired(Stored { durable_at: None, ..stored }),
-            None => {
-                s.state = SlotState::Free;
-                self.list_free(slot);
-            }
+        if s.readers() > 0 {
+            (s.phase, s.durable_at) = (Phase::Retired, SsdFlush::NONE);
+        } else {
+            s.phase = Phase::Free;
+            self.list_free(slot);
         }
     }
 
@@ -535,8 +551,17 @@ impl Slots {
     /// The memory of the slot table, the page map and the policy, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let map = self.by_page.capacity() * (size_of::<(PageId, SlotId)>() + 1);
+        // Even an empty index has a cell.
+        let map = if self.slots.is_empty() { 0 } else { self.by_page.memory_bytes() };
         self.slots.capacity() * size_of::<Slot>() + map + self.policy.memory_bytes()
+    }
+
+    /// The pages and their slots, in order.
+    #[cfg(test)]
+    fn mappings(&self) -> Vec<(PageId, SlotId)> {
+        let mut mappings: Vec<_> = self.copies_by_slot().map(|(slot, stored)| (stored.page, slot)).collect();
+        mappings.sort_unstable();
+        mappings
     }
 
     /// Recounts; for tests.
@@ -545,18 +570,18 @@ impl Slots {
     /// What does not add up.
     pub fn validate(&self) -> Result<(), String> {
         self.validate_free()?;
-        let live = self.slots.iter().filter(|s| s.live().is_some()).count();
+        let live = self.copies_by_slot().count();
         if live != self.by_page.len() {
             return Err(format!("{live} live slots, {} pages", self.by_page.len()));
         }
-        for page in self.by_page.keys() {
-            if self.live(*page).is_none_or(|stored| stored.version.page != *page) {
-                return Err(format!("page {page} is mapped to a slot of another"));
+        for (slot, stored) in self.copies_by_slot() {
+            if self.slot_of(stored.page) != Some(slot) {
+                return Err(format!("page {} is mapped to a slot of another", stored.page));
             }
         }
         for (page, slot) in self.pending.iter().chain(&self.moving) {
-            match &self.slots[slot.at()].state {
-                SlotState::Writing { version, abandoned: false, .. } if version.page == *page => {}
+            match &self.slots[slot.at()] {
+                s if s.page == *page && matches!(s.phase, Phase::Writing { abandoned: false, .. }) => {}
                 _ => return Err(format!("page {page} is not on its way to slot {}", slot.0)),
             }
         }

@@ -1,7 +1,7 @@
 //! The state of the protocol at a crash, by which the simulator measures its coverage (feature `mutations`).
 
 use super::Slots;
-use super::slot::{Slot, SlotState};
+use super::slot::{Phase, Slot};
 
 /// The state of the protocol at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,7 +46,7 @@ impl Slots {
         moment.full = !self.has_room();
         (moment.writable, moment.waiting) = self.count_free();
         moment.writing = count(&Slot::is_writing);
-        moment.abandoned = count(&|s| matches!(s.state, SlotState::Writing { abandoned: true, .. }));
+        moment.abandoned = count(&|s| matches!(s.phase, Phase::Writing { abandoned: true, .. }));
         moment.retired = count(&Slot::is_retired);
         moment.retired_read = count(&|s| s.is_retired() && s.readers() > 0);
         moment.dirty = self.dirty_pages();
@@ -55,11 +55,8 @@ impl Slots {
         moment.laps = self.laps();
         moment.moving = self.moving.len();
         moment.moved_over = count(&|s| s.is_retired() && s.stored().is_some_and(|stored| stored.moving));
-        let copying = |renewing: bool| {
-            count(
-                &|s| matches!(s.state, SlotState::Writing { abandoned: false, renews, .. } if renews == renewing),
-            )
-        };
+        let copying =
+            |renewing: bool| count(&|s| s.phase == Phase::Writing { abandoned: false, renews: renewing });
         moment.renewing = copying(true);
         moment.reading = if self.on_read { copying(false) } else { 0 };
     }

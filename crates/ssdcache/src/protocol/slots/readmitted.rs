@@ -5,7 +5,7 @@
 //! it, in a slot retired since then or on the HDD, is still the durable one.
 
 use super::Slots;
-use super::slot::{SlotState, Standing, Stored};
+use super::slot::{Phase, Slot, Standing};
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -17,8 +17,8 @@ pub(super) struct Predecessor {
     /// The flush that frees it.
     pub(super) until: SsdFlush,
     pub(super) slot: SlotId,
-    /// The flush that makes its own version durable; `None`: none is awaited.
-    pub(super) durable_at: Option<SsdFlush>,
+    /// The flush that makes its own version durable.
+    pub(super) durable_at: SsdFlush,
     /// The version that replaced it. Another life of the page has other successors.
     pub(super) successor: Stamp,
 }
@@ -54,7 +54,7 @@ impl Slots {
 
     /// Retired slots whose own versions no flush up to `completed` has covered, sorted.
     pub(crate) fn unproved_predecessors(&self, completed: SsdFlush) -> Vec<SlotId> {
-        let unproved = self.retired.iter().filter(|one| one.durable_at > Some(completed));
+        let unproved = self.retired.iter().filter(|one| one.durable_at > completed);
         let mut slots: Vec<SlotId> = unproved.map(|one| one.slot).collect();
         slots.sort_unstable();
         slots
@@ -71,17 +71,15 @@ impl Slots {
         if self.hidden {
             return None;
         }
-        let (unproved, stored) = match &mut self.slots.get_mut(slot.at())?.state {
-            SlotState::Live { stored, .. } => (stored.durable_at > Some(completed), stored),
+        let stored = self.slots.get_mut(slot.at())?;
+        let unproved = match stored.phase {
+            Phase::Live { .. } => stored.durable_at > completed,
             // One that waits for no flush is free as soon as its readers are gone.
-            SlotState::Retired(stored) if stored.durable_at.is_some() => {
-                (unproved.binary_search(&slot).is_ok(), stored)
-            }
+            Phase::Retired if stored.durable_at != SsdFlush::NONE => unproved.binary_search(&slot).is_ok(),
             _ => return None,
         };
         stored.readers += 1;
-        let version = &stored.version;
-        let entry = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
+        let entry = Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() };
         Some(ToVerify { slot, entry, unproved })
     }
 
@@ -95,12 +93,11 @@ impl Slots {
         bad: &dyn Fn(SlotId, Stamp) -> bool,
         now: Millis,
     ) -> Fallen {
-        let here = self.by_page.get(&page) == Some(&slot);
-        let Some(found) = self.live(page).copied().filter(|found| here && found.version.stamp == stamp)
-        else {
+        let here = self.slot_of(page) == Some(slot);
+        let Some(found) = self.live(page).copied().filter(|found| here && found.stamp == stamp) else {
             return Fallen::Changed;
         };
-        if !found.version.is_dirty() {
+        if !found.is_dirty() {
             self.drop_bad_copy(page, slot, now);
             return Fallen::Dropped;
         }
@@ -108,7 +105,7 @@ impl Slots {
         loop {
             // A good flush had covered this version, so a `sync` may have promised it. An older one would be
             // silent loss (I31).
-            if newer.1 <= Some(completed) {
+            if newer.1 <= completed {
                 return Fallen::Lost;
             }
             // Follow the successors, not the page number: a page that was freed and reused has slots of an
@@ -116,42 +113,42 @@ impl Slots {
             let Some(at) = self.retired.iter().position(|one| one.successor == newer.0) else { break };
             let one = self.retired[at];
             let Some(stored) = self.slots[one.slot.at()].stored().copied() else { break };
-            if !bad(one.slot, stored.version.stamp) {
+            if !bad(one.slot, stored.stamp) {
                 self.retired.remove(at);
                 self.revive(one, stored, now);
-                return Fallen::Back(found.version.lsn);
+                return Fallen::Back(found.lsn);
             }
-            newer = (stored.version.stamp, one.durable_at);
+            newer = (stored.stamp, one.durable_at);
         }
         // No slot has a version of this life left, so the durable one is at home.
         self.unmap(page);
         self.release(slot);
         self.policy.removed(page, false, now);
-        Fallen::Back(found.version.lsn)
+        Fallen::Back(found.lsn)
     }
 
     /// Makes the retired version in `one` its page's copy again.
-    fn revive(&mut self, one: Predecessor, stored: Stored, now: Millis) {
-        let page = stored.version.page;
+    fn revive(&mut self, one: Predecessor, stored: Slot, now: Millis) {
+        let page = stored.page;
         if let Some(slot) = self.unmap(page) {
             self.release(slot);
         }
-        let mut stored = Stored { durable_at: one.durable_at, ..stored };
-        if stored.version.is_dirty() {
+        let s = &mut self.slots[one.slot.at()];
+        (s.phase, s.durable_at) = (Phase::Live { being_replaced: false }, one.durable_at);
+        if stored.is_dirty() {
             // Retired, it was not told of flushes of the HDD.
-            (stored.version.standing, stored.version.perhaps_home) = (Standing::Only, true);
+            (s.standing, s.perhaps_home) = (Standing::Only, true);
         }
-        self.slots[one.slot.at()].state = SlotState::Live { stored, being_replaced: false };
-        self.by_page.insert(page, one.slot);
+        self.by_page.insert(&self.slots, page, one.slot);
         self.policy.inserted(page, one.slot, now);
     }
 
     /// Notes that every sound version that flush `completed` and earlier ones did not cover was written
     /// again: flush `again` covers it.
     pub fn written_again(&mut self, completed: SsdFlush, again: SsdFlush) {
-        let unproved = |durable_at: &mut Option<SsdFlush>| {
-            if *durable_at > Some(completed) {
-                *durable_at = Some(again);
+        let unproved = |durable_at: &mut SsdFlush| {
+            if *durable_at > completed {
+                *durable_at = again;
             }
         };
         for s in &mut self.slots {
@@ -174,9 +171,9 @@ impl Slots {
             let s = &mut self.slots[slot.at()];
             if let Some(stored) = s.stored_mut() {
                 // The outcome of a home write that the failure cut short is unknown.
-                stored.version.perhaps_home |= stored.version.is_dirty();
+                stored.perhaps_home |= stored.is_dirty();
             }
-            if s.state == SlotState::Bad {
+            if s.phase == Phase::Bad {
                 self.release(slot);
             }
         }

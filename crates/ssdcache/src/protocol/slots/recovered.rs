@@ -2,9 +2,8 @@
 //! zone has been read, all of them.
 
 use super::Slots;
-use super::slot::{SlotState, Standing, Stored, Version};
+use super::slot::{Phase, Slot, Standing};
 use crate::format::map::Entry;
-use pagetier_page::Lsn;
 use pagetier_policy::SlotId;
 
 impl Slots {
@@ -13,13 +12,13 @@ impl Slots {
     pub fn apply_recovered(&mut self, map: &[Option<Entry>]) {
         let found = |slot: usize| map.get(slot).copied().flatten();
         for at in 0..self.slots.len() {
-            let Some(version) = self.slots[at].live().map(|stored| stored.version) else { continue };
-            let known = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
+            let Some(stored) = self.slots[at].live().copied() else { continue };
+            let known = Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() };
             // What the zone, the journal and the ring have shown overrides the map.
             if found(at) != Some(known) {
-                self.by_page.remove(&version.page);
-                self.policy.forget(version.page);
-                self.slots[at].state = SlotState::Free;
+                self.by_page.remove(&self.slots, stored.page);
+                self.policy.forget(stored.page);
+                self.slots[at].phase = Phase::Free;
             }
         }
         let mut free = Vec::new();
@@ -28,26 +27,25 @@ impl Slots {
             match found(at) {
                 _ if self.slots[at].live().is_some() => {}
                 // A damaged map may name a page twice.
-                Some(entry) if !self.by_page.contains_key(&entry.page) => {
-                    let stored =
-                        Stored { version: version(entry), durable_at: None, readers: 0, moving: false };
-                    self.slots[at].state = SlotState::Live { stored, being_replaced: false };
-                    self.by_page.insert(entry.page, slot);
+                Some(entry) if self.slot_of(entry.page).is_none() => {
+                    put(&mut self.slots[at], entry);
+                    self.by_page.insert(&self.slots, entry.page, slot);
                     self.policy.recovered(entry.page, slot);
                 }
                 _ => free.push(slot),
             }
         }
-        let live = self.by_page.values().filter_map(|slot| Some((*slot, self.slots[slot.at()].live()?)));
-        let newest = live.max_by_key(|(slot, stored)| (stored.version.stamp, *slot)).map(|(slot, _)| slot);
+        let newest =
+            self.copies_by_slot().max_by_key(|(slot, stored)| (stored.stamp, *slot)).map(|(slot, _)| slot);
         self.start_after_recovery(free, newest);
     }
 }
 
-fn version(entry: Entry) -> Version {
+fn put(slot: &mut Slot, entry: Entry) {
     let Entry { page, stamp, clean } = entry;
     let standing = if clean { Standing::Clean } else { Standing::Only };
-    Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: !clean }
+    slot.hold(page, stamp, standing, Phase::Live { being_replaced: false });
+    slot.perhaps_home = !clean;
 }
 
 #[cfg(test)]
@@ -73,7 +71,7 @@ mod tests {
 
     /// By slot, the page and whether its version is dirty.
     fn content(slots: &Slots) -> Vec<Option<(PageId, bool)>> {
-        let content = |s: &Stored| (s.version.page, s.version.is_dirty());
+        let content = |s: &Slot| (s.page, s.is_dirty());
         slots.slots.iter().map(|s| s.live().map(content)).collect()
     }
 
@@ -90,7 +88,7 @@ mod tests {
             applied.apply_recovered(&found);
             applied.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
             assert_eq!(content(&applied), content(&at_once), "{policy}");
-            assert_eq!(applied.by_page, at_once.by_page, "{policy}");
+            assert_eq!(applied.mappings(), at_once.mappings(), "{policy}");
             assert_eq!(format!("{:?}", applied.alloc), format!("{:?}", at_once.alloc), "{policy}");
         }
     }

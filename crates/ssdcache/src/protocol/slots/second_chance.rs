@@ -2,7 +2,7 @@
 //! chance are copied to the front, into slots judged earlier. Meanwhile each of these pages keeps its durable
 //! slot.
 
-use super::slot::{SlotState, Standing};
+use super::slot::{Phase, Slot, Standing};
 use super::{Move, Slots};
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{PageId, Stamp};
@@ -48,9 +48,8 @@ impl Slots {
     /// Whether the page in `slot` may move. The copy gets a larger stamp than any version already stamped, so
     /// it must not supersede a newer one.
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
-        let SlotState::Live { stored, being_replaced } = &self.slots[slot.at()].state else { return false };
-        let page = stored.version.page;
-        !being_replaced && stored.readers == 0 && !busy(page) && self.admits(page)
+        let Slot { page, readers, phase, .. } = self.slots[slot.at()];
+        phase == Phase::Live { being_replaced: false } && readers == 0 && !busy(page) && self.admits(page)
     }
 
     fn set_moving(&mut self, slot: SlotId, moving: bool) {
@@ -60,7 +59,7 @@ impl Slots {
     }
 
     fn start_move(&mut self, from: SlotId, to: SlotId, now: Millis, stamp: Stamp) -> Option<Move> {
-        let version = self.slots[from.at()].live()?.version;
+        let version = *self.slots[from.at()].live()?;
         let page = version.page;
         let standing = if version.is_dirty() { Standing::Only } else { Standing::Clean };
         let source = self.hold(from)?;
@@ -85,9 +84,8 @@ impl Slots {
             self.end_write(to, false, SsdFlush(0), now);
         } else if !copied {
             self.moving.remove(&to.page);
-            let counts =
-                matches!(self.slots[to.slot.at()].state, SlotState::Writing { abandoned: false, .. });
-            if counts && let Some(&slot) = self.by_page.get(&to.page) {
+            let counts = matches!(self.slots[to.slot.at()].phase, Phase::Writing { abandoned: false, .. });
+            if counts && let Some(slot) = self.slot_of(to.page) {
                 self.policy.inserted(to.page, slot, now);
             }
             self.release(to.slot);

@@ -1,9 +1,11 @@
 //! One slot: what it holds, how that relates to the HDD's version, and which zones it is in.
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
+//!
+//! There is one for each page of the SSD, so it is flat: structs within structs would pad each other.
 
 use crate::protocol::flushes::SsdFlush;
-use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 
 /// How a version in a slot relates to the HDD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,49 +21,11 @@ pub(super) enum Standing {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Version {
-    pub(super) page: PageId,
-    pub(super) stamp: Stamp,
-    pub(super) standing: Standing,
-    /// For dirty versions: the HDD has every change older than this.
-    pub(super) lsn: Lsn,
-    /// A recovery or a readmission found it dirty. It may have been written back earlier, so the HDD may
-    /// have it.
-    pub(super) perhaps_home: bool,
-}
-
-impl Version {
-    /// Whether it is newer than the HDD's durable version.
-    pub(super) fn is_dirty(&self) -> bool {
-        self.standing != Standing::Clean
-    }
-
-    /// Whether it is newer than the version that reads of the HDD return.
-    pub(super) fn is_only(&self) -> bool {
-        matches!(self.standing, Standing::Only | Standing::Stuck)
-    }
-}
-
-/// A version whose write has completed and whose slot is not free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stored {
-    pub(super) version: Version,
-    /// The SSD flush that makes it durable or, once it is retired, its successor; `None`: no flush is
-    /// awaited.
-    pub(super) durable_at: Option<SsdFlush>,
-    /// Reads, write-backs and second chances that hold the slot.
-    pub(super) readers: u16,
-    /// A second chance copies it to another slot.
-    pub(super) moving: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SlotState {
+pub(super) enum Phase {
     /// It holds nothing of value.
     Free,
     /// A page image is on its way into the slot.
     Writing {
-        version: Version,
         /// The page has changed: the image is obsolete.
         abandoned: bool,
         /// The image is a copy of a version just written home.
@@ -69,89 +33,137 @@ pub(super) enum SlotState {
     },
     /// The newest version of its page below memory.
     Live {
-        stored: Stored,
         /// A newer version has been stamped and is on its way to another slot.
         being_replaced: bool,
     },
     /// It holds an obsolete version, and is free once its flush has completed and nothing reads it.
-    Retired(Stored),
+    Retired,
     /// A write into it failed: it is not used again before the next opening.
     Bad,
 }
 
 /// `Builder` budgets the memory of a slot as `SLOT_BYTES`.
-const _: () = assert!(size_of::<Slot>() <= 72);
+const _: () = assert!(size_of::<Slot>() <= 40);
 
+const IN_ZONE: u8 = 1;
+const IN_NEXT: u8 = 1 << 1;
+
+/// A slot. [`Slot::version`], [`Slot::stored`] and [`Slot::live`] say what counts of its contents.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    pub(super) state: SlotState,
-    /// It is in the zone of the durable checkpoint.
-    pub(super) in_zone: bool,
-    /// It is in the zone of the checkpoint being written.
-    pub(super) in_next: bool,
+    pub(super) page: PageId,
+    pub(super) stamp: Stamp,
+    /// For dirty versions: the HDD has every change older than this.
+    pub(super) lsn: Lsn,
+    /// The SSD flush that makes the stored version durable or, once it is retired, its successor;
+    /// [`SsdFlush::NONE`]: no flush is awaited.
+    pub(super) durable_at: SsdFlush,
+    /// Reads, write-backs and second chances that hold the slot.
+    pub(super) readers: u16,
+    pub(super) phase: Phase,
+    pub(super) standing: Standing,
+    /// A recovery or a readmission found it dirty. It may have been written back earlier, so the HDD may
+    /// have it.
+    pub(super) perhaps_home: bool,
+    /// A second chance copies it to another slot.
+    pub(super) moving: bool,
+    zones: u8,
 }
 
 impl Slot {
-    pub(super) const FREE: Self = Self { state: SlotState::Free, in_zone: false, in_next: false };
+    pub(super) const FREE: Self = Self {
+        page: PageId::new(SpaceId(0), 0),
+        stamp: Stamp::from_bits(0),
+        lsn: Lsn(0),
+        durable_at: SsdFlush::NONE,
+        readers: 0,
+        phase: Phase::Free,
+        standing: Standing::Clean,
+        perhaps_home: false,
+        moving: false,
+        zones: 0,
+    };
+
+    /// Puts the version `stamp` of `page` into the slot, which stays in its zones: from here on nothing is
+    /// left of what it held.
+    pub(super) fn hold(&mut self, page: PageId, stamp: Stamp, standing: Standing, phase: Phase) {
+        *self = Self { page, stamp, standing, phase, zones: self.zones, ..Self::FREE };
+    }
+
+    /// It is in the zone of the durable checkpoint.
+    pub(super) fn in_zone(&self) -> bool {
+        self.zones & IN_ZONE != 0
+    }
+
+    /// It is in the zone of the checkpoint being written.
+    pub(super) fn in_next(&self) -> bool {
+        self.zones & IN_NEXT != 0
+    }
+
+    pub(super) fn set_in_next(&mut self, next: bool) {
+        self.set_zones(self.in_zone(), next);
+    }
+
+    pub(super) fn set_zones(&mut self, zone: bool, next: bool) {
+        self.zones = if zone { IN_ZONE } else { 0 } | if next { IN_NEXT } else { 0 };
+    }
+
+    /// Whether its version is newer than the HDD's durable version.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.standing != Standing::Clean
+    }
+
+    /// Whether its version is newer than the version that reads of the HDD return.
+    pub(super) fn is_only(&self) -> bool {
+        matches!(self.standing, Standing::Only | Standing::Stuck)
+    }
 
     /// Whether recovery would read the slot under every checkpoint that a crash could find (I2).
     pub(super) fn writable(&self, capturing: bool) -> bool {
-        self.in_zone && (!capturing || self.in_next)
+        self.in_zone() && (!capturing || self.in_next())
     }
 
     pub(super) fn is_free(&self) -> bool {
-        self.state == SlotState::Free
+        self.phase == Phase::Free
     }
 
     pub(super) fn is_writing(&self) -> bool {
-        matches!(self.state, SlotState::Writing { .. })
+        matches!(self.phase, Phase::Writing { .. })
     }
 
     pub(super) fn is_retired(&self) -> bool {
-        matches!(self.state, SlotState::Retired(_))
+        self.phase == Phase::Retired
     }
 
-    /// The complete version in the slot.
-    pub(super) fn stored(&self) -> Option<&Stored> {
-        match &self.state {
-            SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(stored),
-            _ => None,
-        }
+    fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Live { .. })
     }
 
-    pub(super) fn stored_mut(&mut self) -> Option<&mut Stored> {
-        match &mut self.state {
-            SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(stored),
-            _ => None,
-        }
+    /// The slot, if a complete version is in it.
+    pub(super) fn stored(&self) -> Option<&Self> {
+        (self.is_live() || self.is_retired()).then_some(self)
     }
 
-    /// The version, if it is its page's current copy.
-    pub(super) fn live(&self) -> Option<&Stored> {
-        self.stored().filter(|_| matches!(self.state, SlotState::Live { .. }))
+    pub(super) fn stored_mut(&mut self) -> Option<&mut Self> {
+        (self.is_live() || self.is_retired()).then_some(self)
     }
 
-    pub(super) fn live_mut(&mut self) -> Option<&mut Stored> {
-        match &mut self.state {
-            SlotState::Live { stored, .. } => Some(stored),
-            _ => None,
-        }
+    /// The slot, if it holds its page's current copy.
+    pub(super) fn live(&self) -> Option<&Self> {
+        self.is_live().then_some(self)
     }
 
-    /// The version in the slot or on its way there.
-    pub(super) fn version(&self) -> Option<&Version> {
-        match &self.state {
-            SlotState::Writing { version, .. } => Some(version),
-            _ => self.stored().map(|stored| &stored.version),
-        }
+    pub(super) fn live_mut(&mut self) -> Option<&mut Self> {
+        self.is_live().then_some(self)
     }
 
-    pub(super) fn version_mut(&mut self) -> Option<&mut Version> {
-        match &mut self.state {
-            SlotState::Writing { version, .. } => Some(version),
-            SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(&mut stored.version),
-            SlotState::Free | SlotState::Bad => None,
-        }
+    /// The slot, if a version is in it or on its way there.
+    pub(super) fn version(&self) -> Option<&Self> {
+        (!matches!(self.phase, Phase::Free | Phase::Bad)).then_some(self)
+    }
+
+    pub(super) fn version_mut(&mut self) -> Option<&mut Self> {
+        (!matches!(self.phase, Phase::Free | Phase::Bad)).then_some(self)
     }
 
     pub(super) fn readers(&self) -> u16 {
@@ -160,11 +172,54 @@ impl Slot {
 
     /// Whether it holds a dirty copy that nothing reads and that may be written home.
     pub(super) fn is_idle_dirty(&self) -> bool {
-        self.live().is_some_and(|s| s.version.is_dirty() && s.readers == 0)
+        self.live().is_some_and(|s| s.is_dirty() && s.readers == 0)
     }
 
     /// Whether it holds a clean copy that nothing reads and that may be given up.
     pub(super) fn is_idle_clean(&self) -> bool {
-        self.live().is_some_and(|s| !s.version.is_dirty() && s.readers == 0)
+        self.live().is_some_and(|s| !s.is_dirty() && s.readers == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::slots::{SlotParams, Slots};
+    use pagetier_policy::rivals::RivalSsd;
+    use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy};
+
+    /// Bytes per slot of a full SSD, of which the policy takes the second number: the entry 40, the map 8.
+    fn bytes_per_slot(policy: SsdPolicy) -> (f64, f64) {
+        let slots = 1 << 14;
+        let held = |no| Entry { page: PageId::new(SpaceId(1), no), stamp: Stamp::from_bits(1), clean: true };
+        let map: Vec<_> = (0..slots).map(|no| Some(held(no))).collect();
+        let params = SlotPolicyParams {
+            outqueue_entries: 0,
+            ..SlotPolicyParams::new(Costs::PAPER, slots as usize, 16)
+        };
+        let mut full = Slots::new(SlotParams::new(slots, 10.0), policy.build(&params), &map, 0);
+        full.begin_checkpoint(Millis(0));
+        full.end_checkpoint(true);
+        let per_slot = |bytes: usize| bytes as f64 / f64::from(slots);
+        (per_slot(full.memory_bytes()), per_slot(full.policy().memory_bytes()))
+    }
+
+    #[test]
+    fn a_slot_takes_48_bytes_and_the_policys_record() {
+        let named = |name: &str| name.parse::<SsdPolicy>().expect("a policy");
+        for (policy, most) in [
+            (named("none"), 0.0),
+            (named("auto"), 70.0),
+            (named("cac"), 70.0),
+            (SsdPolicy::Custom(&RivalSsd::Lru2), 41.0),
+            (SsdPolicy::Custom(&RivalSsd::Tac), 29.0),
+            (SsdPolicy::Custom(&RivalSsd::MvFifo), 35.0),
+        ] {
+            let (all, own) = bytes_per_slot(policy);
+            eprintln!("{policy}: {all:.1} bytes, {own:.1} of them the policy's");
+            assert!((all - own - 48.0).abs() < 0.1, "{policy}: {all} bytes, {own} of them the policy's");
+            assert!(own <= most, "{policy}: {own} bytes");
+        }
     }
 }

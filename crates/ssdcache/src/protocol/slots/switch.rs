@@ -1,7 +1,7 @@
 //! Replaces the policy over the slots in use: leaves them as a recovery under the new policy would.
 
+use super::Slots;
 use super::alloc::Alloc;
-use super::{Slots, Stored};
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Millis, SlotId, SlotPolicy};
 
@@ -40,8 +40,7 @@ impl Slots {
     }
 
     fn stored_copies(&self) -> impl Iterator<Item = (Stamp, SlotId, PageId)> + '_ {
-        let copy = |slot: &SlotId, stored: &Stored| (stored.version.stamp, *slot, stored.version.page);
-        self.by_page.values().filter_map(move |slot| Some(copy(slot, self.slots[slot.at()].live()?)))
+        self.copies_by_slot().map(|(slot, stored)| (stored.stamp, slot, stored.page))
     }
 }
 
@@ -105,7 +104,7 @@ mod tests {
             assert_eq!((slots.pages(), slots.dirty_pages()), (5, 4), "{policy}");
             let map = checkpoint(&mut slots);
             let recovered = Slots::new(SlotParams::new(SLOTS, 80.0), built(policy), &map, 0);
-            assert_eq!(slots.by_page, recovered.by_page, "{policy}");
+            assert_eq!(slots.mappings(), recovered.mappings(), "{policy}");
             assert_eq!(slots.writes_home_first(), recovered.writes_home_first(), "{policy}");
             assert_eq!(slots.backs_home(), recovered.backs_home(), "{policy}");
             assert_eq!(slots.admits_on_read(), recovered.admits_on_read(), "{policy}");
@@ -147,9 +146,9 @@ mod tests {
     #[test]
     fn the_front_of_a_circle_goes_on_after_the_copy_written_last() {
         let mut slots = filled(SsdPolicy::Custom(&RivalSsd::MvFifo));
-        let last = slots.by_page[&page(1)];
+        let last = slots.slot_of(page(1)).unwrap();
         checkpoint(&mut slots);
         assert!(write(&mut slots, 5, 30));
-        assert_eq!(slots.by_page[&page(5)].0, (last.0 + 1) % SLOTS);
+        assert_eq!(slots.slot_of(page(5)).unwrap().0, (last.0 + 1) % SLOTS);
     }
 }

@@ -1,7 +1,7 @@
 //! Slots under a broken protocol (feature `mutations`): changes their state behind the protocol's back.
 
 use super::alloc::Alloc;
-use super::slot::{SlotState, Standing, Version};
+use super::slot::{Phase, Slot, Standing};
 use super::{Plan, Slots, SsdFlush};
 use crate::format::map::MapBody;
 use crate::mutation::Mutation;
@@ -37,8 +37,8 @@ impl Slots {
     }
 
     fn put_all_in_zone(&mut self) {
-        let outside = self.slots.iter().any(|s| !(s.in_zone && s.in_next));
-        self.slots.iter_mut().for_each(|s| (s.in_zone, s.in_next) = (true, true));
+        let outside = self.slots.iter().any(|s| !(s.in_zone() && s.in_next()));
+        self.slots.iter_mut().for_each(|s| s.set_zones(true, true));
         if let Alloc::Circle(circle) = &mut self.alloc {
             circle.put_all_in_zone();
         }
@@ -50,13 +50,16 @@ impl Slots {
     fn put_zone_in_next(&mut self, kept: &mut Tampered) {
         match (self.capturing, kept.next_zone.take()) {
             (true, None) => {
-                kept.next_zone = Some(self.slots.iter().map(|s| s.in_next).collect());
-                self.slots.iter_mut().for_each(|s| s.in_next |= s.in_zone);
+                kept.next_zone = Some(self.slots.iter().map(Slot::in_next).collect());
+                self.slots.iter_mut().for_each(|s| s.set_in_next(s.in_next() || s.in_zone()));
                 self.zones_changed();
             }
             (true, named) => kept.next_zone = named,
             (false, Some(named)) => {
-                self.slots.iter_mut().zip(named).for_each(|(s, named)| s.in_zone &= named);
+                self.slots
+                    .iter_mut()
+                    .zip(named)
+                    .for_each(|(s, named)| s.set_zones(s.in_zone() && named, s.in_next()));
                 self.zones_changed();
             }
             (false, None) => {}
@@ -67,12 +70,12 @@ impl Slots {
     fn revive_moves(&mut self, kept: &mut Tampered, which: &dyn Fn(&Self, PageId, Stamp) -> bool) {
         for (page, slot, stamp) in std::mem::take(&mut kept.moves) {
             let revived = which(self, page, stamp);
-            let Some(SlotState::Writing { version, abandoned, .. }) =
-                self.slots.get_mut(slot.at()).map(|s| &mut s.state)
+            let Some(Slot { stamp: written, phase: Phase::Writing { abandoned, .. }, .. }) =
+                self.slots.get_mut(slot.at())
             else {
                 continue;
             };
-            if *abandoned && version.stamp == stamp && revived {
+            if *abandoned && *written == stamp && revived {
                 *abandoned = false;
                 self.moving.insert(page, slot);
             }
@@ -94,9 +97,9 @@ impl Slots {
 
     /// Makes the slot of `page` the next to be given out.
     pub(crate) fn give_up_in_place(&mut self, page: PageId) {
-        let Some(&slot) = self.by_page.get(&page).filter(|_| !self.appends()) else { return };
+        let Some(slot) = self.slot_of(page).filter(|_| !self.appends()) else { return };
         if self.slots[slot.at()].readers() == 0 && self.is_writable(slot) {
-            self.by_page.remove(&page);
+            self.by_page.remove(&self.slots, page);
             self.release(slot);
         }
     }
@@ -104,7 +107,7 @@ impl Slots {
     /// Whether a rewrite of `page` would find no free slot, and none will become free.
     pub(crate) fn has_no_reserve(&self, page: PageId) -> bool {
         let none = self.count_free() == (0, 0) && self.retired.is_empty();
-        none && !self.appends() && self.by_page.contains_key(&page)
+        none && !self.appends() && self.slot_of(page).is_some()
     }
 
     /// [`Slots::plan_dirty`]; if it gives out no slot, once more with the dirty page at the front treated as
@@ -120,9 +123,9 @@ impl Slots {
             return plan;
         };
         let set = |slots: &mut Self, standing| {
-            let held = slots.slots[front.at()].live_mut().filter(|s| s.version.stamp == before.stamp);
+            let held = slots.slots[front.at()].live_mut().filter(|s| s.stamp == before.stamp);
             if let Some(stored) = held {
-                stored.version.standing = standing;
+                stored.standing = standing;
             }
         };
         set(self, Standing::Clean);
@@ -133,11 +136,11 @@ impl Slots {
     }
 
     /// The slot at the front and its dirty version, if only that version keeps it from being given out.
-    fn front_is_dirty(&self) -> Option<(SlotId, Version)> {
+    fn front_is_dirty(&self) -> Option<(SlotId, Slot)> {
         let Alloc::Circle(circle) = &self.alloc else { return None };
         let front = circle.front();
         let may = self.is_writable(front) && self.slots[front.at()].is_idle_dirty();
         let stored = self.slots[front.at()].live().filter(|stored| may && !stored.moving)?;
-        Some((front, stored.version))
+        Some((front, *stored))
     }
 }

@@ -1,6 +1,6 @@
 //! Copies of the HDD's versions: admissions of clean pages, and slots of pages that are written through.
 
-use super::slot::{SlotState, Standing};
+use super::slot::{Phase, Standing};
 use super::{NoSlot, Slots, Ticket};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Cause, Location, Millis, SlotId};
@@ -76,7 +76,7 @@ impl Slots {
         };
         self.counts.renewed += 1;
         let ticket = self.start_copy(slot, page, None, now, fresh());
-        if let SlotState::Writing { renews, .. } = &mut self.slots[slot.at()].state {
+        if let Phase::Writing { renews, .. } = &mut self.slots[slot.at()].phase {
             *renews = true;
         }
         Some(ticket)
@@ -136,14 +136,14 @@ impl Slots {
 
     /// Whether the copy of `page` becomes clean with a flush of the HDD.
     pub(crate) fn waits_for_home(&self, page: PageId) -> bool {
-        self.live(page).is_some_and(|stored| stored.version.standing == Standing::AwaitsFlush)
+        self.live(page).is_some_and(|stored| stored.standing == Standing::AwaitsFlush)
     }
 
     /// Whether a flush of the HDD would make any copy clean. It does not for pages whose home writes are
     /// `in_flight`.
     pub(crate) fn wants_home_flush(&self, in_flight: &dyn Fn(PageId) -> bool) -> bool {
         self.waiting_for_home.iter().any(|(slot, stamp)| {
-            self.slots[slot.at()].live().map(|stored| &stored.version).is_some_and(|version| {
+            self.slots[slot.at()].live().is_some_and(|version| {
                 let waits = version.standing == Standing::AwaitsFlush && version.stamp == *stamp;
                 waits && !in_flight(version.page)
             })
@@ -153,8 +153,8 @@ impl Slots {
     /// Notes that the home write of version `stamp` of `page`, which its slot backed, is durable.
     pub(crate) fn backed_home(&mut self, page: PageId, stamp: Stamp) {
         self.counts.doublewritten += 1;
-        if let Some((_, stored)) = self.live_mut(page).filter(|(_, stored)| stored.version.stamp == stamp) {
-            stored.version.standing = Standing::Clean;
+        if let Some((_, stored)) = self.live_mut(page).filter(|(_, stored)| stored.stamp == stamp) {
+            stored.standing = Standing::Clean;
         }
     }
 }

@@ -112,7 +112,7 @@ pub struct WriteBack {
     /// The version that the slot held at the plan. If it holds another later, nothing is copied (I8).
     pub stamp: Stamp,
     /// The SSD flush that must complete before the HDD write starts, because the slot backs it.
-    pub durable_at: Option<SsdFlush>,
+    pub durable_at: SsdFlush,
 }
 
 /// The work due to make slots writable.

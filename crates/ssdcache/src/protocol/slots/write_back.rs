@@ -1,7 +1,7 @@
 //! Copies that are written home from their slots: of the next victims, and of pages that are drained or
 //! repaired.
 
-use super::slot::Standing;
+use super::slot::{Slot, Standing};
 use super::{Slots, WriteBack};
 use pagetier_page::PageId;
 use pagetier_policy::{Millis, SlotId};
@@ -18,7 +18,7 @@ impl Slots {
         next.truncate(max);
         let mut held: Vec<WriteBack> = Vec::with_capacity(next.len());
         for slot in next {
-            let page = self.slots[slot.at()].live().map(|stored| stored.version.page);
+            let page = self.slots[slot.at()].live().map(|stored| stored.page);
             // A policy may name a slot twice.
             let named = held.iter().any(|one| one.slot == slot);
             if page.is_some_and(|page| !kept(page)) && !named {
@@ -31,7 +31,7 @@ impl Slots {
     /// Holds the copy of `page` for a write-back, if it has one without a reader, until
     /// [`Slots::end_write_back`].
     pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
-        let slot = *self.by_page.get(&page)?;
+        let slot = self.slot_of(page)?;
         if self.hidden || self.slots[slot.at()].readers() > 0 {
             return None;
         }
@@ -42,16 +42,16 @@ impl Slots {
     pub(super) fn hold(&mut self, slot: SlotId) -> Option<WriteBack> {
         let stored = self.slots[slot.at()].live_mut()?;
         stored.readers += 1;
-        let (version, durable_at) = (stored.version, stored.durable_at);
-        Some(WriteBack { slot, page: version.page, stamp: version.stamp, durable_at })
+        let Slot { page, stamp, durable_at, .. } = *stored;
+        Some(WriteBack { slot, page, stamp, durable_at })
     }
 
     /// Ends a write-back. With `ok`, an HDD flush followed it, and the slot is clean if it still holds that
     /// version (I5).
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         let live = self.slots[done.slot.at()].live_mut();
-        if let Some(stored) = live.filter(|stored| ok && stored.version.stamp == done.stamp) {
-            stored.version.standing = Standing::Clean;
+        if let Some(stored) = live.filter(|stored| ok && stored.stamp == done.stamp) {
+            stored.standing = Standing::Clean;
             self.counts.written_back += 1;
             self.policy.copied_home(done.page, done.slot);
         }

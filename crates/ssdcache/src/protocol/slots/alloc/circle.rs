@@ -10,9 +10,9 @@
 //! Where pages get second chances, the front does not pass the slots that were judged (`second_chance`).
 
 use super::{Alloc, Grant};
-use crate::protocol::slots::slot::{SlotState, Standing};
+use crate::protocol::slots::slot::{Phase, Standing};
 use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
-use crate::protocol::slots::{Slots, Stored};
+use crate::protocol::slots::{Slot, Slots};
 use pagetier_page::PageId;
 use pagetier_policy::{Cause, Location, Millis, SlotId, Verdict};
 
@@ -151,27 +151,18 @@ impl Slots {
 
     fn turn_of(&self, slot: SlotId) -> Turn {
         let may = self.is_writable(slot);
-        match &self.slot(slot).state {
-            SlotState::Bad => Turn::PassForGood,
-            SlotState::Writing { .. } => Turn::Wait,
-            SlotState::Free if may => Turn::Give,
-            SlotState::Free => Turn::Pass,
-            SlotState::Live { stored, .. } | SlotState::Retired(stored) if stored.moving => Turn::Wait,
+        let s = self.slot(slot);
+        match s.phase {
+            Phase::Bad => Turn::PassForGood,
+            Phase::Writing { .. } => Turn::Wait,
+            Phase::Free if may => Turn::Give,
+            Phase::Free => Turn::Pass,
+            Phase::Live { .. } | Phase::Retired if s.moving => Turn::Wait,
             // A flush frees it soon. A slot that is being read may stay so for long, so that one is passed
             // over.
-            SlotState::Retired(stored) if stored.readers == 0 => Turn::Wait,
-            SlotState::Retired(_) => Turn::Pass,
-            SlotState::Live { stored, .. } => self.turn_of_live(stored, may),
-        }
-    }
-
-    fn turn_of_live(&self, stored: &Stored, may: bool) -> Turn {
-        let free = stored.readers == 0 && may;
-        match stored.version.standing {
-            Standing::Clean if free => Turn::Give,
-            Standing::Clean => Turn::Pass,
-            Standing::Stuck => Turn::PassForGood,
-            Standing::Only | Standing::AwaitsFlush => Turn::Wait,
+            Phase::Retired if s.readers == 0 => Turn::Wait,
+            Phase::Retired => Turn::Pass,
+            Phase::Live { .. } => turn_of_live(s, may),
         }
     }
 
@@ -216,8 +207,8 @@ impl Slots {
 
     fn must_go_home(&self, slot: SlotId, kept: &dyn Fn(PageId) -> bool) -> bool {
         self.slot(slot).live().is_some_and(|s| {
-            let waits = matches!(s.version.standing, Standing::Only | Standing::AwaitsFlush);
-            waits && !s.moving && !kept(s.version.page)
+            let waits = matches!(s.standing, Standing::Only | Standing::AwaitsFlush);
+            waits && !s.moving && !kept(s.page)
         })
     }
 
@@ -238,7 +229,7 @@ impl Slots {
 
     /// Whether slots at the front, those of `backed` pages, wait only for a flush of the HDD.
     pub(crate) fn front_wants_hdd_flush(&self, backed: &dyn Fn(PageId) -> bool) -> bool {
-        let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| backed(s.version.page));
+        let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| backed(s.page));
         self.front_is_blocked() && self.window().any(waits)
     }
 
@@ -261,9 +252,9 @@ impl Slots {
     pub(super) fn name_front_zone(&mut self) {
         let zone = self.params.zone;
         for s in &mut self.slots {
-            s.in_next = s.is_writing();
+            s.set_in_next(s.is_writing());
         }
-        let writing = self.slots.iter().filter(|s| s.in_next).count() as u32;
+        let writing = self.slots.iter().filter(|s| s.in_next()).count() as u32;
         let Alloc::Circle(circle) = &mut self.alloc else { return };
         // However many writes are in flight, the front must be able to advance.
         let mut wanted = zone.saturating_sub(writing).max(zone / 2);
@@ -271,8 +262,8 @@ impl Slots {
         while wanted > 0 && circle.left_next < circle.slots {
             let s = &mut self.slots[circle.at(circle.left_next).at()];
             circle.left_next += 1;
-            if s.state != SlotState::Bad {
-                s.in_next = true;
+            if s.phase != Phase::Bad {
+                s.set_in_next(true);
                 wanted -= 1;
             }
         }
@@ -282,8 +273,18 @@ impl Slots {
     /// Notes that the only copy in the slot cannot be read: the front must not wait for it.
     pub(crate) fn cannot_be_read(&mut self, copy: WriteBack) {
         let live = self.slots[copy.slot.at()].live_mut();
-        if let Some(stored) = live.filter(|s| s.version.stamp == copy.stamp && s.version.is_only()) {
-            stored.version.standing = Standing::Stuck;
+        if let Some(stored) = live.filter(|s| s.stamp == copy.stamp && s.is_only()) {
+            stored.standing = Standing::Stuck;
         }
+    }
+}
+
+fn turn_of_live(stored: &Slot, may: bool) -> Turn {
+    let free = stored.readers == 0 && may;
+    match stored.standing {
+        Standing::Clean if free => Turn::Give,
+        Standing::Clean => Turn::Pass,
+        Standing::Stuck => Turn::PassForGood,
+        Standing::Only | Standing::AwaitsFlush => Turn::Wait,
     }
 }

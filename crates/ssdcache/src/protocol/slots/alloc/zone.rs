@@ -67,7 +67,7 @@ impl Slots {
     }
 
     pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
-        if !self.by_page.contains_key(&page) {
+        if self.slot_of(page).is_none() {
             return self.admit(page, Cause::Cleaned, now);
         }
         if let Some(slot) = self.take_writable() {
@@ -205,14 +205,14 @@ impl Slots {
         for s in &mut self.slots {
             // These will soon hold something else than the map says. A recovery reads slots of the zone, and
             // trusts the map for all others (I2).
-            s.in_next = s.is_writing() || s.is_retired();
-            left = left.saturating_sub(usize::from(s.in_next));
+            s.set_in_next(s.is_writing() || s.is_retired());
+            left = left.saturating_sub(usize::from(s.in_next()));
         }
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.spent = false;
             let free = lists.writable.iter().rev().chain(lists.waiting.iter());
             for slot in free.take(left) {
-                self.slots[slot.at()].in_next = true;
+                self.slots[slot.at()].set_in_next(true);
             }
             left = left.saturating_sub(lists.writable.len() + lists.waiting.len());
         }
@@ -224,7 +224,7 @@ impl Slots {
         for slot in candidates {
             let chosen = self.slots.get_mut(slot.at()).filter(|s| s.live().is_some());
             if let Some(s) = chosen.filter(|_| left > 0) {
-                s.in_next = true;
+                s.set_in_next(true);
                 left -= 1;
             }
         }
