@@ -265,8 +265,8 @@ mod tests {
 
     /// The first page with a copy in the zone (`inside`) or outside.
     fn page_of(slots: &Slots, inside: bool) -> u32 {
-        let copies = slots.slots.iter().filter(|s| s.in_zone == inside).filter_map(|s| s.live());
-        copies.map(|stored| stored.version.page.no).next().expect("there is one")
+        let copies = slots.slots.iter().filter(|s| s.in_zone() == inside).filter_map(|s| s.live());
+        copies.map(|stored| stored.page.no).next().expect("there is one")
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
         let mut slots = slots(SLOTS);
         // Without a reserve a rewrite takes the place of a copy of the zone, but these are all being read.
         for no in 0..SLOTS {
-            if slots.slots[no as usize].in_zone {
+            if slots.slots[no as usize].in_zone() {
                 assert!(matches!(slots.begin_read(page(no)), Located::Slot { .. }));
             }
         }
