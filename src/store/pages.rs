@@ -222,8 +222,31 @@ impl PageStore {
                 // Its earlier copies must be gone before it exists again (I28). Redo meets this when it frees
                 // and creates a page in one go.
                 Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
+                // Freed at once, so that its number can begin a new life, for which the same holds.
+                Claimed::Condemned => drop(self.shared.free_pages(&[page]).await?),
             }
         }
+    }
+
+    /// Whether the number of `page` is in use: it lies below the end of its space, and is not free. Looks up
+    /// the number in memory; never waits, and reads no page. A number that
+    /// [`overwrite`](PageStore::overwrite) skipped, or whose allocation was cut short, is in use, although
+    /// [`get`](PageStore::get) finds no page there: free it like any other.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = store.allocate(space).await?.id();
+    /// assert!(store.exists(page));
+    /// store.free(page).await?;
+    /// assert!(!store.exists(page));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exists(&self, page: PageId) -> bool {
+        self.shared.volume.exists(page)
     }
 
     /// Reads the pages `range` of `space` in order, with read-ahead in large requests, without displacing the
@@ -344,6 +367,45 @@ impl PageStore {
     /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
     pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
         self.shared.free_pages(pages).await
+    }
+
+    /// Lets the next [`PageStore::sync`] free `pages`: a free without a write of its own. Returns how many of
+    /// them exist and had not been named before; skips the others. Takes effect in memory; never waits.
+    ///
+    /// The first `sync` that begins after this call (or [`Spaces::sync`](crate::Spaces::sync) of their space,
+    /// or a clean close) frees them as [`PageStore::free`] does, with one manifest write for every 128 runs of
+    /// a space, once everything else that it covers is durable. So an engine without a log may change what
+    /// refers to a page, name the page here, and sync: a crash leaves a page that nothing refers to, never a
+    /// reference to a page that is gone. After a crash before that `sync` returned, each page exists, in a
+    /// version that the last `sync` allows, or is free. If the `sync` fails, the next one tries again.
+    ///
+    /// Until then the number is not available for [`PageStore::allocate`], and [`PageStore::exists`] is false;
+    /// reads may still find the page. The caller must not use it any more: changes are lost with it. Guards
+    /// may stay; no `sync` waits for them, only the number's next use does.
+    /// [`PageStore::overwrite`] and [`PageStore::get_or_create`] first free the page, durably, at the cost of
+    /// a `free`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// # let store = builder.open().await?;
+    /// let space = store.spaces().create("t").await?;
+    /// let (root, old) = (store.allocate(space).await?.id(), store.allocate(space).await?.id());
+    /// let new = store.allocate(space).await?.id();
+    /// store.get_mut(root).await?[..4].copy_from_slice(&new.no.to_le_bytes()); // instead of `old`
+    /// assert_eq!(store.free_on_sync(&[old])?, 1);
+    /// store.sync().await?; // the root is durable, then the page is free
+    /// assert!(!store.exists(old));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A space does not exist ([`Error::NoSuchSpace`]; no page is noted), or the store is closed.
+    pub fn free_on_sync(&self, pages: &[PageId]) -> Result<u32, Error> {
+        self.shared.condemn(pages)
     }
 
     /// As [`PageStore::get`]; the guard keeps the store open instead of borrowing it, for a guard in a

@@ -101,9 +101,10 @@ fn done() -> Ended {
 pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     Operation {
         name: "get",
-        methods: &["PageStore::get", "PageStore::get_owned", "PageStore::try_get"],
+        methods: &["PageStore::get", "PageStore::get_owned", "PageStore::try_get", "PageStore::exists"],
         run: run!(|w, s| {
             for no in (0..PAGES).step_by(5) {
+                let _ = w.store.exists(w.page(no));
                 drop(w.store.try_get(w.page(no)));
                 exists(w.store.get(w.page(no)).await)?;
             }
@@ -144,8 +145,9 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "create, beyond the end",
-        methods: &["PageStore::overwrite"],
+        methods: &["PageStore::overwrite", "Spaces::reserve"],
         run: run!(|w, s| {
+            w.store.spaces().reserve(w.main, PAGES + 300).await?;
             for no in [PAGES + 1, PAGES + 200] {
                 fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
@@ -191,12 +193,14 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "free",
-        methods: &["PageStore::free", "PageStore::free_pages"],
+        methods: &["PageStore::free", "PageStore::free_pages", "PageStore::free_on_sync"],
         effects: |w| [of(w, 3..8, Effect::Free), of(w, 70..72, Effect::Free)].concat(),
         run: run!(|w, s| {
             exists(w.store.free(w.page(3)).await)?;
-            let pages = [4, 5, 6, 7, 70, 71].map(|no| w.page(no));
+            let pages = [4, 5, 6, 7].map(|no| w.page(no));
             w.store.free_pages(&pages).await?;
+            w.store.free_on_sync(&[70, 71].map(|no| w.page(no)))?;
+            w.store.sync().await?;
             done()
         }),
         ..PLAIN
@@ -239,9 +243,10 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "sync",
-        methods: &["PageStore::sync"],
+        methods: &["PageStore::sync", "Spaces::sync"],
         syncs: true,
         run: run!(|w, s| {
+            w.store.spaces().sync(w.main).await?;
             w.store.sync().await?;
             done()
         }),

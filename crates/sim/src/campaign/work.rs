@@ -373,6 +373,23 @@ impl Worker {
         }
     }
 
+    pub(super) async fn sync_space(&mut self) -> Outcome {
+        let Some(space) = self.any_space() else { return Ok(()) };
+        let promise = {
+            let mut model = self.model.lock();
+            model.doing.sync += 1;
+            model.promise(u32::MAX).of(SpaceId(space))
+        };
+        let done = tokio::time::timeout(LONG, self.store.spaces().sync(SpaceId(space))).await;
+        self.model.lock().doing.sync -= 1;
+        let done = done.map_err(|_| "a sync of a space hangs".to_owned())?;
+        match done {
+            // Another task drops it.
+            Err(Error::NoSuchSpace { .. }) if !self.model.lock().live().contains(&space) => Ok(()),
+            done => self.durable("sync of a space", promise, done),
+        }
+    }
+
     pub(super) async fn flush_to(&mut self) -> Outcome {
         let (lsn, promise) = {
             let mut model = self.model.lock();
