@@ -34,6 +34,7 @@ mod online_costs;
 mod operations;
 mod options;
 mod overwrite;
+mod owned;
 mod read_only;
 mod readmission;
 mod records;

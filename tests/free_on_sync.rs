@@ -84,7 +84,8 @@ async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
     }
 }
 
-/// A `sync` that began before the call does not free the page: it need not cover what the caller wrote before.
+/// A `sync` that began before the call does not free the page: it need not cover what the caller wrote
+/// before.
 #[tokio::test(start_paused = true)]
 async fn a_sync_under_way_does_not_free_what_is_named_meanwhile() {
     let fixture = Fixture::new();

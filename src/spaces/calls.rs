@@ -79,11 +79,11 @@ impl Spaces<'_> {
         Ok(id)
     }
 
-    /// Makes every change of pages of `space` durable, as [`PageStore::sync`](crate::PageStore::sync) does for
-    /// all pages: writes the dirty pages of that space alone, then flushes the devices. For an engine that
-    /// keeps several files in one store, of which one is to be durable now. The flush is the devices', so what
-    /// was written of other spaces becomes durable, too; with few dirty pages elsewhere `sync` costs the same.
-    /// Cancel-safe.
+    /// Makes every change of pages of `space` durable, as [`PageStore::sync`](crate::PageStore::sync) does
+    /// for all pages: writes the dirty pages of that space alone, then flushes the devices. For an engine
+    /// that keeps several files in one store, of which one is to be durable now. The flush is the devices',
+    /// so what was written of other spaces becomes durable, too; with few dirty pages elsewhere `sync` costs
+    /// the same. Cancel-safe.
     ///
     /// # Errors
     /// The space does not exist; otherwise as [`PageStore::sync`](crate::PageStore::sync).

@@ -31,8 +31,8 @@ use tokio::sync::oneshot;
 impl Spaces<'_> {
     /// Frees the pages of `space` in `range` whose numbers are in use, as
     /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are. `no..u32::MAX` truncates
-    /// the space: every page from number `no` on is gone, durably, with one manifest write for every 128 runs.
-    /// The numbers stay the space's, for reuse; [`Spaces::shrink`] returns their room.
+    /// the space: every page from number `no` on is gone, durably, with one manifest write for every 128
+    /// runs. The numbers stay the space's, for reuse; [`Spaces::shrink`] returns their room.
     ///
     /// # Errors
     /// As [`PageStore::free_pages`](crate::PageStore::free_pages).
@@ -84,8 +84,8 @@ impl Shared {
         Ok(noted.flatten().sum())
     }
 
-    /// Frees the pages that the `upto`-th call of `free_on_sync` or an earlier one named; of all spaces, or of
-    /// `only` one. Call it once what these calls' callers had written before is durable: a crash after the
+    /// Frees the pages that the `upto`-th call of `free_on_sync` or an earlier one named; of all spaces, or
+    /// of `only` one. Call it once what these calls' callers had written before is durable: a crash after the
     /// record, with an older version of what refers to the page, would leave a reference to nothing (I28).
     pub(crate) async fn free_condemned(
         self: &Arc<Self>,

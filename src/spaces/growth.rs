@@ -51,8 +51,9 @@ impl Spaces<'_> {
     /// ```
     ///
     /// # Errors
-    /// The space does not exist, the HDD cannot grow, or the manifest cannot be written. What was taken beyond
-    /// the space's end is given back; extents that [`Spaces::shrink`] had taken from its middle may be filled.
+    /// The space does not exist, the HDD cannot grow, or the manifest cannot be written. What was taken
+    /// beyond the space's end is given back; extents that [`Spaces::shrink`] had taken from its middle may be
+    /// filled.
     pub async fn reserve(self, space: SpaceId, pages: u32) -> Result<(), Error> {
         self.0.shared.in_task(move |shared| async move { shared.reserve(space, pages).await }).await
     }

@@ -118,9 +118,9 @@ impl Worker {
                 Ok(())
             }
             Err(error) if matches!(call, Free::OnSync(_)) => {
-                // Any later `sync` may free them: each may be there or not, and no task uses it, until a crash
-                // shows.
-                std::mem::forget(held);
+                // Any later `sync` may free them: each may be there or not, and no task uses it, until a
+                // crash shows.
+                held.into_iter().for_each(|(_, held)| held.keep());
                 self.probe.mark(State::FreeFailed);
                 self.judge("free_on_sync", None, &error)
             }

@@ -83,10 +83,21 @@ pub(super) struct Use {
     exclusive: bool,
     /// The page was free: another task may have reused its number since.
     pub(super) was_free: bool,
+    kept: bool,
+}
+
+impl Use {
+    /// Leaves the page marked until a crash.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
         if let Some(p) = self.model.lock().page(self.page) {
             if self.exclusive { p.reserved = false } else { p.users -= 1 }
         }
@@ -141,7 +152,7 @@ impl Worker {
             p.users += 1
         }
         let was_free = p.is_free();
-        Some(Use { model: Arc::clone(&self.model), page, exclusive, was_free })
+        Some(Use { model: Arc::clone(&self.model), page, exclusive, was_free, kept: false })
     }
 
     /// Checks that the error is allowed: devices fail, or the page was discarded or dropped.
