@@ -52,17 +52,16 @@ impl File {
     /// # Errors
     /// The space is not a file, or belongs to a later version; the store's errors.
     pub fn open(store: Arc<PageStore>, name: &str) -> Result<Self> {
-        let spaces = store.spaces();
-        let space = match spaces.find(name) {
+        let space = match store.spaces().find(name) {
             Some(space) => space,
-            None => spaces.create(name)?,
+            None => store.spaces().create(name)?,
         };
         let piece = store.store().page_size().payload_bytes() as u64;
         let length = RwLock::new(Length { bytes: 0, recorded: 0 });
         let file = Self { store, space, piece, length };
         let header = PageId::new(space, 0);
         // A crash between the creation and the first sync leaves an empty space.
-        if spaces.pages(space)? == 0 || !file.store.exists(header) {
+        if !file.store.exists(header) {
             file.put_header(0)?;
             file.store.spaces().sync(space)?;
             return Ok(file);

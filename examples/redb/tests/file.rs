@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 fn open(dir: &Path) -> (Arc<blocking::PageStore>, File) {
@@ -97,14 +98,15 @@ fn a_pause_keeps_writers_out_and_other_spaces_are_refused() {
     let (store, file) = open(&folder.path().join("store"));
     file.write_at(&[7; 50_000], 10).unwrap();
     std::thread::scope(|scope| {
-        let done = file.paused(|store| {
-            let writer = scope.spawn(|| file.write_at(&[8; 10], 0).unwrap());
-            std::thread::sleep(Duration::from_millis(100));
-            assert!(!writer.is_finished());
-            store.backup(folder.path().join("chain"), pagetier::backup::BackupOptions::new()).unwrap();
-            writer
+        let (done, written) = channel();
+        let file = &file;
+        let backup = file.paused(|store| {
+            scope.spawn(move || done.send(file.write_at(&[8; 10], 0).unwrap()));
+            assert!(written.recv_timeout(Duration::from_millis(100)).is_err(), "a writer entered");
+            store.backup(folder.path().join("chain"), pagetier::backup::BackupOptions::new())
         });
-        done.unwrap().join().unwrap();
+        assert!(backup.unwrap().unwrap().pages > 0);
+        assert_eq!(written.recv(), Ok(10));
     });
     let other = store.spaces().create("other").unwrap();
     store.allocate(other).unwrap()[0] = 1;
