@@ -74,11 +74,6 @@ fn directed_lives_that_once_failed_do_so_no_more() {
 #[test]
 fn directed_lives_meet_their_hazards_and_show_nothing_either() {
     let mut totals = Totals::default();
-}
-
-#[test]
-fn directed_lives_that_once_failed_do_so_no_more() {
-    let mut totals = Totals::default();
     for &hazard in Hazard::all() {
         expect_none(run_seed(&reduced(Plan::directed(7, hazard)), &GO, &mut totals));
     }
