@@ -63,7 +63,7 @@ fn guards_of_a_blocking_store_keep_its_runtime() {
     let at = |no| PageId::new(space, no);
     store.overwrite_owned(at(3)).unwrap()[0] = 3;
     store.get_or_create_owned(at(4)).unwrap()[0] = 4;
-    store.get_mut_owned(at(4)).unwrap().downgrade();
+    drop(store.get_mut_owned(at(4)).unwrap().downgrade());
     drop((store.try_get_mut_owned(at(0)).unwrap(), store.try_get_owned(at(1)).unwrap()));
     let scanned: Vec<_> = store.scan_owned(space, 0..u32::MAX).map(Result::unwrap).collect();
     assert_eq!(scanned.iter().map(|page| page[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
