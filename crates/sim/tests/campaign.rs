@@ -239,7 +239,7 @@ fn a_failing_scenario_shrinks_to_one_that_still_fails() {
         ..reduced(Plan::within_zone(seed, Hazard::Free))
     };
     let found = (0..16).find_map(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).err()).unwrap();
-    let less = shrink(found.clone(), 25, &GO);
+    let less = shrink(found.clone(), 60, &GO);
     let work = |plan: &Plan| plan.lives * plan.ops * plan.pages * plan.tasks;
     assert!(work(&less.plan) < work(&found.plan), "{:?}", less.plan);
     assert!(run_seed(&less.plan, &GO, &mut Totals::default()).is_err());
