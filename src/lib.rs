@@ -45,11 +45,13 @@
 //! | read options from a configuration file | [`Options`], [`Builder::from_options`] |
 //! | name groups of pages | [`PageStore::spaces`]: [`Spaces::create`], [`Spaces::find`] |
 //! | read a page, change a page | [`PageStore::get`], [`PageStore::get_mut`]: guards [`PageRef`], [`PageMut`] |
-//! | hold a guard that does not borrow the store | [`PageStore::get_owned`], [`PageStore::get_mut_owned`] |
+//! | hold a guard that does not borrow the store | [`PageStore::get_owned`], and `_owned` forms of every call |
 //! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::overwrite`] |
-//! | free pages, give their room back | [`PageStore::free`], [`Spaces::free`], [`Spaces::shrink`] |
+//! | free pages, give their room back | [`PageStore::free`], [`Spaces::free`] (truncates, too), [`Spaces::shrink`] |
+//! | free pages without a write of its own | [`PageStore::free_on_sync`] |
+//! | take room before it is needed, ask for a number | [`Spaces::reserve`], [`PageStore::exists`] |
 //! | read many pages in order | [`PageStore::scan`], [`PageStore::prefetch`] |
-//! | make everything durable | [`PageStore::sync`] |
+//! | make everything durable, or one space | [`PageStore::sync`], [`Spaces::sync`] |
 //! | connect your log | [`Builder::log_gate`], [`LogGate`], [`PageMut::set_lsn`] |
 //! | redo after a crash | [`PageStore::get_or_create`], [`PageStore::overwrite`], [`PageRef::lsn`] |
 //! | make a checkpoint, shorten the log | [`PageStore::flush_to`], then [`PageStore::redo_from`] with [`Loss::Crash`] |
@@ -67,7 +69,7 @@
 //! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`Policies::set_pool`], [`Policies::set_ssd`] |
 //! | keep the pool's contents across a restart | [`PageStore::export_hot`], [`PageStore::import_hot`] |
 //! | examine a store without writing | [`Builder::open_read_only`], [`Builder::inspect`] |
-//! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`] |
+//! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`]; [`parse_bytes`] reads `64MiB` |
 //! | add a device, a policy | [`device`], [`policy`] |
 //!
 //! # Glossary
@@ -120,6 +122,7 @@ pub mod operating {}
 
 /// What errors are made of: their causes, and what to do about them.
 pub mod errors {
+    pub use crate::config::bytes::BytesError;
     pub use crate::error::{Advice, HotSetError, PoolSizeError};
     pub use crate::tenure::gate::GatePanic;
     pub use pagetier_bufpool::{Exhausted, PoolError, TierError};
@@ -183,6 +186,7 @@ pub mod what_if {
 }
 
 pub use config::builder::Builder;
+pub use config::bytes::parse_bytes;
 pub use config::calibrate::calibrate;
 pub use config::options::Options;
 pub use config::replacement::SsdReplacement;
@@ -208,7 +212,7 @@ pub use pagetier_ssdcache::{Moment, Mutation};
 pub use ssd::exchange::{DrainOptions, SsdEvents};
 pub use store::guards::{PageMut, PageRef, Scan};
 pub use store::hot_set::HotSetReport;
-pub use store::owned::{OwnedPageMut, OwnedPageRef};
+pub use store::owned::{OwnedPageMut, OwnedPageRef, OwnedScan};
 pub use store::page_store::PageStore;
 pub use store::parts::{Policies, Spaces, Ssd};
 pub use store::whole::Loss;

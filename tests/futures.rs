@@ -31,6 +31,11 @@ fn every_public_future_is_send(
     is_send(store.get_mut(page));
     is_send(shared.get_owned(page));
     is_send(shared.get_mut_owned(page));
+    is_send(shared.allocate_owned(space));
+    is_send(shared.overwrite_owned(page));
+    is_send(shared.get_or_create_owned(page));
+    is_send(shared.scan_owned(space, 0..1).into_stream());
+    is_send(store.scan(space, 0..1).into_stream());
     is_send(store.overwrite(page));
     is_send(store.overwrite(page));
     is_send(store.get_or_create(page));
@@ -39,6 +44,8 @@ fn every_public_future_is_send(
     is_send(store.free_pages(&[]));
     is_send(store.spaces().free(space, 0..1));
     is_send(store.spaces().shrink(space));
+    is_send(store.spaces().reserve(space, 1));
+    is_send(store.spaces().sync(space));
     is_send(store.sync());
     is_send(store.flush());
     is_send(store.flush_to(Lsn(1)));

@@ -530,11 +530,8 @@ fn the_readme_shows_the_quickstart() {
 }
 
 /// Asynchronous methods without a blocking form, and why.
-const WITHOUT_BLOCKING_FORM: [(&str, &str); 3] = [
-    ("PageStore::get_owned", "its guard would outlive the thread's runtime"),
-    ("PageStore::get_mut_owned", "its guard would outlive the thread's runtime"),
-    ("PageStore::wait_closed", "it outlives the store, and close and drop wait for it"),
-];
+const WITHOUT_BLOCKING_FORM: [(&str, &str); 1] =
+    [("PageStore::wait_closed", "it outlives the store, and close and drop wait for it")];
 
 /// The type that an `impl` line is about.
 fn implemented(line: &str) -> Option<&str> {

@@ -57,7 +57,9 @@ part! {
     /// The spaces of a store. See [`PageStore::spaces`].
     Spaces by spaces:
     free(space: SpaceId, range: Range<u32>) -> Result<u32, Error>;
+    reserve(space: SpaceId, pages: u32) -> Result<(), Error>;
     shrink(space: SpaceId) -> Result<u64, Error>;
+    sync(space: SpaceId) -> Result<(), Error>;
     create(name: &str) -> Result<SpaceId, Error>;
     create_as(id: SpaceId, name: &str) -> Result<(), Error>;
     drop(space: SpaceId) -> Result<(), Error>;

@@ -2,10 +2,8 @@
 //!
 //! A thread of the store runs the tokio runtime that [`pagetier::PageStore`](crate::PageStore) needs; any
 //! number of threads may use the store at the same time. Every asynchronous method has a blocking form under
-//! its name, except for those that keep a store open beyond its thread
-//! ([`pagetier::PageStore::get_owned`](crate::PageStore::get_owned),
-//! [`pagetier::PageStore::get_mut_owned`](crate::PageStore::get_mut_owned)). [`PageStore::store`] gives
-//! access to the methods that do not wait.
+//! its name; its owned guards keep this store open, its runtime included. [`PageStore::store`] gives access
+//! to the methods that do not wait.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,6 +30,7 @@
 
 mod driver;
 mod handles;
+mod owned;
 
 use crate::backup::{BackupError, BackupOptions, BackupReport, RestoreProgress, RestoreReport};
 use crate::device::SharedDevice;
@@ -119,6 +118,22 @@ impl PageStore {
             Some(page) => Ok(page),
             None => self.block_on(self.store.get_mut(page)),
         }
+    }
+
+    /// See [`pagetier::PageStore::exists`](crate::PageStore::exists).
+    #[must_use]
+    #[inline]
+    pub fn exists(&self, page: PageId) -> bool {
+        self.store.exists(page)
+    }
+
+    /// See [`pagetier::PageStore::free_on_sync`](crate::PageStore::free_on_sync).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn free_on_sync(&self, pages: &[PageId]) -> Result<u32, Error> {
+        self.store.free_on_sync(pages)
     }
 
     /// Reads the pages of `range` in order, with read-ahead. See

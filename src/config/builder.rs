@@ -49,7 +49,7 @@ pub struct Builder {
 
 /// A setter for each option that has a type in parentheses.
 macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident $(($set:ty))?: $type:ty = $default:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident $(($set:ty))? $([$read:literal])?: $type:ty = $default:expr;)*) => {
         impl Builder {
             $(setter! { [$(#[$doc])*] $name $(($set))? })*
         }

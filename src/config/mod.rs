@@ -5,6 +5,7 @@
 //! keeps.
 
 pub(crate) mod builder;
+pub(crate) mod bytes;
 pub(crate) mod calibrate;
 pub(crate) mod frozen;
 pub(crate) mod options;

@@ -1,5 +1,6 @@
 //! The options of a store as plain data, each declared once: its field, its default, its setter.
 
+use super::bytes;
 use pagetier_devio::{Backend, DirectIo};
 use pagetier_policy::{CLUSTER_PAGES, Costs, PoolPolicy, SsdPolicy};
 use pagetier_ssdcache::SsdMode;
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Passes the table of all options to the macro `$then`: each option with its type in [`Options`] and its
-/// default. `Builder` has a setter for each one with a type in parentheses.
+/// default. `Builder` has a setter for each one with a type in parentheses. Brackets name the function that
+/// reads a size.
 macro_rules! option_table {
     ($then:ident) => {
         $then! {
@@ -25,7 +27,7 @@ macro_rules! option_table {
             /// has 32 slots ([`ssd_bytes_for`](crate::ssd_bytes_for));
             /// [`OpenError::SsdTooSmall`](crate::OpenError) says how many bytes those need. Default: 256 MiB
             /// for a new store.
-            ssd_bytes(u64): Option<u64> = None;
+            ssd_bytes(u64) ["bytes::read_some"]: Option<u64> = None;
             /// The number of pages in the doublewrite ring, at most 65,536. An existing store keeps its ring,
             /// and any other value is [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring
             /// off: the embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. Default:
@@ -35,10 +37,10 @@ macro_rules! option_table {
             /// and outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));
             /// [`PoolSizeError`](crate::errors::PoolSizeError) says how many bytes those need. Default: 64
             /// MiB.
-            pool_bytes(u64): u64 = 64 << 20;
+            pool_bytes(u64) ["bytes::read"]: u64 = 64 << 20;
             /// The page size of a new store in bytes; it must match an existing one.
             /// [`Builder::open`](crate::Builder::open) checks it. Default: 16 KiB, or the existing store's.
-            page_bytes(u64): Option<u64> = None;
+            page_bytes(u64) ["bytes::read_some"]: Option<u64> = None;
             /// The pool's replacement policy: see [`Builder::pool_policy`](crate::Builder::pool_policy).
             /// Default: [`PoolPolicy::Auto`].
             pool_policy: PoolPolicy = PoolPolicy::default();
@@ -93,13 +95,13 @@ macro_rules! option_table {
             /// The maximum number of bytes written to the SSD per day: see
             /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Less than 1 MiB counts as 1 MiB.
             /// Default: unlimited.
-            ssd_write_budget(u64): Option<u64> = None;
+            ssd_write_budget(u64) ["bytes::read_some"]: Option<u64> = None;
             /// The threshold of the low-room alarm: room is low when a file system that holds one of the
             /// store's files has fewer bytes free than this. For new pages, the unallocated part of the HDD
             /// counts as free too. Openings and growths log a warning when room becomes low;
             /// [`Stats::room`](crate::stats::Stats::room) reports it at any time. 0 disables the alarm.
             /// Default: 256 MiB.
-            low_room(u64): u64 = 256 << 20;
+            low_room(u64) ["bytes::read"]: u64 = 256 << 20;
             /// The maximum number of pages that a new page's number may skip beyond the room that its space
             /// has: [`overwrite`](crate::PageStore::overwrite) and the like reserve room for the skipped
             /// pages too, so a wrong number could otherwise take the whole disk. A number further away is
@@ -132,16 +134,17 @@ macro_rules! option_table {
 pub(super) use option_table;
 
 macro_rules! declare {
-    ($($(#[$doc:meta])* $name:ident $(($set:ty))?: $type:ty = $default:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident $(($set:ty))? $([$read:literal])?: $type:ty = $default:expr;)*) => {
         /// The options of a store as plain data, for configuration files and command lines.
         /// [`Builder`](crate::Builder) adds what is not data: devices, the log gate, callbacks.
         ///
-        /// Options left out of a serialised form have their defaults; unknown ones are errors.
+        /// Options left out of a serialised form have their defaults; unknown ones are errors. A size is a
+        /// number of bytes, or a text that [`parse_bytes`](crate::parse_bytes) reads.
         ///
         /// ```
         /// use pagetier::{Builder, Options};
         ///
-        /// let json = r#"{ "directory": "/var/lib/db", "pool_bytes": 268435456, "ssd_policy": "cac" }"#;
+        /// let json = r#"{ "directory": "/var/lib/db", "pool_bytes": "256MiB", "ssd_policy": "cac" }"#;
         /// let options: Options = serde_json::from_str(json)?;
         /// let builder = Builder::from_options(options).ssd("/dev/nvme1n1");
         /// assert_eq!(builder.options().pool_bytes, 256 << 20);
@@ -151,7 +154,7 @@ macro_rules! declare {
         #[serde(default, deny_unknown_fields)]
         #[non_exhaustive]
         pub struct Options {
-            $($(#[$doc])* pub $name: $type,)*
+            $($(#[$doc])* $(#[serde(deserialize_with = $read)])? pub $name: $type,)*
         }
 
         impl Default for Options {

@@ -388,6 +388,25 @@ impl Error {
     }
 }
 
+/// For code that speaks `std::io`: the kind says what can be acted on, the source is the error itself.
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        use std::io::ErrorKind;
+        let kind = match &error {
+            Error::NoSuchPage { .. } | Error::NoSuchSpace { .. } => ErrorKind::NotFound,
+            Error::SpaceExists { .. } => ErrorKind::AlreadyExists,
+            Error::ReadOnly => ErrorKind::ReadOnlyFilesystem,
+            Error::SpaceFull { .. } => ErrorKind::FileTooLarge,
+            Error::PageGap { .. } | Error::PoolSize(_) | Error::BadCosts { .. } => ErrorKind::InvalidInput,
+            Error::Manifest { source } => source.kind(),
+            // A device without room, directly or below the pool.
+            other if other.advice() == Advice::FreeSpace => ErrorKind::StorageFull,
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 impl From<PoolError> for Error {
     fn from(error: PoolError) -> Self {
         match error {

@@ -79,6 +79,26 @@ impl Spaces<'_> {
         Ok(id)
     }
 
+    /// Makes every change of pages of `space` durable, as [`PageStore::sync`](crate::PageStore::sync) does
+    /// for all pages: writes the dirty pages of that space alone, then flushes the devices. For an engine
+    /// that keeps several files in one store, of which one is to be durable now. The flush is the devices',
+    /// so what was written of other spaces becomes durable, too; with few dirty pages elsewhere `sync` costs
+    /// the same. Cancel-safe.
+    ///
+    /// # Errors
+    /// The space does not exist; otherwise as [`PageStore::sync`](crate::PageStore::sync).
+    pub async fn sync(self, space: SpaceId) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        shared.volume.pages(space).ok_or(Error::NoSuchSpace { space })?;
+        // In the order of `PageStore::sync`, for the same reasons.
+        let condemned = shared.volume.last_condemnation();
+        shared.settle_manifest().await?;
+        shared.pool.flush_space(space).await?;
+        shared.record_reused().await?;
+        shared.free_condemned(condemned, Some(space)).await
+    }
+
     /// Drops `space` with all its pages. Waits for writes of these pages that are in flight, and for their
     /// guards to be dropped: the caller must hold none. Tasks that hold some may call the store meanwhile;
     /// the space does not exist for them any more. Durable when it returns.

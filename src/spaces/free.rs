@@ -20,16 +20,19 @@ use crate::store::shared::Shared;
 use crate::volume::table::{Volume, pages_of};
 use pagetier_bufpool::Tier;
 use pagetier_devio::listen;
-use pagetier_devio::locks;
+use pagetier_devio::{locks, task};
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
 
 impl Spaces<'_> {
     /// Frees the pages of `space` in `range` whose numbers are in use, as
-    /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are.
+    /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are. `no..u32::MAX` truncates
+    /// the space: every page from number `no` on is gone, durably, with one manifest write for every 128
+    /// runs. The numbers stay the space's, for reuse; [`Spaces::shrink`] returns their room.
     ///
     /// # Errors
     /// As [`PageStore::free_pages`](crate::PageStore::free_pages).
@@ -64,6 +67,81 @@ impl Shared {
             freed += self.free_ranges(space, ranges).await?;
         }
         Ok(freed)
+    }
+
+    /// See [`PageStore::free_on_sync`](crate::PageStore::free_on_sync).
+    pub(crate) fn condemn(&self, pages: &[PageId]) -> Result<u32, Error> {
+        let _operation = self.ending.enter()?;
+        let mut by_space: BTreeMap<SpaceId, Vec<u32>> = BTreeMap::new();
+        for page in pages {
+            by_space.entry(page.space).or_default().push(page.no);
+        }
+        if let Some(space) = by_space.keys().copied().find(|space| self.volume.pages(*space).is_none()) {
+            return Err(Error::NoSuchSpace { space });
+        }
+        // A space that is dropped at this moment takes its pages with it.
+        let noted = by_space.into_iter().map(|(space, pages)| self.volume.condemn(space, pages.into_iter()));
+        Ok(noted.flatten().sum())
+    }
+
+    /// Frees the pages that the `upto`-th call of `free_on_sync` or an earlier one named; of all spaces, or
+    /// of `only` one. Call it once what these calls' callers had written before is durable: a crash after the
+    /// record, with an older version of what refers to the page, would leave a reference to nothing (I28).
+    pub(crate) async fn free_condemned(
+        self: &Arc<Self>,
+        upto: Option<u64>,
+        only: Option<SpaceId>,
+    ) -> Result<(), Error> {
+        let Some(upto) = upto else { return Ok(()) };
+        let (done, recorded) = oneshot::channel();
+        let shared = Arc::clone(self);
+        // In a task of its own, as any free. Its caller waits for the record alone: the guards of the pages
+        // may be the caller's, and a `sync` must not wait for them.
+        task::spawn(&self.runtime, async move {
+            let Ok(_operation) = shared.ending.enter() else { return };
+            let (freed, recorded) = shared.record_condemned(upto, only).await;
+            let _ = done.send(recorded);
+            for (space, pages) in freed {
+                if let Err(error) = shared.finish_free(space, &pages).await {
+                    tracing::debug!(%space, %error, "freed pages have not left memory yet");
+                }
+            }
+        });
+        recorded.await.unwrap_or_else(|_| {
+            Err(if self.ending.has_begun() { Error::Closed } else { Error::runtime_ended() })
+        })
+    }
+
+    /// The same at the end of the store, when no operation is in progress.
+    pub(crate) async fn free_condemned_at_end(&self) -> Result<(), Error> {
+        let Some(upto) = self.volume.last_condemnation() else { return Ok(()) };
+        self.pool.flush_all().await?;
+        self.record_reused().await?;
+        let (freed, recorded) = self.record_condemned(upto, None).await;
+        for (space, pages) in freed {
+            self.finish_free(space, &pages).await?;
+        }
+        recorded
+    }
+
+    /// Steps 1 and 2 of freeing condemned pages. Returns, also after a failure, those that must leave.
+    async fn record_condemned(
+        &self,
+        upto: u64,
+        only: Option<SpaceId>,
+    ) -> (Vec<(SpaceId, PageRuns)>, Result<(), Error>) {
+        let (mut all, mut meta) = (Vec::new(), self.meta.lock().await);
+        let mut recorded = meta.settle(&self.volume).await;
+        // Looked up under the lock: another call may have freed some of them, and their numbers may be in use
+        // again. What another `sync` freed is durable by now.
+        for (space, pages) in self.volume.condemned(upto, only) {
+            let mut freed = PageRuns::default();
+            if recorded.is_ok() {
+                recorded = self.begin_free(space, pages, &mut meta, &mut freed).await;
+            }
+            all.push((space, freed));
+        }
+        (all, recorded)
     }
 
     pub(crate) async fn free_ranges(

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::seam::{GrowthStep, Seam};
 use crate::store::manifest_state::ManifestState;
+use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
 use crate::volume::table::EXTENT_PAGES;
@@ -24,7 +25,63 @@ const BLANK_BYTES: u64 = 1 << 20;
 /// How far the HDD's file grows ahead, in bytes: an eighth of its size within these bounds.
 const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
+impl Spaces<'_> {
+    /// Gives `space` room for all of its first `pages` pages now, so that creating them later cannot fail for
+    /// want of room on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them. A space
+    /// that has the room keeps it, and the call does nothing. Durable when it returns. Completes even if the
+    /// future is dropped.
+    ///
+    /// The room belongs to the space until [`Spaces::shrink`] gives back what lies beyond the last page. It
+    /// costs its bytes on the HDD, and time after a crash: the opening reads the reserved room from its end
+    /// down to the last page that was written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does
+    /// not limit it. A backup does not contain it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// # let store = builder.open().await?;
+    /// let space = store.spaces().create("t").await?;
+    /// store.spaces().reserve(space, 10_000).await?;
+    /// assert_eq!(store.spaces().pages(space)?, 0);
+    /// store.overwrite(pagetier::PageId::new(space, 9_999)).await?; // the HDD does not grow
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The space does not exist, the HDD cannot grow, or the manifest cannot be written. What was taken
+    /// beyond the space's end is given back; extents that [`Spaces::shrink`] had taken from its middle may be
+    /// filled.
+    pub async fn reserve(self, space: SpaceId, pages: u32) -> Result<(), Error> {
+        self.0.shared.in_task(move |shared| async move { shared.reserve(space, pages).await }).await
+    }
+}
+
 impl Shared {
+    async fn reserve(&self, space: SpaceId, pages: u32) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        // Held to the end, as for any growth.
+        let mut meta = self.meta.lock().await;
+        self.volume.pages(space).ok_or(Error::NoSuchSpace { space })?;
+        let (room, hdd_bytes) = (self.volume.reserved(space), self.hdd.size());
+        // The end first: it needs most of the room, and fails before anything was taken.
+        let mut next = pages.checked_sub(1).filter(|last| u64::from(*last) >= room);
+        let mut grown = Ok(());
+        while grown.is_ok()
+            && let Some(no) = next.take().or_else(|| self.volume.first_without_room(space, pages))
+        {
+            grown = self.grow_to(PageId::new(space, no), Ahead::None, &mut meta).await;
+        }
+        if grown.is_err() {
+            self.undo_growth(space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
+        }
+        drop(meta);
+        self.watch_room();
+        grown
+    }
+
     /// Gives `space` room for page `no`.
     pub(crate) async fn grow_space(self: &Arc<Self>, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
@@ -53,7 +110,7 @@ impl Shared {
         }
         // What a failure returns to.
         let hdd_bytes = self.hdd.size();
-        let grown = self.grow_to(page, &mut meta).await;
+        let grown = self.grow_to(page, Ahead::Some, &mut meta).await;
         if let Err(error) = &grown
             && self.config.seam.gives_back()
         {
@@ -67,8 +124,7 @@ impl Shared {
         grown
     }
 
-    async fn grow_to(&self, page: PageId, meta: &mut ManifestState) -> Result<(), Error> {
-        let mut ahead = Ahead::Some;
+    async fn grow_to(&self, page: PageId, mut ahead: Ahead, meta: &mut ManifestState) -> Result<(), Error> {
         while !self.volume.has_room(page) {
             let next = self.config.seam.grows_for(page, self.volume.reserved(page.space));
             let growth = self.volume.plan_growth(next, ahead);

@@ -1,6 +1,9 @@
 //! Guards: pages in memory, latched and pinned until the guard is dropped.
 
+use super::page_store::PageStore;
 use crate::error::Error;
+use futures_util::stream::{Stream, unfold};
+use pagetier_bufpool::Cursor;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::SsdTier;
 
@@ -61,7 +64,10 @@ pub struct PageMut<'a>(pub(crate) pagetier_bufpool::PageMut<'a, SsdTier>);
 /// A sequential read of a space's pages, with read-ahead. See
 /// [`PageStore::scan`](crate::PageStore::scan).
 #[derive(Debug)]
-pub struct Scan<'a>(pub(crate) pagetier_bufpool::Scan<'a, SsdTier>);
+pub struct Scan<'a> {
+    pub(crate) cursor: Cursor,
+    pub(crate) store: &'a PageStore,
+}
 
 impl<'a> Scan<'a> {
     /// The next page, or `None` after the last. Skips pages that were never written. Cancel-safe: after a
@@ -70,14 +76,19 @@ impl<'a> Scan<'a> {
     /// # Errors
     /// The page cannot be read; the next call continues with the page after it.
     pub async fn next(&mut self) -> Option<Result<PageRef<'a>, Error>> {
-        Some(self.0.next().await?.map(PageRef).map_err(Error::from))
+        Some(self.cursor.next(&self.store.pool).await?.map(PageRef).map_err(Error::from))
+    }
+
+    /// The scan as a [`Stream`], for its combinators and for `select!`. It ends where [`Scan::next`] does.
+    pub fn into_stream(self) -> impl Stream<Item = Result<PageRef<'a>, Error>> + Send {
+        unfold(self, async |mut scan| Some((scan.next().await?, scan)))
     }
 }
 
 /// What all guards have in common: `$guard` wraps a guard of the pool, reached by `$field`.
 macro_rules! guard {
-    ($guard:ty, $field:tt, $name:literal) => {
-        impl $guard {
+    ($guard:ty, $field:tt, $name:literal $(, $keeps:ident)?) => {
+        impl$(<$keeps>)? $guard {
             /// The page's id.
             #[inline]
             #[must_use]
@@ -93,7 +104,7 @@ macro_rules! guard {
             }
         }
 
-        impl std::ops::Deref for $guard {
+        impl$(<$keeps>)? std::ops::Deref for $guard {
             type Target = [u8];
 
             #[inline]
@@ -102,7 +113,7 @@ macro_rules! guard {
             }
         }
 
-        impl std::fmt::Debug for $guard {
+        impl$(<$keeps>)? std::fmt::Debug for $guard {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, concat!($name, "({})"), self.id())
             }
@@ -113,8 +124,8 @@ pub(crate) use guard;
 
 /// What the exclusive guards have in common besides [`guard!`].
 macro_rules! exclusive_guard {
-    ($guard:ty, $field:tt) => {
-        impl $guard {
+    ($guard:ty, $field:tt $(, $keeps:ident)?) => {
+        impl$(<$keeps>)? $guard {
             /// Records that the change made through this guard is logged at `lsn`: the page is not written
             /// before the log is durable up to there, the record at `lsn` included. The first LSN after the
             /// page was clean is its recovery LSN. Marks the page dirty.
@@ -130,7 +141,7 @@ macro_rules! exclusive_guard {
             }
         }
 
-        impl std::ops::DerefMut for $guard {
+        impl$(<$keeps>)? std::ops::DerefMut for $guard {
             #[inline]
             fn deref_mut(&mut self) -> &mut [u8] {
                 &mut self.$field

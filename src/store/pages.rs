@@ -1,13 +1,13 @@
 //! The calls for single pages: read, change, create, discard and free them.
 
 use super::guards::{PageMut, PageRef, Scan};
-use super::owned::{OwnedPageMut, OwnedPageRef};
+use super::owned::{OwnedPageMut, OwnedPageRef, OwnedScan};
 use super::page_store::PageStore;
 use crate::error::Error;
 use crate::manifest::page_runs::PageRuns;
 use crate::volume::arriving::Mark;
 use crate::volume::table::{Claimed, Taken};
-use pagetier_bufpool::{PoolError, TierError};
+use pagetier_bufpool::{Cursor, PoolError, TierError};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Homes;
 use std::ops::Range;
@@ -222,8 +222,31 @@ impl PageStore {
                 // Its earlier copies must be gone before it exists again (I28). Redo meets this when it frees
                 // and creates a page in one go.
                 Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
+                // Freed at once, so that its number can begin a new life, for which the same holds.
+                Claimed::Condemned => drop(self.shared.free_pages(&[page]).await?),
             }
         }
+    }
+
+    /// Whether the number of `page` is in use: it lies below the end of its space, and is not free. Looks up
+    /// the number in memory; never waits, and reads no page. A number that
+    /// [`overwrite`](PageStore::overwrite) skipped, or whose allocation was cut short, is in use, although
+    /// [`get`](PageStore::get) finds no page there: free it like any other.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = store.allocate(space).await?.id();
+    /// assert!(store.exists(page));
+    /// store.free(page).await?;
+    /// assert!(!store.exists(page));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exists(&self, page: PageId) -> bool {
+        self.shared.volume.exists(page)
     }
 
     /// Reads the pages `range` of `space` in order, with read-ahead in large requests, without displacing the
@@ -243,8 +266,12 @@ impl PageStore {
     /// ```
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
+        Scan { cursor: self.cursor(space, range), store: self }
+    }
+
+    pub(crate) fn cursor(&self, space: SpaceId, range: Range<u32>) -> Cursor {
         let end = range.end.min(self.shared.volume.pages(space).unwrap_or(0));
-        Scan(self.pool.scan(space, range.start..end))
+        Cursor::new(space, range.start..end)
     }
 
     /// Starts reading `pages` into memory and returns at once. A hint: pages that do not exist or do not fit
@@ -346,6 +373,44 @@ impl PageStore {
         self.shared.free_pages(pages).await
     }
 
+    /// Lets the next [`PageStore::sync`] free `pages`: a free without a write of its own. Returns how many of
+    /// them exist and had not been named before; skips the others. Takes effect in memory; never waits.
+    ///
+    /// The first `sync` that begins after this call (or [`Spaces::sync`](crate::Spaces::sync) of their space,
+    /// or a clean close) frees them as [`PageStore::free`] does, with one manifest write for every 128 runs
+    /// of a space, once everything else that it covers is durable. So an engine without a log may change what
+    /// refers to a page, name the page here, and sync: a crash leaves a page that nothing refers to, never a
+    /// reference to a page that is gone. After a crash before that `sync` returned, each page exists, in a
+    /// version that the last `sync` allows, or is free. If the `sync` fails, the next one tries again.
+    ///
+    /// Until then the number is not available for [`PageStore::allocate`], and [`PageStore::exists`] is
+    /// false; reads may still find the page. The caller must not use it any more: changes are lost with it.
+    /// Guards may stay; no `sync` waits for them, only the number's next use does. [`PageStore::overwrite`]
+    /// and [`PageStore::get_or_create`] first free the page, durably, at the cost of a `free`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// # let store = builder.open().await?;
+    /// let space = store.spaces().create("t").await?;
+    /// let (root, old) = (store.allocate(space).await?.id(), store.allocate(space).await?.id());
+    /// let new = store.allocate(space).await?.id();
+    /// store.get_mut(root).await?[..4].copy_from_slice(&new.no.to_le_bytes()); // instead of `old`
+    /// assert_eq!(store.free_on_sync(&[old])?, 1);
+    /// store.sync().await?; // the root is durable, then the page is free
+    /// assert!(!store.exists(old));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A space does not exist ([`Error::NoSuchSpace`]; no page is noted), or the store is closed.
+    pub fn free_on_sync(&self, pages: &[PageId]) -> Result<u32, Error> {
+        self.shared.condemn(pages)
+    }
+
     /// As [`PageStore::get`]; the guard keeps the store open instead of borrowing it, for a guard in a
     /// `'static` task or in a structure beside the store. A store that such a guard holds cannot be closed by
     /// value: see [`PageStore::shutdown`]. Cancel-safe.
@@ -362,6 +427,12 @@ impl PageStore {
     /// let first = tokio::spawn(async move { page[0] }).await?;
     /// assert_eq!(first, 0);
     /// store.get_mut_owned(id).await?[0] = 1;
+    /// // Every call has an owned form.
+    /// let new = store.allocate_owned(space).await?.id();
+    /// store.overwrite_owned(new).await?[0] = 2;
+    /// store.get_or_create_owned(new).await?[0] += 1;
+    /// assert_eq!(store.try_get_owned(new).map(|page| page[0]), Some(3));
+    /// assert!(store.try_get_mut_owned(new).is_some_and(|page| page.store().exists(new)));
     /// # Ok(())
     /// # }
     /// ```
@@ -369,15 +440,70 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::get`].
     pub async fn get_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageRef, Error> {
-        Ok(OwnedPageRef { page: self.pool.get_owned(page).await?, store: Arc::clone(self) })
+        Ok(OwnedPageRef::new(self.get(page).await?, self, self))
     }
 
-    /// As [`PageStore::get_mut`]; the guard keeps the store open instead of borrowing it, as with
-    /// [`PageStore::get_owned`]. Cancel-safe.
+    /// As [`PageStore::get_mut`], with an owned guard: see [`PageStore::get_owned`].
     ///
     /// # Errors
     /// As [`PageStore::get`].
     pub async fn get_mut_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
-        Ok(OwnedPageMut { page: self.pool.get_mut_owned(page).await?, store: Arc::clone(self) })
+        Ok(OwnedPageMut::new(self.get_mut(page).await?, self, self))
+    }
+
+    /// As [`PageStore::allocate`], with an owned guard: see [`PageStore::get_owned`].
+    ///
+    /// # Errors
+    /// As [`PageStore::allocate`].
+    pub async fn allocate_owned(self: &Arc<Self>, space: SpaceId) -> Result<OwnedPageMut, Error> {
+        Ok(OwnedPageMut::new(self.allocate(space).await?, self, self))
+    }
+
+    /// As [`PageStore::overwrite`], with an owned guard: see [`PageStore::get_owned`].
+    ///
+    /// # Errors
+    /// As [`PageStore::overwrite`].
+    pub async fn overwrite_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
+        Ok(OwnedPageMut::new(self.overwrite(page).await?, self, self))
+    }
+
+    /// As [`PageStore::get_or_create`], with an owned guard: see [`PageStore::get_owned`].
+    ///
+    /// # Errors
+    /// As [`PageStore::get_or_create`].
+    pub async fn get_or_create_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
+        Ok(OwnedPageMut::new(self.get_or_create(page).await?, self, self))
+    }
+
+    /// As [`PageStore::try_get`], with an owned guard: see [`PageStore::get_owned`].
+    #[must_use]
+    pub fn try_get_owned(self: &Arc<Self>, page: PageId) -> Option<OwnedPageRef> {
+        Some(OwnedPageRef::new(self.try_get(page)?, self, self))
+    }
+
+    /// As [`PageStore::try_get_mut`], with an owned guard: see [`PageStore::get_owned`].
+    #[must_use]
+    pub fn try_get_mut_owned(self: &Arc<Self>, page: PageId) -> Option<OwnedPageMut> {
+        Some(OwnedPageMut::new(self.try_get_mut(page)?, self, self))
+    }
+
+    /// As [`PageStore::scan`]; the scan and its guards keep the store open, as with
+    /// [`PageStore::get_owned`].
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &std::sync::Arc<PageStore>, space: SpaceId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures_util::TryStreamExt;
+    ///
+    /// let pages = store.scan_owned(space, 0..u32::MAX).into_stream();
+    /// let sum = pages.try_fold(0, |sum, page| async move { Ok(sum + u64::from(page[0])) }).await?;
+    /// # let _ = sum;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn scan_owned(self: &Arc<Self>, space: SpaceId, range: Range<u32>) -> OwnedScan {
+        OwnedScan { cursor: self.cursor(space, range), store: Arc::clone(self) }
     }
 }

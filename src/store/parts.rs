@@ -23,6 +23,7 @@ use super::page_store::PageStore;
 /// store.spaces().set_hints(space, SpaceHints::new().frames_max(64))?;
 /// assert_eq!(store.spaces().hints(space)?.frames_max, Some(64));
 /// store.allocate(space).await?;
+/// store.spaces().sync(space).await?; // durable, without the pages of other spaces
 /// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);
 /// store.spaces().shrink(space).await?;
 /// store.spaces().drop(space).await?;

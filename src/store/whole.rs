@@ -88,11 +88,14 @@ impl PageStore {
         let _operation = self.shared.ending.enter()?;
         // A save that failed may have freed a page or dropped a space in the file alone: what is written
         // there now would be lost by a crash (I28).
+        // Read first: what the caller of a later `free_on_sync` wrote before need not be part of this flush.
+        let condemned = self.shared.volume.last_condemnation();
         self.shared.settle_manifest().await?;
         self.pool.flush_all().await?;
-        // Last: a page under a freed number exists after a crash only once the manifest says so, and it may
-        // say so only once the page's new version is durable (I28).
-        self.shared.record_reused().await
+        // After the flush: a page under a freed number exists after a crash only once the manifest says so,
+        // and it may say so only once the page's new version is durable (I28).
+        self.shared.record_reused().await?;
+        self.shared.free_condemned(condemned, None).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn` and makes it durable. Redo then needs no record
@@ -226,7 +229,7 @@ impl PageStore {
     /// every operation does. It waits for operations in progress, except drains and scrubs, which end early,
     /// and for [`PageMut`](crate::PageMut) guards to be dropped; hold none. A [`PageRef`](crate::PageRef) may
     /// stay, and its page remains readable, unless an operation in progress waits for it to be dropped: a
-    /// drop of its space, or a `free` or `discard` of its page.
+    /// drop of its space, or a `free`, `free_on_sync` or `discard` of its page.
     ///
     /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///

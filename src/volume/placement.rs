@@ -57,6 +57,13 @@ impl Placement {
         *self = Self::new(&replaced(&self.runs, nth, run));
     }
 
+    /// The first of the first `extents` extents that has no place: in a hole, or past the end.
+    pub(crate) fn first_without_place(&self, extents: u64) -> Option<u64> {
+        let runs = self.runs.iter().zip(&self.before);
+        let hole = runs.filter(|((first, _), _)| *first == HOLE).map(|(_, before)| *before).next();
+        Some(hole.unwrap_or(self.extents)).filter(|nth| *nth < extents)
+    }
+
     /// The number of pages whose extents have no place.
     pub(crate) fn roomless_pages(&self) -> u64 {
         let holes = self.runs.iter().filter(|(first, _)| *first == HOLE);

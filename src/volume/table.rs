@@ -64,6 +64,9 @@ pub(crate) struct Volume {
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
     first_writes: AtomicU64,
+    /// The number of pages in [`SpaceEntry::condemned`], for all spaces.
+    condemned: AtomicUsize,
+    condemnations: AtomicU64,
     /// The lists of the backups in progress: see [`Volume::watch_freed`].
     freed: Mutex<Vec<Weak<Freed>>>,
     /// Signals that freed pages have left memory.
@@ -89,6 +92,8 @@ pub(crate) enum Claimed<'a> {
     NoRoom,
     /// The page was freed and is still leaving memory.
     Leaving,
+    /// A `sync` is to free it.
+    Condemned,
 }
 
 impl Volume {
@@ -124,6 +129,8 @@ impl Volume {
             extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
+            condemned: AtomicUsize::new(0),
+            condemnations: AtomicU64::new(0),
             freed: Mutex::default(),
             left: Notify::new(),
             arriving: Arriving::default(),
@@ -214,6 +221,7 @@ impl Volume {
         let Some((_, s)) = self.spaces.remove(&id) else { return };
         // Their records would never be settled, and every later `sync` would look for them.
         self.reused.fetch_sub(s.reused.len(), Ordering::Relaxed);
+        self.condemned.fetch_sub(s.condemned.len(), Ordering::Relaxed);
         let placed = s.placement.runs().iter().copied().filter(|(first, _)| *first != HOLE);
         let _ = self.put_back(&placed.collect::<Vec<_>>());
     }
@@ -244,6 +252,10 @@ impl Volume {
         if s.leaving.contains(page.no) {
             return Some(Claimed::Leaving);
         }
+        // Its new life must not begin with the contents of this one, nor end with the next `sync`.
+        if s.condemned.contains_key(&page.no) {
+            return Some(Claimed::Condemned);
+        }
         if s.placement.extent(u64::from(page.no / EXTENT_PAGES)).is_none() {
             return Some(Claimed::NoRoom);
         }
@@ -255,8 +267,9 @@ impl Volume {
         Some(Claimed::Yes(self.arriving.begin(page)))
     }
 
+    /// Whether the page exists, and no `sync` is to free it.
     pub(crate) fn exists(&self, page: PageId) -> bool {
-        self.live(page.space).is_some_and(|s| s.has(page.no))
+        self.live(page.space).is_some_and(|s| s.has(page.no) && !s.condemned.contains_key(&page.no))
     }
 
     /// Whether the page has a place on the HDD, even if it does not exist.

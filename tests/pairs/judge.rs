@@ -275,6 +275,17 @@ async fn after_both(judged: &Judged<'_>) -> Result<Option<BTreeMap<PageId, Found
         Err(error) if world.setup == Setup::Failed && refuses(&error) => return Ok(None),
         Err(error) => return Err(format!("afterwards, a sync fails: {error:?}")),
     }
+    // A call of `free_on_sync` that did not get to its own sync left its pages to this one.
+    tokio::time::sleep(SETTLED).await;
+    let frees = |page: &PageId| judged.effects(*page).iter().any(|(_, effect)| *effect == Effect::Free);
+    for page in world.pages().filter(frees) {
+        let left = soon("a read", look(store, page)).await?;
+        let allowed = judged.live(page);
+        if !allowed.permits(&left) {
+            return Err(format!("after a sync, page {page} is {left:?}, not {allowed:?}"));
+        }
+        found.insert(page, left);
+    }
     store.validate().map_err(|wrong| format!("afterwards: {wrong}"))?;
     soon("the close", store.shutdown()).await?.map_err(|error| format!("the close fails: {error:?}"))?;
     Ok(Some(found))

@@ -101,10 +101,18 @@ fn done() -> Ended {
 pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     Operation {
         name: "get",
-        methods: &["PageStore::get", "PageStore::get_owned", "PageStore::try_get"],
+        methods: &[
+            "PageStore::get",
+            "PageStore::get_owned",
+            "PageStore::try_get",
+            "PageStore::try_get_owned",
+            "PageStore::exists",
+        ],
         run: run!(|w, s| {
             for no in (0..PAGES).step_by(5) {
+                let _ = w.store.exists(w.page(no));
                 drop(w.store.try_get(w.page(no)));
+                drop(w.store.try_get_owned(w.page(no)));
                 exists(w.store.get(w.page(no)).await)?;
             }
             exists(w.store.get_owned(PageId::new(w.doomed, 1)).await)?;
@@ -114,7 +122,12 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "get_mut",
-        methods: &["PageStore::get_mut", "PageStore::get_mut_owned", "PageStore::try_get_mut"],
+        methods: &[
+            "PageStore::get_mut",
+            "PageStore::get_mut_owned",
+            "PageStore::try_get_mut",
+            "PageStore::try_get_mut_owned",
+        ],
         effects: |w| [of(w, 0..6, Effect::Write), of(w, 60..66, Effect::Write)].concat(),
         run: run!(|w, s| {
             let mut partly = false;
@@ -127,16 +140,18 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "allocate, with a guard",
-        methods: &["PageStore::allocate"],
+        methods: &["PageStore::allocate", "PageStore::allocate_owned"],
         effects: |w| doomed(w, 0..1, Effect::Write),
         run: run!(|w, s| {
             let mut guard = w.store.get_mut(PageId::new(w.doomed, 0)).await?;
             fill(&mut guard, 0, s.version());
-            for _ in 0..2 {
-                let mut new = w.store.allocate(w.full).await?;
-                let no = new.id().no;
-                fill(&mut new, no, s.version());
-            }
+            let mut new = w.store.allocate(w.full).await?;
+            let no = new.id().no;
+            fill(&mut new, no, s.version());
+            let mut new = w.store.allocate_owned(w.full).await?;
+            let no = new.id().no;
+            fill(&mut new, no, s.version());
+            drop(new);
             drop(guard);
             done()
         }),
@@ -144,8 +159,9 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "create, beyond the end",
-        methods: &["PageStore::overwrite"],
+        methods: &["PageStore::overwrite", "Spaces::reserve"],
         run: run!(|w, s| {
+            w.store.spaces().reserve(w.main, PAGES + 300).await?;
             for no in [PAGES + 1, PAGES + 200] {
                 fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
@@ -155,10 +171,11 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "overwrite",
-        methods: &["PageStore::overwrite"],
+        methods: &["PageStore::overwrite", "PageStore::overwrite_owned"],
         effects: |w| of(w, 2..5, Effect::Write),
         run: run!(|w, s| {
-            for no in 2..5 {
+            fill(&mut w.store.overwrite_owned(w.page(2)).await?, 2, s.version());
+            for no in 3..5 {
                 fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
             done()
@@ -167,10 +184,11 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "recreate",
-        methods: &["PageStore::get_or_create"],
+        methods: &["PageStore::get_or_create", "PageStore::get_or_create_owned"],
         effects: |w| of(w, 4..7, Effect::Write),
         run: run!(|w, s| {
-            for no in 4..7 {
+            fill(&mut w.store.get_or_create_owned(w.page(4)).await?, 4, s.version());
+            for no in 5..7 {
                 fill(&mut w.store.get_or_create(w.page(no)).await?, no, s.version());
             }
             done()
@@ -191,13 +209,16 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "free",
-        methods: &["PageStore::free", "PageStore::free_pages"],
+        methods: &["PageStore::free", "PageStore::free_pages", "PageStore::free_on_sync"],
         effects: |w| [of(w, 3..8, Effect::Free), of(w, 70..72, Effect::Free)].concat(),
         run: run!(|w, s| {
             exists(w.store.free(w.page(3)).await)?;
-            let pages = [4, 5, 6, 7, 70, 71].map(|no| w.page(no));
+            let pages = [4, 5, 6, 7].map(|no| w.page(no));
             w.store.free_pages(&pages).await?;
-            done()
+            w.store.free_on_sync(&[70, 71].map(|no| w.page(no)))?;
+            // After a failure the next one frees them, at the latest a close.
+            let partly = w.store.sync().await.is_err();
+            Ok(Done { partly, ..Done::default() })
         }),
         ..PLAIN
     },
@@ -226,10 +247,14 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "scan",
-        methods: &["PageStore::scan", "PageStore::prefetch"],
+        methods: &["PageStore::scan", "PageStore::scan_owned", "PageStore::prefetch"],
         run: run!(|w, s| {
             w.store.prefetch(&[w.page(100), w.page(101), w.page(20)]);
             let mut scan = w.store.scan(w.main, 0..u32::MAX);
+            while let Some(page) = scan.next().await {
+                page?;
+            }
+            let mut scan = w.store.scan_owned(w.main, 0..8);
             while let Some(page) = scan.next().await {
                 page?;
             }
@@ -239,9 +264,10 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "sync",
-        methods: &["PageStore::sync"],
+        methods: &["PageStore::sync", "Spaces::sync"],
         syncs: true,
         run: run!(|w, s| {
+            w.store.spaces().sync(w.main).await?;
             w.store.sync().await?;
             done()
         }),

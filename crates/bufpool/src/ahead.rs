@@ -36,7 +36,7 @@ impl<T: Tier> Pool<T> {
     /// memory.
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_, T> {
-        Scan { pool: self, space, next: range.start, end: range.end, ahead: range.start }
+        Scan { pool: self, cursor: Cursor::new(space, range) }
     }
 }
 
@@ -44,6 +44,22 @@ impl<T: Tier> Pool<T> {
 #[derive(Debug)]
 pub struct Scan<'a, T: Tier> {
     pool: &'a Pool<T>,
+    cursor: Cursor,
+}
+
+impl<'a, T: Tier> Scan<'a, T> {
+    /// As [`Cursor::next`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn next(&mut self) -> Option<Result<PageRef<'a, T>, PoolError>> {
+        self.cursor.next(self.pool).await
+    }
+}
+
+/// The position of a sequential read, apart from its pool.
+#[derive(Clone, Debug)]
+pub struct Cursor {
     space: SpaceId,
     next: u32,
     end: u32,
@@ -51,40 +67,48 @@ pub struct Scan<'a, T: Tier> {
     ahead: u32,
 }
 
-impl<'a, T: Tier> Scan<'a, T> {
-    /// The next page, or `None` after the last. Cancel-safe: after a dropped call the next one returns the
-    /// same page.
+impl Cursor {
+    /// A read of the pages `range` of `space`.
+    #[must_use]
+    pub fn new(space: SpaceId, range: Range<u32>) -> Self {
+        Self { space, next: range.start, end: range.end, ahead: range.start }
+    }
+
+    /// The next page of `pool`, or `None` after the last. Cancel-safe: after a dropped call the next one
+    /// returns the same page.
     ///
     /// # Errors
     /// The page cannot be read; the next call continues with the page after it.
-    pub async fn next(&mut self) -> Option<Result<PageRef<'a, T>, PoolError>> {
-        if let Err(error) = self.pool.inner.here() {
+    pub async fn next<'a, T: Tier>(
+        &mut self,
+        pool: &'a Pool<T>,
+    ) -> Option<Result<PageRef<'a, T>, PoolError>> {
+        if let Err(error) = pool.inner.here() {
             return Some(Err(error));
         }
         while self.next < self.end {
-            self.look_ahead();
+            self.look_ahead(&pool.inner);
             let page = PageId::new(self.space, self.next);
-            self.pool.inner.note(page, false, true);
-            let result = self.pool.inner.get_scanned(page).await;
+            pool.inner.note(page, false, true);
+            let result = pool.inner.get_scanned(page).await;
             // After the wait, so that a dropped call returns the same page again; before the result, so
             // that a page that cannot be read does not stop the scan.
             self.next += 1;
             match result {
                 Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
-                other => return Some(other.map(|frame| PageRef::new(&*self.pool.inner, frame))),
+                other => return Some(other.map(|frame| PageRef::new(&*pool.inner, frame))),
             }
         }
         None
     }
 
-    fn look_ahead(&mut self) {
-        let inner = &self.pool.inner;
+    fn look_ahead<T: Tier>(&mut self, inner: &Arc<PoolInner<T>>) {
         let window = inner.frames.hints.ahead_max(self.space, inner.params().read_ahead_pages as u32);
         self.ahead = self.ahead.max(self.next);
         // At half the window left, so that the device reads the next part while the scan uses the rest.
         if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
             let count = window.min(self.end - self.ahead);
-            self.pool.inner.read_ahead(PageId::new(self.space, self.ahead), count);
+            inner.read_ahead(PageId::new(self.space, self.ahead), count);
             self.ahead += count;
         }
     }

@@ -10,7 +10,7 @@ use crate::word::Mode;
 use pagetier_devio::listen;
 use pagetier_devio::locks::flow;
 use pagetier_devio::task::Boxed;
-use pagetier_page::{Lsn, PageId};
+use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{CleanReason, FrameId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +33,15 @@ impl<T: Tier> Pool<T> {
     /// The first failure; pages that could not be written stay dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
         self.flush_where(|frame| frame.word.is_unwritten()).await
+    }
+
+    /// As [`Pool::flush_all`], for the pages of `space` alone.
+    ///
+    /// # Errors
+    /// As [`Pool::flush_all`].
+    pub async fn flush_space(&self, space: SpaceId) -> Result<(), PoolError> {
+        let of_space = |frame: &Frame| frame.page().is_some_and(|page| page.space == space);
+        self.flush_where(|frame| frame.word.is_unwritten() && of_space(frame)).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn`, and every page that was created and not changed

@@ -7,6 +7,7 @@ use crate::waits::holders::TaskId;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::{FrameId, FramePolicy};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -71,6 +72,19 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
         if cfg!(debug_assertions) {
             self.pool.stalls.holders.remove(self.id(), self.holder);
         }
+    }
+
+    /// The pool of the page.
+    pub(crate) fn pool(&self) -> &PoolInner<P::Tier> {
+        &self.pool
+    }
+
+    /// The guard with another reference to its pool.
+    pub(crate) fn with_pool<Q: Held<Tier = P::Tier>>(self, pool: Q) -> Guard<Q, EXCLUSIVE> {
+        // The latch, and the record of its holder, pass to the result: nothing is to be released here.
+        let this = ManuallyDrop::new(self);
+        let Self { frame, holder, modified, dirty, lsn_set, passed_on, .. } = *this;
+        Guard { pool, frame, holder, modified, dirty, lsn_set, passed_on }
     }
 
     fn image(&self) -> &[u8] {

@@ -40,7 +40,7 @@ mod unwritten;
 mod waits;
 mod word;
 
-pub use ahead::Scan;
+pub use ahead::{Cursor, Scan};
 pub use exhausted::Exhausted;
 pub use guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 pub use params::{

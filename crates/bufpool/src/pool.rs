@@ -1,6 +1,6 @@
 //! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
-use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
+use crate::guard::{Guard, PageMut, PageRef};
 use crate::inner::PoolInner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::record::Recorder;
@@ -71,26 +71,6 @@ impl<T: Tier> Pool<T> {
         Ok(PageRef::new(&*self.inner, frame))
     }
 
-    /// As [`Pool::get`]; the guard keeps the pool alive.
-    ///
-    /// # Errors
-    /// As [`Pool::get`].
-    #[inline]
-    pub async fn get_owned(&self, page: PageId) -> Result<OwnedPageRef<T>, PoolError> {
-        let frame = latch!(self.inner, page, Mode::Shared);
-        Ok(OwnedPageRef::new(Arc::clone(&self.inner), frame))
-    }
-
-    /// As [`Pool::get_mut`]; the guard keeps the pool alive.
-    ///
-    /// # Errors
-    /// As [`Pool::get`].
-    #[inline]
-    pub async fn get_mut_owned(&self, page: PageId) -> Result<OwnedPageMut<T>, PoolError> {
-        let frame = latch!(self.inner, page, Mode::Exclusive);
-        Ok(OwnedPageMut::new(Arc::clone(&self.inner), frame))
-    }
-
     /// Latches `page` exclusively. Cancel-safe.
     ///
     /// # Errors
@@ -112,6 +92,20 @@ impl<T: Tier> Pool<T> {
     pub fn try_get_mut(&self, page: PageId) -> Option<PageMut<'_, T>> {
         let frame = self.inner.hit(page, Mode::Exclusive)?;
         Some(PageMut::new(&*self.inner, frame))
+    }
+
+    /// The same guard, of a page of this pool, which keeps the pool alive.
+    ///
+    /// # Panics
+    /// The guard is another pool's.
+    #[must_use]
+    pub fn own<const EXCLUSIVE: bool>(
+        &self,
+        guard: Guard<&PoolInner<T>, EXCLUSIVE>,
+    ) -> Guard<Arc<PoolInner<T>>, EXCLUSIVE> {
+        // Elsewhere the frame's number would mean another page's bytes.
+        assert!(std::ptr::eq(guard.pool(), &raw const *self.inner), "a guard of another pool");
+        guard.with_pool(Arc::clone(&self.inner))
     }
 
     /// Returns `page`, all zeroes and dirty, whether or not it exists, without reading it from the storage

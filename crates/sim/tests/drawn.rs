@@ -22,12 +22,18 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Builder::page_size", "always the smallest: larger pages are torn no differently"),
     ("Builder::slow_saves", "only of tests: saves in a directory take longer"),
     ("Builder::ssd", "a path"),
+    ("PageStore::allocate_owned", "as `PageStore::allocate`, with the guard of `PageStore::get_mut_owned`"),
     ("PageStore::export_metrics", "only reads counters, from a thread"),
     ("PageStore::export_stats", "only reads counters"),
+    ("PageStore::get_or_create_owned", "as `PageStore::get_or_create`, with an owned guard"),
     ("PageStore::io_backend", "a name"),
     ("PageStore::moment", "for the campaign itself"),
     ("PageStore::open", "the same as `Builder::open` with a path"),
+    ("PageStore::overwrite_owned", "as `PageStore::overwrite`, with an owned guard"),
     ("PageStore::page_size", "a constant of the store"),
+    ("PageStore::scan_owned", "as `PageStore::scan`, with owned guards"),
+    ("PageStore::try_get_mut_owned", "as `PageStore::try_get_mut`, with an owned guard"),
+    ("PageStore::try_get_owned", "as `PageStore::try_get`, with an owned guard"),
 ];
 
 fn source() -> &'static Path {

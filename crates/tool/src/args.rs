@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use pagetier::{Builder, PageStore};
+use pagetier::{Builder, PageStore, parse_bytes};
 use std::path::PathBuf;
 
 /// Inspects, verifies, watches, backs up and repairs Pagetier stores.
@@ -22,6 +22,14 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Reads a size in MiB: a number of them, or a size with its unit.
+fn mib<const MIN: u64>(text: &str) -> Result<u64, String> {
+    let bare = text.parse().ok();
+    let mib = bare.map_or_else(|| parse_bytes(text).map(|bytes| bytes >> 20), Ok);
+    let mib = mib.map_err(|error| error.to_string())?;
+    if (MIN..1 << 44).contains(&mib) { Ok(mib) } else { Err(format!("at least {MIN} MiB")) }
+}
+
 /// The location of a store.
 #[derive(Args, Clone)]
 pub(crate) struct Place {
@@ -34,8 +42,8 @@ pub(crate) struct Place {
     /// The SSD, if it is not the file `ssd.cache` in the directory
     #[arg(long)]
     pub(crate) ssd: Option<PathBuf>,
-    /// Memory, in MiB
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
+    /// Memory, in MiB or with a unit (1GiB)
+    #[arg(long, default_value_t = 256, value_parser = mib::<4>)]
     pub(crate) memory_mib: u64,
     /// Open although the SSD is lost or cannot be used; without its file, the store continues without an SSD
     #[arg(long)]
@@ -187,8 +195,8 @@ pub(crate) enum Command {
         /// The new store's SSD, if it is not the file `ssd.cache` in the directory
         #[arg(long, requires = "ssd_mib")]
         ssd: Option<PathBuf>,
-        /// The bytes of the new store's SSD to use, in MiB [default: no SSD]
-        #[arg(long)]
+        /// The bytes of the new store's SSD to use, in MiB or with a unit [default: no SSD]
+        #[arg(long, value_parser = mib::<0>)]
         ssd_mib: Option<u64>,
     },
     /// Recover the store and repair what has another good copy

@@ -26,6 +26,13 @@ impl Volume {
         Some(Growth::plan(page, s.pages, &s.placement, &self.extents.lock(), ahead))
     }
 
+    /// The lowest page number below `pages` for which `space` has no room.
+    pub(crate) fn first_without_room(&self, space: SpaceId, pages: u32) -> Option<u32> {
+        let extents = u64::from(pages.div_ceil(EXTENT_PAGES));
+        let nth = self.live(space)?.placement.first_without_place(extents)?;
+        u32::try_from(nth * u64::from(EXTENT_PAGES)).ok()
+    }
+
     /// The run of a growth in bytes, and the end of the volume that the HDD must reach for it.
     pub(crate) fn growth_bytes(&self, growth: &Growth) -> (Range<u64>, u64) {
         growth.bytes(DATA_AT, self.extent_bytes())

@@ -235,7 +235,9 @@ impl Step {
                 Ok(())
             }
             Self::Allocate => {
-                put(model, store.allocate(SpaceId(1)).await.map_err(text)?);
+                // The base may have dropped its first space.
+                let space = model.lock().live().first().copied().ok_or("no space")?;
+                put(model, store.allocate(SpaceId(space)).await.map_err(text)?);
                 write_out(store, model).await
             }
             Self::Discard => {

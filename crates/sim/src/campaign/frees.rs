@@ -1,10 +1,12 @@
 //! Tasks free pages singly, in lists and in ranges, and reuse their numbers; spaces shrink, and grow again.
 
+use super::content::version_in;
 use super::coverage::State;
 use super::polls::up_to;
 use super::work::{LONG, Outcome, Use, Worker};
 use pagetier::{Error, PageId, SpaceId};
 use rand::Rng;
+use std::time::Duration;
 
 /// Pages of an extent, the unit that a space gives back.
 const EXTENT_PAGES: u32 = 64;
@@ -14,6 +16,8 @@ const EXTENT_PAGES: u32 = 64;
 enum Free {
     One(PageId),
     Some(Vec<PageId>),
+    /// With a `sync`, of this task or another.
+    OnSync(Vec<PageId>),
     Range(SpaceId, std::ops::Range<u32>),
 }
 
@@ -28,6 +32,13 @@ impl Worker {
     pub(super) async fn free_some(&mut self) -> Outcome {
         let pages: Vec<PageId> = (0..self.rng.random_range(2..12)).filter_map(|_| self.pick()).collect();
         self.free(Free::Some(Vec::new()), pages).await
+    }
+
+    /// Lets a `sync` free pages that exist for certain.
+    pub(super) async fn free_on_sync(&mut self) -> Outcome {
+        let mut pages: Vec<PageId> = (0..self.rng.random_range(1..8)).filter_map(|_| self.pick()).collect();
+        pages.retain(|page| self.model.lock().live_page(*page).is_some_and(|p| p.is_in_use()));
+        self.free(Free::OnSync(Vec::new()), pages).await
     }
 
     pub(super) async fn free_run(&mut self) -> Outcome {
@@ -64,8 +75,9 @@ impl Worker {
         let held: Vec<(PageId, Use)> = pages.iter().filter_map(|page| Some((*page, held(page)?))).collect();
         let pages: Vec<PageId> = held.iter().map(|(page, _)| *page).collect();
         let call = match call {
-            Free::One(_) | Free::Range(..) if pages.is_empty() => return Ok(()),
+            Free::One(_) | Free::Range(..) | Free::OnSync(_) if pages.is_empty() => return Ok(()),
             Free::Some(_) => Free::Some(pages.clone()),
+            Free::OnSync(_) => Free::OnSync(pages.clone()),
             other => other,
         };
         let (upto, sure) = {
@@ -105,6 +117,13 @@ impl Worker {
                 }
                 Ok(())
             }
+            Err(error) if matches!(call, Free::OnSync(_)) => {
+                // Any later `sync` may free them: each may be there or not, and no task uses it, until a
+                // crash shows.
+                held.into_iter().for_each(|(_, held)| held.keep());
+                self.probe.mark(State::FreeFailed);
+                self.judge("free_on_sync", None, &error)
+            }
             Err(error) => self.free_failed(&call, (&pages, &sure), upto, (alone, error)).await,
         }
     }
@@ -119,7 +138,28 @@ impl Worker {
         match call {
             Free::One(page) => self.store.free(*page).await.map(|()| 1),
             Free::Some(pages) => self.store.free_pages(pages).await,
+            Free::OnSync(pages) => {
+                let last = self.model.lock().last_version;
+                let noted = self.store.free_on_sync(pages)?;
+                // Meanwhile the `sync` of another task may free them.
+                tokio::time::sleep(Duration::from_micros(u64::from(noted % 3) * self.plan.hdd_us)).await;
+                self.store.sync().await?;
+                for page in pages {
+                    self.left(*page, last).await;
+                }
+                Ok(noted)
+            }
             Free::Range(space, range) => self.store.spaces().free(*space, range.clone()).await,
+        }
+    }
+
+    /// Waits until the freed page, whose versions ended at `last`, has left memory.
+    async fn left(&self, page: PageId, last: u32) {
+        // Another task may use the number again at once: a new page is blank, or has a later version.
+        let is_old =
+            |guard: &[u8]| version_in(guard, page).is_ok_and(|version| (1..=last).contains(&version));
+        while self.store.get(page).await.is_ok_and(|guard| is_old(&guard)) {
+            tokio::time::sleep(Duration::from_micros(1)).await;
         }
     }
 
@@ -178,6 +218,21 @@ impl Worker {
             }
             Some(Err(error)) => self.judge("shrink", None, &error),
             None => Ok(()),
+        }
+    }
+
+    /// Reserves room, which later pages of the space must get.
+    pub(super) async fn reserve(&mut self) -> Outcome {
+        let Some(space) = self.any_space() else { return Ok(()) };
+        let space = SpaceId(space);
+        let Ok(pages) = self.store.spaces().pages(space) else { return Ok(()) };
+        let pages = pages + [0, 1, 70, 200][self.rng.random_range(0..4)];
+        let polls = if self.plan.has("drop-future") && self.rng.random_bool(0.2) { 3 } else { u32::MAX };
+        let call = self.store.spaces().reserve(space, pages);
+        let reserved = tokio::time::timeout(LONG, up_to(polls, call)).await;
+        match reserved.map_err(|_| "reserve hangs")? {
+            Some(Err(error)) => self.judge("reserve", None, &error),
+            Some(Ok(())) | None => Ok(()),
         }
     }
 

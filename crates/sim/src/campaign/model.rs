@@ -160,6 +160,14 @@ pub(super) struct Promise {
     doubts: u32,
 }
 
+impl Promise {
+    /// What a `sync` of `space` alone guarantees.
+    pub(super) fn of(mut self, space: SpaceId) -> Self {
+        self.pages.retain(|(page, ..)| page.space == space);
+        self
+    }
+}
+
 /// Calls in progress, for coverage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Doing {

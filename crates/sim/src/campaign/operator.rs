@@ -158,6 +158,10 @@ impl Worker {
         if let Some(page) = self.pick() {
             let _ = (store.location(page), store.policies().counts(page), store.why(page));
             let _ = (store.spaces().pages(page.space), store.spaces().hints(page.space));
+            let mut model = self.model.lock();
+            if model.live_page(page).is_some_and(|p| p.is_in_use()) && !store.exists(page) {
+                return Err(format!("page {page} is in use, but does not exist"));
+            }
         }
         let named = self.model.lock().live_names();
         for (id, name) in named {

@@ -89,6 +89,7 @@ pub(super) const TABLE: &[Operation] = &[
     })
     .of("insert"),
     op("sync", (Sync, 20), &["PageStore::sync"], |w| Box::pin(w.sync())).usual(),
+    op("sync a space", (Sync, 2), &["Spaces::sync"], |w| Box::pin(w.sync_space())).usual(),
     op("flush", (Sync, 1), &["PageStore::flush"], |w| Box::pin(w.flush())),
     op(
         "redo position",
@@ -118,6 +119,10 @@ pub(super) const TABLE: &[Operation] = &[
     op("hints", (Space, 8), &["Spaces::set_hints"], |w| Box::pin(w.set_hints())),
     op("free a page", (Free, 2), &["PageStore::free"], |w| Box::pin(w.free_one())).usual(),
     op("free pages", (Free, 2), &["PageStore::free_pages"], |w| Box::pin(w.free_some())).usual(),
+    op("free with a sync", (Free, 2), &["PageStore::free_on_sync", "PageStore::sync"], |w| {
+        Box::pin(w.free_on_sync())
+    })
+    .usual(),
     op("free a range", (Free, 2), &["Spaces::free"], |w| Box::pin(w.free_run())).usual(),
     op("free an extent", (Free, 1), &["Spaces::free", "Spaces::shrink"], |w| Box::pin(w.free_extent()))
         .usual(),
@@ -125,6 +130,7 @@ pub(super) const TABLE: &[Operation] = &[
         Box::pin(w.free_and_reuse())
     }),
     op("shrink", (Free, 1), &["Spaces::shrink"], |w| Box::pin(w.shrink())).usual(),
+    op("reserve room", (Free, 1), &["Spaces::reserve"], |w| Box::pin(w.reserve())).usual(),
     op("fill", (Free, 4), &["PageStore::allocate"], |w| Box::pin(w.fill())).usual(),
     op("give up the SSD", (Ssd, 3), &["Ssd::abandon"], |w| Box::pin(w.ssd_call(Act::Abandon))),
     op("readmit the SSD", (Ssd, 4), &["Ssd::readmit"], |w| Box::pin(w.ssd_call(Act::Readmit))),
@@ -193,6 +199,7 @@ const VIEWS: &[&str] = &[
     "PageStore::stats",
     "Stats::summary",
     "PageStore::why",
+    "PageStore::exists",
     "PageStore::location",
     "PageStore::frames",
     "PageStore::recovery",

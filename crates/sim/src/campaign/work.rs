@@ -83,10 +83,21 @@ pub(super) struct Use {
     exclusive: bool,
     /// The page was free: another task may have reused its number since.
     pub(super) was_free: bool,
+    kept: bool,
+}
+
+impl Use {
+    /// Leaves the page marked until a crash.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
         if let Some(p) = self.model.lock().page(self.page) {
             if self.exclusive { p.reserved = false } else { p.users -= 1 }
         }
@@ -141,7 +152,7 @@ impl Worker {
             p.users += 1
         }
         let was_free = p.is_free();
-        Some(Use { model: Arc::clone(&self.model), page, exclusive, was_free })
+        Some(Use { model: Arc::clone(&self.model), page, exclusive, was_free, kept: false })
     }
 
     /// Checks that the error is allowed: devices fail, or the page was discarded or dropped.
@@ -370,6 +381,23 @@ impl Worker {
         match done {
             Ok(done) => self.durable("sync", promise, done),
             Err(_) => Err(format!("sync hangs: {:?}", self.store.stats().ssd)),
+        }
+    }
+
+    pub(super) async fn sync_space(&mut self) -> Outcome {
+        let Some(space) = self.any_space() else { return Ok(()) };
+        let promise = {
+            let mut model = self.model.lock();
+            model.doing.sync += 1;
+            model.promise(u32::MAX).of(SpaceId(space))
+        };
+        let done = tokio::time::timeout(LONG, self.store.spaces().sync(SpaceId(space))).await;
+        self.model.lock().doing.sync -= 1;
+        let done = done.map_err(|_| "a sync of a space hangs".to_owned())?;
+        match done {
+            // Another task drops it.
+            Err(Error::NoSuchSpace { .. }) if !self.model.lock().live().contains(&space) => Ok(()),
+            done => self.durable("sync of a space", promise, done),
         }
     }
 

@@ -1,9 +1,18 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagetier::parse_bytes;
 use pagetier_kv::Options;
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+/// Reads a size in MiB: a number of them, or a size with its unit.
+fn mib<const MIN: u64>(text: &str) -> Result<u64, String> {
+    let bare = text.parse().ok();
+    let mib = bare.map_or_else(|| parse_bytes(text).map(|bytes| bytes >> 20), Ok);
+    let mib = mib.map_err(|error| error.to_string())?;
+    if (MIN..1 << 44).contains(&mib) { Ok(mib) } else { Err(format!("at least {MIN} MiB")) }
+}
 
 /// An ordered key-value store on Pagetier.
 ///
@@ -18,12 +27,12 @@ pub(crate) struct Cli {
     /// The store's directory; created by `put`, `load` and `bench` if it does not exist
     #[arg(short, long, env = "KV_DIR", default_value = "kv-data", global = true)]
     dir: PathBuf,
-    /// Memory for pages, in MiB
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(4..), global = true)]
+    /// Memory for pages, in MiB or with a unit (1GiB)
+    #[arg(long, default_value_t = 64, value_parser = mib::<4>, global = true)]
     pool_mib: u64,
-    /// The SSD cache, in MiB; 0: none. An existing store refuses another size
+    /// The SSD cache, in MiB or with a unit; 0: none. An existing store refuses another size
     /// [default: its size; 256 for a new store]
-    #[arg(long, global = true)]
+    #[arg(long, value_parser = mib::<0>, global = true)]
     ssd_mib: Option<u64>,
     /// A file or block device for the SSD cache; by default a file in the directory
     #[arg(long, global = true)]
@@ -31,8 +40,8 @@ pub(crate) struct Cli {
     /// A file or block device for the pages' homes; by default a file in the directory
     #[arg(long, global = true)]
     hdd: Option<PathBuf>,
-    /// The maximum log that a recovery must read, in MiB
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(16..), global = true)]
+    /// The maximum log that a recovery must read, in MiB or with a unit
+    #[arg(long, default_value_t = 64, value_parser = mib::<16>, global = true)]
     log_mib: u64,
     /// For a new store: keep enough log to restore what a lost SSD had. A store keeps this setting; one
     /// created without it refuses the option

@@ -1,0 +1,4 @@
+//! redb on Pagetier, unchanged: [`file`] is a file over a space, [`backend`] is what redb needs of one.
+
+pub mod backend;
+pub mod file;

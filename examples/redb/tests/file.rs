@@ -1,0 +1,159 @@
+//! The file against a model, with crashes; a killed redb, of whose commits none is lost.
+
+use pagetier::{PageStore, blocking};
+use pagetier_example_redb::file::File;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+fn open(dir: &Path) -> (Arc<blocking::PageStore>, File) {
+    let builder = PageStore::builder().directory(dir).ssd_bytes(4 << 20).pool_bytes(4 << 20);
+    let store = Arc::new(blocking::PageStore::open(builder).unwrap());
+    let file = File::open(Arc::clone(&store), "f").unwrap();
+    (store, file)
+}
+
+fn contents(file: &File) -> Vec<u8> {
+    let mut all = vec![1; file.len() as usize + 9];
+    let read = file.read_at(&mut all, 0).unwrap();
+    assert_eq!(read as u64, file.len());
+    all.truncate(read);
+    all
+}
+
+/// The store is dropped like a process that ends: nothing is written any more.
+fn crash(store: Arc<blocking::PageStore>, file: File) {
+    drop(file);
+    let left = store.store().wait_closed();
+    let store = Arc::into_inner(store).expect("the file is gone");
+    drop(store);
+    drop(left);
+}
+
+/// Seeds of the model test. `PAGETIER_FILE_SEEDS` sets more.
+fn seeds() -> u64 {
+    std::env::var("PAGETIER_FILE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3)
+}
+
+#[test]
+fn the_file_is_the_model_and_a_crash_leaves_what_was_synced() {
+    for seed in 0..seeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let (mut store, mut file) = open(folder.path());
+        let (mut model, mut synced): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
+        let mut since_sync: Vec<u64> = Vec::new();
+        for _ in 0..80 {
+            match rng.random_range(0..100) {
+                0..60 => {
+                    let at = rng.random_range(0..300_000_u64);
+                    let data: Vec<u8> = (0..rng.random_range(1..30_000)).map(|_| rng.random()).collect();
+                    assert_eq!(file.write_at(&data, at).unwrap(), data.len());
+                    model.resize(model.len().max(at as usize + data.len()), 0);
+                    model[at as usize..at as usize + data.len()].copy_from_slice(&data);
+                }
+                60..75 => {
+                    let len = rng.random_range(0..400_000);
+                    file.set_len(len).unwrap();
+                    model.resize(len as usize, 0);
+                    since_sync.push(len);
+                }
+                75..90 => {
+                    file.sync().unwrap();
+                    synced.clone_from(&model);
+                    since_sync.clear();
+                }
+                _ => {
+                    // All is synced first, or nothing of what was written later is looked at but the length.
+                    if rng.random_bool(0.5) {
+                        file.sync().unwrap();
+                        synced.clone_from(&model);
+                    }
+                    let exact = synced == model;
+                    crash(store, file);
+                    (store, file) = open(folder.path());
+                    assert_eq!(file.len(), synced.len() as u64, "seed {seed}: the durable length");
+                    if exact {
+                        assert!(contents(&file) == synced, "seed {seed}");
+                    }
+                    // Whatever lay beyond the durable end is gone.
+                    file.set_len(synced.len() as u64 + 500_000).unwrap();
+                    let all = contents(&file);
+                    assert!(all[synced.len()..].iter().all(|byte| *byte == 0), "seed {seed}: stale bytes");
+                    file.set_len(synced.len() as u64).unwrap();
+                    file.sync().unwrap();
+                    model = contents(&file);
+                    synced.clone_from(&model);
+                }
+            }
+            assert!(contents(&file) == model, "seed {seed}");
+        }
+        file.close().unwrap();
+    }
+}
+
+#[test]
+fn a_pause_keeps_writers_out_and_other_spaces_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, file) = open(&folder.path().join("store"));
+    file.write_at(&[7; 50_000], 10).unwrap();
+    std::thread::scope(|scope| {
+        let (done, written) = channel();
+        let file = &file;
+        let backup = file.paused(|store| {
+            scope.spawn(move || done.send(file.write_at(&[8; 10], 0).unwrap()));
+            assert!(written.recv_timeout(Duration::from_millis(100)).is_err(), "a writer entered");
+            store.backup(folder.path().join("chain"), pagetier::backup::BackupOptions::new())
+        });
+        assert!(backup.unwrap().unwrap().pages > 0);
+        assert_eq!(written.recv(), Ok(10));
+    });
+    let other = store.spaces().create("other").unwrap();
+    store.allocate(other).unwrap()[0] = 1;
+    assert_eq!(File::open(store, "other").unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+}
+
+/// Rounds of the kill test. `PAGETIER_KILL_ROUNDS` sets more.
+fn rounds() -> u64 {
+    std::env::var("PAGETIER_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(6)
+}
+
+#[test]
+fn a_killed_redb_has_every_acknowledged_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut acknowledged = 0;
+    for round in 0..rounds() {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pagetier-example-redb"))
+            .arg("commit")
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let after = rng.random_range(1..200);
+        let mut found = None;
+        for line in lines.map_while(Result::ok) {
+            match line.split_once(' ') {
+                Some(("found", rows)) => {
+                    let rows: u64 = rows.parse().unwrap();
+                    assert!(rows >= acknowledged, "round {round}: {rows} rows of {acknowledged}");
+                    (found, acknowledged) = (Some(rows), rows);
+                }
+                Some(("committed", no)) => acknowledged = no.parse::<u64>().unwrap() + 1,
+                _ => {}
+            }
+            // What it still prints before it dies was acknowledged, too.
+            if found.is_some_and(|found| acknowledged >= found + after) {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        assert!(found.is_some(), "round {round}: the child failed");
+    }
+}
