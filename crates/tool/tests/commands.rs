@@ -196,6 +196,11 @@ fn every_command_has_help_and_names_what_it_lacks() {
         "why",
         "top",
         "drain",
+        "attach",
+        "readmit",
+        "replace-ssd",
+        "set-mode",
+        "shrink",
         "calibrate",
         "what-if",
         "export-hot",
@@ -210,13 +215,24 @@ fn every_command_has_help_and_names_what_it_lacks() {
         assert!(own.status.success() && own.stdout.len() > 100);
         assert_eq!(run(&[command, "--no-such-option"]).status.code(), Some(2));
     }
+    // The guide has them all, and no other.
+    let guide = include_str!("../../../docs/operating.md");
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented =
+        rows.filter(|row| row.ends_with(" no |") || row.contains(" yes") || row.contains("new store |"));
+    let named: std::collections::BTreeSet<_> =
+        documented.map(|row| row.split([' ', '`']).next().unwrap()).collect();
+    assert_eq!(named, commands.into_iter().collect());
     // Nothing is ignored: what cannot take effect is refused.
-    let useless: [&[&str]; 5] = [
+    let useless: [&[&str]; 8] = [
         &["stat"],
         &["stat", "--live", "f", "--hdd", "h"],
         &["stat", "--live", "f", "--memory-mib", "8"],
         &["top", "f", "--every", "0.01"],
         &["restore", "chain", "--to", "new", "--ssd", "flash"],
+        &["set-mode", "store", "--mode", "write-through"],
+        &["attach", "store", "--accept-ssd-loss"],
+        &["replace-ssd", "store"],
     ];
     for arguments in useless {
         let refused =

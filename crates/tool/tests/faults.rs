@@ -70,7 +70,11 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
             }
         }
     });
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 14] = [
+        &["readmit", &at],
+        &["replace-ssd", &at, "--with", &hot],
+        &["set-mode", &at, "--mode", "off"],
+        &["shrink", &at],
         &["verify", &at],
         &["stat", &at],
         &["why", &at, "--space", "t", "--page", "1"],
