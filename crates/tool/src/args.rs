@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// open it for writing. Only `inspect`, `top` and `stat --live` work while another process has the store
 /// open.
 ///
-/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit) or pages are
+/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit, backups) or pages are
 /// left (drain, replace-ssd, set-mode), 130 stopped by Ctrl-C or SIGTERM, which is also how `top` ends. A stopped command leaves the
 /// store as a crash does: nothing is lost.
 #[derive(Parser)]
@@ -107,6 +107,28 @@ fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
     let fits = (0.1..=86_400.0).contains(&seconds);
     fits.then_some(seconds).ok_or_else(|| "it is not from 0.1 to 86400".into())
+}
+
+#[derive(Subcommand)]
+pub(crate) enum OfBackups {
+    /// List the backups; read the head of each file
+    List {
+        /// The directory
+        chain: PathBuf,
+    },
+    /// Read every backup to its end; exit code 3 if one cannot be restored
+    Verify {
+        /// The directory
+        chain: PathBuf,
+    },
+    /// Remove the oldest backups, but none that one which stays continues
+    Purge {
+        /// The directory
+        chain: PathBuf,
+        /// The number of the newest backups that stay restorable
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        keep: u32,
+    },
 }
 
 #[derive(Subcommand)]
@@ -252,16 +274,29 @@ pub(crate) enum Command {
         #[arg(long)]
         full: bool,
     },
-    /// Make a new store from a chain of backups
+    /// List, verify or purge the backups in a directory
+    Backups {
+        #[command(subcommand)]
+        what: OfBackups,
+    },
+    /// Make a new store from a chain of backups, or a file from one space or page
     Restore {
         /// The directory of the chain
         from: PathBuf,
-        /// The new store's directory, which must not exist; an interrupted restore starts over when repeated
+        /// The new store's directory, or the file with --space, which must not exist; an interrupted restore
+        /// starts over when repeated
         #[arg(long)]
         to: PathBuf,
         /// The number of the last backup to restore
         #[arg(long)]
         upto: Option<u32>,
+        /// Write this space's pages, by the space's name, one behind the other, to the file; pages that do
+        /// not exist are zeroes
+        #[arg(long, conflicts_with_all = ["hdd", "ssd", "ssd_mib"])]
+        space: Option<String>,
+        /// Write this page alone
+        #[arg(long, requires = "space")]
+        page: Option<u32>,
         /// The new store's HDD, if it is not the file `hdd.vol` in the directory
         #[arg(long)]
         hdd: Option<PathBuf>,

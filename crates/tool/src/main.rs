@@ -1,6 +1,7 @@
 //! `pagetier`: the command-line tool for Pagetier stores.
 
 mod args;
+mod chain;
 mod change;
 mod live;
 mod look;
@@ -8,7 +9,7 @@ mod measure;
 mod show;
 mod ssd;
 
-use args::{Cli, Command, Place};
+use args::{Cli, Command, OfBackups, Place};
 use clap::Parser;
 use pagetier::{
     OpenError,
@@ -133,7 +134,13 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::ExportHot { place, to } => look::export_hot(&place, &to, json).await,
         Command::Backup { place, to, full } => change::backup(&place, &to, full, json).await,
-        Command::Restore { from, to, upto, hdd, ssd, ssd_mib } => {
+        Command::Backups { what: OfBackups::List { chain } } => chain::list(&chain, json).await,
+        Command::Backups { what: OfBackups::Verify { chain } } => chain::verify(&chain, json).await,
+        Command::Backups { what: OfBackups::Purge { chain, keep } } => chain::purge(&chain, keep, json).await,
+        Command::Restore { from, to, upto, space: Some(space), page, .. } => {
+            chain::extract(&from, (&space, page), upto, &to, json).await
+        }
+        Command::Restore { from, to, upto, hdd, ssd, ssd_mib, .. } => {
             let store = change::new_store(&to, hdd, ssd, ssd_mib);
             change::restore(&from, &to, upto, store, json).await
         }
