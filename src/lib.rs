@@ -133,7 +133,7 @@ pub mod errors {
 pub mod inspect {
     pub use crate::open::inspect::{
         HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
-        SsdInspection,
+        SsdInspection, SuperblockInspection, SuperblockState,
     };
     pub use pagetier_ssdcache::OpeningMarks;
 }

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier::{Builder, OpenError, PageStore};
+use pagetier_subscriber::LogArgs;
 use std::path::{Path, PathBuf};
 
 /// Inspects, verifies, watches, backs up and repairs Pagetier stores.
@@ -19,6 +20,8 @@ pub(crate) struct Cli {
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -51,6 +54,11 @@ impl Devices {
             builder = builder.ssd(ssd);
         }
         builder.pool_bytes(self.memory_mib << 20)
+    }
+
+    /// Where the HDD is.
+    pub(crate) fn hdd_path(&self) -> PathBuf {
+        self.hdd.clone().unwrap_or_else(|| self.dir.join("hdd.vol"))
     }
 
     /// Where the SSD is, or would be.

@@ -92,8 +92,9 @@ pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<Exi
     let report = watch(store.scrub(options), "repairing").await;
     // Pages rewritten from memory must be durable before they count as repaired.
     store.sync().await?;
+    let spaces = store.spaces().list();
     store.close().await?;
-    let (list, mut text) = findings(&report);
+    let (list, mut text) = findings(&report, &spaces);
     let left = report.progress.found - report.progress.healed;
     let _ = writeln!(
         text,

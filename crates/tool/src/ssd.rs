@@ -90,10 +90,10 @@ pub(crate) async fn readmit(at: &Devices, json: bool) -> Result<ExitCode, Failur
         store.sync().await?;
         Ok(report)
     };
-    let (readmitted, recovered) = (readmitted.await, store.recovery());
+    let (readmitted, recovered, spaces) = (readmitted.await, store.recovery(), store.spaces().list());
     let report = closed(store, readmitted).await?;
     let left = report.progress.found - report.progress.healed;
-    let (list, mut text) = findings(&report);
+    let (list, mut text) = findings(&report, &spaces);
     let _ = writeln!(
         text,
         "{}: in use; {} copies read, {} damaged, {left} of them without another copy",

@@ -137,6 +137,97 @@ fn a_chain_of_backups_is_made_and_restored() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("does not"), "{again:?}");
 }
 
+/// Programs read it by field: no pairs without names, and no text to take apart but errors.
+fn is_plain(value: &Value, key: &str) -> bool {
+    match value {
+        Value::Array(all) => all.iter().all(|one| !one.is_array() && is_plain(one, key)),
+        Value::Object(all) => all.iter().all(|(key, one)| is_plain(one, key)),
+        Value::String(text) => !text.contains(' ') || ["error", "stopped_by"].contains(&key),
+        _ => true,
+    }
+}
+
+#[test]
+fn json_has_neither_pairs_nor_sentences() {
+    for harm in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        made(&store, harm == 0);
+        let at = store.to_str().unwrap();
+        match harm {
+            1 => {
+                assert_eq!(json(&["drain", at]).0, 0);
+                assert!(damage(&store.join("hdd.vol"), 1 << 20, 6) > 0);
+            }
+            2 => std::fs::write(store.join("ssd.cache"), "letters").unwrap(),
+            _ => {}
+        }
+        for command in ["inspect", "stat", "verify", "drain"] {
+            if harm == 2 && command != "inspect" {
+                continue;
+            }
+            let value = json(&[command, at]).1;
+            assert!(value.is_object() && is_plain(&value, ""), "{command}: {value}");
+        }
+    }
+}
+
+#[test]
+fn free_pages_and_room_are_shown_and_damage_names_its_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, true);
+    runtime().block_on(async {
+        let open = open(&store).await;
+        let space = open.spaces().find("t").unwrap();
+        open.spaces().free(space, 100..180).await.unwrap();
+        open.close().await.unwrap();
+    });
+    let at = store.to_str().unwrap();
+    let stat = json(&["stat", at]).1;
+    assert_eq!((&stat["spaces"][0]["free"], &stat["lost_pages"]), (&80.into(), &0.into()), "{stat}");
+    let room = |key: &str| stat["room"][key].as_u64().unwrap();
+    assert_eq!(room("free_pages_bytes"), 80 * 4096);
+    assert!(room("file_system_bytes") > 0);
+    let inspected = json(&["inspect", at]).1;
+    assert_eq!(inspected["manifest"]["spaces"][0]["free"], 80);
+    assert_eq!(inspected["hdd"]["unallocated_bytes"], room("unallocated_bytes"));
+    for command in ["inspect", "stat"] {
+        assert!(said(&run(&[command, at])).contains("80 of them free"));
+    }
+    assert_eq!(json(&["drain", at]).0, 0);
+    assert!(damage(&store.join("hdd.vol"), 1 << 20, 6) > 0);
+    let found = json(&["verify", at]).1;
+    assert_eq!(found["findings"][0]["space_name"], "t");
+    assert!(said(&run(&["verify", at])).contains("page 6 of space 1 \"t\""));
+}
+
+#[test]
+fn events_are_selected_by_the_environment_and_printed_in_two_forms() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, false);
+    let at = store.to_str().unwrap();
+    let verified = |selection: &str, form: &str| {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+        let out =
+            tool.env("RUST_LOG", selection).args(["verify", at, "--json", "--log", form]).output().unwrap();
+        assert!(out.status.success(), "{}", said(&out));
+        serde_json::from_slice::<Value>(&out.stdout).unwrap();
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let text = verified("info", "text");
+    assert!(
+        text.contains("INFO") && text.contains("opened") && text.contains("recovery=after a crash"),
+        "{text}"
+    );
+    let lines = verified("info", "json");
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let opened = events.iter().find(|event| event["message"] == "opened").unwrap();
+    assert!(opened["level"] == "INFO" && opened["page_bytes"] == 4096, "{opened}");
+    assert_eq!(verified("off", "text"), "");
+}
+
 /// A signal at any moment leaves only backups that can be restored.
 #[test]
 fn backups_are_listed_verified_and_purged_and_pages_taken_out() {

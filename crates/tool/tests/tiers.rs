@@ -210,7 +210,7 @@ fn a_command_stopped_at_any_moment_leaves_one_ssd_or_the_other() {
             assert!([None, Some(130), Some(0)].contains(&code), "{what}");
             let named = json(&["inspect", at]).1["manifest"]["ssd"].clone();
             let is_new = |ssd: &Path| {
-                let found = json(&["inspect", at, "--ssd", text(ssd)]).1["ssd"]["Ok"]["ours"].clone();
+                let found = json(&["inspect", at, "--ssd", text(ssd)]).1["ssd"]["ours"].clone();
                 !named.is_null() && found == true
             };
             let ssd = [&new, &own].into_iter().find(|ssd| is_new(ssd));

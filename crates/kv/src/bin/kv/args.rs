@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier_kv::Options;
+use pagetier_subscriber::LogArgs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -42,6 +43,8 @@ pub(crate) struct Cli {
     /// back far enough
     #[arg(long, global = true)]
     accept_ssd_loss: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -71,6 +71,7 @@ async fn asked_to_stop() {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    cli.log.install();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
