@@ -1,6 +1,7 @@
 //! Backups of a running store, full or incremental, and their restoration:
-//! [`PageStore::backup`](crate::PageStore::backup), [`Builder::restore`](crate::Builder::restore). [`Backups`]
-//! lists, verifies and purges them, and takes out single pages. The embedder's log is not part of them.
+//! [`PageStore::backup`](crate::PageStore::backup), [`Builder::restore`](crate::Builder::restore).
+//! [`Backups`] lists, verifies and purges them, and takes out single pages. The embedder's log is not part of
+//! them.
 
 // Begin with `write`, which says what a backup contains and why its steps have their order. What the store
 // itself records of its backups is in `manifest`.

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 /// open it for writing. Only `inspect`, `top` and `stat --live` work while another process has the store
 /// open.
 ///
-/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit, backups) or pages are
-/// left (drain, replace-ssd, set-mode), 130 stopped by Ctrl-C or SIGTERM, which is also how `top` ends. A stopped command leaves the
-/// store as a crash does: nothing is lost.
+/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit, backups) or
+/// pages are left (drain, replace-ssd, set-mode), 130 stopped by Ctrl-C or SIGTERM, which is also how `top`
+/// ends. A stopped command leaves the store as a crash does: nothing is lost.
 #[derive(Parser)]
 #[command(name = "pagetier", version)]
 pub(crate) struct Cli {
