@@ -79,7 +79,7 @@ async fn every_metric_of_the_dashboard_is_served() {
     }
     let rules = alerts();
     assert!(rules.len() >= 8, "{rules:?}");
-    let watched = rules.iter().flat_map(|rule| names(&rule["expr"]));
+    let watched = rules.iter().flat_map(|rule| names(rule["expr"]));
     for name in asked.into_iter().chain(watched) {
         assert!(text.contains(&format!("\n{name}{{")), "{name} is not served:\n{text}");
     }
