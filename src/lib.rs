@@ -59,6 +59,7 @@
 //! | stop cleanly, with warm caches | [`PageStore::close`], [`PageStore::shutdown`] of a shared store; dropping the store is safe, but counts as a crash |
 //! | wait until a dropped store is gone | [`PageStore::wait_closed`] |
 //! | copy a running store | [`PageStore::backup`], [`Builder::restore`] |
+//! | list, verify and purge backups, take a page out of one | [`backup::Backups`] |
 //! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`](backup::BackupError::advice) |
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
 //! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
@@ -135,7 +136,7 @@ pub mod errors {
 pub mod inspect {
     pub use crate::open::inspect::{
         HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
-        SsdInspection,
+        SsdInspection, SuperblockInspection, SuperblockState,
     };
     pub use pagetier_ssdcache::OpeningMarks;
 }

@@ -3,6 +3,7 @@
 
 mod attach;
 mod backup;
+mod backup_files;
 mod backup_rules;
 mod bad_input;
 mod blocking;

@@ -96,6 +96,13 @@ fn a_store_is_operated_without_a_runtime() {
     assert_eq!(store.free_pages(&[PageId::new(space, 7)]).expect("freed"), 1);
     store.close().expect("closed");
 
+    let backups = blocking::Backups::at(&backup).expect("a thread");
+    assert!(backups.verify(|_| ()).expect("read").iter().all(|file| file.is_restorable));
+    assert_eq!(backups.list().expect("read").len(), 1);
+    assert_eq!(backups.purge(1, |_| ()).expect("purged").kept, [1]);
+    let taken = backups.extract("t", Some(3), None, folder.path().join("page"), |_| ());
+    assert_eq!(taken.map(|report| report.copied).ok(), Some(1));
+
     let restored = folder.path().join("restored");
     let report = blocking::restore(builder(&restored), &backup, None, |_| ()).expect("restored");
     assert_eq!(report.pages, 200);

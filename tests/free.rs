@@ -393,7 +393,7 @@ async fn extents_that_were_given_back_are_no_room_of_their_space() {
     let store = written(&fixture).await;
     let room = async || {
         let inspection = fixture.builder().inspect().await.unwrap().manifest;
-        (inspection.spaces[0].pages, inspection.spaces[0].room, inspection.extents)
+        (inspection.spaces[0].pages, inspection.spaces[0].room, (inspection.extents, inspection.extents_free))
     };
     assert_eq!(room().await, (0, 320, (5, 0)));
     store.spaces().free(SPACE, 64..256).await.unwrap();

@@ -2,7 +2,10 @@
 
 use pagetier::{
     DrainOptions, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
-    backup::BackupOptions, calibrate, device::SharedDevice, scrub::Scrub,
+    backup::{BackupOptions, Backups},
+    calibrate,
+    device::SharedDevice,
+    scrub::Scrub,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +26,11 @@ fn every_public_future_is_send(
     is_send(PageStore::builder().open_read_only());
     is_send(PageStore::builder().inspect());
     is_send(PageStore::builder().restore("chain", None, |_| ()));
+    let backups: &'static Backups = Box::leak(Box::new(Backups::at("chain")));
+    is_send(backups.list());
+    is_send(backups.verify(|_| ()));
+    is_send(backups.purge(1, |_| ()));
+    is_send(backups.extract("t", None, None, "file", |_| ()));
     is_send(calibrate(device, 0, device, 0, PageSize::DEFAULT, Duration::ZERO));
     is_send(store.spaces().create("t"));
     is_send(store.spaces().drop(space));

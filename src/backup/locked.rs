@@ -8,6 +8,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+/// The file of a backup in progress: its lock excludes other backups, and purges.
+pub(super) const DRAFT: &str = "unfinished.partial";
+
 /// How often to check whether another holder has closed the file.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 

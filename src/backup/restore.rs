@@ -153,17 +153,17 @@ async fn take_pages(
 }
 
 /// One file of a chain, read to its end.
-struct Link {
-    path: PathBuf,
-    number: u32,
+pub(super) struct Link {
+    pub(super) path: PathBuf,
+    pub(super) number: u32,
     id: String,
-    page_bytes: u64,
-    tail: Tail,
+    pub(super) page_bytes: u64,
+    pub(super) tail: Tail,
 }
 
 /// Finds the chain that ends with number `upto`, or with the last file. Reads every file to its end, so that
 /// a restoration begins with a sound chain.
-fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
+pub(super) fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
     let none = |why: String| BackupError::NoChain { path: dir.to_owned(), why };
     let mut numbers = numbers(dir)?;
     if let Some(upto) = upto {
@@ -203,7 +203,7 @@ fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
 }
 
 /// The next pages, and whether more may follow.
-fn batch(reader: &mut Reader) -> Result<(Vec<super::file::Copied>, bool), BackupError> {
+pub(super) fn batch(reader: &mut Reader) -> Result<(Vec<super::file::Copied>, bool), BackupError> {
     let mut pages = Vec::new();
     while pages.len() < BATCH_PAGES {
         match reader.next()? {

@@ -28,7 +28,7 @@
 //! device, and reads find older versions. A backup during which the count changed therefore begins again.
 
 use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
-use super::locked::{LOOK_EVERY, locked};
+use super::locked::{DRAFT, LOOK_EVERY, locked};
 use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, blocking};
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
@@ -71,7 +71,7 @@ struct Draft {
 impl Draft {
     /// Creates the directory and an empty file in it, once no other backup has the file open. Cancel-safe.
     async fn create(dir: &Path) -> Result<Self, BackupError> {
-        let (dir, partial) = (dir.to_owned(), dir.join("unfinished.partial"));
+        let (dir, partial) = (dir.to_owned(), dir.join(DRAFT));
         let mut waits = false;
         let file = loop {
             let (dir, named) = (dir.clone(), partial.clone());

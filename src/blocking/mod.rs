@@ -28,6 +28,7 @@
 //! until it completes, so it must not wait for a guard that one of them holds: there,
 //! [`pagetier::PageStore`](crate::PageStore) serves better.
 
+mod backups;
 mod driver;
 mod handles;
 mod owned;
@@ -41,6 +42,7 @@ use crate::{
     Builder, Costs, Error, HotSetReport, Loss, Lsn, OpenError, PageId, PageMut, PageRef, PageSize, SpaceId,
     SsdReplacement,
 };
+pub use backups::Backups;
 use driver::Driver;
 pub use handles::{Estimates, Policies, Scrub, Spaces, Ssd, SsdEvents, Trace};
 use std::future::Future;

@@ -136,8 +136,12 @@ impl BackupError {
         match self {
             Self::Io { source, .. } => of_io(source, Advice::FixConfiguration),
             Self::Damaged { .. } => Advice::Restore,
+            Self::Busy { .. } => Advice::Retry,
             Self::NoChain { .. }
             | Self::OtherStore { .. }
+            | Self::TwoStores { .. }
+            | Self::NoSuchSpace { .. }
+            | Self::NoSuchPage { .. }
             | Self::Exists { .. }
             | Self::InTheWay { .. }
             | Self::OtherPageSize { .. }

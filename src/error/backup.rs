@@ -45,10 +45,44 @@ pub enum BackupError {
         /// The id of this store.
         expected: String,
     },
+    /// The directory has backups of two stores, so the newest may be the wrong store's.
+    #[error(
+        "{path}: it has backups of two stores, {} and {}; move those of one to another directory",
+        stores[0], stores[1],
+        path = .path.display()
+    )]
+    TwoStores {
+        /// The directory with the backups.
+        path: PathBuf,
+        /// The stores' ids.
+        stores: [String; 2],
+    },
+    /// A backup into the directory runs.
+    #[error("{path}: a backup into it is running; repeat the call when it has ended", path = .path.display())]
+    Busy {
+        /// The directory with the backups.
+        path: PathBuf,
+    },
+    /// The backup has no space of this name.
+    #[error("{path}: there is no space called {name:?} in this backup", path = .path.display())]
+    NoSuchSpace {
+        /// The file of the backup.
+        path: PathBuf,
+        /// The name that was asked for.
+        name: String,
+    },
+    /// The backup does not have this page: it did not exist, or was never written.
+    #[error("{path}: page {page} does not exist in this backup", path = .path.display())]
+    NoSuchPage {
+        /// The file of the backup.
+        path: PathBuf,
+        /// The page that was asked for.
+        page: PageId,
+    },
     /// The destination of a restoration already exists.
-    #[error("{path}: it already exists; restore into a directory that does not exist", path = .path.display())]
+    #[error("{path}: it already exists; restore to a path that does not exist", path = .path.display())]
     Exists {
-        /// The directory that the restoration was to make.
+        /// The directory or file that the restoration was to make.
         path: PathBuf,
     },
     /// A restoration builds its store in this directory, which holds something else.

@@ -27,7 +27,7 @@ impl Drop for MetricsExport {
 
 pub(super) fn start(shared: &Arc<Shared>, name: &str, every: Duration) -> MetricsExport {
     describe();
-    publish(name, &Stats::of(shared).summary());
+    publish(name, shared);
     let (weak, name) = (Arc::downgrade(shared), name.to_owned());
     MetricsExport(tokio::spawn(publish_periodically(weak, name, every.max(INTERVAL_MIN))))
 }
@@ -36,7 +36,7 @@ async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duratio
     loop {
         tokio::time::sleep(every).await;
         let Some(shared) = shared.upgrade() else { return };
-        publish(&name, &Stats::of(&shared).summary());
+        publish(&name, &shared);
     }
 }
 
@@ -50,6 +50,7 @@ fn describe() {
     describe_counter!("pagetier_ssd_events_total", "What happened in the SSD cache, by event");
     describe_gauge!("pagetier_ssd_degraded", "1: the SSD takes no new pages after a failure");
     describe_gauge!("pagetier_refusing_writes", "1: the store refuses writes");
+    describe_gauge!("pagetier_lost_pages", "Pages listed as lost with an SSD, until acknowledged");
     describe_counter!("pagetier_device_operations_total", "Operations, by device, class and direction");
     describe_counter!("pagetier_device_bytes_total", "Bytes moved, by device, class and direction");
     describe_counter!("pagetier_device_busy_ms_total", "Time with an operation in flight, in milliseconds");
@@ -61,7 +62,14 @@ fn describe() {
     describe_gauge!("pagetier_device_latency_us", "Quantiles of the latency since the opening");
 }
 
-fn publish(store: &str, s: &StatsSummary) {
+fn publish(store: &str, shared: &Shared) {
+    publish_stats(store, &Stats::of(shared).summary());
+    // Listed in the manifest until the engine acknowledges the loss, so it outlives an opening.
+    let lost = shared.loss.lock().as_ref().map_or(0, |loss| loss.pages());
+    gauge!("pagetier_lost_pages", "store" => store.to_owned()).set(lost as f64);
+}
+
+fn publish_stats(store: &str, s: &StatsSummary) {
     // Counters are set, not incremented: the store has counted from its opening, and a recorder that is
     // installed later must show the same numbers.
     let (store, p) = (store.to_owned(), &s.pool.counts);

@@ -120,8 +120,8 @@ fn room(f: &mut Formatter<'_>, r: &Headroom) -> Result {
 
 fn choice(f: &mut Formatter<'_>, choice: Option<&ChoiceSummary>) -> Result {
     let Some(choice) = choice else { return Ok(()) };
-    let mut costs: Vec<&(String, f64)> = choice.costs.iter().collect();
-    costs.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut costs: Vec<(&String, &f64)> = choice.costs.iter().collect();
+    costs.sort_by(|a, b| a.1.total_cmp(b.1));
     let costs: Vec<String> =
         costs.into_iter().take(COSTS_MAX).map(|(name, cost)| format!("{name} {cost:.3}")).collect();
     let (setting, changes) = (&choice.setting, choice.changes);

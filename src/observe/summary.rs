@@ -7,7 +7,8 @@ use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use pagetier_policy::PolicyChoice;
 use pagetier_ssdcache::TierStats;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// The form in which [`Stats`] is printed and serialised. It also deserialises, for tools that read an
 /// export.
@@ -77,7 +78,22 @@ pub struct ChoiceSummary {
     /// How often the policy has changed it.
     pub changes: u64,
     /// Each setting's recent simulated cost over that of the cheapest.
-    pub costs: Vec<(String, f64)>,
+    #[serde(deserialize_with = "named")]
+    pub costs: BTreeMap<String, f64>,
+}
+
+/// Names with numbers: as an object, or as the pairs that earlier versions exported.
+fn named<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Object(BTreeMap<String, f64>),
+        Pairs(Vec<(String, f64)>),
+    }
+    Ok(match Either::deserialize(from)? {
+        Either::Object(object) => object,
+        Either::Pairs(pairs) => pairs.into_iter().collect(),
+    })
 }
 
 /// A device's operations since it was opened.

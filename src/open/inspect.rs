@@ -16,7 +16,7 @@ use pagetier_ssdcache::{
     BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock, decode_mark,
     identify,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt::{Display, Formatter, Result as Shown};
 use std::sync::Arc;
 
@@ -26,10 +26,20 @@ use std::sync::Arc;
 pub struct Inspection {
     /// The manifest, its tail included.
     pub manifest: ManifestInspection,
-    /// The HDD, or why it cannot be read.
+    /// The HDD, or why it cannot be read. In JSON, an object with the one field `error` then.
+    #[serde(serialize_with = "or_error")]
     pub hdd: Result<HddInspection, String>,
-    /// The SSD, or the ring's file of a store without one; or why it cannot be read.
+    /// The SSD, or the ring's file of a store without one; or why it cannot be read, as for the HDD.
+    #[serde(serialize_with = "or_error")]
     pub ssd: Result<SsdInspection, String>,
+}
+
+/// One object either way: `Ok` and `Err` are Rust's words.
+fn or_error<T: Serialize, S: Serializer>(of: &Result<T, String>, to: S) -> Result<S::Ok, S::Error> {
+    match of {
+        Ok(found) => found.serialize(to),
+        Err(error) => to.collect_map([("error", error)]),
+    }
 }
 
 /// The manifest's contents.
@@ -56,8 +66,10 @@ pub struct ManifestInspection {
     pub lost_pages: u64,
     /// Whether a flush failed, so that some writes may not be durable: the next opening repeats them.
     pub unproved: bool,
-    /// The extents of the HDD up to the volume's end, and how many of them are free.
-    pub extents: (u64, u64),
+    /// The extents of the HDD up to the volume's end, those that no space has included.
+    pub extents: u64,
+    /// How many of the extents no space has.
+    pub extents_free: u64,
     /// The spaces, in id order.
     pub spaces: Vec<SpaceInspection>,
 }
@@ -72,6 +84,8 @@ pub struct SpaceInspection {
     pub name: String,
     /// The number of its pages; after a crash there may be more.
     pub pages: u32,
+    /// The number of its free pages, whose numbers are used again; after a crash there may be others.
+    pub free: u32,
     /// The number of pages that its extents on the HDD hold: those given back have no room there.
     pub room: u64,
     /// The number of runs of extents: with few, scans rarely move the arm.
@@ -90,12 +104,90 @@ pub struct HddInspection {
     pub bytes: u64,
     /// The size that the manifest's extents need.
     pub needed_bytes: u64,
-    /// A description of each of the two copies of the superblock.
-    pub superblocks: Vec<String>,
+    /// The room for new pages before the HDD has to grow, in bytes: behind the extents, and in the free ones.
+    /// Free pages of spaces have theirs besides.
+    pub unallocated_bytes: u64,
+    /// The two copies of the superblock.
+    pub superblocks: Vec<SuperblockInspection>,
     /// The marks of the newer sound copy.
     pub marks: Option<OpeningMarks>,
     /// Whether it belongs to this store.
     pub ours: bool,
+}
+
+/// What stands in the place of a superblock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum SuperblockState {
+    /// Nothing: the device ends before it.
+    #[default]
+    Missing,
+    /// A superblock, of this store or another.
+    Sound,
+    /// Zeroes.
+    Blank,
+    /// A superblock of a format that this version does not read.
+    OtherFormat,
+    /// A member of a striped set of an earlier version.
+    Striped,
+    /// A damaged superblock, or other data.
+    Foreign,
+}
+
+/// A copy of a superblock.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct SuperblockInspection {
+    /// What stands there.
+    pub state: SuperblockState,
+    /// The id of the store that it belongs to.
+    pub store: Option<String>,
+    /// The SSD's id; `None` for an HDD.
+    pub ssd: Option<String>,
+    /// The last opening that the device took part in.
+    pub opened: Option<u32>,
+    /// The last close that it took part in.
+    pub closed: Option<u32>,
+    /// The format, if this version does not read it.
+    pub format: Option<u32>,
+    /// Whether the device is shorter than the superblock says.
+    pub is_cut: bool,
+}
+
+impl SuperblockInspection {
+    /// Of a superblock that this version does not read, or none.
+    fn other<S>(found: &Found<S>) -> Self {
+        let (state, format) = match found {
+            Found::Superblock(_) => (SuperblockState::Sound, None),
+            Found::Blank => (SuperblockState::Blank, None),
+            Found::Format(format) => (SuperblockState::OtherFormat, Some(*format)),
+            Found::Striped => (SuperblockState::Striped, None),
+            Found::Foreign => (SuperblockState::Foreign, None),
+        };
+        Self { state, format, ..Self::default() }
+    }
+}
+
+impl Display for SuperblockInspection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
+        match self.state {
+            SuperblockState::Missing => f.write_str("beyond the end of the device")?,
+            SuperblockState::Sound => {
+                write!(f, "sound, of store {}", self.store.as_deref().unwrap_or("unknown"))?;
+                match (&self.ssd, self.opened, self.closed) {
+                    (Some(ssd), ..) => write!(f, ", device {ssd}")?,
+                    (None, Some(opened), Some(closed)) => write!(f, ", opened {opened}, closed {closed}")?,
+                    _ => {}
+                }
+            }
+            SuperblockState::Blank => Found::<()>::Blank.fmt(f)?,
+            SuperblockState::OtherFormat => Found::<()>::Format(self.format.unwrap_or(0)).fmt(f)?,
+            SuperblockState::Striped => Found::<()>::Striped.fmt(f)?,
+            SuperblockState::Foreign => Found::<()>::Foreign.fmt(f)?,
+        }
+        if self.is_cut { f.write_str("; the device is shorter than that") } else { Ok(()) }
+    }
 }
 
 /// What the SSD, or the ring's file, holds.
@@ -106,8 +198,8 @@ pub struct SsdInspection {
     pub device: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// A description of its first blocks.
-    pub superblock: String,
+    /// Its superblock.
+    pub superblock: SuperblockInspection,
     /// Whether it belongs to this store and is the SSD that the manifest names.
     pub ours: bool,
     /// The superblock's marks.
@@ -219,6 +311,7 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
         id: s.id,
         name: s.name.clone(),
         pages: s.pages,
+        free: s.free.pages(),
         room: s.runs.iter().filter(|(first, _)| *first != HOLE).map(|(_, count)| count).sum::<u64>()
             * u64::from(EXTENT_PAGES),
         runs: s.runs.len(),
@@ -238,9 +331,15 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
         ssd: m.ssd.clone(),
         lost_pages: lost.sum(),
         unproved: m.unproved.is_some(),
-        extents: (m.extents_used, m.extents_free.iter().map(|(_, count)| count).sum()),
+        extents: m.extents_used,
+        extents_free: extents_free(m),
         spaces: m.spaces.iter().map(space).collect(),
     }
+}
+
+/// The number of extents that no space has.
+fn extents_free(m: &Manifest) -> u64 {
+    m.extents_free.iter().map(|(_, count)| count).sum()
 }
 
 async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, DeviceError> {
@@ -256,7 +355,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
         // before the second goes.
         let at = copy * SUPERBLOCK_BYTES as u64;
         if device.size() < at + SUPERBLOCK_BYTES as u64 {
-            superblocks.push("beyond the end of the device".into());
+            superblocks.push(SuperblockInspection::default());
             continue;
         }
         let block = read(device, at, SUPERBLOCK_BYTES).await?;
@@ -265,16 +364,25 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
                 ours |= found.store == manifest.store;
                 marks = marks.max(Some(found.marks));
                 let OpeningMarks { opened, closed, .. } = found.marks;
-                format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
+                SuperblockInspection {
+                    state: SuperblockState::Sound,
+                    store: Some(found.store),
+                    opened: Some(opened),
+                    closed: Some(closed),
+                    ..SuperblockInspection::default()
+                }
             }
-            other => other.to_string(),
+            other => SuperblockInspection::other(&other),
         });
     }
     let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
+    let needed_bytes = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
+    let behind = device.size().saturating_sub(needed_bytes);
     Ok(HddInspection {
         device: device.name().to_owned(),
         bytes: device.size(),
-        needed_bytes: DATA_AT + manifest.extents_used.saturating_mul(extent_bytes),
+        needed_bytes,
+        unallocated_bytes: behind.saturating_add(extents_free(manifest).saturating_mul(extent_bytes)),
         superblocks,
         marks,
         ours,
@@ -287,19 +395,26 @@ async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspect
         SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
     let found = match identify(device).await? {
         Found::Superblock(found) => found,
-        other => return Ok(SsdInspection { superblock: other.to_string(), ..all }),
+        other => return Ok(SsdInspection { superblock: SuperblockInspection::other(&other), ..all }),
     };
     let Superblock { layout, marks, .. } = found;
     let (store, ssd) = (id_text(found.store), id_text(found.ssd));
-    all.superblock = format!("sound, of store {store}, device {ssd}");
     let named = manifest.ssd.as_ref().is_none_or(|named| *named == ssd);
     all.ours = store == manifest.store && named;
+    all.superblock = SuperblockInspection {
+        state: SuperblockState::Sound,
+        store: Some(store),
+        ssd: Some(ssd),
+        opened: Some(marks.opened),
+        closed: Some(marks.closed),
+        ..SuperblockInspection::default()
+    };
     all.marks = Some(marks);
     (all.slots, all.ring_pages) = (layout.slots, layout.ring_pages);
     all.journal_blocks = layout.journal_blocks;
     // The layout may be nonsense. Reading by it would only report errors of the device.
     if device.size() < layout.end() || !layout.is_sound() {
-        all.superblock.push_str("; the device is shorter than that");
+        all.superblock.is_cut = true;
         return Ok(all);
     }
     let seed = found.seed();
@@ -382,14 +497,14 @@ impl Display for Inspection {
         if m.unproved {
             writeln!(f, "          a flush failed: the next opening writes again what may not be durable")?;
         }
-        let (used, free) = m.extents;
+        let (used, free) = (m.extents, m.extents_free);
         writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;
         for s in &m.spaces {
             let dropping = if s.dropping { ", being dropped" } else { "" };
             writeln!(
                 f,
-                "space     {} \"{}\": {} pages, room for {}, {} runs{dropping}",
-                s.id, s.name, s.pages, s.room, s.runs
+                "space     {} \"{}\": {} pages, {} of them free, room for {}, {} runs{dropping}",
+                s.id, s.name, s.pages, s.free, s.room, s.runs
             )?;
         }
         match &self.hdd {
@@ -409,7 +524,11 @@ impl Display for HddInspection {
         // Said beside the numbers, since this store will refuse to open.
         let short = if self.bytes < self.needed_bytes { ": TOO SHORT" } else { "" };
         writeln!(f, "hdd       {}{ours}", self.device)?;
-        writeln!(f, "          {} bytes, {} needed{short}", self.bytes, self.needed_bytes)?;
+        writeln!(
+            f,
+            "          {} bytes, {} needed{short}, {} for new pages",
+            self.bytes, self.needed_bytes, self.unallocated_bytes
+        )?;
         for (copy, what) in self.superblocks.iter().enumerate() {
             writeln!(f, "          superblock {copy}: {what}")?;
         }

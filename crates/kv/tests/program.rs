@@ -274,3 +274,27 @@ fn damage_is_an_error_that_names_the_page_and_never_a_wrong_value() {
     }
     assert!(noticed > 0, "no damage is noticed");
 }
+
+/// The store keeps to its manifest. The command that the message names is tested with the tool.
+#[test]
+fn an_ssd_that_only_the_options_name_is_said_to_be_unused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("kv");
+    loaded(&dir, 100);
+    assert!(kv(&dir, &["get", "user0000000001"]).stderr.is_empty());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let kv = Kv::open(&Options::new(&dir).pool_bytes(8 << 20)).await.unwrap();
+        kv.store().ssd().set_mode(pagetier::SsdMode::Off).await.unwrap();
+        kv.close().await.unwrap();
+    });
+    let got = kv(&dir, &["get", "user0000000001"]);
+    let text = String::from_utf8_lossy(&got.stderr).into_owned();
+    let verb = format!("pagetier attach {} --ssd-mib 16", dir.join("pages").display());
+    assert!(got.status.success() && text.contains(&verb), "{text}");
+    // Without an option there is nothing to say.
+    let at = dir.to_str().unwrap();
+    let quiet = Command::new(KV).args(["--dir", at, "get", "user0000000001"]).output().unwrap();
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{}", said(&quiet));
+    assert_eq!(entries(&dir), 100);
+}

@@ -1,23 +1,27 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
-use pagetier::{Builder, PageStore, parse_bytes};
-use std::path::PathBuf;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagetier::{Builder, OpenError, PageStore, parse_bytes};
+use pagetier_subscriber::LogArgs;
+use std::path::{Path, PathBuf};
 
 /// Inspects, verifies, watches, backs up and repairs Pagetier stores.
 /// `inspect`, `verify`, `stat`, `why` and `export-hot` write nothing to the store; they recover a crashed
-/// store in memory. `drain`, `backup` and `repair` open it for writing. Only `inspect`, `top` and
-/// `stat --live` work while another process has the store open.
+/// store in memory. `drain`, `attach`, `readmit`, `replace-ssd`, `set-mode`, `shrink`, `backup` and `repair`
+/// open it for writing. Only `inspect`, `top` and `stat --live` work while another process has the store
+/// open.
 ///
-/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair) or pages are left
-/// (drain), 130 stopped by Ctrl-C or SIGTERM, which is also how `top` ends. A stopped command leaves the
-/// store as a crash does: nothing is lost.
+/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit, backups) or
+/// pages are left (drain, replace-ssd, set-mode), 130 stopped by Ctrl-C or SIGTERM, which is also how `top`
+/// ends. A stopped command leaves the store as a crash does: nothing is lost.
 #[derive(Parser)]
 #[command(name = "pagetier", version)]
 pub(crate) struct Cli {
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -30,9 +34,9 @@ fn mib<const MIN: u64>(text: &str) -> Result<u64, String> {
     if (MIN..1 << 44).contains(&mib) { Ok(mib) } else { Err(format!("at least {MIN} MiB")) }
 }
 
-/// The location of a store.
+/// Where a store's parts are, and the memory for opening it.
 #[derive(Args, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Devices {
     /// The store's directory
     #[arg(env = "PAGETIER_DIR")]
     pub(crate) dir: PathBuf,
@@ -45,12 +49,9 @@ pub(crate) struct Place {
     /// Memory, in MiB or with a unit (1GiB)
     #[arg(long, default_value_t = 256, value_parser = mib::<4>)]
     pub(crate) memory_mib: u64,
-    /// Open although the SSD is lost or cannot be used; without its file, the store continues without an SSD
-    #[arg(long)]
-    pub(crate) accept_ssd_loss: bool,
 }
 
-impl Place {
+impl Devices {
     /// Options that open the store as it is.
     pub(crate) fn builder(&self) -> Builder {
         let mut builder = PageStore::builder().directory(&self.dir).create(false);
@@ -60,16 +61,61 @@ impl Place {
         if let Some(ssd) = &self.ssd {
             builder = builder.ssd(ssd);
         }
-        builder.pool_bytes(self.memory_mib << 20).accept_ssd_loss(self.accept_ssd_loss)
+        builder.pool_bytes(self.memory_mib << 20)
+    }
+
+    /// Where the HDD is.
+    pub(crate) fn hdd_path(&self) -> PathBuf {
+        self.hdd.clone().unwrap_or_else(|| self.dir.join("hdd.vol"))
+    }
+
+    /// Where the SSD is, or would be.
+    pub(crate) fn ssd_path(&self) -> PathBuf {
+        self.ssd.clone().unwrap_or_else(|| self.dir.join("ssd.cache"))
+    }
+
+    /// Whether the store has an SSD, by its manifest.
+    pub(crate) async fn has_ssd(&self) -> Result<bool, OpenError> {
+        Ok(self.builder().inspect().await?.manifest.ssd.is_some())
+    }
+
+    /// Whether the store opens with the SSD at `path`.
+    pub(crate) async fn opens_with(&self, path: &Path) -> bool {
+        self.builder().ssd(path).open_read_only().await.is_ok()
+    }
+}
+
+/// The location of a store, whose SSD may be lost.
+#[derive(Args, Clone)]
+pub(crate) struct Place {
+    #[command(flatten)]
+    pub(crate) at: Devices,
+    /// Open although the SSD is lost or cannot be used; without its file, the store continues without an SSD
+    #[arg(long)]
+    pub(crate) accept_ssd_loss: bool,
+}
+
+impl Place {
+    /// Options that open the store as it is.
+    pub(crate) fn builder(&self) -> Builder {
+        self.at.builder().accept_ssd_loss(self.accept_ssd_loss)
     }
 
     /// Options that open the store as it is, for writing. If the SSD is missing and its loss is accepted, the
     /// store continues without one.
     pub(crate) fn writable(&self) -> Builder {
-        let ssd = self.ssd.clone().unwrap_or_else(|| self.dir.join("ssd.cache"));
         let builder = self.builder();
-        if self.accept_ssd_loss && !ssd.exists() { builder.ssd_bytes(0) } else { builder }
+        if self.accept_ssd_loss && !self.at.ssd_path().exists() { builder.ssd_bytes(0) } else { builder }
     }
+}
+
+/// What the SSD of a store at rest can be set to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum RestMode {
+    /// Drain the SSD and take it out of use
+    Off,
+    /// Have an SSD in use; attach one if the store has none
+    WriteBack,
 }
 
 /// Parses a number of seconds between two views.
@@ -77,6 +123,28 @@ fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
     let fits = (0.1..=86_400.0).contains(&seconds);
     fits.then_some(seconds).ok_or_else(|| "it is not from 0.1 to 86400".into())
+}
+
+#[derive(Subcommand)]
+pub(crate) enum OfBackups {
+    /// List the backups; read the head of each file
+    List {
+        /// The directory
+        chain: PathBuf,
+    },
+    /// Read every backup to its end; exit code 3 if one cannot be restored
+    Verify {
+        /// The directory
+        chain: PathBuf,
+    },
+    /// Remove the oldest backups, but none that one which stays continues
+    Purge {
+        /// The directory
+        chain: PathBuf,
+        /// The number of the newest backups that stay restorable
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        keep: u32,
+    },
 }
 
 #[derive(Subcommand)]
@@ -89,7 +157,10 @@ pub(crate) enum Command {
     #[command(mut_arg("dir", |dir| dir.required(false)))]
     Stat {
         #[command(flatten)]
-        place: Option<Place>,
+        at: Option<Devices>,
+        /// Open although the SSD is lost or cannot be used
+        #[arg(long)]
+        accept_ssd_loss: bool,
         /// Read this file, which a running store exports, instead of a store's directory
         #[arg(long, required_unless_present = "dir")]
         #[arg(conflicts_with_all = ["hdd", "ssd", "memory_mib", "accept_ssd_loss"])]
@@ -124,6 +195,46 @@ pub(crate) enum Command {
         /// Take the SSD out of use afterwards: the store opens without it
         #[arg(long)]
         off: bool,
+    },
+    /// Put an SSD into use in a store that has none: a blank one, or an earlier one of this store, which is
+    /// formatted
+    Attach {
+        #[command(flatten)]
+        at: Devices,
+        /// The bytes of the SSD to use, in MiB [default: its size if it exists, otherwise 256]
+        #[arg(long)]
+        ssd_mib: Option<u64>,
+    },
+    /// Take the SSD back into use after a failure, and read every copy on it; if the store has gone on
+    /// without it, its old contents are ignored
+    Readmit(Devices),
+    /// Drain the SSD, then put another one in its place
+    ReplaceSsd {
+        #[command(flatten)]
+        at: Devices,
+        /// The new SSD: a file, which is made if it does not exist, or a block device
+        #[arg(long)]
+        with: PathBuf,
+        /// The bytes of the new SSD to use, in MiB [default: its size if it exists, otherwise the old one's]
+        #[arg(long)]
+        ssd_mib: Option<u64>,
+    },
+    /// Take the SSD out of use, or back. The modes of an SSD in use (write-back, write-through, read-only)
+    /// last until the store is closed, so the program that opens the store sets them
+    SetMode {
+        #[command(flatten)]
+        place: Place,
+        /// The mode
+        #[arg(long, value_enum)]
+        mode: RestMode,
+    },
+    /// Return the room of free pages to other spaces and the file system
+    Shrink {
+        #[command(flatten)]
+        place: Place,
+        /// Only this space, by name
+        #[arg(long)]
+        space: Option<String>,
     },
     /// Measure page reads and writes on two devices, in scratch files that are removed afterwards
     Calibrate {
@@ -179,16 +290,29 @@ pub(crate) enum Command {
         #[arg(long)]
         full: bool,
     },
-    /// Make a new store from a chain of backups
+    /// List, verify or purge the backups in a directory
+    Backups {
+        #[command(subcommand)]
+        what: OfBackups,
+    },
+    /// Make a new store from a chain of backups, or a file from one space or page
     Restore {
         /// The directory of the chain
         from: PathBuf,
-        /// The new store's directory, which must not exist; an interrupted restore starts over when repeated
+        /// The new store's directory, or the file with --space, which must not exist; an interrupted restore
+        /// starts over when repeated
         #[arg(long)]
         to: PathBuf,
         /// The number of the last backup to restore
         #[arg(long)]
         upto: Option<u32>,
+        /// Write this space's pages, by the space's name, one behind the other, to the file; pages that do
+        /// not exist are zeroes
+        #[arg(long, conflicts_with_all = ["hdd", "ssd", "ssd_mib"])]
+        space: Option<String>,
+        /// Write this page alone
+        #[arg(long, requires = "space")]
+        page: Option<u32>,
         /// The new store's HDD, if it is not the file `hdd.vol` in the directory
         #[arg(long)]
         hdd: Option<PathBuf>,

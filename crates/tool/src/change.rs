@@ -1,55 +1,13 @@
-//! The commands that open a store for writing or create one.
+//! The commands that copy a store, create one from a copy, or repair one.
 
 use crate::args::Place;
 use crate::look::{findings, recovery, watch};
 use crate::{FOUND, Failure, show};
-use pagetier::{
-    Builder, DrainOptions, PageStore, SsdMode, backup::BackupOptions, errors::Causes, scrub::ScrubOptions,
-};
+use pagetier::{Builder, PageStore, SsdMode, backup::BackupOptions, scrub::ScrubOptions};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
-    let store = place.writable().open().await?;
-    if store.ssd().mode() == SsdMode::Off {
-        store.close().await?;
-        let value = json!({"written": 0, "left": 0, "failed": 0, "stopped_by": null, "off": true});
-        show::result(json, &value, "the store has no SSD\n")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    store.ssd().set_mode(SsdMode::WriteThrough).await?;
-    let bar = show::bar("draining", store.stats().ssd.dirty_pages);
-    let shown = bar.clone();
-    let report = store
-        .ssd()
-        .drain(DrainOptions::new().on_progress(move |progress| {
-            shown.set_length(progress.written + progress.left);
-            shown.set_position(progress.written);
-        }))
-        .await;
-    bar.finish_and_clear();
-    let mut text = format!("{} pages written home, {} left\n", report.written, report.left);
-    for (page, error) in &report.failed {
-        let _ = writeln!(text, "page {} of space {}: {}", page.no, page.space.0, Causes(error));
-    }
-    let done = report.left == 0 && report.stopped_by.is_none();
-    if off && done {
-        store.ssd().set_mode(SsdMode::Off).await?;
-        text.push_str("the SSD is out of use; the store opens without it\n");
-    }
-    if let Some(error) = &report.stopped_by {
-        let _ = writeln!(text, "stopped by {error}");
-    }
-    store.close().await?;
-    let value = json!({
-        "written": report.written, "left": report.left, "failed": report.failed.len(),
-        "stopped_by": report.stopped_by.map(|error| error.to_string()), "off": off && done,
-    });
-    show::result(json, &value, text)?;
-    Ok(if done { ExitCode::SUCCESS } else { FOUND.into() })
-}
 
 pub(crate) async fn backup(place: &Place, to: &Path, full: bool, json: bool) -> Result<ExitCode, Failure> {
     let store = place.writable().open().await?;
@@ -134,8 +92,9 @@ pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<Exi
     let report = watch(store.scrub(options), "repairing").await;
     // Pages rewritten from memory must be durable before they count as repaired.
     store.sync().await?;
+    let spaces = store.spaces().list();
     store.close().await?;
-    let (list, mut text) = findings(&report);
+    let (list, mut text) = findings(&report, &spaces);
     let left = report.progress.found - report.progress.healed;
     let _ = writeln!(
         text,

@@ -3,7 +3,7 @@
 use crate::args::Place;
 use crate::{FOUND, Failure, show};
 use pagetier::{
-    Location, PageId, PageStore, RecoveryReport,
+    Location, PageId, PageStore, RecoveryReport, SpaceInfo,
     errors::Causes,
     scrub::{Scrub, ScrubOptions, ScrubReport},
 };
@@ -46,15 +46,17 @@ pub(crate) fn recovery(r: &RecoveryReport) -> Value {
 }
 
 /// Returns the findings of a scrub as JSON and as lines of text.
-pub(crate) fn findings(report: &ScrubReport) -> (Vec<Value>, String) {
+pub(crate) fn findings(report: &ScrubReport, spaces: &[SpaceInfo]) -> (Vec<Value>, String) {
     let mut text = String::new();
     let mut all = Vec::new();
     for found in &report.findings {
         let healed = if found.healed { " (repaired)" } else { "" };
         let (page, error) = (found.page, Causes(&found.error));
-        let _ = writeln!(text, "page {} of space {}: {error}{healed}", page.no, page.space.0);
+        let name = spaces.iter().find(|space| space.id == page.space).map(|space| space.name.as_str());
+        let named = name.map(|name| format!(" \"{name}\"")).unwrap_or_default();
+        let _ = writeln!(text, "page {} of space {}{named}: {error}{healed}", page.no, page.space.0);
         all.push(json!({
-            "space": found.page.space.0, "page": found.page.no,
+            "space": page.space.0, "space_name": name, "page": page.no,
             "error": error.to_string(), "healed": found.healed,
         }));
     }
@@ -69,7 +71,7 @@ pub(crate) async fn verify(place: &Place, json: bool) -> Result<ExitCode, Failur
     let store = place.builder().open_read_only().await?;
     let options = ScrubOptions::default().pages_per_second(None).heal(false);
     let report = watch(store.scrub(options), "verifying").await;
-    let (list, mut text) = findings(&report);
+    let (list, mut text) = findings(&report, &store.spaces().list());
     let recovered = store.recovery();
     let lost = store.ssd().loss().map_or(0, |loss| loss.pages());
     let damaged = report.progress.found;
@@ -100,17 +102,50 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
     let page_bytes = store.page_size().bytes() as u64;
     let mut text = String::new();
     for space in &spaces {
-        let _ = writeln!(text, "space   {} \"{}\": {} pages", space.id.0, space.name, space.pages);
+        let (id, name) = (space.id.0, &space.name);
+        let _ = writeln!(text, "space   {id} \"{name}\": {} pages, {} of them free", space.pages, space.free);
+    }
+    let free_pages: u64 = spaces.iter().map(|space| u64::from(space.free)).sum();
+    let lost_pages = store.ssd().loss().map_or(0, |loss| loss.pages());
+    let room = room(place, free_pages * page_bytes).await?;
+    let _ = writeln!(
+        text,
+        "        {} bytes for new pages: {} in free pages, {} before the HDD grows{}",
+        room["bytes"],
+        room["free_pages_bytes"],
+        room["unallocated_bytes"],
+        room["file_system_bytes"]
+            .as_u64()
+            .map(|free| format!(", {free} in its file system"))
+            .unwrap_or_default()
+    );
+    if lost_pages > 0 {
+        let _ = writeln!(text, "        LISTS {lost_pages} PAGES AS LOST with an SSD that was given up");
     }
     let _ = write!(text, "{summary}");
-    let list: Vec<Value> =
-        spaces.iter().map(|s| json!({"id": s.id.0, "name": s.name, "pages": s.pages})).collect();
+    let list = spaces.iter().map(|s| json!({"id": s.id.0, "name": s.name, "pages": s.pages, "free": s.free}));
+    let list: Vec<Value> = list.collect();
     let value = json!({
-        "page_bytes": page_bytes, "spaces": list, "stats": summary,
+        "page_bytes": page_bytes, "spaces": list, "room": room, "lost_pages": lost_pages, "stats": summary,
         "recovery": recovery(&store.recovery()),
     });
     show::result(json, &value, text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The room for new pages, in bytes, of which `free` are in pages that are free already. The statistics of a
+/// read-only opening do not have it: they describe copies in memory of what the files are.
+async fn room(place: &Place, free: u64) -> Result<Value, Failure> {
+    let hdd = place.at.hdd_path();
+    let unallocated = place.builder().inspect().await?.hdd.map_or(0, |hdd| hdd.unallocated_bytes);
+    // Of a block device the size is the end.
+    let is_file = std::fs::metadata(&hdd).is_ok_and(|meta| meta.is_file());
+    let system = is_file.then(|| rustix::fs::statvfs(&hdd).ok()).flatten();
+    let grows = system.map(|system| system.f_bavail.saturating_mul(system.f_frsize));
+    Ok(json!({
+        "bytes": free.saturating_add(unallocated).saturating_add(grows.unwrap_or(0)),
+        "free_pages_bytes": free, "unallocated_bytes": unallocated, "file_system_bytes": grows,
+    }))
 }
 
 pub(crate) async fn why(place: &Place, space: &str, no: u32, json: bool) -> Result<ExitCode, Failure> {

@@ -1,13 +1,15 @@
 //! `pagetier`: the command-line tool for Pagetier stores.
 
 mod args;
+mod chain;
 mod change;
 mod live;
 mod look;
 mod measure;
 mod show;
+mod ssd;
 
-use args::{Cli, Command};
+use args::{Cli, Command, OfBackups, Place};
 use clap::Parser;
 use pagetier::{
     OpenError,
@@ -34,6 +36,7 @@ const STOP_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    cli.log.install();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -87,7 +90,8 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
         backup.and_then(|error| if let BackupError::Open(inner) = error { Some(inner) } else { None });
     match inner.or_else(|| error.downcast_ref::<OpenError>())? {
         OpenError::SsdMissing { .. } | OpenError::Ssd(_) => Some(
-            "--ssd names the SSD if it is elsewhere; --accept-ssd-loss gives up the pages that it alone holds",
+            "--ssd names the SSD if it is elsewhere; repair --write --accept-ssd-loss gives up the pages that it alone \
+             holds",
         ),
         OpenError::StaleDevice { tier, .. } | OpenError::TooShort { tier, .. } if *tier != "HDD" => {
             Some("--accept-ssd-loss gives up the pages that the SSD alone held")
@@ -110,11 +114,18 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Inspect(place) => look::inspect(&place, json).await,
         Command::Verify(place) => look::verify(&place, json).await,
         Command::Stat { live: Some(file), .. } => live::once(&file, json),
-        Command::Stat { place: Some(place), .. } => look::stat(&place, json).await,
+        Command::Stat { at: Some(at), accept_ssd_loss, .. } => {
+            look::stat(&Place { at, accept_ssd_loss }, json).await
+        }
         Command::Stat { .. } => Err("name the store's directory, or --live and a file".into()),
         Command::Why { place, space, page } => look::why(&place, &space, page, json).await,
         Command::Top { file, every, count } => live::top(&file, every, count, json).await,
-        Command::Drain { place, off } => change::drain(&place, off, json).await,
+        Command::Drain { place, off } => ssd::drain(&place, off, json).await,
+        Command::Attach { at, ssd_mib } => ssd::attach(&at, ssd_mib, json).await,
+        Command::Readmit(at) => ssd::readmit(&at, json).await,
+        Command::ReplaceSsd { at, with, ssd_mib } => ssd::replace(&at, &with, ssd_mib, json).await,
+        Command::SetMode { place, mode } => ssd::set_mode(&place, mode, json).await,
+        Command::Shrink { place, space } => ssd::shrink(&place, space.as_deref(), json).await,
         Command::Calibrate { hdd, ssd, page_bytes, seconds } => {
             measure::calibrate(&hdd, &ssd, page_bytes, seconds, json).await
         }
@@ -124,7 +135,13 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::ExportHot { place, to } => look::export_hot(&place, &to, json).await,
         Command::Backup { place, to, full } => change::backup(&place, &to, full, json).await,
-        Command::Restore { from, to, upto, hdd, ssd, ssd_mib } => {
+        Command::Backups { what: OfBackups::List { chain } } => chain::list(&chain, json).await,
+        Command::Backups { what: OfBackups::Verify { chain } } => chain::verify(&chain, json).await,
+        Command::Backups { what: OfBackups::Purge { chain, keep } } => chain::purge(&chain, keep, json).await,
+        Command::Restore { from, to, upto, space: Some(space), page, .. } => {
+            chain::extract(&from, (&space, page), upto, &to, json).await
+        }
+        Command::Restore { from, to, upto, hdd, ssd, ssd_mib, .. } => {
             let store = change::new_store(&to, hdd, ssd, ssd_mib);
             change::restore(&from, &to, upto, store, json).await
         }

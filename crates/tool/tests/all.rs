@@ -6,3 +6,4 @@ mod full_disk;
 #[path = "../../../tests/mounted/mod.rs"]
 mod mounted;
 mod stores;
+mod tiers;

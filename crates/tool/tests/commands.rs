@@ -1,8 +1,11 @@
 //! Runs every command as a process, on stores that were closed, that crashed and that are damaged.
 
-use crate::stores::{PAGES, contents, contents_of_pages, damage, json, made, open, run, runtime, write};
+use crate::stores::{
+    self, PAGES, contents, contents_of_pages, damage, json, made, open, run, runtime, said, write,
+};
 use pagetier::{PageId, PageStore, SsdMode};
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -134,6 +137,183 @@ fn a_chain_of_backups_is_made_and_restored() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("does not"), "{again:?}");
 }
 
+/// Programs read it by field: no pairs without names, and no text to take apart but errors.
+fn is_plain(value: &Value, key: &str) -> bool {
+    match value {
+        Value::Array(all) => all.iter().all(|one| !one.is_array() && is_plain(one, key)),
+        Value::Object(all) => all.iter().all(|(key, one)| is_plain(one, key)),
+        Value::String(text) => !text.contains(' ') || ["error", "stopped_by"].contains(&key),
+        _ => true,
+    }
+}
+
+#[test]
+fn json_has_neither_pairs_nor_sentences() {
+    for harm in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        made(&store, harm == 0);
+        let at = store.to_str().unwrap();
+        match harm {
+            1 => {
+                assert_eq!(json(&["drain", at]).0, 0);
+                assert!(damage(&store.join("hdd.vol"), 1 << 20, 6) > 0);
+            }
+            2 => std::fs::write(store.join("ssd.cache"), "letters").unwrap(),
+            _ => {}
+        }
+        for command in ["inspect", "stat", "verify", "drain"] {
+            if harm == 2 && command != "inspect" {
+                continue;
+            }
+            let value = json(&[command, at]).1;
+            assert!(value.is_object() && is_plain(&value, ""), "{command}: {value}");
+        }
+    }
+}
+
+#[test]
+fn free_pages_and_room_are_shown_and_damage_names_its_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, true);
+    runtime().block_on(async {
+        let open = open(&store).await;
+        let space = open.spaces().find("t").unwrap();
+        open.spaces().free(space, 100..180).await.unwrap();
+        open.close().await.unwrap();
+    });
+    let at = store.to_str().unwrap();
+    let stat = json(&["stat", at]).1;
+    assert_eq!((&stat["spaces"][0]["free"], &stat["lost_pages"]), (&80.into(), &0.into()), "{stat}");
+    let room = |key: &str| stat["room"][key].as_u64().unwrap();
+    assert_eq!(room("free_pages_bytes"), 80 * 4096);
+    assert!(room("file_system_bytes") > 0);
+    let inspected = json(&["inspect", at]).1;
+    assert_eq!(inspected["manifest"]["spaces"][0]["free"], 80);
+    assert_eq!(inspected["hdd"]["unallocated_bytes"], room("unallocated_bytes"));
+    for command in ["inspect", "stat"] {
+        assert!(said(&run(&[command, at])).contains("80 of them free"));
+    }
+    assert_eq!(json(&["drain", at]).0, 0);
+    assert!(damage(&store.join("hdd.vol"), 1 << 20, 6) > 0);
+    let found = json(&["verify", at]).1;
+    assert_eq!(found["findings"][0]["space_name"], "t");
+    assert!(said(&run(&["verify", at])).contains("page 6 of space 1 \"t\""));
+}
+
+#[test]
+fn events_are_selected_by_the_environment_and_printed_in_two_forms() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, false);
+    let at = store.to_str().unwrap();
+    let verified = |selection: &str, form: &str| {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+        let out =
+            tool.env("RUST_LOG", selection).args(["verify", at, "--json", "--log", form]).output().unwrap();
+        assert!(out.status.success(), "{}", said(&out));
+        serde_json::from_slice::<Value>(&out.stdout).unwrap();
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let text = verified("info", "text");
+    assert!(
+        text.contains("INFO") && text.contains("opened") && text.contains("recovery=after a crash"),
+        "{text}"
+    );
+    let lines = verified("info", "json");
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let opened = events.iter().find(|event| event["message"] == "opened").unwrap();
+    assert!(opened["level"] == "INFO" && opened["page_bytes"] == 4096, "{opened}");
+    assert_eq!(verified("off", "text"), "");
+}
+
+/// A signal at any moment leaves only backups that can be restored.
+#[test]
+fn backups_are_listed_verified_and_purged_and_pages_taken_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, chain) = (path("store"), path("chain"));
+    made(Path::new(&store), false);
+    for number in 1..=6 {
+        // 1 and 4 are full.
+        let backup = ["backup", &store, "--to", &chain, "--full"];
+        assert_eq!(json(&backup[..if number % 3 == 1 { 5 } else { 4 }]).1["number"], number);
+    }
+    let (code, listed) = json(&["backups", "list", &chain]);
+    let kinds: Vec<_> = listed["backups"].as_array().unwrap().iter().map(|file| &file["kind"]).collect();
+    assert_eq!((code, kinds[2].as_str(), kinds[3].as_str()), (0, Some("incremental"), Some("full")));
+    for file in std::fs::read_dir(&chain).unwrap() {
+        assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    for (space, number, code) in [("t", "17", 0), ("t", "300", 1), ("u", "1", 1)] {
+        let file = path(&format!("{space}-{number}"));
+        let out = run(&["restore", &chain, "--space", space, "--page", number, "--to", &file, "--json"]);
+        assert_eq!((out.status.code(), Path::new(&file).exists()), (Some(code), code == 0), "{}", said(&out));
+        assert!(code == 0 || said(&out).contains("in this backup"), "{}", said(&out));
+    }
+    assert_eq!(std::fs::read(path("t-17")).unwrap()[..4], 2_u32.to_le_bytes());
+    for (round, ms) in [0, 2, 4, 8, 16, 32].into_iter().enumerate() {
+        let copy = dir.path().join(format!("copy {round}"));
+        stores::copy(Path::new(&chain), &copy);
+        let at = copy.to_str().unwrap();
+        let mut purge = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+        let mut child = purge.args(["backups", "purge", at, "--keep", "2"]).spawn().unwrap();
+        std::thread::park_timeout(Duration::from_millis(ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (code, verified) = json(&["backups", "verify", at]);
+        assert!(code == 0 && verified["backups"].as_array().unwrap().len() >= 3, "{verified}");
+        let (code, purged) = json(&["backups", "purge", at, "--keep", "2"]);
+        assert_eq!((code, &purged["kept"]), (0, &serde_json::json!([4, 5, 6])), "{purged}");
+        assert_eq!(json(&["restore", at, "--to", &path(&format!("restored {round}"))]).0, 0);
+    }
+    // Damage has its exit code, and keeps a purge from its work.
+    let file = std::fs::OpenOptions::new().write(true).open(format!("{chain}/000005.backup")).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+    let (code, verified) = json(&["backups", "verify", &chain]);
+    assert_eq!((code, &verified["backups"][5]["restorable"]), (3, &false.into()), "{verified}");
+    assert!(verified["backups"][4]["error"].as_str().unwrap().contains("incomplete"), "{verified}");
+    assert!(said(&run(&["backups", "verify", &chain])).contains("NOT RESTORABLE"));
+    assert_eq!(run(&["backups", "purge", &chain, "--keep", "2"]).status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(&chain).unwrap().count(), 6);
+    for args in [&["backups", "list", &store][..], &["backups", "purge", &store, "--keep", "1"]] {
+        let refused = run(args);
+        assert!(
+            refused.status.code() == Some(1) && said(&refused).contains("no backup"),
+            "{}",
+            said(&refused)
+        );
+    }
+}
+
+/// Every command of the guide's examples, on small stores and files in place of its devices.
+#[test]
+fn the_guides_commands_run() {
+    let guide = include_str!("../../../docs/operating.md");
+    let mut ran = 0;
+    for block in guide.split("```sh\n").skip(1) {
+        let block = block.split("```").next().unwrap();
+        let commands: Vec<_> = block.lines().filter_map(|line| line.strip_prefix("pagetier ")).collect();
+        if commands.is_empty() {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_str().unwrap();
+        made(&dir.path().join("db"), true);
+        for command in commands {
+            let command = command.split('#').next().unwrap();
+            let command = command.replace("/var/lib", at).replace("/dev", at).replace("/backup/db", "chain");
+            let command = command.replace("accounts", "t").replace("200000", "8");
+            let mut tool = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+            let out = tool.args(command.split_whitespace()).current_dir(dir.path()).output().unwrap();
+            assert!(out.status.success(), "{command}: {}", said(&out));
+            ran += 1;
+        }
+    }
+    assert!(ran >= 10, "{ran} commands");
+}
+
 #[test]
 fn a_running_store_is_watched_through_its_export_and_refused_otherwise() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,10 +376,16 @@ fn every_command_has_help_and_names_what_it_lacks() {
         "why",
         "top",
         "drain",
+        "attach",
+        "readmit",
+        "replace-ssd",
+        "set-mode",
+        "shrink",
         "calibrate",
         "what-if",
         "export-hot",
         "backup",
+        "backups",
         "restore",
         "repair",
     ];
@@ -210,13 +396,26 @@ fn every_command_has_help_and_names_what_it_lacks() {
         assert!(own.status.success() && own.stdout.len() > 100);
         assert_eq!(run(&[command, "--no-such-option"]).status.code(), Some(2));
     }
+    // The guide has them all, and no other.
+    let guide = include_str!("../../../docs/operating.md");
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented =
+        rows.filter(|row| row.ends_with(" no |") || row.contains(" yes") || row.contains("new store |"));
+    let named: std::collections::BTreeSet<_> =
+        documented.map(|row| row.split([' ', '`']).next().unwrap()).collect();
+    assert_eq!(named, commands.into_iter().collect());
     // Nothing is ignored: what cannot take effect is refused.
-    let useless: [&[&str]; 5] = [
+    let useless: [&[&str]; 10] = [
         &["stat"],
         &["stat", "--live", "f", "--hdd", "h"],
         &["stat", "--live", "f", "--memory-mib", "8"],
         &["top", "f", "--every", "0.01"],
         &["restore", "chain", "--to", "new", "--ssd", "flash"],
+        &["set-mode", "store", "--mode", "write-through"],
+        &["attach", "store", "--accept-ssd-loss"],
+        &["replace-ssd", "store"],
+        &["backups", "purge", "chain", "--keep", "0"],
+        &["restore", "chain", "--to", "file", "--page", "1"],
     ];
     for arguments in useless {
         let refused =

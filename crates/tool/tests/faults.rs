@@ -70,7 +70,11 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
             }
         }
     });
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 14] = [
+        &["readmit", &at],
+        &["replace-ssd", &at, "--with", &hot],
+        &["set-mode", &at, "--mode", "off"],
+        &["shrink", &at],
         &["verify", &at],
         &["stat", &at],
         &["why", &at, "--space", "t", "--page", "1"],
@@ -335,7 +339,7 @@ fn a_missing_ssd_is_named_and_given_up_only_on_request() {
     let (code, found) = json(&["verify", at, "--accept-ssd-loss"]);
     assert!(code == 3 && found["lost_pages"].as_u64() > Some(0), "{found}");
     let inspected = json(&["inspect", at]);
-    assert!(inspected.0 == 0 && inspected.1["ssd"]["Err"].is_string(), "{}", inspected.1);
+    assert!(inspected.0 == 0 && inspected.1["ssd"]["error"].is_string(), "{}", inspected.1);
     assert!(contents(&store) == before, "a refused command has changed something");
     for command in [&["drain", at][..], &["backup", at, "--to", at], &["repair", at, "--write"]] {
         let refused = run(command);

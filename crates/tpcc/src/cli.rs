@@ -6,6 +6,7 @@ use crate::policies::Policies;
 use clap::{Parser, ValueEnum};
 use pagetier::{Costs, PageSize, PoolPolicy, SsdPolicy, device::COST_POINTS};
 use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
+use pagetier_subscriber::LogArgs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tpcc_lite", verbatim_doc_comment)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     /// Keep the database in this folder; a later run recovers it and continues
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,

@@ -33,28 +33,37 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Time};
 use pagetier_devio::VirtualClock;
-use session::Session;
+use report::End;
+use session::{Session, SessionError};
 use std::process::ExitCode;
 
 /// The program `tpcc_lite`: parses the command line, runs, reports.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    cli.log.install();
     if let Err(why) = cli.check() {
         <Cli as clap::CommandFactory>::command().error(ErrorKind::ArgumentConflict, why).exit();
     }
     match start(&cli) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(End { is_sound: false, .. }) => ExitCode::FAILURE,
+        Ok(End { was_interrupted: true, .. }) => INTERRUPTED.into(),
+        Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tpcc_lite: {}", pagetier::errors::Causes(&*error));
-            ExitCode::FAILURE
+            match error.downcast_ref() {
+                Some(SessionError::Interrupted) => INTERRUPTED.into(),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
 
-/// Runs the session; returns whether every database was consistent at the end.
-fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
+/// The exit code after Ctrl-C, which a shell gives to a program that the signal ends.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the session, and reports.
+fn start(cli: &Cli) -> Result<End, Box<dyn std::error::Error>> {
     if cli.comparison.is_asked() {
         return compare::compare(cli);
     }
@@ -71,5 +80,8 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
             println!("\n{}\n{}", row.setup.name(), report::details(row));
         }
     }
-    Ok(rows.iter().all(|row| row.consistency == "ok"))
+    Ok(End {
+        is_sound: rows.iter().all(|row| row.consistency == "ok"),
+        was_interrupted: rows.iter().any(|row| row.interrupted),
+    })
 }

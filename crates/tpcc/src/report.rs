@@ -103,6 +103,13 @@ pub(crate) struct Row {
     pub(crate) consistency: String,
 }
 
+/// How the program ended.
+pub(crate) struct End {
+    /// Whether every run succeeded, and left a consistent database.
+    pub(crate) is_sound: bool,
+    pub(crate) was_interrupted: bool,
+}
+
 /// What an adaptive policy follows.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Chosen {

@@ -2,7 +2,7 @@
 
 use pagetier::PageStore;
 use pagetier_example_metrics::{load, serve};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -18,6 +18,35 @@ async fn scrape(address: std::net::SocketAddr) -> String {
 fn value(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.rsplit(' ').next()?.parse().ok()
+}
+
+/// The store's metrics in an expression.
+fn names(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("pagetier_"))
+}
+
+/// The alert rules, by key. Reads the few forms of YAML that the file uses.
+fn alerts() -> Vec<BTreeMap<&'static str, &'static str>> {
+    let mut rules: Vec<BTreeMap<_, _>> = Vec::new();
+    for line in include_str!("../../../docs/alerts.yml").lines() {
+        assert!(!line.contains('\t') && line.len() <= 110, "{line}");
+        let Some((key, value)) = line.trim_start_matches([' ', '-']).split_once(':') else { continue };
+        if key == "alert" {
+            rules.push(BTreeMap::new());
+        }
+        if let Some(rule) = rules.last_mut() {
+            rule.insert(key, value.trim());
+        }
+    }
+    for rule in &rules {
+        for key in ["alert", "expr", "severity", "summary", "description"] {
+            assert!(rule.get(key).is_some_and(|value| !value.is_empty()), "{rule:?} has no {key}");
+        }
+        assert!(["critical", "warning"].contains(&rule["severity"]), "{rule:?}");
+        assert!(names(rule["expr"]).next().is_some(), "{rule:?}");
+    }
+    rules
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,13 +71,16 @@ async fn every_metric_of_the_dashboard_is_served() {
     let asked: BTreeSet<&str> = panels
         .iter()
         .flat_map(|panel| panel["targets"].as_array().unwrap())
-        .flat_map(|target| {
-            target["expr"].as_str().unwrap().split(|c: char| !(c.is_alphanumeric() || c == '_'))
-        })
-        .filter(|word| word.starts_with("pagetier_"))
+        .flat_map(|target| names(target["expr"].as_str().unwrap()))
         .collect();
     assert!(asked.len() >= 12, "{asked:?}");
-    for name in asked {
+    for panel in panels {
+        assert!(panel["description"].as_str().is_some_and(|text| text.len() > 40), "{}", panel["title"]);
+    }
+    let rules = alerts();
+    assert!(rules.len() >= 8, "{rules:?}");
+    let watched = rules.iter().flat_map(|rule| names(rule["expr"]));
+    for name in asked.into_iter().chain(watched) {
         assert!(text.contains(&format!("\n{name}{{")), "{name} is not served:\n{text}");
     }
     // Dropping the export ends it.

@@ -22,15 +22,14 @@ mod view;
 use crate::cli::{Cli, Time};
 use crate::matrix;
 use crate::policies::Policies;
-use crate::report;
+use crate::report::{self, End};
 use machine::Machine;
 use results::{Entry, Invocation, Outcome, Results};
 use std::error::Error;
 use std::path::Path;
 
-/// Runs the unfinished cases and writes the report; returns false if a run failed or left an inconsistent
-/// database.
-pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
+/// Runs the unfinished cases and writes the report.
+pub(crate) fn compare(cli: &Cli) -> Result<End, Box<dyn Error>> {
     let Some(dir) = &cli.comparison.report else { return Err("--compare needs --report DIR".into()) };
     std::fs::create_dir_all(dir).map_err(|source| results::ResultsError::Io { path: dir.clone(), source })?;
     let base = base(cli);
@@ -61,7 +60,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     if ended.interrupted {
         println!("interrupted; the same command runs the missing cases");
     }
-    Ok(!ended.failed)
+    Ok(End { is_sound: !ended.failed, was_interrupted: ended.interrupted })
 }
 
 /// The options that every run shares.

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier::parse_bytes;
 use pagetier_kv::Options;
+use pagetier_subscriber::LogArgs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -51,6 +52,8 @@ pub(crate) struct Cli {
     /// back far enough
     #[arg(long, global = true)]
     accept_ssd_loss: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -158,6 +161,25 @@ pub(crate) struct BenchArgs {
 }
 
 impl Cli {
+    /// What to say if the options name an SSD but the store has none: the store keeps to its manifest, so
+    /// that an SSD which failed and was given up is not taken back by the next command.
+    pub(crate) fn note_of_unused_ssd(&self) -> Option<String> {
+        if self.ssd_mib.unwrap_or(0) == 0 && self.ssd.is_none() {
+            return None;
+        }
+        let mut verb = format!("pagetier attach {}", self.dir.join("pages").display());
+        if let Some(hdd) = &self.hdd {
+            verb += &format!(" --hdd {}", hdd.display());
+        }
+        if let Some(ssd) = &self.ssd {
+            verb += &format!(" --ssd {}", ssd.display());
+        }
+        if let Some(mib) = self.ssd_mib {
+            verb += &format!(" --ssd-mib {mib}");
+        }
+        Some(format!("the store has no SSD, and the options do not put one into use; `{verb}` does"))
+    }
+
     pub(crate) fn options(&self) -> Options {
         let creates = matches!(self.command, Command::Put { .. } | Command::Load(_) | Command::Bench(_));
         let mut options = Options::new(&self.dir)

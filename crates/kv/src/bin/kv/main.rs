@@ -8,6 +8,7 @@ mod show;
 
 use args::{Cli, Command};
 use clap::Parser;
+use pagetier::SsdMode;
 use pagetier_kv::{Kv, KvError};
 use std::future::Future;
 use std::process::ExitCode;
@@ -70,6 +71,7 @@ async fn asked_to_stop() {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    cli.log.install();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -91,6 +93,11 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let watcher = tokio::spawn(stop.clone().watch());
     let options = cli.options();
     let kv = Arc::new(Kv::open(&options).await?);
+    if kv.store().ssd().mode() == SsdMode::Off
+        && let Some(note) = cli.note_of_unused_ssd()
+    {
+        eprintln!("kv: {note}");
+    }
     let result = command(&kv, cli.command, &stop).await;
     // Close the store even if the command failed, to keep what it did before.
     let closed = match Arc::into_inner(kv) {

@@ -1,0 +1,46 @@
+//! How the programs of this repository print the store's events (`tracing`): to standard error, so that
+//! results on standard output stay as they are. A library must not install a subscriber, so none of the
+//! published packages depends on this one.
+
+#![forbid(unsafe_code)]
+
+use clap::{Args, ValueEnum};
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// The form of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object on a line of its own
+    Json,
+}
+
+/// The option `--log`; the environment variable `RUST_LOG` selects events.
+#[derive(Args, Clone, Debug)]
+pub struct LogArgs {
+    /// How events are printed to standard error; RUST_LOG selects them, such as info or pagetier=debug
+    /// [default selection: warn]
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", global = true)]
+    log: LogFormat,
+}
+
+impl LogArgs {
+    /// Prints the events of this process from here on. A second call has no effect.
+    pub fn install(&self) {
+        // A directive that cannot be parsed is reported on standard error, and the others hold: a wrong
+        // variable of the environment must not keep a store from being repaired.
+        let selection = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+        let selection = if selection.is_empty() { "warn" } else { &selection };
+        let builder = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::builder().parse_lossy(selection))
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal());
+        // An error means that the program has a subscriber already, which is as good.
+        let _ = match self.log {
+            LogFormat::Text => builder.try_init(),
+            LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        };
+    }
+}

@@ -1,0 +1,112 @@
+//! The commands on a directory of backups, without a store.
+
+use crate::{FOUND, Failure, show};
+use pagetier::backup::{BackupFile, Backups};
+use pagetier::errors::Causes;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
+
+pub(crate) async fn list(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let all = Backups::at(dir).list().await?;
+    let (value, text) = described(&all);
+    show::result(json, &value, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn verify(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let bar = show::bar("verifying", 0);
+    let backups = Backups::at(dir);
+    let all = backups.verify(|progress| {
+        bar.set_length(progress.files as u64);
+        bar.set_position(progress.file as u64);
+    });
+    let all = all.await;
+    bar.finish_and_clear();
+    let all = all?;
+    let (value, text) = described(&all);
+    show::result(json, &value, text)?;
+    let sound = all.iter().all(|file| file.is_restorable);
+    Ok(if sound { ExitCode::SUCCESS } else { FOUND.into() })
+}
+
+/// Describes backups as JSON and as lines of text.
+fn described(all: &[BackupFile]) -> (Value, String) {
+    let (mut list, mut text) = (Vec::new(), String::new());
+    for file in all {
+        let kind = match file.is_full {
+            Some(true) => "full",
+            Some(false) => "incremental",
+            None => "unreadable",
+        };
+        let written = file.modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let written = written.map(|at| at.as_secs());
+        let _ = write!(text, "{:>6}  {kind:<11}  {:>14} bytes", file.number, file.bytes);
+        if let Some(pages) = file.pages {
+            let _ = write!(text, "  {pages} pages");
+        }
+        let _ = write!(text, "  of store {}", file.store.as_deref().unwrap_or("unknown"));
+        let fault = file.fault.as_ref().map(|fault| Causes(fault).to_string());
+        let _ = match &fault {
+            Some(fault) => writeln!(text, "  DAMAGED: {fault}"),
+            None if !file.is_restorable => writeln!(text, "  NOT RESTORABLE: it continues a missing backup"),
+            None => writeln!(text),
+        };
+        list.push(json!({
+            "number": file.number, "kind": kind, "bytes": file.bytes, "pages": file.pages, "store": file.store,
+            "written_s": written, "restorable": file.is_restorable, "error": fault,
+        }));
+    }
+    (json!({"backups": list}), text)
+}
+
+pub(crate) async fn purge(dir: &Path, keep: u32, json: bool) -> Result<ExitCode, Failure> {
+    let bar = show::bar("purging", 0);
+    let purged = Backups::at(dir).purge(keep, |_| bar.inc(1)).await;
+    bar.finish_and_clear();
+    let report = purged?;
+    let numbers = |all: &[u32]| all.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let mut text =
+        format!("{} removed, {} kept: {}\n", report.removed.len(), report.kept.len(), numbers(&report.kept));
+    if !report.left.is_empty() {
+        let _ = writeln!(text, "not readable as backups, and left there: {}", numbers(&report.left));
+    }
+    show::result(json, &report, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes a space, or one of its pages, out of a backup.
+pub(crate) async fn extract(
+    dir: &Path,
+    (space, page): (&str, Option<u32>),
+    upto: Option<u32>,
+    to: &Path,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let bar = show::bar("extracting", 0);
+    let backups = Backups::at(dir);
+    let extracted = backups.extract(space, page, upto, to, |progress| {
+        bar.set_length(progress.files as u64);
+        bar.set_position(progress.file as u64);
+    });
+    let extracted = extracted.await;
+    bar.finish_and_clear();
+    let report = extracted?;
+    let text = format!(
+        "{}: {} of {} pages of {} bytes, from backup {}, with LSNs up to {}\n",
+        to.display(),
+        report.copied,
+        report.pages,
+        report.page_bytes,
+        report.number,
+        report.lsn.0
+    );
+    let value = json!({
+        "number": report.number, "space": report.space, "page_bytes": report.page_bytes,
+        "pages": report.pages, "copied": report.copied, "lsn": report.lsn.0,
+    });
+    show::result(json, &value, text)?;
+    Ok(ExitCode::SUCCESS)
+}
