@@ -54,6 +54,7 @@ mod ssd_crash;
 mod ssd_life;
 mod stalls;
 mod store;
+mod unbegun;
 mod unreadable;
 mod waiting;
 mod what_if;

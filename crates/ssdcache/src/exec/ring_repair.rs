@@ -33,6 +33,13 @@ impl Core {
         let (mut repaired, mut failed) = (false, None);
         for one in &repair.pages {
             let home = self.repair_home_from_ring(*one).await;
+            if one.optional && matches!(home, Err(TierError::Corrupt { .. })) {
+                // The image was never written, so it has voided nothing, and its home is as it was.
+                let next = self.hdd_flush.next();
+                self.state.lock().home.note_missing_image(one.page, one.stamp, next);
+                repaired = true;
+                continue;
+            }
             repaired |=
                 self.state.lock().home.note_ring_repair(one.page, home.is_ok(), self.hdd_flush.next());
             failed = home.err().or(failed);

@@ -56,6 +56,14 @@ pub(super) enum Outcome {
     Failed(TierError),
 }
 
+/// A batch whose images and records could not be made durable.
+#[derive(Debug)]
+struct Unprepared {
+    source: DeviceError,
+    /// The images are durable, and records may be that void the only copies of older versions.
+    needs_images: bool,
+}
+
 /// Called once for each page, with its image, when its home write has ended.
 pub(super) type Each<'a> = &'a (dyn Fn(PageId, IoBuf, Outcome) + Send + Sync);
 
@@ -97,7 +105,7 @@ impl Core {
                 return;
             }
         };
-        let (id, versions) = (plan.id, plan.versions.clone());
+        let (id, versions, images_first) = (plan.id, plan.versions.clone(), plan.images_first);
         let failed = Mutex::new(Vec::new());
         let each_noted = |page, image, outcome| {
             self.unflushed.ended(page, self.hdd_flush.next());
@@ -114,22 +122,28 @@ impl Core {
             Ok(()) => {
                 // List them before the first write starts: the note of a failed flush must name every home
                 // that it may have lost, those in flight included (I14).
-                self.unflushed.begin(&unflushed(&batch)).err().map(|cause| TierError::Refusing { cause })
+                let refused = self.unflushed.begin(&unflushed(&batch)).err();
+                refused.map(|cause| (TierError::Refusing { cause }, images_first))
             }
-            Err(source) => {
+            Err(Unprepared { source, needs_images }) => {
                 // Whether ring and journal hold the batch is unknown. Of a home write now, a power cut could
                 // leave a torn page that nothing repairs (I4), or an old copy that nothing voids (I3).
                 self.ssd_failed(&source);
                 self.refuse(&source.to_string(), true);
-                Some(TierError::Flush { source })
+                Some((TierError::Flush { source }, needs_images))
             }
         };
         let begun = refused.is_none();
         match refused {
             None => self.write_in_place(batch, class, &each_noted).await,
-            Some(error) => {
-                // No home was written: the next flush must not make the slots of this batch clean.
-                let backed = (backing == Backing::Appended).then_some(&versions);
+            Some((error, needs_images)) => {
+                // No home was written, so the next flush must not count for this batch: slots would become clean,
+                // and the ring would give up images for which a record, or an image itself, may have voided a
+                // copy that the HDD lacks.
+                if !needs_images {
+                    self.state.lock().home.waive_images(id);
+                }
+                let backed = (backing != Backing::WriteBack).then_some(&versions);
                 failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
                 fail_all(batch, &error, each);
             }
@@ -249,7 +263,7 @@ impl Core {
         &self,
         batch: Vec<HomeBound>,
         plan: HomePlan,
-    ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
+    ) -> (Vec<HomeBound>, Result<(), Unprepared>) {
         let HomePlan { id, ring, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
@@ -272,7 +286,7 @@ impl Core {
                 error => {
                     // These blocks will never be written: they reserve no place.
                     self.state.lock().home.end_recording(id);
-                    (batch, error)
+                    return (batch, error.map_err(|source| Unprepared { source, needs_images: false }));
                 }
             }
         } else {
@@ -281,10 +295,11 @@ impl Core {
             let ((batch, ringed), journaled) = join(self.write_ring(batch, &ring), journal()).await;
             (batch, ringed.and(journaled))
         };
-        match written {
-            Ok(()) if flush => (batch, self.flush_ssd().await),
-            other => (batch, other),
-        }
+        let flushed = match written {
+            Ok(()) if flush => self.flush_ssd().await,
+            other => other,
+        };
+        (batch, flushed.map_err(|source| Unprepared { source, needs_images: images_first }))
     }
 
     /// Writes the images to their ring places, if they have any. Returns them in another order.

@@ -80,6 +80,8 @@ pub struct FailedHome {
     pub stamp: Stamp,
     /// The ring page with the image that repairs it.
     pub place: u32,
+    /// Whether the image may be missing: its home is not torn then.
+    pub optional: bool,
 }
 
 /// The progress of a batch.
@@ -89,8 +91,9 @@ enum Phase {
     Recording,
     /// Images and records are durable or about to be; the pages are being written home.
     Writing,
-    /// The home writes of these pages failed and may have torn their homes: the ring holds their images until
-    /// they have been written home after all.
+    /// The home writes of these pages failed and may have torn their homes, or never began although records or
+    /// images may have voided older copies: the ring holds their images until they have been written home
+    /// after all.
     Torn(Vec<PageId>),
     /// The home writes have ended; HDD flush number `flush` makes them durable.
     Written { flush: HddFlush },
@@ -109,6 +112,10 @@ struct HomeBatch {
     stamp_min: Stamp,
     /// For images in the ring: the HDD has every change older than this.
     lsn: Option<Lsn>,
+    /// Whether its home writes began, so that they may have torn homes. True until it is known.
+    begun: bool,
+    /// Its home writes never began, and nothing but its images can have voided a copy that the HDD lacks.
+    images_optional: bool,
     phase: Phase,
 }
 
@@ -346,9 +353,18 @@ impl HomeBatches {
             claims.backed += u32::from(backing == Backing::Appended && !planned);
         }
         let places = ring.clone().map(|at| self.place(at)).collect();
-        let phase = Phase::Recording;
-        let batch =
-            HomeBatch { id, backing, versions, ring, journal: journal.clone(), stamp_min, lsn, phase };
+        let batch = HomeBatch {
+            id,
+            backing,
+            versions,
+            ring,
+            journal: journal.clone(),
+            stamp_min,
+            lsn,
+            begun: true,
+            images_optional: false,
+            phase: Phase::Recording,
+        };
         self.batches.push_back(batch);
         Places { id, ring: places, journal }
     }
@@ -361,12 +377,20 @@ impl HomeBatches {
         }
     }
 
-    /// Ends the home writes of batch `id`; those of `failed` failed. HDD flush number `flush` makes the
+    /// Notes that batch `id` will not be written home, and that its images may be missing in the ring without
+    /// harm: none of its records was written, or these void only what the HDD has.
+    pub fn waive_images(&mut self, id: BatchId) {
+        if let Some(batch) = self.batch(id) {
+            batch.images_optional = true;
+        }
+    }
+
+    /// Ends the home writes of batch `id`; those of `failed` failed, or never began. HDD flush number `flush` makes the
     /// others durable. `begun`: any of them had begun.
     pub fn end_home_writes(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());
-        batch.phase = Phase::Written { flush };
+        (batch.phase, batch.begun) = (Phase::Written { flush }, begun);
         for (page, _) in &versions {
             self.unclaim(*page, |claims| &mut claims.writing);
             if begun && !failed.contains(page) {
@@ -378,8 +402,8 @@ impl HomeBatches {
             Backing::Ring if self.batch(id).is_some_and(|batch| !batch.is_ringed()) => {
                 self.batches.retain(|batch| batch.id != id);
             }
-            // These homes may be torn. Their images stay until a repair, or a later version, has reached the
-            // home (I4, I25).
+            // These homes may be torn, or lack a version whose image voids the page's copy in a slot. The
+            // images stay until a repair, or a later version, has reached the home (I4, I25).
             Backing::Ring if !failed.is_empty() => {
                 self.batch(id).into_iter().for_each(|batch| batch.phase = Phase::Torn(failed.clone()));
             }

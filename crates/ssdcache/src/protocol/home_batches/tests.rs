@@ -56,7 +56,7 @@ fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
     assert!(home.ring_is_stuck() && home.needs_ring_repair());
     assert_eq!(home.place_of(page(2), at(11)), Some(1));
     let repair = home.begin_ring_repair();
-    assert_eq!(repair, [FailedHome { page: page(2), stamp: at(11), place: 1 }]);
+    assert_eq!(repair, [FailedHome { page: page(2), stamp: at(11), place: 1, optional: false }]);
     assert!(home.is_writing(page(2)) && home.must_keep_copy(page(2)) && home.begin_ring_repair().is_empty());
     assert!(!home.note_ring_repair(page(2), false, HddFlush(2)), "one attempt is not enough");
     home.discard(page(2));
@@ -171,4 +171,36 @@ fn a_block_that_is_being_written_keeps_its_place_whatever_a_checkpoint_frees() {
     assert_eq!(home.journal_used(), 1);
     home.end_recording(places.id);
     assert_eq!(home.journal_used(), 0);
+}
+
+#[test]
+fn images_of_a_batch_that_never_began_are_held_and_stand_in_no_exchanges_way() {
+    let mut home = HomeBatches::new(4, 0, 0, Default::default());
+    let all = || vec![page(1), page(2)];
+    let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
+    home.end_home_writes(batch.id, false, all(), HddFlush(1));
+    home.flushed(HddFlush(9));
+    assert_eq!(home.journal_floor(FRESH), (at(10), false), "a recovery would ignore images that void copies");
+    assert!(!home.needs_ring_repair(), "no home is torn");
+    // Without the images nothing would be left of these pages: a repair that cannot read them is an error.
+    let repair = home.begin_ring_repair();
+    assert!(repair.len() == 2 && repair.iter().all(|one| !one.optional));
+    for one in repair {
+        assert!(home.note_ring_repair(one.page, true, HddFlush(10)));
+        home.end_ring_repair(one.page);
+    }
+    home.flushed(HddFlush(10));
+    assert_eq!(home.ring_used(), 0);
+    // The same of a batch none of whose records was written.
+    let batch = begin(&mut home, Backing::Ring, versions(1, 20, 2));
+    home.waive_images(batch.id);
+    home.end_home_writes(batch.id, false, all(), HddFlush(11));
+    for one in home.begin_ring_repair() {
+        assert!(one.optional);
+        home.note_missing_image(one.page, one.stamp, HddFlush(12));
+        home.end_ring_repair(one.page);
+    }
+    home.flushed(HddFlush(12));
+    assert_eq!(home.ring_used(), 0);
+    home.validate().unwrap();
 }

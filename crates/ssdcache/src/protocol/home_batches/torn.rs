@@ -1,8 +1,8 @@
 //! Homes that failed home writes may have torn, and their repair from the ring.
 
-use super::{FailedHome, HomeBatches, Phase};
+use super::{FailedHome, HomeBatch, HomeBatches, Phase};
 use crate::protocol::flushes::HddFlush;
-use pagetier_page::PageId;
+use pagetier_page::{PageId, Stamp};
 use rustc_hash::FxHashMap;
 
 impl HomeBatches {
@@ -52,7 +52,8 @@ impl HomeBatches {
         let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
         for batch in &self.batches {
             for ((page, stamp), at) in batch.versions.iter().copied().zip(batch.ring.clone()) {
-                let one = FailedHome { page, stamp, place: self.place(at) };
+                let optional = batch.images_optional;
+                let one = FailedHome { page, stamp, place: self.place(at), optional };
                 // Only the newest image may go home: an older one would undo the version that replaced it
                 // (I22).
                 let newer = newest.get(&page).is_none_or(|other| other.stamp < stamp);
@@ -81,6 +82,20 @@ impl HomeBatches {
             self.reached_home(page, flush);
         }
         over
+    }
+
+    /// Notes that the ring lacks the image of version `stamp` of `page`, whose home write never began. HDD flush
+    /// number `flush` is the next one.
+    pub fn note_missing_image(&mut self, page: PageId, stamp: Stamp, flush: HddFlush) {
+        let lacks = |batch: &&mut HomeBatch| batch.is_ringed() && batch.versions.contains(&(page, stamp));
+        if let Some(batch) = self.batches.iter_mut().find(lacks)
+            && let Phase::Torn(pages) = &mut batch.phase
+        {
+            pages.retain(|other| *other != page);
+            if pages.is_empty() {
+                batch.phase = Phase::Written { flush };
+            }
+        }
     }
 
     /// Ends the repair of `page`.

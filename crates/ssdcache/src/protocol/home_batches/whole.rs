@@ -43,7 +43,7 @@ impl HomeBatches {
     /// Whether there may be torn homes that only the ring can repair.
     #[must_use]
     pub fn needs_ring_repair(&self) -> bool {
-        self.batches.iter().any(|batch| matches!(batch.phase, Phase::Torn(_)))
+        self.batches.iter().any(|batch| batch.begun && matches!(batch.phase, Phase::Torn(_)))
     }
 
     /// The oldest change in the ring's images that may not be durable on the HDD.

@@ -1,0 +1,68 @@
+//! Home writes that never began, because the images and records before them could not be made durable: what
+//! of these landed must do no harm once the SSD is in use again.
+
+use crate::fixture::{self, Fixture, PAGES, grown, read, write, write_all};
+use pagetier::{Builder, Location, PageId, SsdMode};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn builder(fixture: &Fixture) -> Builder {
+    let builder = fixture.builder().pool_bytes(84 * fixture::PAGE);
+    builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+}
+
+/// Pages whose only copies are on the SSD are written again, and are to go home. The `nth` flush of the SSD
+/// from then on fails. The SSD is taken back, another page goes home, and the power is cut. Returns the pages
+/// that show neither version afterwards; `None` if no flush failed.
+async fn lost(nth: u64, model: FlushFailure) -> Option<Vec<(u32, String)>> {
+    let ssd = SimDevice::new("ssd", 0, 2, &SimPower::new());
+    let ssd = Arc::new(ssd.with_latency(Duration::from_micros(400)).with_flush_failure(model));
+    let fixture = Fixture { ssd, ..Fixture::new() };
+    let store = builder(&fixture).open().await.unwrap();
+    let (space, other) = (grown(&store).await, store.spaces().create("other").await.unwrap());
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let on_ssd = (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd);
+    let later: Vec<u32> = on_ssd.take(12).collect();
+    store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).from_op(nth).times(1));
+    for no in &later {
+        let _ = write(&store, space, *no, 3).await;
+    }
+    if store.sync().await.is_ok() {
+        return None;
+    }
+    // Kept from being written again.
+    let held: Vec<_> = later.iter().filter_map(|no| store.try_get_mut(PageId::new(space, *no))).collect();
+    store.ssd().readmit().await.unwrap();
+    // Its record says which images a recovery may ignore.
+    drop(store.allocate(other).await.unwrap());
+    store.spaces().sync(other).await.unwrap();
+    let mut lost = Vec::new();
+    for seed in 0..4 {
+        let fixture = fixture.after_power_cut(seed);
+        let store = builder(&fixture).open().await.unwrap();
+        for no in &later {
+            match read(&store, space, *no).await {
+                Ok(2 | 3) => {}
+                found => lost.push((*no, format!("{found:?}"))),
+            }
+        }
+    }
+    drop(held);
+    Some(lost)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_write_that_never_began_costs_no_copy() {
+    for model in [FlushFailure::Cached, FlushFailure::Reverted, FlushFailure::NeverDurable] {
+        let mut failed = 0;
+        for nth in 0..12 {
+            let Some(lost) = lost(nth, model).await else { break };
+            assert_eq!(lost, [], "{model:?}, flush {nth}");
+            failed += 1;
+        }
+        assert!(failed > 1, "{model:?}: {failed} flushes failed");
+    }
+}
