@@ -104,7 +104,9 @@ fn ordinary_lives_draw_the_whole_table() {
 fn running_operations_show_nothing_either() {
     let mut totals = Totals::default();
     for seed in 0..4 {
-        expect_none(run_seed(&reduced(Plan::directed(seed, Hazard::Upkeep)), &GO, &mut totals));
+        // More crashes than elsewhere: some of these operations are short.
+        let plan = Plan { images: 20, ..reduced(Plan::directed(seed, Hazard::Upkeep)) };
+        expect_none(run_seed(&plan, &GO, &mut totals));
     }
     for (state, count) in totals.coverage.rows().filter(|(name, _)| name.starts_with("upkeep: ")) {
         assert!(count > 0, "no crash was taken in: {state}");

@@ -99,6 +99,9 @@ pub enum Mutation {
     /// A flush is left out although it has something to make durable: changes that complete while a flush
     /// runs count as covered by it.
     FlushCoversLater,
+    /// The images of a batch whose home writes never began, because its records could not be made durable, are
+    /// given up with the next flush of the HDD: take the SSD back, write another page home, cut the power.
+    UnbegunForgotten,
     /// The next opening forgets a failed flush: it treats what it can read as durable, and a power cut loses
     /// it.
     FailureNotRemembered,
@@ -359,6 +362,7 @@ impl Mutation {
     /// - `LossKeepsChain`: `backup_rules.rs`, `a_chain_that_outlives_a_loss_is_not_the_store`
     /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
     ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
+    /// - `UnbegunForgotten`: `unbegun.rs`, `images_that_are_given_up_cost_the_only_copies`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -396,5 +400,6 @@ impl Mutation {
         Self::FreedMeanwhileKept,
         Self::LossKeepsChain,
         Self::LossMeanwhileIgnored,
+        Self::UnbegunForgotten,
     ];
 }

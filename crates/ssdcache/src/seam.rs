@@ -93,6 +93,11 @@ impl Seam {
         lsn.filter(|_| !self.lack(Mutation::CleanUnflushedRingOff))
     }
 
+    /// Whether images of a batch that never began are held until their pages are home.
+    pub(crate) fn holds_unbegun(self, backing: Backing) -> bool {
+        backing == Backing::Appended || (backing == Backing::Ring && !self.lack(Mutation::UnbegunForgotten))
+    }
+
     /// What keeps a batch from going home.
     pub(crate) fn in_the_way(self, way: InTheWay) -> InTheWay {
         let InTheWay { mut writing, mut superseded } = way;

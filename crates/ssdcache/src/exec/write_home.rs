@@ -143,7 +143,7 @@ impl Core {
                 if !needs_images {
                     self.state.lock().home.waive_images(id);
                 }
-                let backed = (backing != Backing::WriteBack).then_some(&versions);
+                let backed = self.seam.holds_unbegun(backing).then_some(&versions);
                 failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
                 fail_all(batch, &error, each);
             }
