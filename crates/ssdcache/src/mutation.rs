@@ -99,8 +99,9 @@ pub enum Mutation {
     /// A flush is left out although it has something to make durable: changes that complete while a flush
     /// runs count as covered by it.
     FlushCoversLater,
-    /// The images of a batch whose home writes never began, because its records could not be made durable, are
-    /// given up with the next flush of the HDD: take the SSD back, write another page home, cut the power.
+    /// The images of a batch whose home writes never began, because its records could not be made durable,
+    /// are given up with the next flush of the HDD: take the SSD back, write another page home, cut the
+    /// power.
     UnbegunForgotten,
     /// The next opening forgets a failed flush: it treats what it can read as durable, and a power cut loses
     /// it.

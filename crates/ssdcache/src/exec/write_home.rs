@@ -137,9 +137,9 @@ impl Core {
         match refused {
             None => self.write_in_place(batch, class, &each_noted).await,
             Some((error, needs_images)) => {
-                // No home was written, so the next flush must not count for this batch: slots would become clean,
-                // and the ring would give up images for which a record, or an image itself, may have voided a
-                // copy that the HDD lacks.
+                // No home was written, so the next flush must not count for this batch: slots would become
+                // clean, and the ring would give up images though a record, or an image itself, may have
+                // voided a copy that the HDD lacks.
                 if !needs_images {
                     self.state.lock().home.waive_images(id);
                 }

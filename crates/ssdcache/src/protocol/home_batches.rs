@@ -91,8 +91,8 @@ enum Phase {
     Recording,
     /// Images and records are durable or about to be; the pages are being written home.
     Writing,
-    /// The home writes of these pages failed and may have torn their homes, or never began although records or
-    /// images may have voided older copies: the ring holds their images until they have been written home
+    /// The home writes of these pages failed and may have torn their homes, or never began although records
+    /// or images may have voided older copies: the ring holds their images until they have been written home
     /// after all.
     Torn(Vec<PageId>),
     /// The home writes have ended; HDD flush number `flush` makes them durable.
@@ -385,8 +385,8 @@ impl HomeBatches {
         }
     }
 
-    /// Ends the home writes of batch `id`; those of `failed` failed, or never began. HDD flush number `flush` makes the
-    /// others durable. `begun`: any of them had begun.
+    /// Ends the home writes of batch `id`; those of `failed` failed, or never began. HDD flush number `flush`
+    /// makes the others durable. `begun`: any of them had begun.
     pub fn end_home_writes(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());

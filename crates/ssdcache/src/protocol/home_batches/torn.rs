@@ -84,8 +84,8 @@ impl HomeBatches {
         over
     }
 
-    /// Notes that the ring lacks the image of version `stamp` of `page`, whose home write never began. HDD flush
-    /// number `flush` is the next one.
+    /// Notes that the ring lacks the image of version `stamp` of `page`, whose home write never began. HDD
+    /// flush number `flush` is the next one.
     pub fn note_missing_image(&mut self, page: PageId, stamp: Stamp, flush: HddFlush) {
         let lacks = |batch: &&mut HomeBatch| batch.is_ringed() && batch.versions.contains(&(page, stamp));
         if let Some(batch) = self.batches.iter_mut().find(lacks)
