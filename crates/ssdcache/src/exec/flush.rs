@@ -156,12 +156,23 @@ impl<N: FlushNumber> GroupFlush<N> {
         self.0.numbers.lock().covered = None;
     }
 
-    /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush.
-    /// Cancel-safe: a started flush continues, and its result counts for every later caller.
+    /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush. Leaves
+    /// it out if it would have nothing to make durable (I42). Cancel-safe: a started flush continues, and its
+    /// result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
+        self.covered(number, true).await
+    }
+
+    /// As [`GroupFlush::cover`], but never left out: for loops of the store's own, which flush until something
+    /// in flight has ended. A flush that takes no time would let them spin.
+    pub(crate) async fn reach(&self, number: N) -> Result<N, DeviceError> {
+        self.covered(number, false).await
+    }
+
+    async fn covered(&self, number: N, may_leave_out: bool) -> Result<N, DeviceError> {
         loop {
             listen!(over = self.0.over);
-            match self.0.turn(number.get()) {
+            match self.0.turn(number.get(), may_leave_out) {
                 Next::Done(result) => return result.map(N::nth),
                 Next::Wait => over.await,
                 Next::Run(begun) => self.run(begun).await,
@@ -183,7 +194,7 @@ impl<N: FlushNumber> GroupFlush<N> {
 }
 
 impl Shared {
-    fn turn(&self, number: u64) -> Next {
+    fn turn(&self, number: u64, may_leave_out: bool) -> Next {
         let mut n = self.numbers.lock();
         // Look at this before the failure: what an earlier flush made durable stays so, whatever failed
         // later.
@@ -201,7 +212,7 @@ impl Shared {
         // both: it must wait for the next number, and the device then names another count. Earlier writes
         // are in this count, since each is counted before its caller sees that it has ended.
         let settled = self.device.settled();
-        if settled.is_some() && settled == n.covered {
+        if may_leave_out && settled.is_some() && settled == n.covered {
             // All of them, should the caller ask for more than the next.
             n.started = n.started.max(number);
             n.completed = n.started;

@@ -243,12 +243,16 @@ impl Core {
         }
     }
 
-    /// Flushes `devices`, one after the other.
+    /// Makes what was written to `devices` durable, one after the other: a flush that has nothing to make
+    /// durable does not reach its device (I42).
     pub(crate) async fn flush(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
         for device in devices {
             match device {
-                Flushed::Ssd => self.flush_ssd().await?,
-                Flushed::Hdd => self.flush_hdd().await?,
+                Flushed::Ssd => {
+                    let flush = &self.cache_device().flush;
+                    self.ssd_flushed(flush.cover(flush.next()).await)?;
+                }
+                Flushed::Hdd => self.hdd_flushed(self.hdd_flush.cover(self.hdd_flush.next()).await)?,
             }
         }
         Ok(())
@@ -261,7 +265,11 @@ impl Core {
 
     /// Waits for flush `number` of the SSD, and starts it if necessary.
     pub(crate) async fn cover_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
-        let over = match self.cache_device().flush.cover(number).await {
+        self.ssd_flushed(self.cache_device().flush.reach(number).await)
+    }
+
+    fn ssd_flushed(&self, flushed: Result<SsdFlush, DeviceError>) -> Result<(), DeviceError> {
+        let over = match flushed {
             Ok(over) => over,
             Err(error) => {
                 // Writes that the flush should have made durable may be lost, so no later promise could be
@@ -279,7 +287,11 @@ impl Core {
     /// Flushes the HDD, by a flush that begins after this call, and frees the ring entries whose pages are
     /// home.
     pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
-        match self.hdd_flush.cover(self.hdd_flush.next()).await {
+        self.hdd_flushed(self.hdd_flush.reach(self.hdd_flush.next()).await)
+    }
+
+    fn hdd_flushed(&self, flushed: Result<HddFlush, DeviceError>) -> Result<(), DeviceError> {
+        match flushed {
             Ok(over) => {
                 self.unflushed.flushed(over);
                 let mut state = self.state.lock();
