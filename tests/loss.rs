@@ -6,9 +6,10 @@ use pagetier::{
     Builder, DrainOptions, Error, OpenError, PageId, PageStore, SpaceId, SsdLoss, SsdMode, SsdState,
     errors::PoolError,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use pagetier_ssdcache::Mutation;
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -96,6 +97,30 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
             polls += 1 + polls / 6;
         }
         assert!(listed > 0 && before > 0, "ring {ring}: {listed} crashes after, {before} before");
+    }
+}
+
+/// A store without an SSD loses its ring, which has the newest versions of pages, and the openings that accept
+/// this are dropped at each of their awaits.
+#[tokio::test(start_paused = true)]
+async fn a_ring_given_up_is_listed_wherever_its_opening_is_dropped() {
+    for polls in 1_u64.. {
+        let fixture = Fixture::new();
+        let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let mut after = fixture.after_power_cut(polls);
+        drop(store);
+        after.ring = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()).with_latency(SHORT));
+        let accepting = || after.builder().ssd_bytes(0).accept_ssd_loss(true);
+        let over = polled(polls, accepting().open()).await.is_some();
+        let store = accepting().open().await.unwrap();
+        assert!(store.ssd().loss().is_some(), "dropped after {polls} polls");
+        expect_listed(&store, space, 2, "given up").await;
+        if over {
+            return;
+        }
     }
 }
 

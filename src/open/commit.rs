@@ -3,7 +3,8 @@
 //!
 //! 1. New store only: save the manifest with the store's id. Devices that carry the id belong to the store,
 //!    however the opening ends.
-//! 2. Format the new devices.
+//! 2. Format the new devices. Before a new ring of a store without SSD, save what is lost with the previous
+//!    one.
 //! 3. Save the manifest: the number of this opening, the id of a new SSD, and what is lost with the previous
 //!    SSD.
 //! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
@@ -59,6 +60,14 @@ impl Config {
             return Err(error);
         }
         let formatted = prepared.format.as_ref();
+        let mut lost = self.seam.listed_loss(lost);
+        // The manifest names no ring as it names an SSD: once formatted, a ring passes for the one that the
+        // store last used, and the next opening would list nothing. So what is lost with it is listed first.
+        if formatted.is_some_and(|superblock| superblock.layout.slots == 0)
+            && let Some(lost) = lost.take()
+        {
+            self.note(&mut meta, |manifest| manifest.lose(lost)).await?;
+        }
         if let Some(superblock) = formatted {
             format(ssd, superblock, self.seed(&meta.manifest.store)).await?;
         }
@@ -85,7 +94,7 @@ impl Config {
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
             // In the same save that names the new SSD, so that no crash separates them (I21).
-            if let Some(lost) = self.seam.listed_loss(lost) {
+            if let Some(lost) = lost {
                 manifest.lose(lost);
             }
         };

@@ -13,7 +13,7 @@ use super::peek;
 use super::plan::Plan;
 use super::running::{Drawn, Running};
 use super::saves::Saves;
-use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
+use pagetier::{Builder, LogGate, MemoryManifest, PageStore, SsdState};
 use pagetier_devio::{FlushFailure, IoClass, SimDevice, SimMoment, SimPower};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
@@ -275,6 +275,13 @@ impl Probe {
 
     pub(super) fn watch(&self, store: &Arc<PageStore>) {
         self.inside.lock().store = Arc::downgrade(store);
+    }
+
+    /// Whether the store may not use the SSD: it was given up, in this life or an earlier one.
+    pub(super) fn may_lack_ssd(&self) -> bool {
+        let off = |store: Arc<PageStore>| store.ssd().state() == SsdState::Off;
+        let store = self.inside.lock().store.upgrade();
+        self.model.lock().ssd_touched || store.is_some_and(off)
     }
 
     /// The number of SSD flushes in flight.
