@@ -100,8 +100,8 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
     }
 }
 
-/// A store without an SSD loses its ring, which has the newest versions of pages, and the openings that accept
-/// this are dropped at each of their awaits.
+/// A store without an SSD loses its ring, which has the newest versions of pages, and the openings that
+/// accept this are dropped at each of their awaits.
 #[tokio::test(start_paused = true)]
 async fn a_ring_given_up_is_listed_wherever_its_opening_is_dropped() {
     for polls in 1_u64.. {

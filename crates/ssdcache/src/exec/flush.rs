@@ -163,8 +163,8 @@ impl<N: FlushNumber> GroupFlush<N> {
         self.covered(number, true).await
     }
 
-    /// As [`GroupFlush::cover`], but never left out: for loops of the store's own, which flush until something
-    /// in flight has ended. A flush that takes no time would let them spin.
+    /// As [`GroupFlush::cover`], but never left out: for loops of the store's own, which flush until
+    /// something in flight has ended. A flush that takes no time would let them spin.
     pub(crate) async fn reach(&self, number: N) -> Result<N, DeviceError> {
         self.covered(number, false).await
     }
