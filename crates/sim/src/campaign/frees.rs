@@ -189,6 +189,8 @@ impl Worker {
             // Another task reused the number, so it was free.
             let again = self.model.lock().is_above(*page, upto);
             let gone = again || matches!(self.store.get(*page).await, Err(Error::NoSuchPage { .. }));
+            // Another task's range may contain the page, which passes for free meanwhile.
+            let alone = alone && self.plan.tasks == 1;
             let mut model = self.model.lock();
             match (gone, *sure) {
                 (true, true) if one && alone && !recorded && model.live_page(*page).is_some() => {
