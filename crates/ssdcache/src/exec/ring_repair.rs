@@ -4,7 +4,7 @@
 use crate::exec::Core;
 use crate::protocol::home_batches::FailedHome;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{IoBufs, IoClass};
+use pagetier_devio::{IoBuf, IoBufs, IoClass};
 
 /// The pages being repaired, released on drop, even if the repair was cut short.
 struct RingRepair<'a> {
@@ -32,14 +32,13 @@ impl Core {
         let repair = RingRepair { core: self, pages: self.state.lock().home.begin_ring_repair() };
         let (mut repaired, mut failed) = (false, None);
         for one in &repair.pages {
-            let home = self.repair_home_from_ring(*one).await;
-            if one.optional && matches!(home, Err(TierError::Corrupt { .. })) {
-                // The image was never written, so it has voided nothing, and its home is as it was.
-                let next = self.hdd_flush.next();
-                self.state.lock().home.note_missing_image(one.page, one.stamp, next);
-                repaired = true;
+            if one.optional {
+                let wiped = self.wipe_from_ring(*one).await;
+                repaired |= wiped.is_ok();
+                failed = wiped.err().or(failed);
                 continue;
             }
+            let home = self.repair_home_from_ring(*one).await;
             repaired |=
                 self.state.lock().home.note_ring_repair(one.page, home.is_ok(), self.hdd_flush.next());
             failed = home.err().or(failed);
@@ -47,6 +46,20 @@ impl Core {
         // One place gained is enough: the caller looks again, and comes back for the others when it needs
         // their places (I25).
         failed.filter(|_| !repaired).map_or(Ok(()), Err)
+    }
+
+    /// Wipes an image whose home write never began. It may be in the ring or not, and is not durable: a home
+    /// written from it could be torn by a power cut, and nothing would repair it (I4).
+    async fn wipe_from_ring(&self, one: FailedHome) -> Result<(), TierError> {
+        let cache = self.cache_device();
+        let zeroes = IoBufs::from_iter([IoBuf::zeroed(self.page_size.bytes())]);
+        let wiped = cache.device.write(cache.layout.ring_at(one.place), zeroes, IoClass::WriteBack).await;
+        wiped.result.map_err(|source| TierError::Device { page: one.page, source })?;
+        // Until it is certainly gone, the floor must not pass it: it would void the page's copy.
+        self.flush_ssd().await.map_err(|source| TierError::Flush { source })?;
+        let next = self.hdd_flush.next();
+        self.state.lock().home.note_wiped_image(one.page, one.stamp, next);
+        Ok(())
     }
 
     async fn repair_home_from_ring(&self, one: FailedHome) -> Result<(), TierError> {

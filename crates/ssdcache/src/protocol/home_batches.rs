@@ -80,7 +80,7 @@ pub struct FailedHome {
     pub stamp: Stamp,
     /// The ring page with the image that repairs it.
     pub place: u32,
-    /// Whether the image may be missing: its home is not torn then.
+    /// Whether the home write never began and nothing needs the image, which need not be durable.
     pub optional: bool,
 }
 

@@ -197,7 +197,7 @@ fn images_of_a_batch_that_never_began_are_held_and_stand_in_no_exchanges_way() {
     home.end_home_writes(batch.id, false, all(), HddFlush(11));
     for one in home.begin_ring_repair() {
         assert!(one.optional);
-        home.note_missing_image(one.page, one.stamp, HddFlush(12));
+        home.note_wiped_image(one.page, one.stamp, HddFlush(12));
         home.end_ring_repair(one.page);
     }
     home.flushed(HddFlush(12));

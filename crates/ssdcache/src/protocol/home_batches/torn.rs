@@ -84,9 +84,9 @@ impl HomeBatches {
         over
     }
 
-    /// Notes that the ring lacks the image of version `stamp` of `page`, whose home write never began. HDD
-    /// flush number `flush` is the next one.
-    pub fn note_missing_image(&mut self, page: PageId, stamp: Stamp, flush: HddFlush) {
+    /// Notes that the ring lacks the image of version `stamp` of `page` for certain. Its home write never
+    /// began. HDD flush number `flush` is the next one.
+    pub fn note_wiped_image(&mut self, page: PageId, stamp: Stamp, flush: HddFlush) {
         let lacks = |batch: &&mut HomeBatch| batch.is_ringed() && batch.versions.contains(&(page, stamp));
         if let Some(batch) = self.batches.iter_mut().find(lacks)
             && let Phase::Torn(pages) = &mut batch.phase
