@@ -7,18 +7,18 @@ use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
 use std::sync::Arc;
 use std::time::Duration;
 
-const SPACE: SpaceId = SpaceId(1);
+pub(crate) const SPACE: SpaceId = SpaceId(1);
 
-fn at(no: u32) -> PageId {
+pub(crate) fn at(no: u32) -> PageId {
     PageId::new(SPACE, no)
 }
 
-async fn is_absent(store: &PageStore, no: u32) -> bool {
+pub(crate) async fn is_absent(store: &PageStore, no: u32) -> bool {
     matches!(store.get(at(no)).await, Err(Error::NoSuchPage { .. }))
 }
 
 /// A store whose pages are at version 1, durably, on the SSD and the HDD.
-async fn written(fixture: &Fixture) -> PageStore {
+pub(crate) async fn written(fixture: &Fixture) -> PageStore {
     let store = fixture.open().await;
     assert_eq!(grown(&store).await, SPACE);
     store.sync().await.unwrap();

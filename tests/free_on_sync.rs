@@ -1,28 +1,12 @@
 //! Pages that the next `sync` frees: until then they exist, and a crash shows them as they were; afterwards
 //! they are free, as by any free. A `sync` of one space covers that space.
 
-use crate::fixture::{Fixture, PAGES, fill, grown, polled, read, version_of, write};
-use pagetier::{Error, PageId, PageStore, SpaceId};
+use crate::fixture::{Fixture, PAGES, fill, polled, read, version_of, write};
+use crate::free::{SPACE, at, is_absent, written};
+use pagetier::{Error, PageId, SpaceId};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::Arc;
 use std::time::Duration;
-
-const SPACE: SpaceId = SpaceId(1);
-
-fn at(no: u32) -> PageId {
-    PageId::new(SPACE, no)
-}
-
-async fn is_absent(store: &PageStore, no: u32) -> bool {
-    matches!(store.get(at(no)).await, Err(Error::NoSuchPage { .. }))
-}
-
-async fn written(fixture: &Fixture) -> PageStore {
-    let store = fixture.open().await;
-    assert_eq!(grown(&store).await, SPACE);
-    store.sync().await.unwrap();
-    store
-}
 
 /// Lets the task that drops the copies of freed pages run.
 async fn settled() {
