@@ -85,9 +85,9 @@ impl Spaces<'_> {
     /// so what was written of other spaces becomes durable, too; with few dirty pages elsewhere `sync` costs
     /// the same. Cancel-safe.
     ///
-    /// It frees the pages of `space` that [`PageStore::free_on_sync`](crate::PageStore::free_on_sync) named. If
-    /// pages of other spaces refer to these, use [`PageStore::sync`](crate::PageStore::sync): it writes them
-    /// first.
+    /// It frees the pages of `space` that [`PageStore::free_on_sync`](crate::PageStore::free_on_sync) named.
+    /// If pages of other spaces refer to these, use [`PageStore::sync`](crate::PageStore::sync): it writes
+    /// them first.
     ///
     /// # Errors
     /// The space does not exist; otherwise as [`PageStore::sync`](crate::PageStore::sync).
