@@ -69,8 +69,8 @@ async fn a_home_write_that_never_began_costs_no_copy() {
 }
 
 /// Pages whose homes are whole are to go home; the `nth` flush of the SSD fails, and the SSD is taken back.
-/// Other pages then need the ring's places. The power is cut at many moments meanwhile, after which every page
-/// shows a version that was written to it, and none older than was synced.
+/// Other pages then need the ring's places. The power is cut at many moments meanwhile, after which every
+/// page shows a version that was written to it, and none older than was synced.
 async fn stuck(nth: u64, model: FlushFailure) -> bool {
     let ssd = SimDevice::new("ssd", 0, 2, &SimPower::new());
     let ssd = Arc::new(ssd.with_latency(Duration::from_micros(400)).with_flush_failure(model));
