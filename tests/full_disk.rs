@@ -6,6 +6,7 @@
 //! and does nothing.
 
 use crate::mounted::{KINDS, SmallDisk, skip};
+use futures_util::future::join_all;
 use pagetier::{
     Error, OpenError, PageId, PageStore, SpaceId,
     device::{Backend, DeviceErrorKind},
@@ -140,7 +141,7 @@ async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u
 /// On a disk without a free byte, a store opens, serves reads and frees room; then it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
-    for kind in KINDS {
+    join_all(KINDS.map(async |kind| {
         for crash in [false, true] {
             let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let disk = match SmallDisk::mount(folder.path(), kind) {
@@ -186,7 +187,8 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
             check(&store, kept, more, |no| if no < pages && no % 2 == 0 { 2 } else { 1 }).await;
             store.close().await.unwrap();
         }
-    }
+    }))
+    .await;
 }
 
 /// The directory's file system is full, the devices are elsewhere: pages are written as usual, changes of the

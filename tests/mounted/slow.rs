@@ -32,7 +32,7 @@ impl SlowDisk {
         }
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("slow-disk");
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--release", "--locked", "--quiet", "--manifest-path"])
+            .args(["build", "--locked", "--quiet", "--manifest-path"])
             .arg(Path::new(HELPER).join("Cargo.toml"))
             .arg("--target-dir")
             .arg(&target)
@@ -45,7 +45,7 @@ impl SlowDisk {
             // Written, not sparse: reads of unwritten ranges would cause no I/O.
             std::fs::write(&backing, vec![0; DISK_BYTES]).map_err(|e| e.to_string())?;
         }
-        let helper = Command::new(target.join("release/slow-disk"))
+        let helper = Command::new(target.join("debug/slow-disk"))
             .arg("--backing")
             .arg(&backing)
             .arg("--mount")
