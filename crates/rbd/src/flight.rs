@@ -1,5 +1,6 @@
 //! Operations that librbd has not finished.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Flight {
     state: Mutex<State>,
     empty: Condvar,
+    /// Whether the cluster has refused an operation because another client owns the image now.
+    fenced: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +36,14 @@ impl Flight {
         if state.count == 0 {
             self.empty.notify_all();
         }
+    }
+
+    pub(crate) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
     }
 
     /// How many operations wait, and for how long none has ended.

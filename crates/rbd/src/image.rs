@@ -117,6 +117,9 @@ impl Image {
         if bytes > self.bytes_max {
             return Err(DeviceErrorKind::NoSpace);
         }
+        if self.flight.is_fenced() {
+            return Err(DeviceErrorKind::Fenced);
+        }
         // SAFETY: an open image.
         checked(unsafe { rbd::rbd_resize(self.handle, bytes) })
             .map_err(|error| kind_of(error.raw_os_error().unwrap_or(libc::EIO)))?;

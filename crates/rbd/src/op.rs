@@ -52,7 +52,13 @@ impl Work {
 }
 
 /// Starts an operation on `image`. It counts in `flight` until it has ended, so that the image stays open.
+///
+/// Once the cluster has refused an operation of this client, later ones are refused here: librbd's flush asks
+/// the cluster only if a write is in flight, and would succeed.
 pub(crate) fn start(image: &Image, work: Work, bufs: IoBufs) -> RawTransfer {
+    if image.flight.is_fenced() {
+        return Box::pin(ready((bufs, Err(DeviceErrorKind::Fenced))));
+    }
     let (ended, result) = oneshot::channel();
     let iov =
         bufs.iter().map(|buf| iovec { iov_base: buf.ptr().as_ptr().cast(), iov_len: buf.len() }).collect();
@@ -98,6 +104,9 @@ extern "C" fn on_end(completion: rbd_completion_t, op: *mut c_void) {
     drop(iov);
     // A read returns its length: librbd fills up with zeroes what was never written.
     let result = if code < 0 { Err(kind_of(-code as c_int)) } else { Ok(()) };
+    if matches!(result, Err(DeviceErrorKind::Fenced)) {
+        flight.fence();
+    }
     // No one may be waiting any more: the buffers are dropped then.
     drop(ended.send((bufs, result)));
     // Last: the image may be closed after it.
