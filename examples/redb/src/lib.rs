@@ -1,4 +1,5 @@
 //! redb on Pagetier, unchanged: [`file`] is a file over a space, [`backend`] is what redb needs of one.
 
+#[cfg(feature = "redb")]
 pub mod backend;
 pub mod file;
