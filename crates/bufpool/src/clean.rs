@@ -242,7 +242,7 @@ impl<T: Tier> PoolInner<T> {
         self.writing_home.fetch_add(usize::from(writing_home), Ordering::Relaxed);
         let write = Write { pool: Arc::clone(self), frame, page, reason, writing_home, ended: false };
         let recovery_lsn = Lsn(if redo_from == NO_LSN { 0 } else { redo_from });
-        Ok(Staged { write, lsn, image: buf, logical: f.take_logical(), recovery_lsn })
+        Ok(Staged { write, lsn, image: buf, logical: f.uses.take_logical(), recovery_lsn })
     }
 
     pub(crate) fn unstage(&self, buf: IoBuf) {
@@ -344,6 +344,7 @@ impl<T: Tier> PoolInner<T> {
         let clean = f.word.end_clean(result.is_ok());
         if let Ok(location) = result {
             policy.cleaned(frame, location, reason);
+            f.uses.moved();
             if !clean {
                 policy.dirtied(frame);
             }

@@ -126,7 +126,7 @@ impl<T: Tier> PoolInner<T> {
         }
         // SAFETY: no other task can reach the frame, and none had it pinned.
         let image = unsafe { self.frames.arena.bytes(victim.at()) };
-        let logical = self.frames.at(victim).take_logical();
+        let logical = self.frames.at(victim).uses.take_logical();
         // Still under the bucket's lock, so before the page can be loaded again. Otherwise it could be
         // loaded, changed and written, and the tier would then take this older image for the newest.
         let displaced = self.tier.evicted(page, logical, image);
@@ -137,7 +137,8 @@ impl<T: Tier> PoolInner<T> {
         // insert it before this removal, or the policy would hold the page twice.
         policy.remove(victim, true);
         self.displaced(policy, displaced);
-        bump(&self.counters.evictions);
+        let evicted = self.counters.evictions.fetch_add(1, Ordering::Relaxed) + 1;
+        self.periods.evicted(evicted, self.frames.count());
         self.wake_cleaner();
         true
     }
@@ -147,6 +148,7 @@ impl<T: Tier> PoolInner<T> {
         let Some(page) = displaced.0 else { return };
         if let Some(frame) = self.frames.table.find(&self.frames.all, page) {
             policy.ssd_evicted(frame);
+            self.frames.at(frame).uses.moved();
         }
     }
 

@@ -1,6 +1,7 @@
 //! A frame's metadata.
 
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::uses::Uses;
 use crate::word::Word;
 use pagetier_page::{Lsn, PageId};
 use std::sync::atomic::Ordering;
@@ -29,8 +30,7 @@ pub(crate) struct Frame {
     pub(crate) writing_lsn: AtomicU64,
     /// The next frame in the page table's chain.
     pub(crate) next: AtomicU32,
-    /// Logical reads not yet reported to the tier.
-    pub(crate) logical: AtomicU32,
+    pub(crate) uses: Uses,
 }
 
 impl Frame {
@@ -42,25 +42,13 @@ impl Frame {
             recovery_lsn: AtomicU64::new(NO_LSN),
             writing_lsn: AtomicU64::new(NO_LSN),
             next: AtomicU32::new(end),
-            logical: AtomicU32::new(0),
+            uses: Uses::new(),
         }
     }
 
     pub(crate) fn page(&self) -> Option<PageId> {
         let word = self.page.load(Ordering::Acquire);
         (word != NO_PAGE).then(|| PageId::from_u64(word))
-    }
-
-    /// Counts a logical read. The caller holds the policy's lock.
-    pub(crate) fn add_logical(&self) {
-        // Not an addition in one step, which would lock the cache line: nothing else adds meanwhile. Only
-        // `take_logical` may come in between, and the tier then counts a few reads twice, which is a
-        // statistic.
-        self.logical.store(self.logical.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    pub(crate) fn take_logical(&self) -> u32 {
-        self.logical.swap(0, Ordering::Relaxed)
     }
 
     /// Notes that the page is dirty from `lsn` on, unless an earlier change is noted.

@@ -171,7 +171,7 @@ impl Frames {
         let f = self.at(frame);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
         f.writing_lsn.store(NO_LSN, Ordering::Release);
-        f.logical.store(0, Ordering::Relaxed);
+        f.uses.reset();
         f.word.reset();
         // All of the above first: from here on another task may fill the frame.
         self.give_back(frame);

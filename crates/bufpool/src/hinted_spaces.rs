@@ -24,8 +24,13 @@ pub(crate) struct Hinted {
 }
 
 impl Hints {
+    /// Whether any space has hints.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn with<R>(&self, space: SpaceId, ask: impl FnOnce(&Hinted) -> R) -> Option<R> {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.any() {
             return None;
         }
         self.spaces.read().get(&space).map(ask)

@@ -103,9 +103,9 @@ impl HitBuffers {
         }
     }
 
-    /// Counts a lost batch: the policy's lock was taken, and later hits will overwrite this thread's batch.
-    pub(crate) fn note_lost(&self) {
-        self.buffers[buffer_of_thread()].lost.fetch_add(BATCH as u64, Ordering::Relaxed);
+    /// Counts hits that are lost to the policy, whose lock was taken.
+    pub(crate) fn note_lost(&self, count: usize) {
+        self.buffers[buffer_of_thread()].lost.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn hits(&self) -> u64 {

@@ -8,6 +8,7 @@ use crate::record::Recorder;
 use crate::sampler::Sampler;
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
+use crate::uses::Periods;
 use crate::waits::stalls::Stalls;
 use pagetier_devio::IoBuf;
 use pagetier_devio::locks::{self, Rank};
@@ -38,6 +39,7 @@ pub struct PoolInner<T: Tier> {
     /// number.
     pub(crate) policy: Mutex<HintedPool>,
     pub(crate) hits: HitBuffers,
+    pub(crate) periods: Periods,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
@@ -131,6 +133,7 @@ impl<T: Tier> PoolInner<T> {
             stalls: Arc::new(Stalls::new(Arc::clone(&frames.waiters))),
             frames: Arc::new(frames),
             tier,
+            periods: Periods::new(policy.uses_seen()),
             policy: Mutex::new(HintedPool::new(policy, params.frames)),
             hits: HitBuffers::new(),
             gate,
@@ -187,7 +190,7 @@ impl<T: Tier> PoolInner<T> {
         self.drain_hits(&mut policy);
         // While a copy is being written, the tier counts the page as changed already: this change is no
         // news.
-        let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
+        let invalidated = !being_written && self.tier.dirtied(page, f.uses.take_logical());
         policy.dirtied(frame);
         if invalidated {
             policy.ssd_invalidated(frame);

@@ -37,6 +37,7 @@ mod sync;
 mod table;
 mod tier;
 mod unwritten;
+mod uses;
 mod waits;
 mod word;
 

@@ -9,6 +9,7 @@
 //! with it.
 
 use crate::frames::Frames;
+use crate::hits::BATCH;
 use crate::inner::{PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
 use crate::tier::Tier;
@@ -55,25 +56,51 @@ impl<T: Tier> PoolInner<T> {
 
     #[cold]
     fn apply_hits(&self) {
+        // Which pages are hinted to be used once is known under the policy's lock alone.
+        if self.frames.hints.any() {
+            match self.policy.try_lock() {
+                Some(mut policy) => self.drain_hits(&mut policy),
+                None => self.hits.note_lost(BATCH),
+            }
+            return;
+        }
+        let mut seen = [(FrameId(0), false); BATCH];
+        let mut count = 0;
+        self.hits.drain(|frame, write| {
+            // The frame may hold another page by now. The hit then counts for that one: rare, and no more
+            // than a wrong guess at what is hot.
+            if self.frames.at(frame).uses.add(&self.periods) {
+                seen[count] = (frame, write);
+                count += 1;
+            }
+        });
+        if count == 0 {
+            return;
+        }
         match self.policy.try_lock() {
+            Some(mut policy) => {
+                seen[..count].iter().for_each(|&(frame, write)| self.tell(&mut policy, frame, write));
+            }
             // A hit must not wait. If the policy is busy, it misses these hits, which costs it some
             // accuracy at most.
-            Some(mut policy) => self.drain_hits(&mut policy),
-            None => self.hits.note_lost(),
+            None => self.hits.note_lost(count),
         }
     }
 
+    /// Passes on this thread's hits.
     pub(crate) fn drain_hits(&self, policy: &mut PolicyGuard<'_>) {
         let hinted = policy.has_hints();
         self.hits.drain(|frame, write| {
-            if hinted && policy.ignores_uses_of(frame) {
-                return;
+            let ignored = hinted && policy.ignores_uses_of(frame);
+            if !ignored && self.frames.at(frame).uses.add(&self.periods) {
+                self.tell(policy, frame, write);
             }
-            // The frame may hold another page by now. The hit then counts for that one: rare, and no more
-            // than a wrong guess at what is hot.
-            self.frames.at(frame).add_logical();
-            policy.hit(frame, write);
         });
+    }
+
+    fn tell(&self, policy: &mut PolicyGuard<'_>, frame: FrameId, write: bool) {
+        policy.hit(frame, write);
+        self.frames.at(frame).uses.saw(&self.periods);
     }
 
     /// Waits for the latch, or loads the page.
@@ -172,7 +199,7 @@ impl<T: Tier> PoolInner<T> {
         keep(fetched.buf);
         bump(if location == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts this read itself.
-        self.frames.at(frame).logical.store(0, Ordering::Relaxed);
+        self.frames.at(frame).uses.reset();
         self.arrived(frame, page, location, access);
         Ok(location)
     }

@@ -98,6 +98,7 @@ impl<T: Tier> Pool<T> {
                 new.dirtied(frame);
             }
         }
+        inner.periods.set_seen(new.uses_seen());
         policy.set_inner(new);
     }
 

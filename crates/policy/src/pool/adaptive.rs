@@ -138,6 +138,10 @@ impl FramePolicy for AdaptivePool {
         self.ranked.hit(frame, write);
     }
 
+    fn uses_seen(&self) -> u8 {
+        self.ranked.uses_seen()
+    }
+
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         self.ranked.first_to_go(accept)
     }

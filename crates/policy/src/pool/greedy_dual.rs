@@ -133,6 +133,10 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         self.put_mru(frame, Class { more_uses: class.more_uses + more, ..class });
     }
 
+    fn uses_seen(&self) -> u8 {
+        if self.options.frequency { FREQUENCY_MAX } else { 1 }
+    }
+
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         self.queues.eviction_order().find(|&frame| accept(frame))
     }

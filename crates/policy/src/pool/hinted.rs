@@ -347,6 +347,10 @@ impl FramePolicy for HintedPool {
         }
     }
 
+    fn uses_seen(&self) -> u8 {
+        self.inner.uses_seen()
+    }
+
     /// Scan-only pages, then those of the inner policy, then the kept ones. [`FramePolicy::victim`] follows
     /// this order within the shares.
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {

@@ -47,6 +47,10 @@ impl<const MIDPOINT: bool> FramePolicy for OneQueue<MIDPOINT> {
         }
     }
 
+    fn uses_seen(&self) -> u8 {
+        1
+    }
+
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         self.queues.in_turn().map(FrameId).find(|&frame| accept(frame))
     }

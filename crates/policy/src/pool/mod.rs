@@ -72,6 +72,12 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// Reports a use of the page in `frame`: a write if `write`, otherwise a read.
     fn hit(&mut self, frame: FrameId, write: bool);
 
+    /// How many uses of a page the policy needs to see while a 64th of the pool is replaced; more would not
+    /// move the page any more. The pool leaves further ones out. Above 15, the default, it reports every use.
+    fn uses_seen(&self) -> u8 {
+        u8::MAX
+    }
+
     /// Returns the frame that the policy would evict first among those that `accept` takes. Offers each
     /// tracked frame once, in eviction order, until one is taken.
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
