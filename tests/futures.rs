@@ -36,6 +36,7 @@ fn every_public_future_is_send(
     is_send(store.spaces().drop(space));
     is_send(store.allocate(space));
     is_send(store.get(page));
+    is_send(store.get_many(&[page]));
     is_send(store.get_mut(page));
     is_send(shared.get_owned(page));
     is_send(shared.get_mut_owned(page));

@@ -110,6 +110,15 @@ impl PageStore {
         }
     }
 
+    /// See [`pagetier::PageStore::get_many`](crate::PageStore::get_many).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn get_many(&self, pages: &[PageId]) -> Result<Vec<PageRef<'_>>, Error> {
+        self.block_on(self.store.get_many(pages))
+    }
+
     /// See [`pagetier::PageStore::get_mut`](crate::PageStore::get_mut).
     ///
     /// # Errors

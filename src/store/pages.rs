@@ -104,6 +104,31 @@ impl PageStore {
         Ok(PageMut(self.pool.get_mut(page).await?))
     }
 
+    /// Latches several pages in shared mode; returns their guards in the order of `pages`. Faster than one
+    /// [`PageStore::get`] after the other: the processor looks for them at the same time, and pages that are
+    /// not in memory are read at the same time. A page may be named several times. Cancel-safe.
+    ///
+    /// The pages are latched in no order, and stay latched while others are read. Like every task that holds
+    /// guards while it asks for more, the caller must not wait for a task that waits for one of them, and
+    /// must leave frames for others: name at most a few per cent of the pages that fit into memory.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, ids: &[PageId])
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// for page in store.get_many(ids).await? {
+    ///     println!("page {} begins with {}", page.id(), page[0]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::get`], for any of the pages; none stays latched.
+    pub async fn get_many(&self, pages: &[PageId]) -> Result<Vec<PageRef<'_>>, Error> {
+        Ok(self.pool.get_many(pages).await?.into_iter().map(PageRef).collect())
+    }
+
     /// The page if it is in memory and its latch is free; never waits.
     ///
     /// ```

@@ -1,6 +1,6 @@
 //! The frames' memory: aligned, with huge pages where the kernel has them.
 
-use crate::memory::Space;
+use crate::memory::{Space, prefetch};
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -64,6 +64,12 @@ impl Arena {
     #[inline]
     fn frame(&self, index: usize) -> NonNull<u8> {
         self.space.at(index * self.page_bytes)
+    }
+
+    /// As [`prefetch`], the beginning of frame `index`.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: usize) {
+        prefetch(self.space.start().wrapping_add(index.wrapping_mul(self.page_bytes)));
     }
 
     /// The bytes of frame `index`.

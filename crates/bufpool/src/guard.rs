@@ -120,6 +120,14 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     }
 }
 
+impl<P: Held> Guard<P, false> {
+    /// Another guard of the same page. `None` if there are too many already.
+    pub(crate) fn share(&self) -> Option<Self> {
+        let again = self.pool.frames.at(self.frame).word.share_again();
+        again.then(|| Self::new(self.pool.clone(), self.frame))
+    }
+}
+
 impl<P: Held> Guard<P, true> {
     /// As [`Guard::new`]; the page is dirty from the start, without a change that redo would need.
     pub(crate) fn dirty(pool: P, frame: FrameId) -> Self {

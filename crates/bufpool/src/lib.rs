@@ -23,6 +23,7 @@ mod latch;
 mod load;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod many;
 mod memory;
 mod params;
 mod pool;

@@ -8,6 +8,20 @@ use std::io::{ErrorKind, Result};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Asks the processor to fetch the cache line at `at`, and continues without waiting. Any address will do.
+#[inline]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which reads nothing and fails for no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    // Without a stable intrinsic, elsewhere the processor is left to itself.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Reserved address space.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -73,6 +87,12 @@ impl Space {
         assert!(at < self.bytes(), "byte {at} is beyond the memory");
         // SAFETY: `at` is inside the mapping.
         unsafe { self.base.add(at) }
+    }
+
+    /// The address of the first byte.
+    #[inline]
+    pub(crate) fn start(&self) -> *const u8 {
+        self.base.as_ptr()
     }
 
     /// Gives `bytes` from `at` on back to the system. They stay accessible, and read as zero once released.

@@ -8,7 +8,7 @@
 //! either size, or a mixture; like any lookup during a change, it may miss a page that is present.
 
 use crate::frame::Frame;
-use crate::memory::Growable;
+use crate::memory::{Growable, prefetch};
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -108,6 +108,21 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<FrameId> {
         self.walk(frames, self.bucket(page), page, HOPS_MAX)
+    }
+
+    /// Asks the processor to fetch the bucket of `page`.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: PageId) {
+        if let Some(head) = self.heads.get(self.bucket(page)) {
+            prefetch(head);
+        }
+    }
+
+    /// The frame at the head of the bucket of `page`: of a page in memory, usually its own.
+    #[inline]
+    pub(crate) fn likely(&self, page: PageId) -> Option<FrameId> {
+        let head = self.heads.get(self.bucket(page))?.load(Ordering::Relaxed);
+        (head != NONE).then_some(FrameId(head))
     }
 
     #[inline]

@@ -103,6 +103,12 @@ impl Word {
         }
     }
 
+    /// Pins and latches once more for a holder of the shared latch, whatever waits: a writer that does could
+    /// only wait for ever for a task that waits behind it.
+    pub(crate) fn share_again(&self) -> bool {
+        self.update(|w| (w & SHARED_MASK < SHARED_MASK).then_some(w + SHARED + PIN)).is_ok()
+    }
+
     /// Pins the frame, to wait for the latch. Returns false when the frame has no page.
     pub(crate) fn pin(&self) -> bool {
         self.update(|w| (w & GONE == 0).then_some(w + PIN)).is_ok()

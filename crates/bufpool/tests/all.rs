@@ -2,6 +2,7 @@
 
 mod common;
 mod hints;
+mod many;
 mod mending;
 mod notifications;
 mod pool;

@@ -21,6 +21,24 @@ impl Worker {
         }
     }
 
+    /// Some pages at once, one of them perhaps twice.
+    pub(super) async fn read_many(&mut self) -> Outcome {
+        let wanted = self.rng.random_range(1..5);
+        let pages: Vec<PageId> = (0..wanted).filter_map(|_| self.pick()).collect();
+        let held: Vec<_> = pages.iter().filter_map(|page| self.have(*page, false)).collect();
+        if held.len() < pages.len() {
+            return Ok(());
+        }
+        match self.store.get_many(&pages).await {
+            Ok(guards) => pages.iter().zip(&guards).try_for_each(|(page, guard)| self.expect(*page, guard)),
+            Err(Error::NoSuchPage { .. }) if held.iter().any(|one| one.was_free) => Ok(()),
+            Err(error) => {
+                let judged = |page: &PageId| self.judge("get_many", Some(*page), &error);
+                if pages.iter().any(|page| judged(page).is_ok()) { Ok(()) } else { judged(&pages[0]) }
+            }
+        }
+    }
+
     pub(super) async fn try_read(&mut self) -> Outcome {
         let Some(page) = self.pick() else { return Ok(()) };
         let Some(_held) = self.have(page, false) else { return Ok(()) };

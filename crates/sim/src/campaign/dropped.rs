@@ -4,7 +4,7 @@ use super::coverage::State;
 use super::hazard::Hazard;
 use super::polls::up_to;
 use super::work::{Outcome, Worker};
-use pagetier::{DrainOptions, Lsn, PageStore, SpaceId, SsdMode, scrub::ScrubOptions};
+use pagetier::{DrainOptions, Lsn, PageId, PageStore, SpaceId, SsdMode, scrub::ScrubOptions};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -80,8 +80,11 @@ impl Worker {
     async fn dropped_access(&mut self, store: &PageStore, polls: u32) -> Outcome {
         let Some(page) = self.pick() else { return Ok(()) };
         let Some(_held) = self.have(page, false) else { return Ok(()) };
-        match self.rng.random_range(0..5) {
+        match self.rng.random_range(0..6) {
             0 => drop(up_to(polls, store.get(page)).await),
+            5 => {
+                drop(up_to(polls, store.get_many(&[page, PageId::new(page.space, page.no ^ 1), page])).await)
+            }
             1 => drop(up_to(polls, store.get_mut(page)).await),
             2 => {
                 if self.model.lock().doing.allocate > 0 && self.frees {
