@@ -8,6 +8,7 @@
 //! | name | meaning |
 //! | --- | --- |
 //! | `floor`, `get`, `get_mut` | the floor; a shared guard; an exclusive guard, page not changed |
+//! | `many4`, `many16`, `many64` | shared guards of so many pages by one `get_many`; a page's time |
 //! | `one` | the same page every time: instructions alone |
 //! | `few` | 1,024 pages, uniform: in the processor's second cache |
 //! | `uniform`, `zipf` | 32,768 pages (512 MiB), uniform and skewed (exponent 0.9): cache misses included |
@@ -44,9 +45,17 @@ enum Way {
     Floor,
     Get,
     GetMut,
+    Many(usize),
 }
 
-const WAYS: [(Way, &str); 3] = [(Way::Floor, "floor"), (Way::Get, "get"), (Way::GetMut, "get_mut")];
+const WAYS: [(Way, &str); 6] = [
+    (Way::Floor, "floor"),
+    (Way::Get, "get"),
+    (Way::GetMut, "get_mut"),
+    (Way::Many(4), "many4"),
+    (Way::Many(16), "many16"),
+    (Way::Many(64), "many64"),
+];
 
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
@@ -141,6 +150,7 @@ struct Subject {
 
 impl Subject {
     async fn read(&self, way: Way, draws: &[PageId], n: u64) -> u64 {
+        let groups = draws;
         let draws = draws.iter().cycle().take(n as usize);
         let mut total = 0u64;
         match way {
@@ -159,6 +169,14 @@ impl Subject {
                 for &page in draws {
                     let guard = self.store.get_mut(page).await.expect("resident");
                     total = total.wrapping_add(word(&guard, page.no));
+                }
+            }
+            Way::Many(count) => {
+                for pages in groups.chunks_exact(count).cycle().take((n as usize).div_ceil(count)) {
+                    let guards = self.store.get_many(pages).await.expect("resident");
+                    for (page, guard) in pages.iter().zip(&guards) {
+                        total = total.wrapping_add(word(guard, page.no));
+                    }
                 }
             }
         }

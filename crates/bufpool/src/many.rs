@@ -23,45 +23,50 @@ impl<T: Tier> Pool<T> {
     pub async fn get_many(&self, pages: &[PageId]) -> Result<Vec<PageRef<'_, T>>, PoolError> {
         let inner = &self.inner;
         let mut found = Vec::with_capacity(pages.len());
-        for group in pages.chunks(GROUP) {
+        let mut missing = Vec::new();
+        for (at, group) in (0..).step_by(GROUP).zip(pages.chunks(GROUP)) {
             inner.look_up(group);
-            for &page in group {
+            for (at, &page) in (at..).zip(group) {
                 inner.note(page, false, false);
-                found.push(inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&**inner, frame)));
+                match inner.hit(page, Mode::Shared) {
+                    Some(frame) => found.push(PageRef::new(&**inner, frame)),
+                    None => missing.push(at),
+                }
             }
         }
-        if found.iter().any(Option::is_none) {
-            self.get_missing(pages, &mut found).await?;
-        }
-        Ok(found.into_iter().flatten().collect())
+        if missing.is_empty() { Ok(found) } else { self.get_missing(pages, found, &missing).await }
     }
 
-    /// Waits for those of `pages` that are not found yet.
+    /// Waits for the pages at `missing`; `found` has the guards of all others.
     #[cold]
     async fn get_missing<'a>(
         &'a self,
         pages: &[PageId],
-        found: &mut [Option<PageRef<'a, T>>],
-    ) -> Result<(), PoolError> {
+        found: Vec<PageRef<'a, T>>,
+        missing: &[usize],
+    ) -> Result<Vec<PageRef<'a, T>>, PoolError> {
         let inner = &self.inner;
+        let mut all: Vec<Option<PageRef<'a, T>>> = Vec::with_capacity(pages.len());
+        let mut found = found.into_iter();
+        all.extend(
+            (0..pages.len()).map(|at| if missing.binary_search(&at).is_ok() { None } else { found.next() }),
+        );
         let first_of = |at: usize| pages.iter().position(|page| *page == pages[at]).unwrap_or(at);
-        let missing: Vec<usize> = (0..pages.len()).filter(|&at| found[at].is_none()).collect();
-        let first = missing.iter().copied().filter(|&at| first_of(at) == at);
-        let loads = first.map(async |at| {
+        let loads = missing.iter().filter(|&&at| first_of(at) == at).map(async |&at| {
             let frame = inner.get_cold(pages[at], Mode::Shared).await?;
             Ok::<_, PoolError>((at, PageRef::new(&**inner, frame)))
         });
         for (at, page) in try_join_all(loads).await? {
-            found[at] = Some(page);
+            all[at] = Some(page);
         }
         // A page that is named again is not waited for: a writer may have queued up behind the first guard.
-        for at in missing {
-            if found[at].is_none() {
-                let again = found[first_of(at)].as_ref().and_then(PageRef::share);
-                found[at] = Some(again.ok_or(PoolError::Deadlock { page: pages[at] })?);
+        for &at in missing {
+            if all[at].is_none() {
+                let again = all[first_of(at)].as_ref().and_then(PageRef::share);
+                all[at] = Some(again.ok_or(PoolError::Deadlock { page: pages[at] })?);
             }
         }
-        Ok(())
+        Ok(all.into_iter().flatten().collect())
     }
 }
 
