@@ -21,6 +21,7 @@ mod write_budget;
 pub use choice::{PoolPolicy, SsdPolicy, UnknownPolicy};
 pub use choosing::PolicyChoice;
 pub use collections::page_index::PageIndex;
+pub use collections::slot_pages::SlotPages;
 pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState};

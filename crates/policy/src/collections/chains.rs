@@ -13,6 +13,11 @@ struct Node {
 }
 
 impl ChainLinks {
+    /// For frames below `frames`; grows when a higher one comes.
+    pub(crate) fn with_capacity(frames: usize) -> Self {
+        Self(Vec::with_capacity(frames))
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Node>()
     }

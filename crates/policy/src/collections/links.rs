@@ -48,10 +48,6 @@ impl<V: Copy + Default> Links<V> {
         Self { nodes: vec![empty; frames], state: vec![0; frames] }
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node<V>>() + self.state.capacity()
-    }
-
     /// Makes room for `frame`.
     pub(crate) fn cover(&mut self, frame: u32) {
         let need = frame as usize + 1;

@@ -130,10 +130,6 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
         &self.queues[no.at()]
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes()
-    }
-
     /// Recounts every queue.
     pub(crate) fn validate(&self) -> Result<(), String> {
         self.queues.iter().try_for_each(|queue| queue.validate(&self.links))

@@ -11,7 +11,7 @@ use super::page_stats::{PageRecord, PageStats, SUBRANGES_MAX};
 use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
-use crate::collections::dirty_slots::DirtySlots;
+use crate::collections::slot_set::SlotSet;
 use crate::collections::sketch::Sketch;
 use crate::{Access, Costs, Location, Millis, PageId, SlotId};
 
@@ -166,7 +166,7 @@ struct Estimate {
     /// `None` if α = 1.
     groups: Option<Groups>,
     /// Slots whose version is newer than the HDD's; empty unless eviction costs count.
-    dirty: DirtySlots,
+    dirty: SlotSet,
     sketch: Option<Sketch>,
 }
 
@@ -183,7 +183,7 @@ impl Estimate {
             step,
             costs: params.costs,
             groups,
-            dirty: DirtySlots::default(),
+            dirty: SlotSet::default(),
             sketch: options.sketch.then(|| Sketch::new(sketch_bytes)),
         }
     }
@@ -361,7 +361,7 @@ impl Cac {
         let ages = options.ageing.is_some() || options.sketch;
         Self {
             stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
-            zone: if options.strict_zone { Zone::strict(params.slots) } else { Zone::new(params.slots) },
+            zone: if options.strict_zone { Zone::strict() } else { Zone::new() },
             estimate: Estimate::new(options, params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
         }

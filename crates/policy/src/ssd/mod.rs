@@ -19,7 +19,8 @@ pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SlotPolicyParams};
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;
 
-use crate::{Access, Costs, Location, Millis, PageId, PolicyChoice, SlotId};
+use crate::{Access, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages};
+use std::sync::Arc;
 
 /// The maximum number of candidates that one decision examines to find a usable one. The store cleans the
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
@@ -91,6 +92,16 @@ pub struct PageCounts {
 /// [`SlotPolicy::removed`] for its SSD slot. The outqueue, if the policy has one, remembers pages that are
 /// neither buffered nor on the SSD.
 pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
+    /// Offers the store's own table of which page is in which slot, so that the policy need not have one.
+    /// Called at most once, before any other event. The store puts `page` into `slot` there before it calls
+    /// [`SlotPolicy::inserted`] or [`SlotPolicy::recovered`], and calls [`SlotPolicy::overwritten`] before it
+    /// puts another page there.
+    fn share_pages(&mut self, _pages: &Arc<SlotPages>) {}
+
+    /// Reports that `slot` is about to be given to another page than the one put there last, of which the
+    /// policy may not have been told that it left. Policies that keep a page number with each slot ignore it.
+    fn overwritten(&mut self, _slot: SlotId) {}
+
     /// Reports a physical read of `page` from `from`, or its allocation in memory (`None`). The page is
     /// buffered from then on. If `access` is [`Access::Random`], the request that missed also counts as one
     /// logical read: a later [`SlotPolicy::logical`] must not include it.

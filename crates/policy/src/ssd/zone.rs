@@ -10,6 +10,8 @@
 
 use super::LOOK_MAX;
 use crate::{Costs, SlotId};
+use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
 use std::fmt;
 
 /// The maximum number of candidates that one decision re-files under their current benefit. Every eviction
@@ -20,9 +22,9 @@ const REFILE_MAX: usize = 8;
 
 /// A candidate and its benefit as one integer with the same order: by benefit, as `f64::total_cmp` orders,
 /// and among equals by slot, so that runs are reproducible. The heap compares often and with unpredictable
-/// results; an integer compares without a branch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry(u128);
+/// results; an integer compares without a branch. It is kept as three words, since a zone has millions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry([u32; 3]);
 
 const SIGN: u64 = 1 << 63;
 
@@ -31,16 +33,31 @@ impl Entry {
         let bits = benefit.to_bits();
         // Negative numbers have their bits inverted, since the larger of two has the smaller magnitude.
         let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };
-        Self(u128::from(ascending) << 32 | u128::from(slot.0))
+        Self([(ascending >> 32) as u32, ascending as u32, slot.0])
     }
 
     fn slot(self) -> SlotId {
-        SlotId(self.0 as u32)
+        SlotId(self.0[2])
     }
 
     fn benefit(self) -> f64 {
-        let ascending = (self.0 >> 32) as u64;
+        let ascending = u64::from(self.0[0]) << 32 | u64::from(self.0[1]);
         f64::from_bits(if ascending & SIGN == 0 { !ascending } else { ascending & !SIGN })
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let whole = |Self([high, low, slot]): &Self| {
+            u128::from(*high) << 64 | u128::from(*low) << 32 | u128::from(*slot)
+        };
+        whole(self).cmp(&whole(other))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -54,8 +71,8 @@ impl fmt::Debug for Entry {
 #[derive(Debug)]
 pub(crate) struct Zone {
     heap: Vec<Entry>,
-    /// The position in the heap + 1 by slot; `0` if the slot is not a candidate.
-    at: Vec<u32>,
+    /// The candidates' positions in the heap.
+    at: FxHashMap<SlotId, u32>,
     /// Candidates passed over by the current call of [`Zone::lowest`].
     aside: Vec<Entry>,
     /// The lowest benefit outside the zone when it began.
@@ -69,21 +86,21 @@ pub(crate) struct Zone {
 }
 
 impl Zone {
-    pub(crate) fn new(slots: usize) -> Self {
+    pub(crate) fn new() -> Self {
         let (heap, aside) = (Vec::new(), Vec::new());
-        let at = vec![0; slots];
+        let at = FxHashMap::default();
         Self { heap, at, aside, ceiling: f64::INFINITY, young_for: 0, strict: false, steady: false }
     }
 
     /// Creates a zone for benefits that change only when a page is accessed.
-    pub(crate) fn steady(slots: usize) -> Self {
-        Self { steady: true, ..Self::new(slots) }
+    pub(crate) fn steady() -> Self {
+        Self { steady: true, ..Self::new() }
     }
 
     /// Creates a zone whose candidates remain until they are evicted, however their benefits grow: the
     /// paper's wording.
-    pub(crate) fn strict(slots: usize) -> Self {
-        Self { strict: true, ..Self::new(slots) }
+    pub(crate) fn strict() -> Self {
+        Self { strict: true, ..Self::new() }
     }
 
     /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k
@@ -94,16 +111,14 @@ impl Zone {
         slots: impl Iterator<Item = (SlotId, f64)>,
         out: &mut Vec<SlotId>,
     ) {
-        for entry in self.heap.drain(..) {
-            // What is left of the last zone stays on the SSD; the new zone may choose it again.
-            self.at[entry.slot().at()] = 0;
-        }
+        // What is left of the last zone stays on the SSD; the new zone may choose it again.
+        self.clear();
         self.ceiling = f64::INFINITY;
         // Buffer the lowest k + 1 so far and as many more: linear time without memory for the whole cache.
         // From then on, most slots are above all of the lowest k + 1 and are skipped.
         let keep = k.saturating_add(1);
         let mut low = std::mem::take(&mut self.heap);
-        let mut highest = Entry(u128::MAX);
+        let mut highest = Entry([u32::MAX; 3]);
         for (slot, benefit) in slots {
             let entry = Entry::new(slot, benefit);
             // Cannot be among the k + 1 lowest.
@@ -128,21 +143,21 @@ impl Zone {
         out.extend(low.iter().map(|entry| entry.slot()));
         // Otherwise a drift of all benefits would exhaust each zone at its first decision.
         self.young_for = if self.steady { 0 } else { low.len() };
+        // Half of it held what was sorted out.
+        low.shrink_to_fit();
         // A sorted array is a heap.
         self.heap = low;
-        for position in 0..self.heap.len() {
-            self.note(position);
-        }
+        self.note_all();
     }
 
     pub(crate) fn contains(&self, slot: SlotId) -> bool {
-        self.at.get(slot.at()).is_some_and(|&at| at != 0)
+        self.at.contains_key(&slot)
     }
 
     /// Sets the benefit of the page in `slot`, if the slot is a candidate.
     pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
-        if self.contains(slot) {
-            let position = self.at[slot.at()] as usize - 1;
+        if let Some(&position) = self.at.get(&slot) {
+            let position = position as usize;
             self.heap[position] = Entry::new(slot, benefit);
             self.settle(position);
         }
@@ -150,11 +165,8 @@ impl Zone {
 
     /// Removes `slot` from the candidates.
     pub(crate) fn remove(&mut self, slot: SlotId) {
-        if !self.contains(slot) {
-            return;
-        }
-        let position = self.at[slot.at()] as usize - 1;
-        self.at[slot.at()] = 0;
+        let Some(position) = self.at.remove(&slot) else { return };
+        let position = position as usize;
         // The last entry takes the place, and moves to where it belongs; of the last one itself nothing
         // remains to be done.
         self.heap.swap_remove(position);
@@ -251,15 +263,14 @@ impl Zone {
         // Sorted by the refresh, so the candidates to drop are the last.
         let low = self.heap.partition_point(|entry| entry.benefit() <= self.ceiling);
         for entry in self.heap.drain(low..) {
-            self.at[entry.slot().at()] = 0;
+            self.at.remove(&entry.slot());
         }
     }
 
     /// Removes all candidates, until the next zone starts.
     pub(crate) fn clear(&mut self) {
-        for entry in self.heap.drain(..) {
-            self.at[entry.slot().at()] = 0;
-        }
+        self.heap.clear();
+        self.at.clear();
     }
 
     /// Adapts the zone to a change of costs: benefits scale approximately with the saving of a read.
@@ -283,27 +294,20 @@ impl Zone {
             *entry = Entry::new(entry.slot(), now(entry.slot()));
         }
         self.heap.sort_unstable();
-        for position in 0..self.heap.len() {
-            self.note(position);
-        }
+        self.note_all();
     }
 
-    fn note(&mut self, position: usize) {
-        let slot = self.heap[position].slot().at();
-        // The SSD may have grown since the policy was built.
-        if slot >= self.at.len() {
-            self.at.resize(slot + 1, 0);
-        }
-        self.at[slot] = position as u32 + 1;
+    fn note_all(&mut self) {
+        self.at.extend(self.heap.iter().zip(0..).map(|(entry, position)| (entry.slot(), position)));
     }
 
     /// Moves the entry at `position` up or down to its place.
     fn settle(&mut self, mut position: usize) {
-        let (heap, at) = (&mut self.heap[..], &mut self.at[..]);
+        let (heap, at) = (&mut self.heap[..], &mut self.at);
         let entry = heap[position];
         let mut put = |heap: &mut [Entry], entry: Entry, to: usize| {
             heap[to] = entry;
-            at[entry.slot().at()] = to as u32 + 1;
+            at.insert(entry.slot(), to as u32);
         };
         while position > 0 && entry < heap[(position - 1) / 2] {
             put(heap, heap[(position - 1) / 2], position);
@@ -327,7 +331,7 @@ impl Zone {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         (self.heap.capacity() + self.aside.capacity()) * size_of::<Entry>()
-            + self.at.capacity() * size_of::<u32>()
+            + self.at.capacity() * (size_of::<(SlotId, u32)>() + 1)
     }
 
     /// Checks the order of the heap and the positions, and that every candidate is `occupied`.
@@ -336,14 +340,14 @@ impl Zone {
             if position > 0 && *entry < self.heap[(position - 1) / 2] {
                 return Err(format!("zone: {entry:?} lies below its heir"));
             }
-            if self.at[entry.slot().at()] as usize != position + 1 {
+            if self.at.get(&entry.slot()) != Some(&(position as u32)) {
                 return Err(format!("zone: {entry:?} is not where it is noted"));
             }
             if !occupied(entry.slot()) {
                 return Err(format!("zone: {entry:?}, a candidate, is empty"));
             }
         }
-        let noted = self.at.iter().filter(|&&at| at != 0).count();
+        let noted = self.at.len();
         if noted != self.heap.len() || !self.aside.is_empty() {
             return Err(format!("zone: {noted} noted, {} in the heap", self.heap.len()));
         }
@@ -373,7 +377,7 @@ mod tests {
     }
 
     fn zone_of(benefits: &[f64], k: usize) -> Zone {
-        let mut zone = Zone::new(benefits.len());
+        let mut zone = Zone::new();
         let slots = benefits.iter().enumerate().map(|(slot, &benefit)| (SlotId(slot as u32), benefit));
         zone.start(k, slots, &mut Vec::new());
         zone
@@ -385,7 +389,7 @@ mod tests {
             for k in [0, 1, 2, 7, 299, 300, 301, 400, usize::MAX] {
                 let benefits: Vec<f64> = (0..n).map(|i| f64::from(i * 7919 % 301)).collect();
                 let mut out = Vec::new();
-                let mut zone = Zone::new(0);
+                let mut zone = Zone::new();
                 let slots = benefits.iter().enumerate().map(|(slot, &b)| (SlotId(slot as u32), b));
                 zone.start(k, slots, &mut out);
                 zone.validate(|_| true).unwrap();
@@ -438,8 +442,8 @@ mod tests {
             }
             evicted
         };
-        assert_eq!(evicted(Zone::steady(100)), [1, 3, 5, 7, 9]);
-        assert_eq!(evicted(Zone::new(100)), [1, 3, 5, 7, 9, 0, 2, 4, 6]);
+        assert_eq!(evicted(Zone::steady()), [1, 3, 5, 7, 9]);
+        assert_eq!(evicted(Zone::new()), [1, 3, 5, 7, 9, 0, 2, 4, 6]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub trait FlushNumber: Copy + Ord + Debug + Send + Sync + 'static {
 }
 
 /// A flush of the SSD, or of the ring's file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct SsdFlush(pub u64);
 
 impl SsdFlush {

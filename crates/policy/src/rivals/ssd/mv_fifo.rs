@@ -7,8 +7,8 @@
 //! anticipatory.
 //!
 //! The store manages the circular order ([`SlotPolicy::append_group`]); the policy tracks the valid versions,
-//! in order, and which of them have been read. Everything is O(1). It takes 21 bytes per slot, plus the page
-//! index. Under a caller that does not append, it is a FIFO that evicts within its zone.
+//! in order, and which of them have been read. Everything is O(1). It takes 9 bytes per slot, 8 more if it has
+//! the pages itself, plus the page index. Under a caller that does not append, it is a FIFO that evicts within its zone.
 //!
 //! Where the papers are silent:
 //!
@@ -18,21 +18,30 @@
 //! - *A valid page newer than the HDD's* is copied there when its slot is reclaimed, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
+use crate::collections::chains::{Chain, ChainLinks};
 use crate::collections::slot_table::SlotTable;
 use crate::ssd::LOOK_MAX;
-use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
-
-const QUEUE: QueueNo = QueueNo(0);
+use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict};
+use std::sync::Arc;
 
 /// The number of slots reclaimed at a time with second chances.
 const GROUP: usize = 64;
 
+/// A version's flags.
 #[derive(Clone, Copy, Debug, Default)]
-struct Version {
-    read: bool,
-    in_zone: bool,
+struct Version(u8);
+
+const READ: u8 = 1;
+const IN_ZONE: u8 = 1 << 1;
+
+impl Version {
+    const fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, is: bool) {
+        self.0 = if is { self.0 | flag } else { self.0 & !flag };
+    }
 }
 
 /// A circular queue of page versions: [`MvFifo`], or, with `DOUBLEWRITE`, the
@@ -42,7 +51,8 @@ pub struct VersionQueue<const DOUBLEWRITE: bool> {
     /// The valid versions.
     versions: SlotTable<Version>,
     /// Their slots in order of writing.
-    order: Queues<(), 1>,
+    order: Chain,
+    links: ChainLinks,
     zone: Vec<SlotId>,
     second_chances: bool,
 }
@@ -62,43 +72,53 @@ impl<const DOUBLEWRITE: bool> VersionQueue<DOUBLEWRITE> {
     pub(crate) fn empty(params: &SlotPolicyParams, second_chances: bool) -> Self {
         Self {
             versions: SlotTable::new(params.slots),
-            order: Queues::new(params.slots),
+            order: Chain::EMPTY,
+            links: ChainLinks::with_capacity(params.slots),
             zone: Vec::new(),
             second_chances,
         }
     }
 
     fn void(&mut self, slot: SlotId) {
-        self.versions.take(slot);
-        self.order.take_out(slot.0);
+        if self.versions.take(slot).is_some() {
+            self.order.take_out(&mut self.links, slot.0);
+        }
     }
 
     fn oldest_first(&self) -> impl Iterator<Item = SlotId> + '_ {
-        self.order.lru_first(QUEUE).map(SlotId)
+        self.order.iter(&self.links).map(SlotId)
     }
 
     /// The candidates among the `look` oldest versions.
     fn candidates(&self, look: usize) -> impl Iterator<Item = SlotId> + '_ {
-        let in_zone = |slot| self.versions.get(slot).is_some_and(|version| version.in_zone);
+        let in_zone = |slot| self.versions.get(slot).is_some_and(|version| version.has(IN_ZONE));
         self.oldest_first().take(look).filter(move |&slot| in_zone(slot))
     }
 
     fn mark_zone(&mut self, in_zone: bool) {
         for &slot in &self.zone {
             if let Some(version) = self.versions.get_mut(slot) {
-                version.in_zone = in_zone;
+                version.set(IN_ZONE, in_zone);
             }
         }
     }
 }
 
 impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
+    fn share_pages(&mut self, pages: &Arc<SlotPages>) {
+        self.versions.share(pages);
+    }
+
+    fn overwritten(&mut self, slot: SlotId) {
+        self.void(slot);
+    }
+
     fn read(&mut self, page: PageId, from: Option<Location>, _access: Access, _now: Millis) {
         if from == Some(Location::Ssd)
             && let Some(slot) = self.versions.find(page)
             && let Some(version) = self.versions.get_mut(slot)
         {
-            version.read = true;
+            version.set(READ, true);
         }
     }
 
@@ -127,8 +147,7 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         }
         self.void(slot);
         self.versions.put(slot, page, Version::default());
-        self.order.cover(slot.0);
-        self.order.put_mru(QUEUE, slot.0);
+        self.order.put_last(&mut self.links, slot.0);
     }
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
@@ -148,7 +167,7 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         self.mark_zone(false);
         self.zone.clear();
         // FIFO: the slots written longest ago, whether their pages were read or not.
-        let oldest = self.order.lru_first(QUEUE).map(SlotId);
+        let oldest = self.order.iter(&self.links).map(SlotId);
         self.zone.extend(oldest.filter(|&slot| eligible(slot)).take(k));
         self.mark_zone(true);
         out.extend_from_slice(&self.zone);
@@ -169,16 +188,15 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
     fn second_chance(&self, slot: SlotId) -> bool {
         // FaCE's GSC: only a page that was read since it was written is appended again, instead of being
         // copied home.
-        self.second_chances && self.versions.get(slot).is_some_and(|version| version.read)
+        self.second_chances && self.versions.get(slot).is_some_and(|version| version.has(READ))
     }
 
     fn memory_bytes(&self) -> usize {
-        self.versions.memory_bytes() + self.order.memory_bytes() + self.zone.capacity() * size_of::<SlotId>()
+        self.versions.memory_bytes() + self.links.memory_bytes() + self.zone.capacity() * size_of::<SlotId>()
     }
 
     fn validate(&self) -> Result<(), String> {
         self.versions.validate()?;
-        self.order.validate()?;
         let void = self.oldest_first().find(|&slot| self.versions.page(slot).is_none());
         if void.is_some() || self.versions.occupied().count() != self.order.len() {
             return Err(format!("{} versions queued; void {void:?}", self.order.len()));

@@ -3,7 +3,8 @@
 
 use crate::collections::slot_table::SlotTable;
 use crate::ssd::zone::Zone;
-use crate::{Costs, PageId, SlotId, Verdict};
+use crate::{Costs, PageId, SlotId, SlotPages, Verdict};
+use std::sync::Arc;
 
 /// The slots, and the candidates among them. The caller passes `rank` to each method that needs it; the
 /// lowest rank is evicted first.
@@ -13,9 +14,14 @@ pub(crate) struct ZonedSlots<T> {
     zone: Zone,
 }
 
-impl<T> ZonedSlots<T> {
+impl<T: Copy + Default> ZonedSlots<T> {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { slots: SlotTable::new(slots), zone: Zone::new(slots) }
+        Self { slots: SlotTable::new(slots), zone: Zone::new() }
+    }
+
+    /// See [`SlotTable::share`].
+    pub(crate) fn share(&mut self, pages: &Arc<SlotPages>) {
+        self.slots.share(pages);
     }
 
     /// The slot of `page`.
@@ -48,7 +54,8 @@ impl<T> ZonedSlots<T> {
         self.find(page).and_then(|slot| self.vacate(slot))
     }
 
-    fn vacate(&mut self, slot: SlotId) -> Option<T> {
+    /// Empties `slot`, and returns its page's state.
+    pub(crate) fn vacate(&mut self, slot: SlotId) -> Option<T> {
         // First the zone, whose candidates all hold a page.
         self.zone.remove(slot);
         self.slots.take(slot)
@@ -91,6 +98,16 @@ impl<T> ZonedSlots<T> {
         zone.reprice(before, after, rank_in(slots, rank));
     }
 
+    /// Changes the state of every page, with which all ranks change: no slot is a candidate until the next
+    /// zone.
+    pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut T)) {
+        self.zone.clear();
+        let slots: Vec<SlotId> = self.slots.occupied().map(|(slot, ..)| slot).collect();
+        for slot in slots {
+            self.slots.get_mut(slot).into_iter().for_each(&mut change);
+        }
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes() + self.zone.memory_bytes()
     }
@@ -103,6 +120,6 @@ impl<T> ZonedSlots<T> {
 }
 
 /// Returns a function from a slot to its rank; an empty slot ranks below all others.
-fn rank_in<T>(slots: &SlotTable<T>, rank: impl Fn(PageId, &T) -> f64) -> impl Fn(SlotId) -> f64 {
+fn rank_in<T: Copy + Default>(slots: &SlotTable<T>, rank: impl Fn(PageId, &T) -> f64) -> impl Fn(SlotId) -> f64 {
     move |slot| slots.in_slot(slot).map_or(f64::NEG_INFINITY, |(page, kept)| rank(page, kept))
 }

@@ -25,8 +25,8 @@ impl Listed {
     /// Lists the record, unless it is listed already.
     pub(crate) fn add(&mut self, pages: &mut Tracked<Seen>, id: RecordId) {
         let seen = &mut pages.get_mut(id).kept;
-        if seen.listed == NOT {
-            seen.listed = self.round;
+        if seen.listed() == NOT {
+            seen.set_listed(self.round);
             self.numbers.push(id.0);
         }
     }
@@ -49,12 +49,12 @@ impl Listed {
         let round = self.round;
         self.numbers.retain(|&no| {
             let record = pages.get_mut(RecordId(no));
-            if record.kept.listed != before {
+            if record.kept.listed() != before {
                 // Forgotten since, or listed again after that and visited already.
                 return false;
             }
             let stays = wanted(record);
-            record.kept.listed = if stays { round } else { NOT };
+            record.kept.set_listed(if stays { round } else { NOT });
             if stays {
                 visit(RecordId(no), record);
             }
@@ -65,7 +65,7 @@ impl Listed {
 
     /// Whether the record is listed; for tests.
     pub(crate) fn has(&self, seen: &Seen) -> bool {
-        seen.listed == self.round
+        seen.listed() == self.round
     }
 
     pub(crate) fn len(&self) -> usize {

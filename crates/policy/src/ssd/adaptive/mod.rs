@@ -13,7 +13,7 @@
 //!
 //! An access takes O(half-lives) and O(log zone), a decision O(log zone). A sampled access takes O(settings)
 //! more; a ghost starts a new zone, O(records that ghosts hold), once per tenth of its slots. A record takes
-//! 48 bytes.
+//! 44 bytes.
 
 mod ghosts;
 mod held;
@@ -25,7 +25,7 @@ mod setting;
 use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
-use crate::collections::dirty_slots::DirtySlots;
+use crate::collections::slot_set::SlotSet;
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPolicy, SlotPolicyParams,
     Verdict,
@@ -73,7 +73,7 @@ impl SsdSetting {
 pub struct Adaptive {
     pages: Tracked<Seen>,
     zone: Zone,
-    dirty: DirtySlots,
+    dirty: SlotSet,
     ghosts: Ghosts,
     costs: Costs,
     slots: u64,
@@ -92,8 +92,8 @@ impl Adaptive {
         let ghosts = Ghosts::new(slots, frames, costs);
         Self {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
-            zone: Zone::steady(slots),
-            dirty: DirtySlots::default(),
+            zone: Zone::steady(),
+            dirty: SlotSet::default(),
             ghosts,
             costs,
             slots: slots.max(1) as u64,

@@ -21,24 +21,24 @@ pub(crate) struct Seen {
     pub(crate) ghosts: Held,
     /// Writes since tracking began, up to 255.
     writes: u8,
-    /// The page's place, and [`WRITTEN_LAST`].
+    /// The page's place, [`WRITTEN_LAST`], and the round of the ghosts' list.
     place: u8,
-    /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
-    pub(crate) listed: u8,
 }
 
-const _: () = assert!(size_of::<Record<Seen>>() == 48);
+const _: () = assert!(size_of::<Record<Seen>>() == 44);
 
+const PLACE: u8 = WRITTEN_LAST - 1;
 /// Set if the last access was a write.
 const WRITTEN_LAST: u8 = 1 << PLACE_BITS;
+const LISTED_SHIFT: u32 = PLACE_BITS + 1;
 
 impl Kept for Seen {
     fn place(&self) -> u8 {
-        self.place & !WRITTEN_LAST
+        self.place & PLACE
     }
 
     fn set_place(&mut self, place: u8) {
-        self.place = place | self.place & WRITTEN_LAST;
+        self.place = place | self.place & !PLACE;
     }
 }
 
@@ -55,7 +55,7 @@ impl Seen {
             *sum = (f64::from(*sum) * kept(ticks, half_life) + saved_ms) as f32;
         }
         self.writes = self.writes.saturating_add(u8::from(write));
-        self.place = self.place() | if write { WRITTEN_LAST } else { 0 };
+        self.place = self.place & !WRITTEN_LAST | if write { WRITTEN_LAST } else { 0 };
         self.stamp = tick;
     }
 
@@ -73,6 +73,15 @@ impl Seen {
     /// Whether the last access was a write.
     pub(crate) const fn written_last(&self) -> bool {
         self.place & WRITTEN_LAST != 0
+    }
+
+    /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
+    pub(crate) const fn listed(&self) -> u8 {
+        self.place >> LISTED_SHIFT
+    }
+
+    pub(crate) const fn set_listed(&mut self, round: u8) {
+        self.place = self.place & (PLACE | WRITTEN_LAST) | round << LISTED_SHIFT;
     }
 
     /// The ticks since the last access.

@@ -52,9 +52,7 @@ impl Slots {
     /// two checkpoints, so only slots in both zones stay writable until one succeeds.
     pub fn end_checkpoint(&mut self, ok: bool) {
         debug_assert!(self.capturing);
-        for s in &mut self.slots {
-            s.set_zones(s.in_next() && (ok || s.in_zone()), false);
-        }
+        self.slots.rezone(|s| (s.in_next() && (ok || s.in_zone()), false));
         self.capturing = false;
         self.zone_is_in_force(ok);
         // After a failure the next checkpoint goes to the same area: the other holds the one known to be
@@ -75,9 +73,9 @@ impl Slots {
 
     fn body(&self) -> MapBody {
         MapBody {
-            entries: self.slots.iter().map(|s| named(s).map(entry)).collect(),
-            zone: self.slots.iter().map(Slot::in_next).collect(),
-            in_flight: self.slots.iter().map(may_be_gone).collect(),
+            entries: self.slots.iter().map(|s| named(&s).map(entry)).collect(),
+            zone: self.slots.iter().map(|s| s.in_next()).collect(),
+            in_flight: self.slots.iter().map(|s| may_be_gone(&s)).collect(),
         }
     }
 }

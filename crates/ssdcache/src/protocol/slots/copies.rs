@@ -13,16 +13,20 @@ impl Slots {
     /// Notes that the HDD has every change older than `lsn` of the dirty version on its way into `slot`,
     /// except for those in a dirty copy that it replaces.
     pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
-        let Some(page) = self.slots[slot.at()].version().map(|version| version.page) else { return };
-        let older = self.live(page).copied().filter(Slot::is_dirty);
-        if let Some(version) = self.slots[slot.at()].version_mut() {
+        let Some(page) = self.slots.get(slot).version().map(|version| version.page) else { return };
+        let older = self.live(page).filter(Slot::is_dirty);
+        if let Some(version) = self.slots.edit(slot).version_mut() {
             version.lsn = older.map_or(lsn, |older| older.lsn.min(lsn));
         }
     }
 
     /// Notes, after a recovery, that the HDD has every change older than `floor` of every copy.
     pub fn set_lsn_floor(&mut self, floor: Lsn) {
-        self.slots.iter_mut().filter_map(|s| s.version_mut()).for_each(|version| version.lsn = floor);
+        for slot in self.slots.ids() {
+            if let Some(version) = self.slots.edit(slot).version_mut() {
+                version.lsn = floor;
+            }
+        }
     }
 
     /// The oldest log position that redo would need if every copy were lost; `None`: the HDD has every
@@ -38,7 +42,7 @@ impl Slots {
         self.mapped().chain(self.pending.keys().copied()).collect()
     }
 
-    fn dirty(&self) -> impl Iterator<Item = &Slot> {
+    fn dirty(&self) -> impl Iterator<Item = Slot> {
         self.slots.iter().filter_map(|s| s.live()).filter(|s| s.is_dirty())
     }
 
@@ -61,7 +65,7 @@ impl Slots {
     /// version that a recovery found, since no checkpoint may have recorded its write-back.
     #[must_use]
     pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        let known = |stored: &Slot| stored.is_dirty() && !stored.perhaps_home;
+        let known = |stored: Slot| stored.is_dirty() && !stored.perhaps_home;
         pages.iter().all(|(page, _)| self.live(*page).is_some_and(known))
     }
 
@@ -105,20 +109,20 @@ impl Slots {
     #[must_use]
     pub fn copy_of(&self, page: PageId) -> Option<(SlotId, bool)> {
         let slot = self.slot_of(page)?;
-        self.slots[slot.at()].live().map(|stored| (slot, !stored.is_dirty()))
+        self.slots.get(slot).live().map(|stored| (slot, !stored.is_dirty()))
     }
 
     /// Holds `slot` for a check, if it holds a copy, until [`Slots::end_read`].
     pub fn begin_check(&mut self, slot: SlotId) -> Option<Entry> {
-        let stored = self.slots.get_mut(slot.at())?.live_mut().filter(|_| !self.hidden)?;
-        stored.readers += 1;
+        let stored = self.slots.find(slot)?.live().filter(|_| !self.hidden)?;
+        self.slots.edit(slot).readers += 1;
         Some(Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() })
     }
 
     /// Whether the version in `slot` was covered by flush `completed` or an earlier one.
     #[must_use]
     pub fn is_durable(&self, slot: SlotId, completed: SsdFlush) -> bool {
-        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= completed)
+        self.slots.get(slot).stored().is_none_or(|stored| stored.durable_at <= completed)
     }
 
     /// The number of slots that are not used again before the next opening.

@@ -108,7 +108,7 @@ impl Slots {
     fn leaves(&mut self, page: PageId, way: OnItsWay, now: Millis, next: &mut Leaving) -> bool {
         // A copy that is on its way is noted when it is complete.
         let Some(slot) = self.slot_of(page) else { return true };
-        let Slot { phase: Phase::Live { being_replaced }, moving, standing, .. } = self.slots[slot.at()]
+        let Slot { phase: Phase::Live { being_replaced }, moving, standing, .. } = self.slots.get(slot)
         else {
             return true;
         };

@@ -19,6 +19,7 @@ mod recovered;
 mod second_chance;
 mod slot;
 mod switch;
+mod table;
 #[cfg(feature = "mutations")]
 mod tampering;
 mod through;
@@ -49,6 +50,7 @@ use readmitted::Predecessor;
 use rustc_hash::FxHashMap;
 use slot::{Phase, Slot, Standing};
 use std::collections::VecDeque;
+use table::{Edited, SlotTable};
 
 /// Check whether the zone is nearly exhausted once per this many rejections.
 const REJECTIONS_PER_LOOK: u64 = 64;
@@ -62,7 +64,7 @@ const UNREPORTED_MAX: usize = 1024;
 pub struct Slots {
     params: SlotParams,
     policy: Box<dyn SlotPolicy>,
-    slots: Vec<Slot>,
+    slots: SlotTable,
     by_page: PageMap,
     /// Slots to which copies are being written for pages without one.
     pending: FxHashMap<PageId, SlotId>,
@@ -109,14 +111,16 @@ impl Slots {
     #[must_use]
     pub fn new(
         params: SlotParams,
-        policy: Box<dyn SlotPolicy>,
+        mut policy: Box<dyn SlotPolicy>,
         map: &[Option<Entry>],
         generation: u64,
     ) -> Self {
         let (through, on_read) = (policy.write_through(), policy.admits_on_read());
+        let slots = SlotTable::new(params.slots);
+        policy.share_pages(slots.pages());
         let mut this = Self {
             params,
-            slots: vec![Slot::FREE; params.slots as usize],
+            slots,
             by_page: PageMap::new(params.slots),
             pending: FxHashMap::default(),
             arriving: 0,
@@ -153,9 +157,8 @@ impl Slots {
     }
 
     /// The slots that hold a page's current copy, in order.
-    fn copies_by_slot(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
-        let live = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.live()?)));
-        live.map(|(at, slot)| (SlotId(at as u32), slot))
+    fn copies_by_slot(&self) -> impl Iterator<Item = (SlotId, Slot)> {
+        self.slots.numbered().filter(|(_, slot)| slot.live().is_some())
     }
 
     /// The pages that have a copy.
@@ -164,13 +167,14 @@ impl Slots {
     }
 
     /// The slot of the page's copy.
-    fn live(&self, page: PageId) -> Option<&Slot> {
-        self.slot_of(page).and_then(|slot| self.slots[slot.at()].live())
+    fn live(&self, page: PageId) -> Option<Slot> {
+        self.slot_of(page).and_then(|slot| self.slots.get(slot).live())
     }
 
-    fn live_mut(&mut self, page: PageId) -> Option<(SlotId, &mut Slot)> {
+    fn live_mut(&mut self, page: PageId) -> Option<(SlotId, Edited<'_>)> {
         let slot = self.slot_of(page)?;
-        self.slots[slot.at()].live_mut().map(|stored| (slot, stored))
+        let stored = self.slots.edit(slot);
+        stored.live().is_some().then_some((slot, stored))
     }
 
     // ---- reads
@@ -181,7 +185,7 @@ impl Slots {
             return Located::Pending;
         }
         let hidden = self.hidden;
-        let Some((slot, stored)) = self.live_mut(page) else { return Located::Hdd };
+        let Some((slot, mut stored)) = self.live_mut(page) else { return Located::Hdd };
         // The SSD is being exchanged. The home serves, except for only copies: whether those are lost is
         // about to be decided.
         if hidden {
@@ -193,7 +197,7 @@ impl Slots {
 
     /// Ends a read of `slot`.
     pub fn end_read(&mut self, slot: SlotId) {
-        let s = &mut self.slots[slot.at()];
+        let mut s = self.slots.edit(slot);
         let retired = s.is_retired();
         let Some(stored) = s.stored_mut().filter(|stored| stored.readers > 0) else {
             debug_assert!(false, "unbalanced end_read of slot {}", slot.0);
@@ -201,7 +205,9 @@ impl Slots {
         };
         stored.readers -= 1;
         // Retired during the read, and waiting for no flush.
-        if retired && stored.readers == 0 && stored.durable_at == SsdFlush::NONE {
+        let done = retired && stored.readers == 0 && stored.durable_at == SsdFlush::NONE;
+        drop(s);
+        if done {
             self.release(slot);
         }
     }
@@ -275,7 +281,7 @@ impl Slots {
     /// Ends the write of `ticket`. SSD flush `durable_at` is the first that covers it.
     pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: SsdFlush, now: Millis) {
         let Ticket { slot, page, arrives, .. } = ticket;
-        let Slot { stamp, phase: Phase::Writing { abandoned, .. }, .. } = self.slots[slot.at()] else {
+        let Slot { stamp, phase: Phase::Writing { abandoned, .. }, .. } = self.slots.get(slot) else {
             debug_assert!(false, "slot {} is not being written", slot.0);
             return;
         };
@@ -288,7 +294,7 @@ impl Slots {
         if !ok {
             // The failed write may still land, in whole or in part. It would destroy the image of a page that
             // got the slot meanwhile.
-            self.slots[slot.at()].phase = Phase::Bad;
+            self.slots.edit(slot).phase = Phase::Bad;
             self.bad += 1;
             if !abandoned {
                 self.keeps_old_copy(page, now);
@@ -298,8 +304,9 @@ impl Slots {
         if abandoned {
             return self.release(slot);
         }
-        let s = &mut self.slots[slot.at()];
+        let mut s = self.slots.edit(slot);
         (s.phase, s.durable_at) = (Phase::Live { being_replaced: false }, durable_at);
+        drop(s);
         let before = self.by_page.insert(&self.slots, page, slot);
         if before.is_none() && !arrives {
             // The old copy was evicted meanwhile, and the policy has been notified.
@@ -324,14 +331,14 @@ impl Slots {
     }
 
     fn set_being_replaced(&mut self, slot: SlotId, is: bool) {
-        if let Phase::Live { being_replaced } = &mut self.slots[slot.at()].phase {
+        if let Phase::Live { being_replaced } = &mut self.slots.edit(slot).phase {
             *being_replaced = is;
         }
     }
 
     /// Retires `old`: version `successor` of its page is complete, and flush `until` makes it durable.
     fn retire(&mut self, old: SlotId, successor: Stamp, until: SsdFlush) {
-        let o = &mut self.slots[old.at()];
+        let mut o = self.slots.edit(old);
         if let Some(stored) = o.live_mut() {
             let durable_at = std::mem::replace(&mut stored.durable_at, until);
             stored.phase = Phase::Retired;
@@ -340,8 +347,14 @@ impl Slots {
     }
 
     /// Notes that SSD flush number `number` has completed: the retired slots that wait for it, or for an
-    /// earlier one, are free.
+    /// earlier one, are free, and so are the others of waiting for it.
     pub fn flushed(&mut self, number: SsdFlush) {
+        self.free_retired(number);
+        self.slots.covered(number);
+    }
+
+    /// Frees the retired slots that wait for flush `number` or an earlier one.
+    fn free_retired(&mut self, number: SsdFlush) {
         while let Some(one) = self.retired.front().copied().filter(|one| one.until <= number) {
             self.retired.pop_front();
             // A slot that is still being read is freed when the read ends.
@@ -361,7 +374,7 @@ impl Slots {
         }
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
-        } else if let Some((slot, stored)) = self.live_mut(page) {
+        } else if let Some((slot, stored)) = self.slot_of(page).zip(self.live(page)) {
             // The change is in memory alone, so this version is still the newest durable one (I1).
             if stored.is_dirty() {
                 return false;
@@ -388,13 +401,14 @@ impl Slots {
     fn give_up_copy(&mut self, page: PageId) {
         self.cancel_incoming(page);
         if let Some(slot) = self.unmap(page) {
-            let s = &mut self.slots[slot.at()];
-            if s.version().is_some_and(Slot::is_dirty) {
+            let mut s = self.slots.edit(slot);
+            if s.version().is_some_and(|version| version.is_dirty()) {
                 // A crash may find a checkpoint that names this copy, or an older one of the page, as the
                 // newest version. Recovery would then look for this one, and report the page as damaged
                 // without it. So the slot waits for a checkpoint that does not name the page (I15).
                 s.set_zones(false, false);
             }
+            drop(s);
             self.release(slot);
         }
     }
@@ -416,7 +430,7 @@ impl Slots {
 
     /// Marks the write into `slot` as obsolete.
     fn abandon(&mut self, slot: SlotId) {
-        if let Phase::Writing { abandoned, .. } = &mut self.slots[slot.at()].phase {
+        if let Phase::Writing { abandoned, .. } = &mut self.slots.edit(slot).phase {
             *abandoned = true;
         }
     }
@@ -430,7 +444,7 @@ impl Slots {
 
     /// Gives up the copy in `victim` for another page. Returns the displaced page.
     fn evict(&mut self, victim: SlotId, now: Millis) -> Option<PageId> {
-        let page = self.slots[victim.at()].live()?.page;
+        let page = self.slots.get(victim).live()?.page;
         self.unmap(page);
         self.policy.removed(page, true, now);
         self.release(victim);
@@ -450,10 +464,14 @@ impl Slots {
     ) -> Ticket {
         // An older image on its way must not become the page's copy when it lands.
         self.cancel_incoming(page);
-        let s = &mut self.slots[slot.at()];
+        if self.slots.page(slot) != page {
+            self.policy.overwritten(slot);
+        }
+        let mut s = self.slots.edit(slot);
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
         s.hold(page, stamp, standing, Phase::Writing { abandoned: false, renews: false });
         let dirty = s.is_dirty();
+        drop(s);
         let old = self.slot_of(page);
         if let Some(old) = old {
             // A second chance now would give the old content a larger stamp than the new version's (I16).
@@ -470,11 +488,13 @@ impl Slots {
     /// Releases `slot`, whose version nothing needs (I1). It is free at once, or when its readers have
     /// finished.
     fn release(&mut self, slot: SlotId) {
-        let s = &mut self.slots[slot.at()];
+        let mut s = self.slots.edit(slot);
+        s.durable_at = SsdFlush::NONE;
         if s.readers() > 0 {
-            (s.phase, s.durable_at) = (Phase::Retired, SsdFlush::NONE);
+            s.phase = Phase::Retired;
         } else {
             s.phase = Phase::Free;
+            drop(s);
             self.list_free(slot);
         }
     }
@@ -487,7 +507,7 @@ impl Slots {
 
     /// Whether `slot` may be written under every checkpoint that a crash could find.
     fn is_writable(&self, slot: SlotId) -> bool {
-        self.slots[slot.at()].writable(self.capturing)
+        self.slots.get(slot).writable(self.capturing)
     }
 
     // ---- displaced pages to report to the pool
@@ -553,7 +573,7 @@ impl Slots {
     pub fn memory_bytes(&self) -> usize {
         // Even an empty index has a cell.
         let map = if self.slots.is_empty() { 0 } else { self.by_page.memory_bytes() };
-        self.slots.capacity() * size_of::<Slot>() + map + self.policy.memory_bytes()
+        self.slots.memory_bytes() + map + self.policy.memory_bytes()
     }
 
     /// The pages and their slots, in order.
@@ -580,7 +600,7 @@ impl Slots {
             }
         }
         for (page, slot) in self.pending.iter().chain(&self.moving) {
-            match &self.slots[slot.at()] {
+            match self.slots.get(*slot) {
                 s if s.page == *page && matches!(s.phase, Phase::Writing { abandoned: false, .. }) => {}
                 _ => return Err(format!("page {page} is not on its way to slot {}", slot.0)),
             }

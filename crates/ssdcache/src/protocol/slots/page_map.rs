@@ -3,7 +3,7 @@
 //! It stores slot numbers alone, since each slot names its page: a page stays in its slot for as long as the
 //! map names that slot for it. It takes 8 bytes a slot, and none of them is touched before a page comes.
 
-use super::slot::Slot;
+use super::table::SlotTable;
 use pagetier_page::PageId;
 use pagetier_policy::{PageIndex, SlotId};
 
@@ -16,19 +16,19 @@ impl PageMap {
         Self(PageIndex::with_capacity(slots as usize))
     }
 
-    pub(super) fn get(&self, slots: &[Slot], page: PageId) -> Option<SlotId> {
+    pub(super) fn get(&self, slots: &SlotTable, page: PageId) -> Option<SlotId> {
         self.0.find(page, |slot| page_in(slots, slot)).map(SlotId)
     }
 
     /// Names `slot`, which holds `page`, as the page's. Returns the slot named before.
-    pub(super) fn insert(&mut self, slots: &[Slot], page: PageId, slot: SlotId) -> Option<SlotId> {
+    pub(super) fn insert(&mut self, slots: &SlotTable, page: PageId, slot: SlotId) -> Option<SlotId> {
         debug_assert_eq!(page_in(slots, slot.0), page);
         let before = self.remove(slots, page);
         self.0.insert(page, slot.0, |slot| page_in(slots, slot));
         before
     }
 
-    pub(super) fn remove(&mut self, slots: &[Slot], page: PageId) -> Option<SlotId> {
+    pub(super) fn remove(&mut self, slots: &SlotTable, page: PageId) -> Option<SlotId> {
         let slot = self.get(slots, page)?;
         self.0.remove(page, |slot| page_in(slots, slot));
         Some(slot)
@@ -43,6 +43,6 @@ impl PageMap {
     }
 }
 
-fn page_in(slots: &[Slot], slot: u32) -> PageId {
-    slots[slot as usize].page
+fn page_in(slots: &SlotTable, slot: u32) -> PageId {
+    slots.page(SlotId(slot))
 }

@@ -71,14 +71,14 @@ impl Slots {
         if self.hidden {
             return None;
         }
-        let stored = self.slots.get_mut(slot.at())?;
+        let stored = self.slots.find(slot)?;
         let unproved = match stored.phase {
             Phase::Live { .. } => stored.durable_at > completed,
             // One that waits for no flush is free as soon as its readers are gone.
             Phase::Retired if stored.durable_at != SsdFlush::NONE => unproved.binary_search(&slot).is_ok(),
             _ => return None,
         };
-        stored.readers += 1;
+        self.slots.edit(slot).readers += 1;
         let entry = Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() };
         Some(ToVerify { slot, entry, unproved })
     }
@@ -94,7 +94,7 @@ impl Slots {
         now: Millis,
     ) -> Fallen {
         let here = self.slot_of(page) == Some(slot);
-        let Some(found) = self.live(page).copied().filter(|found| here && found.stamp == stamp) else {
+        let Some(found) = self.live(page).filter(|found| here && found.stamp == stamp) else {
             return Fallen::Changed;
         };
         if !found.is_dirty() {
@@ -112,7 +112,7 @@ impl Slots {
             // earlier life.
             let Some(at) = self.retired.iter().position(|one| one.successor == newer.0) else { break };
             let one = self.retired[at];
-            let Some(stored) = self.slots[one.slot.at()].stored().copied() else { break };
+            let Some(stored) = self.slots.get(one.slot).stored() else { break };
             if !bad(one.slot, stored.stamp) {
                 self.retired.remove(at);
                 self.revive(one, stored, now);
@@ -133,12 +133,13 @@ impl Slots {
         if let Some(slot) = self.unmap(page) {
             self.release(slot);
         }
-        let s = &mut self.slots[one.slot.at()];
+        let mut s = self.slots.edit(one.slot);
         (s.phase, s.durable_at) = (Phase::Live { being_replaced: false }, one.durable_at);
         if stored.is_dirty() {
             // Retired, it was not told of flushes of the HDD.
             (s.standing, s.perhaps_home) = (Standing::Only, true);
         }
+        drop(s);
         self.by_page.insert(&self.slots, page, one.slot);
         self.policy.inserted(page, one.slot, now);
     }
@@ -151,8 +152,8 @@ impl Slots {
                 *durable_at = again;
             }
         };
-        for s in &mut self.slots {
-            if let Some(stored) = s.stored_mut() {
+        for slot in self.slots.ids() {
+            if let Some(stored) = self.slots.edit(slot).stored_mut() {
                 unproved(&mut stored.durable_at);
             }
         }
@@ -168,12 +169,14 @@ impl Slots {
     pub fn take_into_use(&mut self) {
         self.bad = 0;
         for slot in (0..self.params.slots).map(SlotId) {
-            let s = &mut self.slots[slot.at()];
+            let mut s = self.slots.edit(slot);
             if let Some(stored) = s.stored_mut() {
                 // The outcome of a home write that the failure cut short is unknown.
                 stored.perhaps_home |= stored.is_dirty();
             }
-            if s.phase == Phase::Bad {
+            let bad = s.phase == Phase::Bad;
+            drop(s);
+            if bad {
                 self.release(slot);
             }
         }

@@ -4,31 +4,29 @@
 use super::Slots;
 use super::slot::{Phase, Slot, Standing};
 use crate::format::map::Entry;
-use pagetier_policy::SlotId;
 
 impl Slots {
     /// Replaces a recovery's preliminary findings with its final ones, `map`. Only before the first
     /// checkpoint.
     pub fn apply_recovered(&mut self, map: &[Option<Entry>]) {
         let found = |slot: usize| map.get(slot).copied().flatten();
-        for at in 0..self.slots.len() {
-            let Some(stored) = self.slots[at].live().copied() else { continue };
+        for slot in self.slots.ids() {
+            let Some(stored) = self.slots.get(slot).live() else { continue };
             let known = Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() };
             // What the zone, the journal and the ring have shown overrides the map.
-            if found(at) != Some(known) {
+            if found(slot.at()) != Some(known) {
                 self.by_page.remove(&self.slots, stored.page);
                 self.policy.forget(stored.page);
-                self.slots[at].phase = Phase::Free;
+                self.slots.edit(slot).phase = Phase::Free;
             }
         }
         let mut free = Vec::new();
-        for at in 0..self.slots.len() {
-            let slot = SlotId(at as u32);
-            match found(at) {
-                _ if self.slots[at].live().is_some() => {}
+        for slot in self.slots.ids() {
+            match found(slot.at()) {
+                _ if self.slots.get(slot).live().is_some() => {}
                 // A damaged map may name a page twice.
                 Some(entry) if self.slot_of(entry.page).is_none() => {
-                    put(&mut self.slots[at], entry);
+                    put(&mut self.slots.edit(slot), entry);
                     self.by_page.insert(&self.slots, entry.page, slot);
                     self.policy.recovered(entry.page, slot);
                 }
@@ -71,7 +69,7 @@ mod tests {
 
     /// By slot, the page and whether its version is dirty.
     fn content(slots: &Slots) -> Vec<Option<(PageId, bool)>> {
-        let content = |s: &Slot| (s.page, s.is_dirty());
+        let content = |s: Slot| (s.page, s.is_dirty());
         slots.slots.iter().map(|s| s.live().map(content)).collect()
     }
 

@@ -48,23 +48,23 @@ impl Slots {
     /// Whether the page in `slot` may move. The copy gets a larger stamp than any version already stamped, so
     /// it must not supersede a newer one.
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
-        let Slot { page, readers, phase, .. } = self.slots[slot.at()];
+        let Slot { page, readers, phase, .. } = self.slots.get(slot);
         phase == Phase::Live { being_replaced: false } && readers == 0 && !busy(page) && self.admits(page)
     }
 
     fn set_moving(&mut self, slot: SlotId, moving: bool) {
-        if let Some(stored) = self.slots[slot.at()].stored_mut() {
+        if let Some(stored) = self.slots.edit(slot).stored_mut() {
             stored.moving = moving;
         }
     }
 
     fn start_move(&mut self, from: SlotId, to: SlotId, now: Millis, stamp: Stamp) -> Option<Move> {
-        let version = *self.slots[from.at()].live()?;
+        let version = self.slots.get(from).live()?;
         let page = version.page;
         let standing = if version.is_dirty() { Standing::Only } else { Standing::Clean };
         let source = self.hold(from)?;
         let to = self.start(to, page, standing, None, now, stamp);
-        if let Some(copy) = self.slots[to.slot.at()].version_mut() {
+        if let Some(copy) = self.slots.edit(to.slot).version_mut() {
             (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
         }
         // The copy has the same version, so it does not supersede the source.
@@ -78,13 +78,13 @@ impl Slots {
     /// Without `copied`, the old slot could not be read and the new one is untouched.
     pub fn end_move(&mut self, done: Move, copied: bool, now: Millis) {
         let Move { from, to } = done;
-        let slot = &self.slots[to.slot.at()];
+        let slot = self.slots.get(to.slot);
         let dropped = slot.is_writing() && slot.version().is_some_and(|version| version.stamp == to.stamp);
         if copied && dropped {
             self.end_write(to, false, SsdFlush(0), now);
         } else if !copied {
             self.moving.remove(&to.page);
-            let counts = matches!(self.slots[to.slot.at()].phase, Phase::Writing { abandoned: false, .. });
+            let counts = matches!(self.slots.get(to.slot).phase, Phase::Writing { abandoned: false, .. });
             if counts && let Some(slot) = self.slot_of(to.page) {
                 self.policy.inserted(to.page, slot, now);
             }
@@ -144,7 +144,7 @@ mod tests {
         let (mut slots, moves) = moving();
         for one in &moves {
             slots.end_move(*one, false, Millis(0));
-            assert!(slots.slots[one.to.slot.at()].is_free(), "nothing was written into it");
+            assert!(slots.slots.get(one.to.slot).is_free(), "nothing was written into it");
             assert!(slots.holds(one.from.page, one.from.stamp), "the old copy counts");
         }
         assert_eq!((slots.count_bad(), slots.readers()), (0, 0));

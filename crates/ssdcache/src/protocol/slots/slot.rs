@@ -2,7 +2,7 @@
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
 //!
-//! There is one for each page of the SSD, so it is flat: structs within structs would pad each other.
+//! There is one for each page of the SSD, so a smaller form of it is stored (`table`).
 
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
@@ -42,14 +42,11 @@ pub(super) enum Phase {
     Bad,
 }
 
-/// `Builder` budgets the memory of a slot as `SLOT_BYTES`.
-const _: () = assert!(size_of::<Slot>() <= 40);
-
 const IN_ZONE: u8 = 1;
 const IN_NEXT: u8 = 1 << 1;
 
 /// A slot. [`Slot::version`], [`Slot::stored`] and [`Slot::live`] say what counts of its contents.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot {
     pub(super) page: PageId,
     pub(super) stamp: Stamp,
@@ -67,7 +64,8 @@ pub(super) struct Slot {
     pub(super) perhaps_home: bool,
     /// A second chance copies it to another slot.
     pub(super) moving: bool,
-    zones: u8,
+    /// The zones that it is in, a bit each.
+    pub(super) zones: u8,
 }
 
 impl Slot {
@@ -140,8 +138,8 @@ impl Slot {
     }
 
     /// The slot, if a complete version is in it.
-    pub(super) fn stored(&self) -> Option<&Self> {
-        (self.is_live() || self.is_retired()).then_some(self)
+    pub(super) fn stored(&self) -> Option<Self> {
+        (self.is_live() || self.is_retired()).then_some(*self)
     }
 
     pub(super) fn stored_mut(&mut self) -> Option<&mut Self> {
@@ -149,8 +147,8 @@ impl Slot {
     }
 
     /// The slot, if it holds its page's current copy.
-    pub(super) fn live(&self) -> Option<&Self> {
-        self.is_live().then_some(self)
+    pub(super) fn live(&self) -> Option<Self> {
+        self.is_live().then_some(*self)
     }
 
     pub(super) fn live_mut(&mut self) -> Option<&mut Self> {
@@ -158,8 +156,8 @@ impl Slot {
     }
 
     /// The slot, if a version is in it or on its way there.
-    pub(super) fn version(&self) -> Option<&Self> {
-        (!matches!(self.phase, Phase::Free | Phase::Bad)).then_some(self)
+    pub(super) fn version(&self) -> Option<Self> {
+        (!matches!(self.phase, Phase::Free | Phase::Bad)).then_some(*self)
     }
 
     pub(super) fn version_mut(&mut self) -> Option<&mut Self> {
@@ -189,7 +187,7 @@ mod tests {
     use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy};
 
-    /// Bytes per slot of a full SSD, of which the policy takes the second number: the entry 40, the map 8.
+    /// Bytes per slot of a full SSD, of which the policy takes the second number: the entry 18, the map 5.3.
     fn bytes_per_slot(policy: SsdPolicy) -> (f64, f64) {
         let slots = 1 << 14;
         let held = |no| Entry { page: PageId::new(SpaceId(1), no), stamp: Stamp::from_bits(1), clean: true };
@@ -206,20 +204,20 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_takes_48_bytes_and_the_policys_record() {
+    fn a_slot_takes_24_bytes_and_the_policys_record() {
         let named = |name: &str| name.parse::<SsdPolicy>().expect("a policy");
         for (policy, most) in [
-            (named("none"), 0.0),
-            (named("auto"), 70.0),
-            (named("cac"), 70.0),
-            (SsdPolicy::Custom(&RivalSsd::Lru2), 41.0),
-            (SsdPolicy::Custom(&RivalSsd::Tac), 29.0),
-            (SsdPolicy::Custom(&RivalSsd::MvFifo), 35.0),
+            (named("none"), 24.0),
+            (SsdPolicy::Custom(&RivalSsd::Lru2), 40.0),
+            (SsdPolicy::Custom(&RivalSsd::Tac), 40.0),
+            (SsdPolicy::Custom(&RivalSsd::MvFifo), 40.0),
+            (named("auto"), 81.0),
+            (named("cac"), 85.0),
         ] {
             let (all, own) = bytes_per_slot(policy);
             eprintln!("{policy}: {all:.1} bytes, {own:.1} of them the policy's");
-            assert!((all - own - 48.0).abs() < 0.1, "{policy}: {all} bytes, {own} of them the policy's");
-            assert!(own <= most, "{policy}: {own} bytes");
+            assert!((all - own - 23.4).abs() < 0.1, "{policy}: {all} bytes, {own} of them the policy's");
+            assert!(all <= most, "{policy}: {all} bytes");
         }
     }
 }

@@ -16,6 +16,7 @@ impl Slots {
         debug_assert!(!self.capturing && self.arriving == 0 && self.pending.is_empty());
         (self.through, self.on_read) = (policy.write_through(), policy.admits_on_read());
         self.policy = policy;
+        self.policy.share_pages(self.slots.pages());
         let mut copies: Vec<(Stamp, SlotId, PageId)> = self.stored_copies().collect();
         copies.sort_unstable();
         for (_, slot, page) in &copies {
@@ -23,7 +24,7 @@ impl Slots {
         }
         self.note_buffered(buffered, now);
         let ids = (0..self.params.slots).map(SlotId);
-        let free = ids.filter(|slot| self.slots[slot.at()].is_free()).collect();
+        let free = ids.filter(|slot| self.slots.get(*slot).is_free()).collect();
         self.alloc = Alloc::new(self.policy.append_group(), &self.params);
         self.start_after_recovery(free, copies.last().map(|(_, slot, _)| *slot));
         self.zones_changed();

@@ -26,7 +26,7 @@ impl Slots {
         match rule {
             Mutation::ZoneIgnored => self.put_all_in_zone(),
             Mutation::NextZoneIgnored => self.put_zone_in_next(kept),
-            Mutation::SlotReusedEarly => self.flushed(SsdFlush(u64::MAX)),
+            Mutation::SlotReusedEarly => self.free_retired(SsdFlush(u64::MAX)),
             Mutation::MoveUnderNewer => {
                 (0..self.params.slots).for_each(|slot| self.set_being_replaced(SlotId(slot), false));
             }
@@ -38,7 +38,7 @@ impl Slots {
 
     fn put_all_in_zone(&mut self) {
         let outside = self.slots.iter().any(|s| !(s.in_zone() && s.in_next()));
-        self.slots.iter_mut().for_each(|s| s.set_zones(true, true));
+        self.slots.rezone(|_| (true, true));
         if let Alloc::Circle(circle) = &mut self.alloc {
             circle.put_all_in_zone();
         }
@@ -50,16 +50,17 @@ impl Slots {
     fn put_zone_in_next(&mut self, kept: &mut Tampered) {
         match (self.capturing, kept.next_zone.take()) {
             (true, None) => {
-                kept.next_zone = Some(self.slots.iter().map(Slot::in_next).collect());
-                self.slots.iter_mut().for_each(|s| s.set_in_next(s.in_next() || s.in_zone()));
+                kept.next_zone = Some(self.slots.iter().map(|s| s.in_next()).collect());
+                self.slots.rezone(|s| (s.in_zone(), s.in_next() || s.in_zone()));
                 self.zones_changed();
             }
             (true, named) => kept.next_zone = named,
             (false, Some(named)) => {
-                self.slots
-                    .iter_mut()
-                    .zip(named)
-                    .for_each(|(s, named)| s.set_zones(s.in_zone() && named, s.in_next()));
+                let mut named = named.into_iter();
+                self.slots.rezone(|s| {
+                    let named = named.next() == Some(true);
+                    (s.in_zone() && named, s.in_next())
+                });
                 self.zones_changed();
             }
             (false, None) => {}
@@ -70,17 +71,17 @@ impl Slots {
     fn revive_moves(&mut self, kept: &mut Tampered, which: &dyn Fn(&Self, PageId, Stamp) -> bool) {
         for (page, slot, stamp) in std::mem::take(&mut kept.moves) {
             let revived = which(self, page, stamp);
-            let Some(Slot { stamp: written, phase: Phase::Writing { abandoned, .. }, .. }) =
-                self.slots.get_mut(slot.at())
+            let Some(Slot { stamp: written, phase: Phase::Writing { abandoned: true, renews }, .. }) =
+                self.slots.find(slot)
             else {
                 continue;
             };
-            if *abandoned && *written == stamp && revived {
-                *abandoned = false;
+            if written == stamp && revived {
+                self.slots.edit(slot).phase = Phase::Writing { abandoned: false, renews };
                 self.moving.insert(page, slot);
             }
         }
-        let stamp = |slot: &SlotId| self.slots[slot.at()].version().map(|version| version.stamp);
+        let stamp = |slot: &SlotId| self.slots.get(*slot).version().map(|version| version.stamp);
         let moves = self.moving.iter().filter_map(|(page, slot)| Some((*page, *slot, stamp(slot)?)));
         kept.moves = moves.collect();
     }
@@ -92,13 +93,13 @@ impl Slots {
 
     /// Removes a checkpoint's marks, except those of slots whose images are on their way.
     pub(crate) fn mark_images_in_flight_alone(&self, body: &mut MapBody) {
-        body.in_flight.iter_mut().zip(&self.slots).for_each(|(marked, slot)| *marked &= slot.is_writing());
+        body.in_flight.iter_mut().zip(self.slots.iter()).for_each(|(marked, slot)| *marked &= slot.is_writing());
     }
 
     /// Makes the slot of `page` the next to be given out.
     pub(crate) fn give_up_in_place(&mut self, page: PageId) {
         let Some(slot) = self.slot_of(page).filter(|_| !self.appends()) else { return };
-        if self.slots[slot.at()].readers() == 0 && self.is_writable(slot) {
+        if self.slots.get(slot).readers() == 0 && self.is_writable(slot) {
             self.by_page.remove(&self.slots, page);
             self.release(slot);
         }
@@ -123,8 +124,8 @@ impl Slots {
             return plan;
         };
         let set = |slots: &mut Self, standing| {
-            let held = slots.slots[front.at()].live_mut().filter(|s| s.stamp == before.stamp);
-            if let Some(stored) = held {
+            let mut slot = slots.slots.edit(front);
+            if let Some(stored) = slot.live_mut().filter(|s| s.stamp == before.stamp) {
                 stored.standing = standing;
             }
         };
@@ -139,8 +140,8 @@ impl Slots {
     fn front_is_dirty(&self) -> Option<(SlotId, Slot)> {
         let Alloc::Circle(circle) = &self.alloc else { return None };
         let front = circle.front();
-        let may = self.is_writable(front) && self.slots[front.at()].is_idle_dirty();
-        let stored = self.slots[front.at()].live().filter(|stored| may && !stored.moving)?;
-        Some((front, *stored))
+        let may = self.is_writable(front) && self.slots.get(front).is_idle_dirty();
+        let stored = self.slots.get(front).live().filter(|stored| may && !stored.moving)?;
+        Some((front, stored))
     }
 }

@@ -76,7 +76,7 @@ impl Slots {
         };
         self.counts.renewed += 1;
         let ticket = self.start_copy(slot, page, None, now, fresh());
-        if let Phase::Writing { renews, .. } = &mut self.slots[slot.at()].phase {
+        if let Phase::Writing { renews, .. } = &mut self.slots.edit(slot).phase {
             *renews = true;
         }
         Some(ticket)
@@ -110,7 +110,7 @@ impl Slots {
     /// Notes that the copy on its way with `ticket` is of a home write that is not durable; the HDD may lack
     /// changes from `lsn` on. The copy counts as the only one of its version until [`Slots::homes_flushed`].
     pub(crate) fn wait_for_home(&mut self, ticket: &mut Ticket, lsn: Lsn) {
-        if let Some(version) = self.slots[ticket.slot.at()].version_mut() {
+        if let Some(version) = self.slots.edit(ticket.slot).version_mut() {
             (version.standing, version.lsn) = (Standing::AwaitsFlush, lsn);
         }
         (ticket.dirty, ticket.waits_for_home) = (true, true);
@@ -120,7 +120,7 @@ impl Slots {
     /// Notes that a flush of the HDD has completed: copies whose homes are not `unflushed` become clean.
     pub(crate) fn homes_flushed(&mut self, unflushed: &dyn Fn(PageId) -> bool) {
         for (slot, stamp) in std::mem::take(&mut self.waiting_for_home) {
-            let s = &mut self.slots[slot.at()];
+            let mut s = self.slots.edit(slot);
             let (retired, writing) = (s.is_retired(), s.is_writing());
             let Some(version) = s.version_mut().filter(|v| !retired && v.stamp == stamp) else { continue };
             match version.standing {
@@ -143,7 +143,7 @@ impl Slots {
     /// `in_flight`.
     pub(crate) fn wants_home_flush(&self, in_flight: &dyn Fn(PageId) -> bool) -> bool {
         self.waiting_for_home.iter().any(|(slot, stamp)| {
-            self.slots[slot.at()].live().is_some_and(|version| {
+            self.slots.get(*slot).live().is_some_and(|version| {
                 let waits = version.standing == Standing::AwaitsFlush && version.stamp == *stamp;
                 waits && !in_flight(version.page)
             })
@@ -153,7 +153,7 @@ impl Slots {
     /// Notes that the home write of version `stamp` of `page`, which its slot backed, is durable.
     pub(crate) fn backed_home(&mut self, page: PageId, stamp: Stamp) {
         self.counts.doublewritten += 1;
-        if let Some((_, stored)) = self.live_mut(page).filter(|(_, stored)| stored.stamp == stamp) {
+        if let Some((_, mut stored)) = self.live_mut(page).filter(|(_, stored)| stored.stamp == stamp) {
             stored.standing = Standing::Clean;
         }
     }

@@ -18,7 +18,7 @@ impl Slots {
         next.truncate(max);
         let mut held: Vec<WriteBack> = Vec::with_capacity(next.len());
         for slot in next {
-            let page = self.slots[slot.at()].live().map(|stored| stored.page);
+            let page = self.slots.get(slot).live().map(|stored| stored.page);
             // A policy may name a slot twice.
             let named = held.iter().any(|one| one.slot == slot);
             if page.is_some_and(|page| !kept(page)) && !named {
@@ -32,7 +32,7 @@ impl Slots {
     /// [`Slots::end_write_back`].
     pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
         let slot = self.slot_of(page)?;
-        if self.hidden || self.slots[slot.at()].readers() > 0 {
+        if self.hidden || self.slots.get(slot).readers() > 0 {
             return None;
         }
         self.hold(slot)
@@ -40,21 +40,22 @@ impl Slots {
 
     /// Holds the copy in `slot` as a read does.
     pub(super) fn hold(&mut self, slot: SlotId) -> Option<WriteBack> {
-        let stored = self.slots[slot.at()].live_mut()?;
-        stored.readers += 1;
-        let Slot { page, stamp, durable_at, .. } = *stored;
+        let Slot { page, stamp, durable_at, .. } = self.slots.get(slot).live()?;
+        self.slots.edit(slot).readers += 1;
         Some(WriteBack { slot, page, stamp, durable_at })
     }
 
     /// Ends a write-back. With `ok`, an HDD flush followed it, and the slot is clean if it still holds that
     /// version (I5).
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
-        let live = self.slots[done.slot.at()].live_mut();
-        if let Some(stored) = live.filter(|stored| ok && stored.stamp == done.stamp) {
+        let mut slot = self.slots.edit(done.slot);
+        let live = slot.live_mut().filter(|stored| ok && stored.stamp == done.stamp);
+        if let Some(stored) = live {
             stored.standing = Standing::Clean;
             self.counts.written_back += 1;
             self.policy.copied_home(done.page, done.slot);
         }
+        drop(slot);
         self.end_read(done.slot);
     }
 }

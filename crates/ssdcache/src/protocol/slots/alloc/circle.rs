@@ -162,7 +162,7 @@ impl Slots {
             // over.
             Phase::Retired if s.readers == 0 => Turn::Wait,
             Phase::Retired => Turn::Pass,
-            Phase::Live { .. } => turn_of_live(s, may),
+            Phase::Live { .. } => turn_of_live(&s, may),
         }
     }
 
@@ -251,16 +251,17 @@ impl Slots {
     /// Names the zone: the slots being written, and the slots from the front on.
     pub(super) fn name_front_zone(&mut self) {
         let zone = self.params.zone;
-        for s in &mut self.slots {
-            s.set_in_next(s.is_writing());
-        }
-        let writing = self.slots.iter().filter(|s| s.in_next()).count() as u32;
+        let mut writing = 0;
+        self.slots.rezone(|s| {
+            writing += u32::from(s.is_writing());
+            (s.in_zone(), s.is_writing())
+        });
         let Alloc::Circle(circle) = &mut self.alloc else { return };
         // However many writes are in flight, the front must be able to advance.
         let mut wanted = zone.saturating_sub(writing).max(zone / 2);
         circle.left_next = 0;
         while wanted > 0 && circle.left_next < circle.slots {
-            let s = &mut self.slots[circle.at(circle.left_next).at()];
+            let mut s = self.slots.edit(circle.at(circle.left_next));
             circle.left_next += 1;
             if s.phase != Phase::Bad {
                 s.set_in_next(true);
@@ -272,8 +273,8 @@ impl Slots {
 
     /// Notes that the only copy in the slot cannot be read: the front must not wait for it.
     pub(crate) fn cannot_be_read(&mut self, copy: WriteBack) {
-        let live = self.slots[copy.slot.at()].live_mut();
-        if let Some(stored) = live.filter(|s| s.stamp == copy.stamp && s.is_only()) {
+        let mut slot = self.slots.edit(copy.slot);
+        if let Some(stored) = slot.live_mut().filter(|s| s.stamp == copy.stamp && s.is_only()) {
             stored.standing = Standing::Stuck;
         }
     }

@@ -126,7 +126,7 @@ impl Slots {
     /// Sorts the free slots again after a change of the zones.
     pub(super) fn zones_changed(&mut self) {
         let (slots, capturing) = (&self.slots, self.capturing);
-        let writable = |slot: SlotId| slots[slot.at()].writable(capturing);
+        let writable = |slot: SlotId| slots.get(slot).writable(capturing);
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.sort(&writable);
         }
@@ -174,7 +174,7 @@ impl Slots {
         if let Alloc::Circle(circle) = &self.alloc { circle.laps } else { 0 }
     }
 
-    fn slot(&self, slot: SlotId) -> &Slot {
-        &self.slots[slot.at()]
+    fn slot(&self, slot: SlotId) -> Slot {
+        self.slots.get(slot)
     }
 }

@@ -88,8 +88,8 @@ impl Slots {
         self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
         next.extend((0..self.params.slots).map(SlotId));
         let usable = |slot: &SlotId| {
-            let other = |s: &&super::Slot| s.version().is_some_and(|version| version.page != page);
-            let s = self.slots.get(slot.at()).filter(other);
+            let other = |s: &super::Slot| s.version().is_some_and(|version| version.page != page);
+            let s = self.slots.find(*slot).filter(other);
             s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing))
         };
         let victim = next.into_iter().find(usable).ok_or(NoSlot::Never)?;
@@ -111,11 +111,11 @@ impl Slots {
         let (slots, capturing) = (&self.slots, self.capturing);
         // A policy may name any slot, even one that does not exist.
         let usable =
-            |slot: SlotId| slots.get(slot.at()).is_some_and(|s| s.is_idle_clean() && s.writable(capturing));
+            |slot: SlotId| slots.find(slot).is_some_and(|s| s.is_idle_clean() && s.writable(capturing));
         let (mut refused_dirty, mut has_candidates) = (false, false);
         let mut asked = |slot: SlotId| {
             has_candidates = true;
-            let version = slots.get(slot.at()).and_then(|s| s.version());
+            let version = slots.find(slot).and_then(|s| s.version());
             refused_dirty |= version.is_some_and(|version| version.is_dirty());
             usable(slot)
         };
@@ -148,7 +148,7 @@ impl Slots {
 
     pub(super) fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
         let mut next = self.victims(self.params.clean_ahead as usize, now);
-        next.retain(|slot| self.slots[slot.at()].is_idle_dirty());
+        next.retain(|slot| self.slots.get(*slot).is_idle_dirty());
         next
     }
 
@@ -202,29 +202,29 @@ impl Slots {
     /// of the pages of lowest benefit.
     pub(super) fn name_zone(&mut self, now: Millis) {
         let mut left = self.params.zone as usize;
-        for s in &mut self.slots {
+        self.slots.rezone(|s| {
             // These will soon hold something else than the map says. A recovery reads slots of the zone, and
             // trusts the map for all others (I2).
-            s.set_in_next(s.is_writing() || s.is_retired());
-            left = left.saturating_sub(usize::from(s.in_next()));
-        }
+            let next = s.is_writing() || s.is_retired();
+            left = left.saturating_sub(usize::from(next));
+            (s.in_zone(), next)
+        });
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.spent = false;
             let free = lists.writable.iter().rev().chain(lists.waiting.iter());
             for slot in free.take(left) {
-                self.slots[slot.at()].set_in_next(true);
+                self.slots.edit(*slot).set_in_next(true);
             }
             left = left.saturating_sub(lists.writable.len() + lists.waiting.len());
         }
         let mut candidates = Vec::new();
         let slots = &self.slots;
-        let mut eligible = |slot: SlotId| slots[slot.at()].live().is_some();
+        let mut eligible = |slot: SlotId| slots.get(slot).live().is_some();
         self.policy.start_zone(left, &mut eligible, now, &mut candidates);
         // A larger zone, or one with other slots, would make a recovery read more than configured.
         for slot in candidates {
-            let chosen = self.slots.get_mut(slot.at()).filter(|s| s.live().is_some());
-            if let Some(s) = chosen.filter(|_| left > 0) {
-                s.set_in_next(true);
+            if left > 0 && self.slots.find(slot).is_some_and(|s| s.live().is_some()) {
+                self.slots.edit(slot).set_in_next(true);
                 left -= 1;
             }
         }
@@ -274,7 +274,7 @@ mod tests {
         let mut slots = slots(SLOTS);
         // Without a reserve a rewrite takes the place of a copy of the zone, but these are all being read.
         for no in 0..SLOTS {
-            if slots.slots[no as usize].in_zone() {
+            if slots.slots.get(SlotId(no)).in_zone() {
                 assert!(matches!(slots.begin_read(page(no)), Located::Slot { .. }));
             }
         }

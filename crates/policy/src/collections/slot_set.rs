@@ -1,25 +1,25 @@
-//! The set of slots that hold a version newer than the HDD's.
+//! A set of slots: those that hold a page, or a version newer than the HDD's.
 
 use crate::SlotId;
 
 /// One bit per slot.
 #[derive(Debug, Default)]
-pub(crate) struct DirtySlots {
+pub(crate) struct SlotSet {
     words: Vec<u64>,
 }
 
-impl DirtySlots {
-    pub(crate) fn set(&mut self, slot: SlotId, dirty: bool) {
+impl SlotSet {
+    pub(crate) fn set(&mut self, slot: SlotId, member: bool) {
         let word = slot.at() / 64;
         if word >= self.words.len() {
-            // Clean is what an absent word means: nothing to record.
-            if !dirty {
+            // What an absent word means: nothing to record.
+            if !member {
                 return;
             }
             self.words.resize(word + 1, 0);
         }
         let bit = 1 << (slot.at() % 64);
-        if dirty {
+        if member {
             self.words[word] |= bit;
         } else {
             self.words[word] &= !bit;
@@ -40,8 +40,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_dirty_from_when_it_is_said_until_it_is_taken_back() {
-        let mut slots = DirtySlots::default();
+    fn a_slot_is_in_the_set_from_when_it_is_said_until_it_is_taken_back() {
+        let mut slots = SlotSet::default();
         slots.set(SlotId(200), false);
         assert!(slots.words.is_empty());
         for slot in [0, 63, 64, 200] {

@@ -1,0 +1,331 @@
+//! The slots in memory: 18 bytes each, with what few slots have at a time beside them. The 8 of the page are
+//! shared with the policy.
+//!
+//! A [`Slot`] is what the protocol works with, and takes 40 bytes. Three of its fields are rarely in use. The
+//! flush that a version waits for is known of versions written since the last flush, readers in large numbers
+//! of hardly any slot, and log positions only in a store with a log. So [`SlotTable`] takes a slot apart when
+//! it stores it and puts it together when it is asked for it: nothing is rounded, and nothing is lost.
+
+use super::slot::{Phase, Slot, Standing};
+use crate::protocol::flushes::SsdFlush;
+use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_policy::{SlotId, SlotPages};
+use rustc_hash::FxHashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The bits of [`Packed::flags`]: the phase in the lowest four, then the zones; the readers in the highest
+/// seven.
+const PHASE: u16 = 0xF;
+const ZONES_SHIFT: u32 = 4;
+const ZONES: u16 = 3 << ZONES_SHIFT;
+const PERHAPS_HOME: u16 = 1 << 6;
+const MOVING: u16 = 1 << 7;
+/// The slot waits for a flush that [`SlotTable::flushes`] names.
+const AWAITS: u16 = 1 << 8;
+const READERS_SHIFT: u32 = 9;
+/// So many readers or more: [`SlotTable::crowded`] has their number.
+const CROWDED: u16 = u16::MAX >> READERS_SHIFT;
+
+/// The standing is in the two bits that a stamp does not use.
+const STANDING_SHIFT: u32 = Stamp::MASK.trailing_ones();
+
+/// A slot as it is stored.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(2))]
+struct Packed {
+    /// The stamp's bits, and above them the standing.
+    version: u64,
+    flags: u16,
+}
+
+/// `Builder` budgets the memory of a slot as `SLOT_BYTES`.
+const _: () = assert!(size_of::<Packed>() == 10);
+
+impl Packed {
+    const FREE: Self = Self { version: 0, flags: 0 };
+}
+
+/// The slots.
+#[derive(Debug)]
+pub(super) struct SlotTable {
+    packed: Vec<Packed>,
+    pages: Arc<SlotPages>,
+    /// The flushes that slots wait for.
+    flushes: FxHashMap<SlotId, SsdFlush>,
+    /// The readers of slots that have many.
+    crowded: FxHashMap<SlotId, u16>,
+    /// By slot; empty while every position is 0, as in a store without a log.
+    lsns: Vec<Lsn>,
+}
+
+impl SlotTable {
+    /// `slots` free slots.
+    pub(super) fn new(slots: u32) -> Self {
+        Self {
+            packed: vec![Packed::FREE; slots as usize],
+            pages: Arc::new(SlotPages::new(slots as usize)),
+            flushes: FxHashMap::default(),
+            crowded: FxHashMap::default(),
+            lsns: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.packed.is_empty()
+    }
+
+    /// The page in `slot`, which counts as [`Slot::version`] says.
+    pub(super) fn page(&self, slot: SlotId) -> PageId {
+        self.pages.get(slot).unwrap_or_default()
+    }
+
+    /// By slot, its page.
+    pub(super) fn pages(&self) -> &Arc<SlotPages> {
+        &self.pages
+    }
+
+    /// The slot `slot`, which exists.
+    pub(super) fn get(&self, slot: SlotId) -> Slot {
+        self.unpacked(slot, self.packed[slot.at()])
+    }
+
+    /// The slot `slot`, if there is one.
+    pub(super) fn find(&self, slot: SlotId) -> Option<Slot> {
+        self.packed.get(slot.at()).map(|packed| self.unpacked(slot, *packed))
+    }
+
+    /// The slot `slot`, which exists, to be changed.
+    pub(super) fn edit(&mut self, slot: SlotId) -> Edited<'_> {
+        let value = self.get(slot);
+        Edited { table: self, slot, value }
+    }
+
+    /// The slots with their numbers, in order.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (SlotId, Slot)> + '_ {
+        self.ids().map(|slot| (slot, self.get(slot)))
+    }
+
+    /// The slots, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.ids().map(|slot| self.get(slot))
+    }
+
+    /// Sets the zones of every slot to what `zones` returns: whether it is in the zone of the durable
+    /// checkpoint, and in that of the one being written.
+    pub(super) fn rezone(&mut self, mut zones: impl FnMut(&Slot) -> (bool, bool)) {
+        for at in 0..self.packed.len() {
+            let mut slot = self.get(SlotId(at as u32));
+            let (zone, next) = zones(&slot);
+            slot.set_zones(zone, next);
+            // Nothing else has changed, and there are many slots.
+            let flags = self.packed[at].flags & !ZONES;
+            self.packed[at].flags = flags | u16::from(slot.zones) << ZONES_SHIFT;
+        }
+    }
+
+    /// The numbers of the slots, in order.
+    pub(super) fn ids(&self) -> impl Iterator<Item = SlotId> + use<> {
+        (0..self.packed.len() as u32).map(SlotId)
+    }
+
+    /// Forgets that copies waited for flushes up to `over`, which have completed. Obsolete versions wait until
+    /// they are freed, whichever flush completes.
+    pub(super) fn covered(&mut self, over: SsdFlush) {
+        let packed = &mut self.packed;
+        self.flushes.retain(|slot, until| {
+            let flags = packed[slot.at()].flags;
+            let waits = *until > over || phase_of(flags) == Phase::Retired;
+            if !waits {
+                packed[slot.at()].flags = flags & !AWAITS;
+            }
+            waits
+        });
+        // A burst between two flushes must not keep its room for ever.
+        if self.flushes.capacity() / 8 > self.flushes.len().max(64) {
+            self.flushes.shrink_to_fit();
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let waiting = self.flushes.capacity() * (size_of::<(SlotId, SsdFlush)>() + 1);
+        let packed = self.packed.capacity() * size_of::<Packed>() + self.pages.memory_bytes();
+        packed + self.lsns.capacity() * size_of::<Lsn>() + waiting
+    }
+
+    fn unpacked(&self, slot: SlotId, packed: Packed) -> Slot {
+        let Packed { version, flags } = packed;
+        let awaits = flags & AWAITS != 0;
+        let readers = flags >> READERS_SHIFT;
+        Slot {
+            page: self.page(slot),
+            stamp: Stamp::from_bits(version),
+            lsn: self.lsns.get(slot.at()).copied().unwrap_or(Lsn(0)),
+            durable_at: if awaits { named(&self.flushes, slot) } else { SsdFlush::NONE },
+            readers: if readers == CROWDED { named(&self.crowded, slot) } else { readers },
+            phase: phase_of(flags),
+            standing: match version >> STANDING_SHIFT {
+                0 => Standing::Clean,
+                1 => Standing::Only,
+                2 => Standing::AwaitsFlush,
+                _ => Standing::Stuck,
+            },
+            perhaps_home: flags & PERHAPS_HOME != 0,
+            moving: flags & MOVING != 0,
+            zones: ((flags & ZONES) >> ZONES_SHIFT) as u8,
+        }
+    }
+
+    fn store(&mut self, slot: SlotId, value: &Slot) {
+        let before = self.packed[slot.at()].flags;
+        let awaits = value.durable_at != SsdFlush::NONE;
+        if awaits {
+            self.flushes.insert(slot, value.durable_at);
+        } else if before & AWAITS != 0 {
+            self.flushes.remove(&slot);
+        }
+        let crowded = value.readers >= CROWDED;
+        if crowded {
+            self.crowded.insert(slot, value.readers);
+        } else if before >> READERS_SHIFT == CROWDED {
+            self.crowded.remove(&slot);
+        }
+        if value.lsn != Lsn(0) && self.lsns.is_empty() {
+            self.lsns = vec![Lsn(0); self.packed.len()];
+        }
+        if let Some(lsn) = self.lsns.get_mut(slot.at()) {
+            *lsn = value.lsn;
+        }
+        let flag = |is: bool, flag: u16| if is { flag } else { 0 };
+        let flags = u16::from(value.zones) << ZONES_SHIFT
+            | flag(value.perhaps_home, PERHAPS_HOME)
+            | flag(value.moving, MOVING)
+            | flag(awaits, AWAITS);
+        self.pages.set(slot, value.page);
+        self.packed[slot.at()] = Packed {
+            version: value.stamp.bits() | (value.standing as u64) << STANDING_SHIFT,
+            flags: phase_bits(value.phase) | flags | value.readers.min(CROWDED) << READERS_SHIFT,
+        };
+    }
+}
+
+/// A slot that is being changed: the table has the change when this is dropped.
+#[derive(Debug)]
+pub(super) struct Edited<'a> {
+    table: &'a mut SlotTable,
+    slot: SlotId,
+    value: Slot,
+}
+
+impl Deref for Edited<'_> {
+    type Target = Slot;
+
+    fn deref(&self) -> &Slot {
+        &self.value
+    }
+}
+
+impl DerefMut for Edited<'_> {
+    fn deref_mut(&mut self) -> &mut Slot {
+        &mut self.value
+    }
+}
+
+impl Drop for Edited<'_> {
+    fn drop(&mut self) {
+        self.table.store(self.slot, &self.value);
+    }
+}
+
+/// What a map has for `slot`, which has an entry in it.
+fn named<T: Copy + Default>(map: &FxHashMap<SlotId, T>, slot: SlotId) -> T {
+    debug_assert!(map.contains_key(&slot), "slot {} has no entry", slot.0);
+    map.get(&slot).copied().unwrap_or_default()
+}
+
+fn phase_bits(phase: Phase) -> u16 {
+    match phase {
+        Phase::Free => 0,
+        Phase::Bad => 1,
+        Phase::Retired => 2,
+        Phase::Live { being_replaced } => 4 | u16::from(being_replaced),
+        Phase::Writing { abandoned, renews } => 8 | u16::from(abandoned) | u16::from(renews) << 1,
+    }
+}
+
+fn phase_of(flags: u16) -> Phase {
+    match flags & PHASE {
+        0 => Phase::Free,
+        1 => Phase::Bad,
+        2 | 3 => Phase::Retired,
+        bits @ 4..8 => Phase::Live { being_replaced: bits & 1 != 0 },
+        bits => Phase::Writing { abandoned: bits & 1 != 0, renews: bits & 2 != 0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
+    use proptest::prelude::*;
+
+    fn any_slot() -> impl Strategy<Value = Slot> {
+        let phases = prop::sample::select(vec![
+            Phase::Free,
+            Phase::Bad,
+            Phase::Retired,
+            Phase::Live { being_replaced: false },
+            Phase::Live { being_replaced: true },
+            Phase::Writing { abandoned: false, renews: false },
+            Phase::Writing { abandoned: true, renews: false },
+            Phase::Writing { abandoned: false, renews: true },
+            Phase::Writing { abandoned: true, renews: true },
+        ]);
+        let standings = prop::sample::select(vec![
+            Standing::Clean,
+            Standing::Only,
+            Standing::AwaitsFlush,
+            Standing::Stuck,
+        ]);
+        let readers = prop_oneof![0..4_u16, CROWDED - 2..CROWDED + 2, any::<u16>()];
+        let numbers = (any::<[u32; 2]>(), any::<u64>(), any::<u64>(), 0..4_u64, readers);
+        (numbers, phases, standings, any::<[bool; 5]>()).prop_map(
+            |(([space, no], stamp, lsn, until, readers), phase, standing, flags)| Slot {
+                page: PageId::new(SpaceId(space), no),
+                stamp: Stamp::from_bits(stamp),
+                lsn: Lsn(if flags[4] { lsn } else { 0 }),
+                durable_at: SsdFlush(until),
+                readers,
+                phase,
+                standing,
+                perhaps_home: flags[0],
+                moving: flags[1],
+                zones: u8::from(flags[2]) | u8::from(flags[3]) << 1,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stored_is_what_was_written(
+            writes in prop::collection::vec((0..4_u32, any_slot(), prop::option::of(0..4_u64)), 1..60),
+        ) {
+            let mut table = SlotTable::new(4);
+            let mut model = [Slot::FREE; 4];
+            for (at, value, over) in writes {
+                *table.edit(SlotId(at)) = value;
+                model[at as usize] = value;
+                if let Some(over) = over {
+                    table.covered(SsdFlush(over));
+                    let done = |s: &&mut Slot| s.durable_at.0 <= over && s.phase != Phase::Retired;
+                    model.iter_mut().filter(done).for_each(|s| s.durable_at = SsdFlush::NONE);
+                }
+                let stored: Vec<Slot> = table.iter().collect();
+                prop_assert_eq!(&stored[..], &model[..]);
+                let kept = |f: &dyn Fn(&Slot) -> bool| model.iter().filter(|s| f(s)).count();
+                prop_assert_eq!(table.flushes.len(), kept(&|s| s.durable_at != SsdFlush::NONE));
+                prop_assert_eq!(table.crowded.len(), kept(&|s| s.readers >= CROWDED));
+            }
+        }
+    }
+}
