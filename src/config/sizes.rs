@@ -6,19 +6,20 @@ use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
 /// The memory budget for the policies, in bytes per frame: 48 for the pool's, which covers GD2L and its
-/// relatives, and, except in small pools, the simulations of the default; and 80 for the SSD's record of a
+/// relatives, and, except in small pools, the simulations of the default; and 54 for the SSD's record of a
 /// page that is in memory only.
-pub(crate) const POOL_POLICY_BYTES: usize = 48 + 80;
-/// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
-/// simulations.
-const SLOT_BYTES: u64 = 40 + 8 + 72 + 12;
+pub(crate) const POOL_POLICY_BYTES: usize = 48 + 54;
+/// Memory per slot in bytes: its entry, its entry in the page map, its log position, the flush that it waits
+/// for (as many slots as the eviction zone has by default may wait for one); the policy's record, where that
+/// is found by page and by slot, and the eviction zone; and the policy's simulations.
+const SLOT_BYTES: u64 = (18 + 6 + 8 + 4) + (48 + 6 + 4 + 3) + 12;
 /// The slots whose simulation by the SSD's policy takes [`SIMULATED_BYTES`], however small the SSD. Of a
 /// larger one it simulates a share, which [`SLOT_BYTES`] covers.
 const SIMULATED_SLOTS: u64 = 768;
 /// Memory per simulated slot in bytes.
 const SIMULATED_BYTES: u64 = 150;
-/// Memory per entry of the outqueue in bytes.
-const OUTQUEUE_BYTES: u64 = 72;
+/// Memory per entry of the outqueue in bytes: the policy's record, and where that is found by page.
+const OUTQUEUE_BYTES: u64 = 48 + 6;
 
 /// The maximum length of the moving averages of costs, in points: 256 MiB for the two devices.
 pub(crate) const COST_POINTS_MAX: usize = 1 << 24;

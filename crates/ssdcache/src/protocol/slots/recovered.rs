@@ -20,7 +20,6 @@ impl Slots {
                 self.slots.edit(slot).phase = Phase::Free;
             }
         }
-        let mut free = Vec::new();
         for slot in self.slots.ids() {
             match found(slot.at()) {
                 _ if self.slots.get(slot).live().is_some() => {}
@@ -30,12 +29,12 @@ impl Slots {
                     self.by_page.insert(&self.slots, entry.page, slot);
                     self.policy.recovered(entry.page, slot);
                 }
-                _ => free.push(slot),
+                _ => {}
             }
         }
         let newest =
             self.copies_by_slot().max_by_key(|(slot, stored)| (stored.stamp, *slot)).map(|(slot, _)| slot);
-        self.start_after_recovery(free, newest);
+        self.start_after_recovery(newest);
     }
 }
 

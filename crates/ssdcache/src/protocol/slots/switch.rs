@@ -23,10 +23,8 @@ impl Slots {
             self.policy.recovered(*page, *slot);
         }
         self.note_buffered(buffered, now);
-        let ids = (0..self.params.slots).map(SlotId);
-        let free = ids.filter(|slot| self.slots.get(*slot).is_free()).collect();
         self.alloc = Alloc::new(self.policy.append_group(), &self.params);
-        self.start_after_recovery(free, copies.last().map(|(_, slot, _)| *slot));
+        self.start_after_recovery(copies.last().map(|(_, slot, _)| *slot));
         self.zones_changed();
         // The next checkpoint names another zone, so it is due even if nothing is written before it.
         self.changes += 1;

@@ -30,11 +30,14 @@ const CROWDED: u16 = u16::MAX >> READERS_SHIFT;
 /// The standing is in the two bits that a stamp does not use.
 const STANDING_SHIFT: u32 = Stamp::MASK.trailing_ones();
 
+/// No slot, at the end of a list of free ones.
+const NIL: u64 = u32::MAX as u64;
+
 /// A slot as it is stored.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(2))]
 struct Packed {
-    /// The stamp's bits, and above them the standing.
+    /// The stamp's bits, and above them the standing. Of a free slot: the next one in its list.
     version: u64,
     flags: u16,
 }
@@ -56,7 +59,7 @@ pub(super) struct SlotTable {
     /// The readers of slots that have many.
     crowded: FxHashMap<SlotId, u16>,
     /// By slot; empty while every position is 0, as in a store without a log.
-    lsns: Vec<Lsn>,
+    lsns: Vec<u64>,
 }
 
 impl SlotTable {
@@ -147,10 +150,21 @@ impl SlotTable {
         }
     }
 
+    /// The slot behind the free `slot` in its list.
+    fn next_free(&self, slot: SlotId) -> Option<SlotId> {
+        let next = self.packed[slot.at()].version;
+        (next != NIL).then_some(SlotId(next as u32))
+    }
+
+    fn set_next_free(&mut self, slot: SlotId, next: Option<SlotId>) {
+        debug_assert_eq!(phase_of(self.packed[slot.at()].flags), Phase::Free);
+        self.packed[slot.at()].version = next.map_or(NIL, |next| u64::from(next.0));
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         let waiting = self.flushes.capacity() * (size_of::<(SlotId, SsdFlush)>() + 1);
         let packed = self.packed.capacity() * size_of::<Packed>() + self.pages.memory_bytes();
-        packed + self.lsns.capacity() * size_of::<Lsn>() + waiting
+        packed + self.lsns.capacity() * size_of::<u64>() + waiting
     }
 
     fn unpacked(&self, slot: SlotId, packed: Packed) -> Slot {
@@ -160,7 +174,7 @@ impl SlotTable {
         Slot {
             page: self.page(slot),
             stamp: Stamp::from_bits(version),
-            lsn: self.lsns.get(slot.at()).copied().unwrap_or(Lsn(0)),
+            lsn: Lsn(self.lsns.get(slot.at()).copied().unwrap_or(0)),
             durable_at: if awaits { named(&self.flushes, slot) } else { SsdFlush::NONE },
             readers: if readers == CROWDED { named(&self.crowded, slot) } else { readers },
             phase: phase_of(flags),
@@ -191,10 +205,11 @@ impl SlotTable {
             self.crowded.remove(&slot);
         }
         if value.lsn != Lsn(0) && self.lsns.is_empty() {
-            self.lsns = vec![Lsn(0); self.packed.len()];
+            // Numbers, which the allocator provides zeroed and untouched: the state is locked meanwhile.
+            self.lsns = vec![0; self.packed.len()];
         }
         if let Some(lsn) = self.lsns.get_mut(slot.at()) {
-            *lsn = value.lsn;
+            *lsn = value.lsn.0;
         }
         let flag = |is: bool, flag: u16| if is { flag } else { 0 };
         let flags = u16::from(value.zones) << ZONES_SHIFT
@@ -206,6 +221,52 @@ impl SlotTable {
             version: value.stamp.bits() | (value.standing as u64) << STANDING_SHIFT,
             flags: phase_bits(value.phase) | flags | value.readers.min(CROWDED) << READERS_SHIFT,
         };
+    }
+}
+
+/// A list of free slots, which are linked through the table: it takes no memory of its own.
+#[derive(Debug, Default)]
+pub(super) struct FreeList {
+    first: Option<SlotId>,
+    last: Option<SlotId>,
+    len: usize,
+}
+
+impl FreeList {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn put_first(&mut self, slots: &mut SlotTable, slot: SlotId) {
+        slots.set_next_free(slot, self.first);
+        self.first = Some(slot);
+        self.last = self.last.or(Some(slot));
+        self.len += 1;
+    }
+
+    pub(super) fn put_last(&mut self, slots: &mut SlotTable, slot: SlotId) {
+        slots.set_next_free(slot, None);
+        match self.last {
+            Some(last) => slots.set_next_free(last, Some(slot)),
+            None => self.first = Some(slot),
+        }
+        self.last = Some(slot);
+        self.len += 1;
+    }
+
+    pub(super) fn take_first(&mut self, slots: &SlotTable) -> Option<SlotId> {
+        let slot = self.first?;
+        self.first = slots.next_free(slot);
+        if self.first.is_none() {
+            self.last = None;
+        }
+        self.len -= 1;
+        Some(slot)
+    }
+
+    /// The slots, the first first.
+    pub(super) fn iter<'a>(&self, slots: &'a SlotTable) -> impl Iterator<Item = SlotId> + use<'a> {
+        std::iter::successors(self.first, |slot| slots.next_free(*slot))
     }
 }
 

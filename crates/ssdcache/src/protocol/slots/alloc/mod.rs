@@ -59,7 +59,7 @@ impl Slots {
     pub(super) fn list_free(&mut self, slot: SlotId) {
         let writable = self.is_writable(slot);
         if let Alloc::Zone(lists) = &mut self.alloc {
-            lists.add(slot, writable);
+            lists.add(&mut self.slots, slot, writable);
         }
     }
 
@@ -125,10 +125,8 @@ impl Slots {
 
     /// Sorts the free slots again after a change of the zones.
     pub(super) fn zones_changed(&mut self) {
-        let (slots, capturing) = (&self.slots, self.capturing);
-        let writable = |slot: SlotId| slots.get(slot).writable(capturing);
         if let Alloc::Zone(lists) = &mut self.alloc {
-            lists.sort(&writable);
+            lists.sort(&mut self.slots, self.capturing);
         }
     }
 
@@ -139,11 +137,11 @@ impl Slots {
         }
     }
 
-    /// Starts after a recovery: the `free` slots may not be written before a checkpoint, and `newest` was
-    /// written last.
-    pub(super) fn start_after_recovery(&mut self, free: Vec<SlotId>, newest: Option<SlotId>) {
+    /// Starts after a recovery: free slots may not be written before a checkpoint, and `newest` was written
+    /// last.
+    pub(super) fn start_after_recovery(&mut self, newest: Option<SlotId>) {
         match &mut self.alloc {
-            Alloc::Zone(lists) => lists.start_with(free),
+            Alloc::Zone(lists) => lists.start(&mut self.slots),
             Alloc::Circle(circle) => circle.continue_after(newest),
         }
     }
@@ -163,7 +161,10 @@ impl Slots {
             return Err(format!("{free} free slots, {} listed", writable + waiting));
         }
         let Alloc::Zone(lists) = &self.alloc else { return Ok(()) };
-        match lists.writable().iter().find(|slot| !self.is_writable(**slot)) {
+        if !lists.add_up(&self.slots) {
+            return Err(format!("the lists of free slots do not add up: {lists:?}"));
+        }
+        match lists.writable(&self.slots).find(|slot| !self.is_writable(*slot)) {
             Some(slot) => Err(format!("slot {} is listed as writable outside the zone", slot.0)),
             None => Ok(()),
         }

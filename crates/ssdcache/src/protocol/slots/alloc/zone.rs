@@ -2,6 +2,7 @@
 
 use super::{Alloc, Grant};
 use crate::protocol::slots::Slots;
+use crate::protocol::slots::table::{FreeList, SlotTable};
 use crate::protocol::slots::types::{MapWork, NoSlot};
 use pagetier_page::PageId;
 use pagetier_policy::{Cause, Millis, SlotId, Verdict};
@@ -9,9 +10,9 @@ use pagetier_policy::{Cause, Millis, SlotId, Verdict};
 /// The free slots, by whether they may be written.
 #[derive(Debug, Default)]
 pub(in crate::protocol::slots) struct FreeLists {
-    writable: Vec<SlotId>,
+    writable: FreeList,
     /// Outside the zone until the next checkpoint.
-    waiting: Vec<SlotId>,
+    waiting: FreeList,
     /// Whether the policy rejected a page because its zone had no candidate left.
     spent: bool,
     /// Whether, since the last write-back, a dirty page was written home only because the victim that it
@@ -20,16 +21,22 @@ pub(in crate::protocol::slots) struct FreeLists {
 }
 
 impl FreeLists {
-    pub(super) fn add(&mut self, slot: SlotId, writable: bool) {
-        if writable { self.writable.push(slot) } else { self.waiting.push(slot) }
+    pub(super) fn add(&mut self, slots: &mut SlotTable, slot: SlotId, writable: bool) {
+        // The slot that became free last is given out first.
+        if writable { self.writable.put_first(slots, slot) } else { self.waiting.put_last(slots, slot) }
     }
 
     pub(super) fn count(&self) -> (usize, usize) {
         (self.writable.len(), self.waiting.len())
     }
 
-    pub(super) fn writable(&self) -> &[SlotId] {
-        &self.writable
+    /// Whether every list has as many slots as it counts.
+    pub(super) fn add_up(&self, slots: &SlotTable) -> bool {
+        [&self.writable, &self.waiting].iter().all(|list| list.iter(slots).take(list.len() + 1).count() == list.len())
+    }
+
+    pub(super) fn writable<'a>(&self, slots: &'a SlotTable) -> impl Iterator<Item = SlotId> + use<'a> {
+        self.writable.iter(slots)
     }
 
     pub(super) fn is_spent(&self) -> bool {
@@ -40,16 +47,24 @@ impl FreeLists {
         std::mem::take(&mut self.held_up)
     }
 
-    pub(super) fn start_with(&mut self, free: Vec<SlotId>) {
-        self.waiting = free;
+    /// Starts with all free slots, none of which may be written yet.
+    pub(super) fn start(&mut self, slots: &mut SlotTable) {
+        (self.writable, self.waiting) = (FreeList::default(), FreeList::default());
+        for slot in slots.ids() {
+            if slots.get(slot).is_free() {
+                self.waiting.put_last(slots, slot);
+            }
+        }
     }
 
     /// Sorts the slots so that low ones are given out first, in runs.
-    pub(super) fn sort(&mut self, writable: &dyn Fn(SlotId) -> bool) {
-        let mut free: Vec<SlotId> = self.writable.drain(..).chain(self.waiting.drain(..)).collect();
+    pub(super) fn sort(&mut self, slots: &mut SlotTable, capturing: bool) {
+        let mut free: Vec<SlotId> = self.writable.iter(slots).chain(self.waiting.iter(slots)).collect();
         free.sort_unstable_by(|a, b| b.cmp(a));
+        (self.writable, self.waiting) = (FreeList::default(), FreeList::default());
         for slot in free {
-            self.add(slot, writable(slot));
+            let writable = slots.get(slot).writable(capturing);
+            self.add(slots, slot, writable);
         }
     }
 }
@@ -61,7 +76,11 @@ impl Slots {
 
     /// Takes a free slot that may be written.
     pub(in crate::protocol::slots) fn take_writable(&mut self) -> Option<SlotId> {
-        let slot = self.lists().and_then(|lists| lists.writable.pop());
+        let slots = &self.slots;
+        let slot = match &mut self.alloc {
+            Alloc::Zone(lists) => lists.writable.take_first(slots),
+            Alloc::Circle(_) => None,
+        };
         self.starved |= slot.is_none();
         slot
     }
@@ -211,9 +230,9 @@ impl Slots {
         });
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.spent = false;
-            let free = lists.writable.iter().rev().chain(lists.waiting.iter());
-            for slot in free.take(left) {
-                self.slots.edit(*slot).set_in_next(true);
+            let free = lists.writable.iter(&self.slots).chain(lists.waiting.iter(&self.slots));
+            for slot in free.take(left).collect::<Vec<_>>() {
+                self.slots.edit(slot).set_in_next(true);
             }
             left = left.saturating_sub(lists.writable.len() + lists.waiting.len());
         }
