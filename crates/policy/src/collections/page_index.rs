@@ -27,7 +27,11 @@ impl PageIndex {
     /// Creates an index for `pages` pages.
     #[must_use]
     pub fn with_capacity(pages: usize) -> Self {
-        Self { cells: vec![0; ((pages + 1) * LOAD.1).div_ceil(LOAD.0)], len: 0, number: mask_for(pages as u32) }
+        Self {
+            cells: vec![0; ((pages + 1) * LOAD.1).div_ceil(LOAD.0)],
+            len: 0,
+            number: mask_for(pages as u32),
+        }
     }
 
     /// The number of pages in the index.

@@ -1,7 +1,7 @@
 //! The pages on the SSD, by slot and by page, each with the policy's state for it.
 
-use crate::collections::slot_set::SlotSet;
 use crate::collections::page_index::PageIndex;
+use crate::collections::slot_set::SlotSet;
 use crate::{PageId, SlotId, SlotPages};
 use std::sync::Arc;
 

@@ -11,8 +11,8 @@ use super::page_stats::{PageRecord, PageStats, SUBRANGES_MAX};
 use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
-use crate::collections::slot_set::SlotSet;
 use crate::collections::sketch::Sketch;
+use crate::collections::slot_set::SlotSet;
 use crate::{Access, Costs, Location, Millis, PageId, SlotId};
 
 /// Whether CAC anticipates a page's reads and writes after a move.

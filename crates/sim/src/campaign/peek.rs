@@ -115,10 +115,10 @@ fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
     let mut newest = FxHashMap::default();
     let Some((header, body)) = newest_map(ssd, layout) else { return newest };
     for slot in 0..layout.slots {
-        let named = body.entries[slot as usize];
+        let named = body.entry(slot);
         let Some((page, stamp, _)) = peek(ssd, layout.slot_at(slot)) else { continue };
         let as_named = named.is_some_and(|e| (e.page, e.stamp) == (page, stamp));
-        if as_named || (body.zone[slot as usize] && stamp > header.watermark) {
+        if as_named || (body.in_zone(slot) && stamp > header.watermark) {
             let best = newest.entry(page).or_insert(stamp);
             *best = (*best).max(stamp);
         }

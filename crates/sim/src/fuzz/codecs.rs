@@ -105,9 +105,9 @@ pub fn map(input: &[u8]) {
     if let Some(header) = MapHeader::decode(seed, &area) {
         assert_eq!(MapHeader::decode(seed, &header.encode(seed)), Some(header));
         if let Some(body) = MapBody::decode(seed, &area[BLOCK..], &header, &layout) {
-            assert_eq!((body.entries.len(), body.zone.len()), (layout.slots as usize, layout.slots as usize));
+            assert_eq!(body.slots(), layout.slots);
             let (bytes, body_crc) = body.encode(seed);
-            assert_eq!(MapBody::decode(seed, &bytes, &MapHeader { body_crc, ..header }, &layout), Some(body));
+            assert_eq!(MapBody::decode(seed, bytes, &MapHeader { body_crc, ..header }, &layout), Some(body));
         }
     }
     opened(&mut Input::new(input), |copies, input| {

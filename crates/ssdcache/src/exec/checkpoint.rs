@@ -67,7 +67,7 @@ impl Core {
         work.note("generation", header.generation);
         work.note("bytes", body.len());
         // Writers go on meanwhile, in slots that are in the old zone and the new one (I2).
-        let result = self.write_map(&header, &body, steps).await;
+        let result = self.write_map(&header, body, steps).await;
         self.state.lock().end_checkpoint(&header, result.is_ok());
         self.changed.notify_waiters();
         // A new zone has other victims.

@@ -44,16 +44,13 @@ pub struct MapHeader {
     pub lsn_floor: Lsn,
 }
 
-/// A checkpoint's body, in memory.
+/// A checkpoint's body, in memory as it is on disk: 16 bytes per slot, since a capture takes them while the
+/// checkpoint is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapBody {
-    /// What each slot holds; `None`: nothing that counts.
-    pub entries: Vec<Option<Entry>>,
-    /// By slot, whether it belongs to the zone.
-    pub zone: Vec<bool>,
-    /// By slot, whether it may hold something other than its dirty version although that version is the
-    /// newest: at the capture the image was on its way, or was a copy of a home write that was not durable.
-    pub in_flight: Vec<bool>,
+    slots: u32,
+    /// The zone, a bit per slot, and then the entries; padded to whole blocks.
+    bytes: Vec<u8>,
 }
 
 impl MapHeader {
@@ -108,42 +105,79 @@ impl MapBody {
     /// A body for `slots` slots without entries and with an empty zone.
     #[must_use]
     pub fn empty(slots: u32) -> Self {
-        let slots = slots as usize;
-        Self { entries: vec![None; slots], zone: vec![false; slots], in_flight: vec![false; slots] }
+        let len = Self::place(slots, slots).next_multiple_of(BLOCK_BYTES as usize);
+        Self { slots, bytes: vec![0; len] }
+    }
+
+    /// The number of slots that it describes.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// What `slot` holds; `None`: nothing that counts.
+    #[must_use]
+    pub fn entry(&self, slot: u32) -> Option<Entry> {
+        let word = self.word(slot);
+        (word & (LIVE_BIT | CLEAN_BIT) != 0).then(|| Entry {
+            page: PageId::from_u64(u64_at(&self.bytes, Self::place(self.slots, slot))),
+            stamp: Stamp::from_bits(word),
+            clean: word & CLEAN_BIT != 0 && word & LIVE_BIT != 0,
+        })
+    }
+
+    /// Whether `slot` may hold something other than its dirty version although that version is the newest: at
+    /// the capture the image was on its way, or was a copy of a home write that was not durable.
+    #[must_use]
+    pub fn in_flight(&self, slot: u32) -> bool {
+        self.word(slot) & (LIVE_BIT | CLEAN_BIT) == CLEAN_BIT
+    }
+
+    /// Whether `slot` belongs to the zone.
+    #[must_use]
+    pub fn in_zone(&self, slot: u32) -> bool {
+        self.bytes[slot as usize / 8] >> (slot % 8) & 1 == 1
+    }
+
+    /// The slots of the zone.
+    pub fn zone(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.slots).filter(|slot| self.in_zone(*slot))
+    }
+
+    /// What each slot holds, in order.
+    pub fn entries(&self) -> impl Iterator<Item = Option<Entry>> + '_ {
+        (0..self.slots).map(|slot| self.entry(slot))
+    }
+
+    /// Notes what `slot` holds. `in_flight` counts for dirty versions.
+    pub fn set_entry(&mut self, slot: u32, entry: Option<Entry>, in_flight: bool) {
+        let at = Self::place(self.slots, slot);
+        let Some(entry) = entry else { return self.bytes[at..at + MAP_ENTRY_BYTES as usize].fill(0) };
+        put_u64(&mut self.bytes, at, entry.page.to_u64());
+        // Two bits tell three states apart: CLEAN without LIVE is a dirty version that was on its way at the
+        // capture.
+        let flags = match (entry.clean, in_flight) {
+            (true, _) => LIVE_BIT | CLEAN_BIT,
+            (false, false) => LIVE_BIT,
+            (false, true) => CLEAN_BIT,
+        };
+        put_u64(&mut self.bytes, at + 8, entry.stamp.bits() | flags);
+    }
+
+    /// Puts `slot` into the zone.
+    pub fn set_in_zone(&mut self, slot: u32) {
+        self.bytes[slot as usize / 8] |= 1 << (slot % 8);
     }
 
     /// The entries that a recovery trusts: those outside the zone.
     pub(crate) fn outside_zone(&self) -> Vec<Option<Entry>> {
-        let slots = self.entries.iter().zip(&self.zone);
-        slots.map(|(entry, in_zone)| entry.filter(|_| !in_zone)).collect()
+        (0..self.slots).map(|slot| self.entry(slot).filter(|_| !self.in_zone(slot))).collect()
     }
 
-    /// Encodes it, padded to whole blocks. Also returns the checksum of the unpadded part for the store of
-    /// `seed`.
+    /// Its bytes, padded to whole blocks, and the checksum of the unpadded part for the store of `seed`.
     #[must_use]
-    pub fn encode(&self, seed: StoreSeed) -> (Vec<u8>, u32) {
-        let slots = self.entries.len();
-        let bitmap = zone_bitmap_bytes(slots as u32) as usize;
-        let len = bitmap + slots * MAP_ENTRY_BYTES as usize;
-        let mut b = vec![0; len.next_multiple_of(BLOCK_BYTES as usize)];
-        for (slot, _) in self.zone.iter().enumerate().filter(|(_, z)| **z) {
-            b[slot / 8] |= 1 << (slot % 8);
-        }
-        for (slot, entry) in self.entries.iter().enumerate() {
-            let Some(e) = entry else { continue };
-            let at = bitmap + slot * MAP_ENTRY_BYTES as usize;
-            put_u64(&mut b, at, e.page.to_u64());
-            // Two bits tell three states apart: CLEAN without LIVE is a dirty version that was on its way at
-            // the capture.
-            let flags = match (e.clean, self.in_flight[slot]) {
-                (true, _) => LIVE_BIT | CLEAN_BIT,
-                (false, false) => LIVE_BIT,
-                (false, true) => CLEAN_BIT,
-            };
-            put_u64(&mut b, at + 8, e.stamp.bits() | flags);
-        }
-        let crc = seed.checksum(&b[..len]);
-        (b, crc)
+    pub fn encode(&self, seed: StoreSeed) -> (&[u8], u32) {
+        (&self.bytes, seed.checksum(&self.bytes[..Self::place(self.slots, self.slots)]))
     }
 
     /// Decodes the body in `bytes`; `None` if it is not the one that `header` describes.
@@ -152,27 +186,21 @@ impl MapBody {
         if header.slots != layout.slots {
             return None;
         }
-        let slots = header.slots as usize;
-        let bitmap = zone_bitmap_bytes(header.slots) as usize;
-        let b = bytes.get(..bitmap + slots * MAP_ENTRY_BYTES as usize)?;
-        if seed.checksum(b) != header.body_crc {
-            return None;
-        }
-        let zone = (0..slots).map(|slot| b[slot / 8] >> (slot % 8) & 1 == 1).collect();
-        let place = |slot: usize| bitmap + slot * MAP_ENTRY_BYTES as usize;
-        let entries = (0..slots).map(|slot| Self::entry(b, place(slot))).collect();
-        let in_flight =
-            (0..slots).map(|slot| u64_at(b, place(slot) + 8) & (LIVE_BIT | CLEAN_BIT) == CLEAN_BIT).collect();
-        Some(Self { entries, zone, in_flight })
+        let b = bytes.get(..Self::place(header.slots, header.slots))?;
+        (seed.checksum(b) == header.body_crc).then(|| {
+            let mut body = Self::empty(header.slots);
+            body.bytes[..b.len()].copy_from_slice(b);
+            body
+        })
     }
 
-    fn entry(b: &[u8], at: usize) -> Option<Entry> {
-        let word = u64_at(b, at + 8);
-        (word & (LIVE_BIT | CLEAN_BIT) != 0).then(|| Entry {
-            page: PageId::from_u64(u64_at(b, at)),
-            stamp: Stamp::from_bits(word),
-            clean: word & CLEAN_BIT != 0 && word & LIVE_BIT != 0,
-        })
+    /// Where the entry of `slot` stands in a body of `slots` slots.
+    fn place(slots: u32, slot: u32) -> usize {
+        zone_bitmap_bytes(slots) as usize + slot as usize * MAP_ENTRY_BYTES as usize
+    }
+
+    fn word(&self, slot: u32) -> u64 {
+        u64_at(&self.bytes, Self::place(self.slots, slot) + 8)
     }
 }
 
@@ -187,14 +215,19 @@ mod tests {
     fn a_checkpoint_reads_back_and_a_flipped_bit_voids_it() {
         let layout = Layout::for_bytes(4 << 20, PageSize::DEFAULT, 4).unwrap();
         let mut body = MapBody::empty(layout.slots);
-        for slot in (0..layout.slots as usize).step_by(3) {
-            let page = PageId::new(SpaceId(2), slot as u32);
-            body.entries[slot] =
-                Some(Entry { page, stamp: Stamp::from_bits(slot as u64), clean: slot % 2 == 0 });
-            body.zone[slot] = slot % 5 == 0;
-            body.in_flight[slot] = slot % 7 == 0 && slot % 2 == 1;
+        for slot in (0..layout.slots).step_by(3) {
+            let page = PageId::new(SpaceId(2), slot);
+            let entry = Entry { page, stamp: Stamp::from_bits(slot.into()), clean: slot % 2 == 0 };
+            body.set_entry(slot, Some(entry), slot % 7 == 0);
+            assert_eq!((body.entry(slot), body.in_flight(slot)), (Some(entry), slot % 14 == 7));
+            if slot % 5 == 0 {
+                body.set_in_zone(slot);
+            }
         }
-        let (mut bytes, body_crc) = body.encode(SEED);
+        assert_eq!(body.entries().flatten().count(), layout.slots.div_ceil(3) as usize);
+        assert!(body.zone().eq((0..layout.slots).step_by(15)));
+        let (bytes, body_crc) = body.encode(SEED);
+        let mut bytes = bytes.to_vec();
         let header = MapHeader {
             generation: 7,
             watermark: Stamp::first_of(3),

@@ -51,7 +51,7 @@ impl Protocol {
         let lsn_floor = self.next_lsn_floor(in_memory);
         let journal_from = self.home.journal_needed_from();
         let Capture { generation, body } = self.slots.begin_checkpoint(now);
-        let slots = body.entries.len() as u32;
+        let slots = body.slots();
         let header = MapHeader { generation, watermark, journal_from, body_crc: 0, slots, lsn_floor };
         Checkpoint { header, body, steps: steps(self.map_doubtful) }
     }

@@ -60,8 +60,8 @@ impl Evidence {
     #[must_use]
     pub fn merge(&self) -> Verdict {
         let writing_home = self.writing_home();
-        let slots = self.map.entries.len();
-        let named = self.map.entries.iter().flatten().count();
+        let slots = self.map.slots() as usize;
+        let named = self.map.entries().flatten().count();
         let mut best: FxHashMap<PageId, (Stamp, u32)> =
             FxHashMap::with_capacity_and_hasher(named + self.zone.len(), FxBuildHasher);
         let mut entries: Vec<Option<Entry>> = vec![None; slots];
@@ -102,7 +102,7 @@ impl Evidence {
             damaged += 1;
         }
         for (slot, _) in entries.iter().enumerate().filter(|(_, e)| e.is_some()) {
-            *(if self.map.zone[slot] { &mut found } else { &mut trusted }) += 1;
+            *(if self.map.in_zone(slot as u32) { &mut found } else { &mut trusted }) += 1;
         }
         let unknown = self.unknown(&entries);
         Verdict { entries, trusted, found: found - damaged, damaged, superseded, unknown }
@@ -120,18 +120,17 @@ impl Evidence {
     /// Slots whose images the checkpoint does not vouch for: they were written since its capture, or being
     /// written then.
     pub(crate) fn unflushed_slots(&self) -> impl Iterator<Item = u32> + '_ {
-        let zone = (0..self.map.zone.len() as u32).filter(|slot| self.map.zone[*slot as usize]);
-        zone.filter(|slot| {
+        self.map.zone().filter(|slot| {
             let image = self.zone.get(slot);
-            image.is_some_and(|image| image.stamp > self.watermark || self.map.in_flight[*slot as usize])
+            image.is_some_and(|image| image.stamp > self.watermark || self.map.in_flight(*slot))
         })
     }
 
     /// What `slot` may hold. Outside the zone: what the checkpoint says. Inside: the slot's image, if it was
     /// written after the checkpoint or is what the checkpoint says.
     fn candidate(&self, slot: u32) -> Option<Entry> {
-        let named = self.map.entries[slot as usize];
-        if !self.map.zone[slot as usize] {
+        let named = self.map.entry(slot);
+        if !self.map.in_zone(slot) {
             return named;
         }
         // After a close the map is exact: what the slot holds need not be read.
@@ -150,9 +149,8 @@ impl Evidence {
     /// durable. So without a newer version this one was damaged, and falling back to an older one would
     /// silently return stale data.
     fn damaged(&self, slot: u32) -> Option<Entry> {
-        let at = slot as usize;
-        let named =
-            self.map.entries[at].filter(|e| self.map.zone[at] && !e.clean && !self.map.in_flight[at])?;
+        let complete = self.map.in_zone(slot) && !self.map.in_flight(slot);
+        let named = self.map.entry(slot).filter(|e| complete && !e.clean)?;
         let counts = self.zone.get(&slot).is_some_and(|image| {
             image.stamp > self.watermark || (image.page, image.stamp) == (named.page, named.stamp)
         });
@@ -240,12 +238,12 @@ mod tests {
 
     /// Slots 0 and 1 outside the zone, 2 and 3 inside; watermark 100.
     fn evidence() -> Evidence {
+        let mut map = MapBody::empty(4);
+        map.set_entry(0, named(0, 10), false);
+        map.set_entry(2, named(2, 20), true);
+        [2, 3].into_iter().for_each(|slot| map.set_in_zone(slot));
         Evidence {
-            map: MapBody {
-                entries: vec![named(0, 10), None, named(2, 20), None],
-                zone: vec![false, false, true, true],
-                in_flight: vec![false, false, true, false],
-            },
+            map,
             watermark: at(100),
             zone: FxHashMap::default(),
             unreadable: FxHashSet::default(),
@@ -279,7 +277,7 @@ mod tests {
     #[test]
     fn a_damaged_only_copy_in_the_zone_is_not_replaced_by_an_older_version() {
         let mut e = evidence();
-        e.map.in_flight[2] = false;
+        e.map.set_entry(2, named(2, 20), false);
         assert_eq!(pages(&e)[2], Some((2, 20)), "reading it is an error");
         assert_eq!(e.merge().damaged, 1);
         e.zone.insert(2, image(9, 50));
@@ -313,13 +311,13 @@ mod tests {
         e.closed = false;
         e.unreadable = FxHashSet::from_iter([2]);
         assert_eq!(unknown(&e), Some(2), "its write may not have arrived");
-        e.map.in_flight[2] = false;
+        e.map.set_entry(2, named(2, 20), false);
         assert_eq!(unknown(&e), None);
         assert_eq!(pages(&e)[2], Some((2, 20)), "reading it is an error");
         e.zone.insert(3, image(2, 130));
         assert_eq!(unknown(&e), Some(2), "it may have been given to another page since");
         e.zone.remove(&3);
-        e.map.entries[2] = Some(Entry { page: page(2), stamp: at(20), clean: true });
+        e.map.set_entry(2, Some(Entry { page: page(2), stamp: at(20), clean: true }), false);
         assert_eq!(unknown(&e), Some(2), "a copy may be given away at any time");
         e.closed = true;
         assert_eq!((unknown(&e), pages(&e)[2]), (None, Some((2, 20))));
@@ -330,7 +328,7 @@ mod tests {
     fn a_copy_is_clean_by_its_own_word_or_by_the_checkpoints() {
         let cleans = |e: &Evidence| e.merge().entries.iter().flatten().map(|e| e.clean).collect::<Vec<_>>();
         let mut e = evidence();
-        e.map.entries[0] = None;
+        e.map.set_entry(0, None, false);
         e.zone.insert(2, image(2, 20));
         assert_eq!(cleans(&e), [false]);
         e.zone.insert(2, Image { clean: true, ..image(2, 20) });
@@ -338,7 +336,7 @@ mod tests {
         e.zone.insert(2, Image { clean: true, ..image(9, 150) });
         assert_eq!(cleans(&e), [true], "so was another page's since");
         e.zone.insert(2, image(2, 20));
-        e.map.entries[2] = Some(Entry { clean: true, ..named(2, 20).expect("an entry") });
+        e.map.set_entry(2, Some(Entry { page: page(2), stamp: at(20), clean: true }), false);
         assert_eq!(cleans(&e), [true], "it was written back before the checkpoint");
         e.zone.insert(2, image(2, 150));
         assert_eq!(cleans(&e), [false], "a newer version was not");

@@ -19,7 +19,9 @@
 //!   that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict};
+use crate::{
+    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+};
 use std::sync::Arc;
 
 /// Exceeds every number of a reference, so that pages referenced once rank below those referenced twice.

@@ -21,7 +21,9 @@
 use crate::collections::chains::{Chain, ChainLinks};
 use crate::collections::slot_table::SlotTable;
 use crate::ssd::LOOK_MAX;
-use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict};
+use crate::{
+    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+};
 use std::sync::Arc;
 
 /// The number of slots reclaimed at a time with second chances.

@@ -22,9 +22,11 @@
 //!   hotter.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict};
-use std::sync::Arc;
+use crate::{
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// Pages per region.
 const REGION_PAGES: u32 = 32;

@@ -120,6 +120,9 @@ impl<T: Copy + Default> ZonedSlots<T> {
 }
 
 /// Returns a function from a slot to its rank; an empty slot ranks below all others.
-fn rank_in<T: Copy + Default>(slots: &SlotTable<T>, rank: impl Fn(PageId, &T) -> f64) -> impl Fn(SlotId) -> f64 {
+fn rank_in<T: Copy + Default>(
+    slots: &SlotTable<T>,
+    rank: impl Fn(PageId, &T) -> f64,
+) -> impl Fn(SlotId) -> f64 {
     move |slot| slots.in_slot(slot).map_or(f64::NEG_INFINITY, |(page, kept)| rank(page, kept))
 }

@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
-        self.total += map.zone.iter().filter(|z| **z).count() as u64;
+        self.total += map.zone().count() as u64;
         let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
         let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
         let closed = self.params.closed;
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
         &self,
         map: &MapBody,
     ) -> Result<(FxHashMap<u32, Image>, FxHashMap<u32, DeviceError>), DeviceError> {
-        let slots: Vec<u32> = (0..map.zone.len() as u32).filter(|s| map.zone[*s as usize]).collect();
+        let slots: Vec<u32> = map.zone().collect();
         let (images, unread) = self.images(&slots, |slot| self.params.layout.slot_at(slot)).await?;
         Ok((images.into_iter().collect(), unread))
     }

@@ -277,7 +277,7 @@ fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &V
     RecoveryReport {
         clean: params.closed,
         generation,
-        zone_slots: evidence.map.zone.iter().filter(|z| **z).count() as u64,
+        zone_slots: evidence.map.zone().count() as u64,
         trusted: verdict.trusted as u64,
         found: verdict.found as u64,
         damaged: verdict.damaged as u64,

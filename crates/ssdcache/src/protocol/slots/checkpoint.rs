@@ -72,11 +72,16 @@ impl Slots {
     }
 
     fn body(&self) -> MapBody {
-        MapBody {
-            entries: self.slots.iter().map(|s| named(&s).map(entry)).collect(),
-            zone: self.slots.iter().map(|s| s.in_next()).collect(),
-            in_flight: self.slots.iter().map(|s| may_be_gone(&s)).collect(),
+        let mut body = MapBody::empty(self.params.slots);
+        for (slot, s) in self.slots.numbered() {
+            if let Some(version) = named(&s) {
+                body.set_entry(slot.0, Some(entry(version)), may_be_gone(&s));
+            }
+            if s.in_next() {
+                body.set_in_zone(slot.0);
+            }
         }
+        body
     }
 }
 
@@ -180,13 +185,13 @@ mod tests {
         let page = PageId::new(SpaceId(1), 1);
         let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || Stamp::from_bits(1));
         let mut ticket = ticket.expect("there is room");
-        let slot = ticket.slot.0 as usize;
+        let slot = ticket.slot.0;
         slots.wait_for_home(&mut ticket, Lsn(0));
         slots.end_write(ticket, true, SsdFlush(1), NOW);
         let captured = |slots: &mut Slots| {
             let body = slots.begin_checkpoint(NOW).body;
             slots.end_checkpoint(true);
-            (body.entries[slot].expect("it is named").clean, body.in_flight[slot])
+            (body.entry(slot).expect("it is named").clean, body.in_flight(slot))
         };
         assert_eq!(captured(&mut slots), (false, true), "the flush may make it clean, and its slot free");
         slots.homes_flushed(&|_| false);

@@ -67,7 +67,7 @@ mod tests {
     fn checkpoint(slots: &mut Slots) -> Vec<Option<Entry>> {
         let capture = slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);
-        capture.body.entries
+        capture.body.entries().collect()
     }
 
     /// Plans and completes a write of page `no` to a slot. Returns false if none is writable.

@@ -93,7 +93,9 @@ impl Slots {
 
     /// Removes a checkpoint's marks, except those of slots whose images are on their way.
     pub(crate) fn mark_images_in_flight_alone(&self, body: &mut MapBody) {
-        body.in_flight.iter_mut().zip(self.slots.iter()).for_each(|(marked, slot)| *marked &= slot.is_writing());
+        for (slot, _) in self.slots.numbered().filter(|(_, s)| !s.is_writing()) {
+            body.set_entry(slot.0, body.entry(slot.0), false);
+        }
     }
 
     /// Makes the slot of `page` the next to be given out.

@@ -32,7 +32,9 @@ impl FreeLists {
 
     /// Whether every list has as many slots as it counts.
     pub(super) fn add_up(&self, slots: &SlotTable) -> bool {
-        [&self.writable, &self.waiting].iter().all(|list| list.iter(slots).take(list.len() + 1).count() == list.len())
+        [&self.writable, &self.waiting]
+            .iter()
+            .all(|list| list.iter(slots).take(list.len() + 1).count() == list.len())
     }
 
     pub(super) fn writable<'a>(&self, slots: &'a SlotTable) -> impl Iterator<Item = SlotId> + use<'a> {
