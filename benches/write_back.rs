@@ -17,6 +17,9 @@
 //! | ring | bytes written to the ring per byte written home |
 //! | checksum | processor time to seal a page with its CRC, as measured here, times the pages per second |
 //!
+//! Then bursts: what does a `sync` of 300 pages take that all are on a small SSD? Each page goes to another slot,
+//! and a map checkpoint makes the slots writable again that a burst has used up.
+//!
 //! `PAGETIER_HDD` and `PAGETIER_SSD` name devices; the bench runs on each. Without them it uses a file under
 //! `target/`, and the emulated disk. `docs/BENCHMARKS.md` has machine, date and results.
 
@@ -134,7 +137,63 @@ fn on(target: &Target, rounds: usize) {
             },
         ));
     }
+    bursts(target, &mut report);
     report.finish();
+}
+
+/// Pages per `sync`, and the sizes of the SSD in MiB, whose file lies in the store's folder.
+const BURST: u32 = 300;
+const SSD_MIB: [u64; 3] = [48, 192, 768];
+
+fn bursts(target: &Target, report: &mut Report) {
+    if target.is_emulated() {
+        return;
+    }
+    report.line(format_args!("\nA `sync` of {BURST} pages that are on the SSD, medians."));
+    report.head(&["SSD", "ms per sync", "checkpoints per sync"]);
+    for mib in SSD_MIB {
+        let (took, checkpoints) = runtime(Workers::Two).block_on(burst(target, mib << 20));
+        report.line(format_args!("| {mib} MiB | {:.1} | {checkpoints:.2} |", took * 1e3));
+    }
+}
+
+/// The seconds and map checkpoints of one `sync` of a burst, in a store whose SSD has `ssd_bytes`.
+async fn burst(target: &Target, ssd_bytes: u64) -> (f64, f64) {
+    let folder = target.store_folder();
+    // Not all of them find a slot: the SSD is full.
+    let pages = u32::try_from(ssd_bytes / PAGE_BYTES as u64).expect("a small SSD");
+    let store = PageStore::builder()
+        .directory(folder.path())
+        .ssd_bytes(ssd_bytes)
+        .pool_bytes(u64::from(pages + 512) * PAGE_BYTES as u64)
+        .open()
+        .await
+        .expect("a store");
+    let space = store.spaces().create("pages").await.expect("a space");
+    for _ in 0..pages {
+        drop(store.allocate(space).await.expect("room"));
+    }
+    let rounds = Length::selected().pick(3, 20, 60);
+    let mut rng = SmallRng::seed_from_u64(7);
+    let (mut took, mut before) = (Vec::new(), 0);
+    // The first rounds bring the pages to the SSD.
+    for round in 0..rounds + 3 {
+        if round == 3 {
+            before = store.stats().ssd.counts.checkpoints;
+        }
+        let first = rng.random_range(0..pages - BURST);
+        let burst = if round < 3 { 0..pages } else { first..first + BURST };
+        for no in burst {
+            store.get_mut(PageId::new(space, no)).await.expect("resident")[..4]
+                .copy_from_slice(&u32::to_le_bytes(round));
+        }
+        let began = Instant::now();
+        store.sync().await.expect("synced");
+        took.push(began.elapsed().as_secs_f64());
+    }
+    let checkpoints = store.stats().ssd.counts.checkpoints - before;
+    store.close().await.expect("closed");
+    (median(took.drain(3..)), checkpoints as f64 / f64::from(rounds))
 }
 
 fn percent(share: f64) -> String {

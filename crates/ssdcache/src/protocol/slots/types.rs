@@ -18,11 +18,17 @@ pub struct SlotParams {
     pub clean_ahead: u32,
 }
 
+/// The slots to keep without a page on a small SSD: at most this number and a sixteenth of them, and fewer of
+/// the smallest SSDs, which need their slots for pages.
+const RESERVE_MIN: u32 = 256;
+
 impl SlotParams {
     /// The sizes for `slots` slots and a zone of `zone_percent` per cent of them.
     #[must_use]
     pub fn new(slots: u32, zone_percent: f64) -> Self {
-        let reserve = (slots / 64).clamp(4, 1 << 16);
+        // With a 64th alone, a burst on a small SSD would write a map checkpoint every few dozen pages.
+        let floor = RESERVE_MIN.min(slots / 16).min(slots.saturating_sub(512) / 8);
+        let reserve = (slots / 64).max(floor).clamp(4, 1 << 16);
         let zone = (f64::from(slots) * zone_percent / 100.0) as u32;
         let zone = zone.clamp((2 * reserve).max(8), slots.max(8));
         Self { slots, zone, reserve, clean_ahead: (zone / 8).clamp(2, 64) }
