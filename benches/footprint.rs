@@ -12,6 +12,8 @@
 //!   the default and CAC with the outqueue. An entry of the outqueue is the difference to a store without
 //!   one.
 //! - **Per group**: CAC with subranges so narrow that its pages fall into many groups, beside CAC with few.
+//! - **A large SSD**: the SSD's tables alone, without a device: memory, and the processor time of opening them
+//!   and of a checkpoint, in proportion to the slots; computed for 1 TiB.
 //! - **Beyond the budget**: the peak of a store on files (pool of 64 MiB, SSD of 256 MiB, 512 MiB of pages of
 //!   16 KiB) minus its budget and what the process had before it opened the store.
 //! - **`sync`**: processor time of the thread that calls it, on devices in memory and a runtime with one
@@ -23,6 +25,8 @@
 //! machine, date and results.
 
 mod common;
+#[path = "footprint/large.rs"]
+mod large;
 
 use common::report::Report;
 use common::target::{Role, Target};
@@ -60,6 +64,7 @@ fn main() {
     let mut report = Report::new("footprint", "plain", &[&target.about]);
     per_frame(&mut report);
     per_slot(&mut report);
+    large::report(&mut report, measured);
     beyond_budget(&mut report, target.folder());
     syncs(&mut report);
     report.finish();
@@ -94,6 +99,7 @@ fn perform(words: &[&str]) -> Figures {
         "fill" => runtime(Workers::Two).block_on(fill(Path::new(words[1]))),
         "beyond" => runtime(Workers::Two).block_on(beyond(Path::new(words[1]), words[2])),
         "sync" => runtime(Workers::One).block_on(sync_of(number(1))),
+        "large" => large::tables(words[1], number(2)),
         other => panic!("no such task: {other}"),
     }
 }
