@@ -60,7 +60,7 @@ pub(crate) fn tables(policy: &str, slots: u32) -> BTreeMap<String, f64> {
     for slot in 0..slots {
         body.set_entry(
             slot,
-            Some(Entry { page: page(slot), stamp: stamp(slot), clean: slot % 2 == 0 }),
+            Some(Entry { page: page(slot), stamp: stamp(slot), clean: slot.is_multiple_of(2) }),
             false,
         );
     }
@@ -74,7 +74,7 @@ pub(crate) fn tables(policy: &str, slots: u32) -> BTreeMap<String, f64> {
     assert_eq!((body.encode(StoreSeed::NONE).1, entries), (body_crc, slots as usize));
     time("opening: reading the map", began.elapsed().as_secs_f64());
 
-    let image = |slot: u32| Image { page: page(slot), stamp: stamp(slot), clean: slot % 2 == 0 };
+    let image = |slot: u32| Image { page: page(slot), stamp: stamp(slot), clean: slot.is_multiple_of(2) };
     let evidence = Evidence {
         zone: body.zone().map(|slot| (slot, image(slot))).collect(),
         map: body,

@@ -15,7 +15,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// The bits of [`Packed::flags`]: the phase in the lowest four, then the zones; the readers in the highest
-/// seven.
+/// six.
 const PHASE: u16 = 0xF;
 const ZONES_SHIFT: u32 = 4;
 const ZONES: u16 = 3 << ZONES_SHIFT;
@@ -23,7 +23,9 @@ const PERHAPS_HOME: u16 = 1 << 6;
 const MOVING: u16 = 1 << 7;
 /// The slot waits for a flush that [`SlotTable::flushes`] names.
 const AWAITS: u16 = 1 << 8;
-const READERS_SHIFT: u32 = 9;
+/// The log position is that of a page that was created and not changed: [`Lsn::BLANK`].
+const BLANK: u16 = 1 << 9;
+const READERS_SHIFT: u32 = 10;
 /// So many readers or more: [`SlotTable::crowded`] has their number.
 const CROWDED: u16 = u16::MAX >> READERS_SHIFT;
 
@@ -58,7 +60,7 @@ pub(super) struct SlotTable {
     flushes: FxHashMap<SlotId, SsdFlush>,
     /// The readers of slots that have many.
     crowded: FxHashMap<SlotId, u16>,
-    /// By slot; empty while every position is 0, as in a store without a log.
+    /// By slot, its log position; empty while every one is 0 or blank, as in a store without a log.
     lsns: Vec<u64>,
 }
 
@@ -174,7 +176,11 @@ impl SlotTable {
         Slot {
             page: self.page(slot),
             stamp: Stamp::from_bits(version),
-            lsn: Lsn(self.lsns.get(slot.at()).copied().unwrap_or(0)),
+            lsn: if flags & BLANK != 0 {
+                Lsn::BLANK
+            } else {
+                Lsn(self.lsns.get(slot.at()).copied().unwrap_or(0))
+            },
             durable_at: if awaits { named(&self.flushes, slot) } else { SsdFlush::NONE },
             readers: if readers == CROWDED { named(&self.crowded, slot) } else { readers },
             phase: phase_of(flags),
@@ -204,7 +210,8 @@ impl SlotTable {
         } else if before >> READERS_SHIFT == CROWDED {
             self.crowded.remove(&slot);
         }
-        if value.lsn != Lsn(0) && self.lsns.is_empty() {
+        let blank = value.lsn == Lsn::BLANK;
+        if value.lsn != Lsn(0) && !blank && self.lsns.is_empty() {
             // Numbers, which the allocator provides zeroed and untouched: the state is locked meanwhile.
             self.lsns = vec![0; self.packed.len()];
         }
@@ -215,7 +222,8 @@ impl SlotTable {
         let flags = u16::from(value.zones) << ZONES_SHIFT
             | flag(value.perhaps_home, PERHAPS_HOME)
             | flag(value.moving, MOVING)
-            | flag(awaits, AWAITS);
+            | flag(awaits, AWAITS)
+            | flag(blank, BLANK);
         self.pages.set(slot, value.page);
         self.packed[slot.at()] = Packed {
             version: value.stamp.bits() | (value.standing as u64) << STANDING_SHIFT,
@@ -349,12 +357,13 @@ mod tests {
             Standing::Stuck,
         ]);
         let readers = prop_oneof![0..4_u16, CROWDED - 2..CROWDED + 2, any::<u16>()];
-        let numbers = (any::<[u32; 2]>(), any::<u64>(), any::<u64>(), 0..4_u64, readers);
-        (numbers, phases, standings, any::<[bool; 5]>()).prop_map(
-            |(([space, no], stamp, lsn, until, readers), phase, standing, flags)| Slot {
+        let lsns = [Lsn(0), Lsn(0), Lsn::BLANK, Lsn(7), Lsn(u64::MAX)];
+        let numbers = (any::<[u32; 2]>(), any::<u64>(), 0..lsns.len(), 0..4_u64, readers);
+        (numbers, phases, standings, any::<[bool; 4]>()).prop_map(
+            move |(([space, no], stamp, lsn, until, readers), phase, standing, flags)| Slot {
                 page: PageId::new(SpaceId(space), no),
                 stamp: Stamp::from_bits(stamp),
-                lsn: Lsn(if flags[4] { lsn } else { 0 }),
+                lsn: lsns[lsn],
                 durable_at: SsdFlush(until),
                 readers,
                 phase,
