@@ -159,6 +159,13 @@ impl Scrub<'_> {
         self.scrub.progress()
     }
 
+    /// See [`pagetier::scrub::Scrub::is_finished`](crate::scrub::Scrub::is_finished).
+    #[must_use]
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        self.scrub.is_finished()
+    }
+
     /// See [`pagetier::scrub::Scrub::abort`](crate::scrub::Scrub::abort).
     #[inline]
     pub fn abort(&self) {

@@ -136,6 +136,12 @@ impl Scrub {
         self.state.progress()
     }
 
+    /// Whether the scrub has ended: everything was checked, it was aborted, or the store was closed.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.task.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Stops the scrub after the current page.
     pub fn abort(&self) {
         self.state.stop.store(true, Ordering::Release);
