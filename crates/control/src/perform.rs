@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Is told how far a request is.
@@ -70,49 +71,73 @@ fn stat(store: &PageStore) -> Answer {
 
 // ---- the SSD ----
 
+/// What a drain led to.
+struct Drained {
+    report: DrainReport,
+    /// Pages that the drain left on the SSD alone.
+    left: u64,
+}
+
 /// Writes home what is on the SSD alone.
-async fn drained(store: &PageStore, report: Report) -> DrainReport {
+async fn drained(store: &PageStore, report: Report) -> Drained {
     report(Progress::new("draining", 0, store.stats().ssd.dirty_pages));
+    let last = Arc::new(AtomicU64::new(u64::MAX));
+    let left = Arc::clone(&last);
     let options = DrainOptions::new().on_progress(move |now| {
+        left.store(now.left, Ordering::Relaxed);
         report(Progress::new("draining", now.written, now.written + now.left));
     });
-    store.ssd().drain(options).await
+    let report = store.ssd().drain(options).await;
+    // The report counts when the drain has ended, and with it the rule that changed pages go to the HDD: a
+    // store that is in use has new ones on its SSD by then, which are not the drain's.
+    let left = last.load(Ordering::Relaxed).min(report.left);
+    Drained { report, left }
 }
 
-fn is_done(report: &DrainReport) -> bool {
-    report.left == 0 && report.stopped_by.is_none()
-}
+impl Drained {
+    fn is_complete(&self) -> bool {
+        self.left == 0 && self.report.failed.is_empty() && self.report.stopped_by.is_none()
+    }
 
-/// Describes a drain.
-fn drain_answer(store: &PageStore, report: &DrainReport) -> Answer {
-    let mut text = format!("{} pages written home, {} left\n", report.written, report.left);
-    let spaces = store.spaces().list();
-    for (page, error) in &report.failed {
-        let named = named(&spaces, page.space.0);
-        let _ = writeln!(text, "page {} of space {}{named}: {}", page.no, page.space.0, Causes(error));
+    fn answer(&self, store: &PageStore) -> Answer {
+        let Self { report, left } = self;
+        let mut text = format!("{} pages written home, {left} left\n", report.written);
+        let since = report.left - left;
+        if since > 0 {
+            let _ = writeln!(text, "{since} were written to the SSD since; mode write-through prevents that");
+        }
+        let spaces = store.spaces().list();
+        for (page, error) in &report.failed {
+            let named = named(&spaces, page.space.0);
+            let _ = writeln!(text, "page {} of space {}{named}: {}", page.no, page.space.0, Causes(error));
+        }
+        if let Some(error) = &report.stopped_by {
+            let _ = writeln!(text, "stopped by {error}");
+        }
+        let value = json!({
+            "written": report.written, "left": left, "since": since, "failed": report.failed.len(),
+            "stopped_by": report.stopped_by.as_ref().map(|error| error.to_string()), "off": false,
+        });
+        Answer { complete: self.is_complete(), text, value }
     }
-    if let Some(error) = &report.stopped_by {
-        let _ = writeln!(text, "stopped by {error}");
-    }
-    let value = json!({
-        "written": report.written, "left": report.left, "failed": report.failed.len(),
-        "stopped_by": report.stopped_by.as_ref().map(|error| error.to_string()), "off": false,
-    });
-    Answer { complete: is_done(report), text, value }
 }
 
 async fn drain(store: &PageStore, off: bool, report: Report) -> Result<Answer, Refused> {
     if store.ssd().mode() == SsdMode::Off {
-        let value = json!({"written": 0, "left": 0, "failed": 0, "stopped_by": null, "off": true});
+        let value = json!({
+            "written": 0, "left": 0, "since": 0, "failed": 0, "stopped_by": null, "off": true,
+        });
         return Ok(done(value, "the store has no SSD\n"));
     }
-    let drain = drained(store, report).await;
-    let mut answer = drain_answer(store, &drain);
+    let drained = drained(store, report).await;
+    let mut answer = drained.answer(store);
     if off && answer.complete {
         // Drains again what was written since, then goes on without the SSD.
         store.ssd().set_mode(SsdMode::Off).await?;
-        answer.value["off"] = true.into();
+        answer.text = format!("{} pages written home, 0 left\n", drained.report.written);
         answer.text.push_str("the SSD is out of use; the store opens without it\n");
+        answer.value["off"] = true.into();
+        answer.value["since"] = 0.into();
     }
     Ok(answer)
 }
@@ -139,9 +164,7 @@ fn size(asked: Option<u64>, path: &Path) -> Result<Option<u64>, Refused> {
     match asked {
         Some(0) => Err(Refused::because("0 bytes are no SSD; drain --off takes it out of use")),
         Some(bytes) => Ok(Some(bytes)),
-        None => {
-            ssd_bytes_at(path).map_err(|error| Refused::because(format!("{}: {error}", path.display())))
-        }
+        None => ssd_bytes_at(path).map_err(|error| Refused::because(format!("{}: {error}", path.display()))),
     }
 }
 
@@ -164,7 +187,8 @@ async fn attach(
     report(Progress::new("attaching", 0, 0));
     let Some(path) = ssd else {
         if bytes.is_some() {
-            let why = "the SSD of the store's options has the size that they say; name another one for a size";
+            let why =
+                "the SSD of the store's options has the size that they say; name another one for a size";
             return Err(Refused::because(why));
         }
         store.ssd().readmit().await?;
@@ -206,10 +230,10 @@ async fn replace(
     }
     let bytes = size.unwrap_or_else(|| ssd_bytes_for(store.stats().ssd.slots, store.page_size()));
     // The exchange drains, too, but does not say how far it is.
-    let drain = drained(store, Arc::clone(&report)).await;
-    if !is_done(&drain) {
+    let drained = drained(store, Arc::clone(&report)).await;
+    if !drained.is_complete() {
         // Its SSD stays in use: the exchange would give up what is left there.
-        return Ok(drain_answer(store, &drain));
+        return Ok(drained.answer(store));
     }
     report(Progress::new("exchanging", 0, 0));
     store.replace_ssd(SsdReplacement::path(with).bytes(bytes)).await?;
@@ -328,7 +352,9 @@ async fn set_policy(store: &PageStore, pool: Option<&str>, ssd: Option<&str>) ->
 fn set_budget(store: &PageStore, bytes_per_day: Option<u64>) -> Answer {
     store.ssd().set_write_budget(bytes_per_day);
     let text = match bytes_per_day {
-        Some(bytes) => format!("{bytes} bytes may be written to the SSD per day, until the store is closed\n"),
+        Some(bytes) => {
+            format!("{bytes} bytes may be written to the SSD per day, until the store is closed\n")
+        }
         None => "writes to the SSD are not limited\n".to_owned(),
     };
     done(json!({"bytes_per_day": bytes_per_day}), text)

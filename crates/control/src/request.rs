@@ -160,7 +160,10 @@ impl From<pagetier::Error> for Refused {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Line {
     /// The first line of a connection.
-    Hello { protocol: u32, pid: u32 },
+    Hello {
+        protocol: u32,
+        pid: u32,
+    },
     Progress(Progress),
     Answer(Answer),
     Refused(Refused),

@@ -105,7 +105,8 @@ pub(crate) struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let mine = || self.place.found().is_ok_and(|found| found.map(|s| (s.st_dev, s.st_ino)) == Some(self.inode));
+        let mine =
+            || self.place.found().is_ok_and(|found| found.map(|s| (s.st_dev, s.st_ino)) == Some(self.inode));
         // Another process may have put its own in place: this store was closed, and its directory is opened.
         if self.pid == std::process::id() && mine() {
             let _ = self.place.remove();

@@ -1,0 +1,6 @@
+//! The tests of the control socket.
+
+mod clients;
+mod place;
+mod verbs;
+mod world;
