@@ -1,11 +1,12 @@
 //! The statistics through the `metrics` facade (feature `metrics`): a recorder of the embedder's choice
 //! receives them once per interval.
 
-use super::summary::{DeviceSummary, DirSummary, StatsSummary};
+use super::summary::{StatsSummary, class_name};
 use crate::store::headroom::Headroom;
 use crate::store::shared::Shared;
 use crate::store::stats::Stats;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
+use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -59,11 +60,16 @@ fn describe() {
     describe_gauge!("pagetier_unallocated_bytes", "Room for new pages before the HDD has to grow");
     describe_gauge!("pagetier_free_bytes", "Free room in the file systems of the store's files");
     describe_gauge!("pagetier_low_room", "The number of kinds of room that are below the threshold");
-    describe_gauge!("pagetier_device_latency_us", "Quantiles of the latency since the opening");
+    describe_counter!("pagetier_device_latency_us_bucket", "Operations that took at most `le` microseconds");
+    describe_counter!("pagetier_device_latency_us_count", "Operations");
+    describe_counter!("pagetier_device_latency_us_sum", "The sum of their latencies, in microseconds");
 }
 
 fn publish(store: &str, shared: &Shared) {
-    publish_stats(store, &Stats::of(shared).summary());
+    let stats = Stats::of(shared);
+    publish_stats(store, &stats.summary());
+    publish_device(store, "hdd", &stats.hdd_device);
+    publish_device(store, "ssd", &stats.ssd_device);
     // Listed in the manifest until the engine acknowledges the loss, so it outlives an opening.
     let lost = shared.loss.lock().as_ref().map_or(0, |loss| loss.pages());
     gauge!("pagetier_lost_pages", "store" => store.to_owned()).set(lost as f64);
@@ -103,8 +109,6 @@ fn publish_stats(store: &str, s: &StatsSummary) {
     }
     publish_room(&store, &s.room);
     publish_ssd(&store, s);
-    publish_device(&store, "hdd", &s.hdd_device);
-    publish_device(&store, "ssd", &s.ssd_device);
 }
 
 fn publish_room(store: &str, room: &Headroom) {
@@ -161,27 +165,34 @@ fn publish_ssd(store: &str, s: &StatsSummary) {
     gauge!("pagetier_refusing_writes", "store" => store).set(flag(ssd.refusing.is_some()));
 }
 
-fn publish_device(store: &str, device: &'static str, d: &DeviceSummary) {
+fn publish_device(store: &str, device: &'static str, d: &DeviceStats) {
     let store = store.to_owned();
-    for class in &d.classes {
-        for (direction, dir) in [("read", &class.read), ("write", &class.write)] {
-            // Classes that a store never uses would otherwise fill the recorder with empty series.
-            if dir.ops > 0 {
-                publish_dir(&store, device, &class.class, direction, dir);
-            }
+    for class in IoClass::ALL {
+        let stats = d.class(class);
+        for (direction, dir) in [("read", &stats.read), ("write", &stats.write)] {
+            publish_dir(&store, device, class_name(class), direction, dir);
         }
     }
-    if d.flush.ops > 0 {
-        publish_dir(&store, device, "flush", "flush", &d.flush);
-    }
+    publish_dir(&store, device, "flush", "flush", &d.flush);
     let busy = counter!("pagetier_device_busy_ms_total", "store" => store.clone(), "device" => device);
-    busy.absolute(d.busy_ms);
+    busy.absolute(d.busy_ns() / 1_000_000);
     let errors = counter!("pagetier_device_errors_total", "store" => store.clone(), "device" => device);
-    errors.absolute(d.errors);
-    counter!("pagetier_device_retries_total", "store" => store, "device" => device).absolute(d.retries);
+    errors.absolute(d.errors.total());
+    let retries = counter!("pagetier_device_retries_total", "store" => store, "device" => device);
+    retries.absolute(d.retries.total());
 }
 
-fn publish_dir(store: &str, device: &'static str, class: &str, direction: &'static str, d: &DirSummary) {
+fn publish_dir(
+    store: &str,
+    device: &'static str,
+    class: &'static str,
+    direction: &'static str,
+    d: &DirStats,
+) {
+    // Classes that a store never uses would otherwise fill the recorder with empty series.
+    if d.ops == 0 {
+        return;
+    }
     let labels = [
         ("store", store.to_owned()),
         ("device", device.to_owned()),
@@ -190,10 +201,55 @@ fn publish_dir(store: &str, device: &'static str, class: &str, direction: &'stat
     ];
     counter!("pagetier_device_operations_total", &labels).absolute(d.ops);
     counter!("pagetier_device_bytes_total", &labels).absolute(d.bytes);
-    let quantiles = [("0.5", d.p50_us), ("0.9", d.p90_us), ("0.99", d.p99_us), ("0.999", d.p999_us)];
-    for (quantile, us) in quantiles {
+    counter!("pagetier_device_latency_us_sum", &labels).absolute(d.latency_ns / 1000);
+    counter!("pagetier_device_latency_us_count", &labels).absolute(d.latency.count());
+    for (le, count) in buckets(d.latency.iter()) {
         let mut labels = labels.to_vec();
-        labels.push(("quantile", quantile.to_owned()));
-        gauge!("pagetier_device_latency_us", &labels).set(us);
+        labels.push(("le", le));
+        counter!("pagetier_device_latency_us_bucket", &labels).absolute(count);
+    }
+}
+
+/// The smallest and the largest end of a bucket, in powers of two of nanoseconds: 8 us and 17 s. Ends between
+/// them are powers of two, and half-way to the next.
+const BUCKET_ENDS: (u32, u32) = (13, 34);
+
+/// A Prometheus histogram: for each end of a bucket, in microseconds, how many values it or a smaller one has.
+///
+/// As counters, not as histograms of the facade. Those take each value once more, of which there are hundreds
+/// of thousands a second, and it is the recorder's configuration whether buckets or quantiles come out: the
+/// quantiles of one process over its whole life, which cannot be added up or taken over the last minutes.
+fn buckets(values: impl Iterator<Item = (u64, u64)>) -> Vec<(String, u64)> {
+    let (first, last) = BUCKET_ENDS;
+    let ends = (first..=last).flat_map(|bits| [1_u64 << bits, 3 << (bits - 1)]);
+    let mut values = values.peekable();
+    let mut seen = 0;
+    let mut all = Vec::new();
+    for end in ends {
+        // Every end is one of the store's own finer buckets, too, so that none is split.
+        while let Some((_, count)) = values.next_if(|(floor, _)| *floor < end) {
+            seen += count;
+        }
+        all.push(((end as f64 / 1000.0).to_string(), seen));
+    }
+    let longer: u64 = values.map(|(_, count)| count).sum();
+    all.push(("+Inf".to_owned(), seen + longer));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_count_the_values_up_to_their_ends() {
+        assert!(buckets([].into_iter()).iter().all(|(_, count)| *count == 0));
+        // Values from 1,000 ns, 8,192 ns, 11,264 ns and 2^38 ns on, as the store's own buckets hold them.
+        let all = buckets([(1000, 1), (8192, 10), (11_264, 100), (1 << 38, 1000)].into_iter());
+        let ends: Vec<&str> = all.iter().map(|(end, _)| end.as_str()).collect();
+        assert_eq!(ends[..4], ["8.192", "12.288", "16.384", "24.576"]);
+        assert_eq!((ends.len(), ends[43], ends[44]), (45, "25769803.776", "+Inf"));
+        let counts: Vec<u64> = all.iter().map(|(_, count)| *count).collect();
+        assert_eq!((counts[0], counts[1], counts[2], counts[43], counts[44]), (1, 111, 111, 111, 1111));
     }
 }

@@ -50,13 +50,11 @@ impl Client {
     /// # Errors
     /// The socket cannot be used, say because another user owns it, or the process is silent.
     pub async fn connect(dir: impl AsRef<Path>) -> Result<Option<Self>, AskError> {
-        use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
-        let gone = |error: &io::Error| matches!(error.kind(), NotFound | ConnectionRefused | NotADirectory);
-        let stream = match Place::open(dir.as_ref()) {
-            Ok(place) => place.connect().await,
-            Err(error) => Err(error),
-        };
-        let stream = match stream {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        let gone = |error: &io::Error| matches!(error.kind(), NotFound | ConnectionRefused);
+        // A directory that cannot be used is named by the store's opening, which knows what to do about it.
+        let Ok(place) = Place::open(dir.as_ref()) else { return Ok(None) };
+        let stream = match place.connect().await {
             Err(error) if gone(&error) => return Ok(None),
             stream => stream?,
         };

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 async fn a_client_that_breaks_off_stops_its_drain_and_loses_nothing() {
     let world = World::new().await;
     let control = world.listen().await;
-    world.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_millis(150))).on(IoOp::Write));
+    world.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_millis(1500))).on(IoOp::Write));
     let mut client = world.client().await;
     let mut lines = 0;
     let drain = Request::Drain { off: true };
@@ -138,7 +138,7 @@ async fn clients_are_bounded() {
 async fn an_end_during_a_request_is_told_and_releases_the_store() {
     let world = World::new().await;
     let control = world.listen().await;
-    world.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_millis(150))).on(IoOp::Write));
+    world.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_millis(1500))).on(IoOp::Write));
     let mut client: Client = world.client().await;
     let asked = tokio::spawn(async move { client.ask(&Request::Drain { off: false }, |_| ()).await });
     sleep(Duration::from_millis(300)).await;

@@ -56,6 +56,9 @@ pub enum KvError {
         #[source]
         source: std::io::Error,
     },
+    /// Operators cannot reach the store.
+    #[error(transparent)]
+    Control(#[from] pagetier_control::ListenError),
     /// A task of the store did not end and still uses it.
     #[error("the store is still in use")]
     Busy,

@@ -3,6 +3,7 @@
 use crate::error::KvError;
 use pagetier::{Lsn, PageStore};
 use pagetier_btree::{CheckReport, Scan, Tree};
+use pagetier_control::Control;
 use pagetier_wal::{LoggedStore, Recovered, Wal};
 use std::ops::RangeBounds;
 use std::time::Duration;
@@ -14,6 +15,8 @@ use std::time::Duration;
 /// [`Kv::sync`] confirmed is lost.
 #[derive(Debug)]
 pub struct Kv {
+    /// Dropped first: the next opening may listen there.
+    pub(crate) control: Option<Control>,
     pub(crate) tree: Tree,
     pub(crate) logged: LoggedStore,
     pub(crate) stall_max: Duration,
@@ -131,6 +134,9 @@ impl Kv {
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.
     pub async fn close(self) -> Result<(), KvError> {
+        if let Some(control) = self.control {
+            control.end().await;
+        }
         Ok(self.logged.close().await?)
     }
 

@@ -56,7 +56,18 @@ impl Kv {
         if let Some(ssd) = &options.ssd {
             builder = builder.ssd(ssd);
         }
-        Self::open_on(builder, wal, options.stall_max).await
+        let mut kv = Self::open_on(builder, wal, options.stall_max).await?;
+        if options.control_socket {
+            match pagetier_control::listen(kv.logged.store(), &pages).await {
+                Ok(control) => kv.control = Some(control),
+                Err(error) => {
+                    // What it recovered stays so; the next opening finds a store that was closed.
+                    kv.close().await?;
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(kv)
     }
 
     /// Opens the store on the devices of `builder` and a log, for a store that is not in one directory. The
@@ -86,6 +97,6 @@ impl Kv {
             }
             None => return Err(KvError::NoMeta),
         };
-        Ok(Self { tree, logged, stall_max })
+        Ok(Self { control: None, tree, logged, stall_max })
     }
 }

@@ -17,6 +17,7 @@ pub struct Options {
     pub(crate) log_bytes: u64,
     pub(crate) survives_ssd_loss: bool,
     pub(crate) accept_ssd_loss: bool,
+    pub(crate) control_socket: bool,
     pub(crate) stall_max: Duration,
 }
 
@@ -34,6 +35,7 @@ impl Options {
             log_bytes: 64 << 20,
             survives_ssd_loss: false,
             accept_ssd_loss: false,
+            control_socket: false,
             stall_max: Duration::from_secs(30),
         }
     }
@@ -94,6 +96,13 @@ impl Options {
     /// is not set, or with a blank one in its place. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
+        self
+    }
+
+    /// Whether operators may watch and change the open store through a socket, the file `control` in the
+    /// folder of the pages, which only this process's user can use. Default: no.
+    pub fn control_socket(mut self, on: bool) -> Self {
+        self.control_socket = on;
         self
     }
 

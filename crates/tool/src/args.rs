@@ -1,15 +1,16 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagetier::{Builder, OpenError, PageStore, parse_bytes};
+use pagetier::{Builder, OpenError, PageStore, SsdMode, parse_bytes};
 use pagetier_subscriber::LogArgs;
 use std::path::{Path, PathBuf};
 
 /// Inspects, verifies, watches, backs up and repairs Pagetier stores.
 /// `inspect`, `verify`, `stat`, `why` and `export-hot` write nothing to the store; they recover a crashed
 /// store in memory. `drain`, `attach`, `readmit`, `replace-ssd`, `set-mode`, `shrink`, `backup` and `repair`
-/// open it for writing. Only `inspect`, `top` and `stat --live` work while another process has the store
-/// open.
+/// open it for writing. While another process has the store open, `inspect`, `top` and `stat --live` work;
+/// `stat`, `drain`, `attach`, `readmit`, `replace-ssd`, `set-mode`, `shrink`, `scrub`, `set-policy`,
+/// `set-budget` and `resize-pool` ask that process, if it has a control socket.
 ///
 /// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit, backups) or
 /// pages are left (drain, replace-ssd, set-mode), 130 stopped by Ctrl-C or SIGTERM, which is also how `top`
@@ -109,13 +110,46 @@ impl Place {
     }
 }
 
-/// What the SSD of a store at rest can be set to.
+/// What the SSD can be set to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum RestMode {
+pub(crate) enum Mode {
     /// Drain the SSD and take it out of use
     Off,
     /// Have an SSD in use; attach one if the store has none
     WriteBack,
+    /// Of a running store: changed pages go to the HDD, the SSD takes copies
+    WriteThrough,
+    /// Of a running store: the SSD takes no pages
+    ReadOnly,
+}
+
+impl From<Mode> for SsdMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Off => Self::Off,
+            Mode::WriteBack => Self::WriteBack,
+            Mode::WriteThrough => Self::WriteThrough,
+            Mode::ReadOnly => Self::ReadOnly,
+        }
+    }
+}
+
+/// A size in bytes, or with a unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
+}
+
+/// A write budget; `None`: no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Budget(pub(crate) Option<u64>);
+
+fn budget(text: &str) -> Result<Budget, String> {
+    if text == "none" { Ok(Budget(None)) } else { bytes(text).map(|bytes| Budget(Some(bytes))) }
+}
+
+fn pages_per_second(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    (rate >= 0.0 && rate.is_finite()).then_some(rate).ok_or_else(|| "it is not at least 0".into())
 }
 
 /// Parses a number of seconds between two views.
@@ -220,13 +254,13 @@ pub(crate) enum Command {
         ssd_mib: Option<u64>,
     },
     /// Take the SSD out of use, or back. The modes of an SSD in use (write-back, write-through, read-only)
-    /// last until the store is closed, so the program that opens the store sets them
+    /// last until the store is closed: set them on a running store, or by the program that opens it
     SetMode {
         #[command(flatten)]
         place: Place,
         /// The mode
         #[arg(long, value_enum)]
-        mode: RestMode,
+        mode: Mode,
     },
     /// Return the room of free pages to other spaces and the file system
     Shrink {
@@ -235,6 +269,44 @@ pub(crate) enum Command {
         /// Only this space, by name
         #[arg(long)]
         space: Option<String>,
+    },
+    /// Of a running store: read and verify every copy at a gentle rate, and repair what has another good copy
+    Scrub {
+        #[command(flatten)]
+        at: Devices,
+        /// The maximum number of pages read per second; 0: unlimited
+        #[arg(long, default_value_t = 100.0, value_parser = pages_per_second)]
+        pages_per_second: f64,
+        /// Only report damage
+        #[arg(long)]
+        no_heal: bool,
+    },
+    /// Of a running store: change the policies of pool and SSD, until it is closed
+    SetPolicy {
+        #[command(flatten)]
+        at: Devices,
+        /// The pool's policy
+        #[arg(long, required_unless_present = "ssd_policy")]
+        pool: Option<String>,
+        /// The SSD's policy
+        #[arg(long)]
+        ssd_policy: Option<String>,
+    },
+    /// Of a running store: limit the bytes written to the SSD per day, until it is closed
+    SetBudget {
+        #[command(flatten)]
+        at: Devices,
+        /// The bytes per day, or with a unit (50GiB); none: no limit
+        #[arg(long, value_parser = budget)]
+        per_day: Budget,
+    },
+    /// Of a running store: change its memory budget, until it is closed
+    ResizePool {
+        #[command(flatten)]
+        at: Devices,
+        /// The whole budget in bytes, or with a unit (1GiB)
+        #[arg(long, value_parser = bytes)]
+        to: u64,
     },
     /// Measure page reads and writes on two devices, in scratch files that are removed afterwards
     Calibrate {

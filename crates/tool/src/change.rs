@@ -1,9 +1,10 @@
 //! The commands that copy a store, create one from a copy, or repair one.
 
 use crate::args::Place;
-use crate::look::{findings, recovery, watch};
+use crate::look::{recovery, watch};
 use crate::{FOUND, Failure, show};
 use pagetier::{Builder, PageStore, SsdMode, backup::BackupOptions, scrub::ScrubOptions};
+use pagetier_control::findings;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -3,10 +3,10 @@
 use crate::args::Place;
 use crate::{FOUND, Failure, show};
 use pagetier::{
-    Location, PageId, PageStore, RecoveryReport, SpaceInfo,
-    errors::Causes,
+    Location, PageId, PageStore, RecoveryReport,
     scrub::{Scrub, ScrubOptions, ScrubReport},
 };
+use pagetier_control::findings;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -43,28 +43,6 @@ pub(crate) fn recovery(r: &RecoveryReport) -> Value {
         "clean": r.clean, "trusted": r.trusted, "found": r.found, "damaged": r.damaged, "superseded": r.superseded,
         "repaired": r.repaired, "rewritten": r.rewritten, "zone_slots": r.zone_slots,
     })
-}
-
-/// Returns the findings of a scrub as JSON and as lines of text.
-pub(crate) fn findings(report: &ScrubReport, spaces: &[SpaceInfo]) -> (Vec<Value>, String) {
-    let mut text = String::new();
-    let mut all = Vec::new();
-    for found in &report.findings {
-        let healed = if found.healed { " (repaired)" } else { "" };
-        let (page, error) = (found.page, Causes(&found.error));
-        let name = spaces.iter().find(|space| space.id == page.space).map(|space| space.name.as_str());
-        let named = name.map(|name| format!(" \"{name}\"")).unwrap_or_default();
-        let _ = writeln!(text, "page {} of space {}{named}: {error}{healed}", page.no, page.space.0);
-        all.push(json!({
-            "space": page.space.0, "space_name": name, "page": page.no,
-            "error": error.to_string(), "healed": found.healed,
-        }));
-    }
-    let more = report.progress.found.saturating_sub(report.findings.len() as u64);
-    if more > 0 {
-        let _ = writeln!(text, "and {more} more");
-    }
-    (all, text)
 }
 
 pub(crate) async fn verify(place: &Place, json: bool) -> Result<ExitCode, Failure> {

@@ -6,6 +6,7 @@ mod change;
 mod live;
 mod look;
 mod measure;
+mod running;
 mod show;
 mod ssd;
 
@@ -17,6 +18,7 @@ use pagetier::{
     device::DeviceErrorKind,
     errors::{Causes, PoolSizeError},
 };
+use pagetier_control::AskError;
 use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;
@@ -27,6 +29,20 @@ use tokio::task::JoinHandle;
 /// Why a command failed.
 type Failure = Box<dyn Error + Send + Sync>;
 
+/// Why a command cannot mean anything, as its options are.
+#[derive(Debug)]
+struct Usage(&'static str);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Usage {}
+
+/// The exit code of wrong usage.
+const USAGE: u8 = 2;
 /// The exit code when damage was found or work is left.
 const FOUND: u8 = 3;
 /// The exit code after a signal that asks the command to stop.
@@ -54,7 +70,7 @@ fn main() -> ExitCode {
             if let Some(remedy) = remedy(&*error) {
                 eprintln!("pagetier: {remedy}");
             }
-            ExitCode::FAILURE
+            if error.is::<Usage>() { USAGE.into() } else { ExitCode::FAILURE }
         }
         None => INTERRUPTED.into(),
     }
@@ -84,7 +100,18 @@ async fn stop(task: JoinHandle<Result<ExitCode, Failure>>) -> Option<Result<Exit
 }
 
 /// The options that help against `error`, which the library knows under other names.
-fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
+fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(AskError::Refused(why)) = error.downcast_ref() {
+        return why.advice.clone();
+    }
+    if let Some(OpenError::AlreadyOpen { path }) = error.downcast_ref() {
+        let holder = running::holder(path).map(|pid| format!("process {pid} has it open, and "));
+        return Some(holder.unwrap_or_default() + running::HOW);
+    }
+    known_remedy(error).map(str::to_owned)
+}
+
+fn known_remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let backup = error.downcast_ref::<BackupError>();
     let inner =
         backup.and_then(|error| if let BackupError::Open(inner) = error { Some(inner) } else { None });
@@ -110,6 +137,9 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
 
 async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let json = cli.json;
+    if let Some(code) = running::asked(&cli.command, json).await? {
+        return Ok(code);
+    }
     match cli.command {
         Command::Inspect(place) => look::inspect(&place, json).await,
         Command::Verify(place) => look::verify(&place, json).await,
@@ -126,6 +156,14 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::ReplaceSsd { at, with, ssd_mib } => ssd::replace(&at, &with, ssd_mib, json).await,
         Command::SetMode { place, mode } => ssd::set_mode(&place, mode, json).await,
         Command::Shrink { place, space } => ssd::shrink(&place, space.as_deref(), json).await,
+        Command::Scrub { at, .. } => {
+            let instead = "verify reads every copy of a store at rest, and repair --write repairs";
+            Err(running::needs_a_running_store(&at, instead).await)
+        }
+        Command::SetPolicy { at, .. } | Command::SetBudget { at, .. } | Command::ResizePool { at, .. } => {
+            let instead = "the program that opens it sets this, and it lasts until the store is closed";
+            Err(running::needs_a_running_store(&at, instead).await)
+        }
         Command::Calibrate { hdd, ssd, page_bytes, seconds } => {
             measure::calibrate(&hdd, &ssd, page_bytes, seconds, json).await
         }

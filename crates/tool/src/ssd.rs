@@ -3,17 +3,14 @@
 //! A store at rest is opened for each of them, so a crashed one is recovered first. The store's own calls do
 //! the work, each of which a crash may interrupt at any moment: the manifest names one SSD or the other.
 
-use crate::args::{Devices, Place, RestMode};
-use crate::look::{findings, recovery, watch};
-use crate::{FOUND, Failure, show};
-use pagetier::{
-    DrainOptions, DrainReport, OpenError, PageStore, SsdMode, SsdReplacement, errors::Causes,
-    scrub::ScrubOptions,
-};
-use serde_json::{Value, json};
+use crate::args::{Devices, Mode, Place};
+use crate::look::{recovery, watch};
+use crate::running::{report, show_answer};
+use crate::{FOUND, Failure, Usage, show};
+use pagetier::{OpenError, PageStore, scrub::ScrubOptions};
+use pagetier_control::{Answer, Request, findings, perform, ssd_bytes_at};
+use serde_json::json;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{ErrorKind, Seek, SeekFrom};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -22,13 +19,7 @@ const NEW_MIB: u64 = 256;
 
 /// The bytes of the file or block device at `path`; `None` if there is no file, or an empty one.
 fn bytes_at(path: &Path) -> Result<Option<u64>, Failure> {
-    let bytes = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        // The metadata of a block device have no size.
-        file => file.and_then(|mut file| file.seek(SeekFrom::End(0))),
-    };
-    let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok((bytes > 0).then_some(bytes))
+    ssd_bytes_at(path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 /// The bytes to use of an SSD: as asked for, or else all of it.
@@ -110,68 +101,17 @@ pub(crate) async fn readmit(at: &Devices, json: bool) -> Result<ExitCode, Failur
     Ok(if report.complete && left == 0 { ExitCode::SUCCESS } else { FOUND.into() })
 }
 
-/// Writes home what is on the SSD alone, and shows the progress.
-async fn drained(store: &PageStore) -> Result<DrainReport, Failure> {
-    // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
-    store.ssd().set_mode(SsdMode::WriteThrough).await?;
-    let bar = show::bar("draining", store.stats().ssd.dirty_pages);
-    let shown = bar.clone();
-    let report = store
-        .ssd()
-        .drain(DrainOptions::new().on_progress(move |progress| {
-            shown.set_length(progress.written + progress.left);
-            shown.set_position(progress.written);
-        }))
-        .await;
+/// Performs a request as a running store would, shows the progress, and closes the store.
+async fn performed(store: PageStore, request: Request) -> Result<Answer, Failure> {
+    let bar = show::bar("opened", 0);
+    let done = perform(&store, request, report(&bar)).await;
     bar.finish_and_clear();
-    Ok(report)
-}
-
-fn is_done(report: &DrainReport) -> bool {
-    report.left == 0 && report.stopped_by.is_none()
-}
-
-/// Describes a drain as JSON and as lines of text.
-fn drain_lines(report: &DrainReport) -> (Value, String) {
-    let mut text = format!("{} pages written home, {} left\n", report.written, report.left);
-    for (page, error) in &report.failed {
-        let _ = writeln!(text, "page {} of space {}: {}", page.no, page.space.0, Causes(error));
-    }
-    if let Some(error) = &report.stopped_by {
-        let _ = writeln!(text, "stopped by {error}");
-    }
-    let value = json!({
-        "written": report.written, "left": report.left, "failed": report.failed.len(),
-        "stopped_by": report.stopped_by.as_ref().map(|error| error.to_string()),
-    });
-    (value, text)
+    closed(store, done.map_err(Failure::from)).await
 }
 
 pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
     let store = place.writable().open().await?;
-    if store.ssd().mode() == SsdMode::Off {
-        store.close().await?;
-        let value = json!({"written": 0, "left": 0, "failed": 0, "stopped_by": null, "off": true});
-        show::result(json, &value, "the store has no SSD\n")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let drained = async {
-        let report = drained(&store).await?;
-        if off && is_done(&report) {
-            store.ssd().set_mode(SsdMode::Off).await?;
-        }
-        Ok(report)
-    };
-    let drained = drained.await;
-    let report = closed(store, drained).await?;
-    let done = is_done(&report);
-    let (mut value, mut text) = drain_lines(&report);
-    value["off"] = (off && done).into();
-    if off && done {
-        text.push_str("the SSD is out of use; the store opens without it\n");
-    }
-    show::result(json, &value, text)?;
-    Ok(if done { ExitCode::SUCCESS } else { FOUND.into() })
+    show_answer(&performed(store, Request::Drain { off }).await?, json)
 }
 
 pub(crate) async fn replace(
@@ -196,63 +136,30 @@ pub(crate) async fn replace(
         }
         Err(error) => return Err(error.into()),
     };
-    let replaced = async {
-        let report = drained(&store).await?;
-        if is_done(&report) {
-            store.replace_ssd(SsdReplacement::path(with).bytes(bytes)).await?;
-        }
-        Ok(report)
-    };
-    let replaced = replaced.await;
-    let report = closed(store, replaced).await?;
-    if is_done(&report) {
-        return in_use(with, bytes, json);
-    }
-    // Its SSD stays in use: the exchange would give up what is left there.
-    let (value, text) = drain_lines(&report);
-    show::result(json, &value, text)?;
-    Ok(FOUND.into())
+    let with = std::path::absolute(with).map_err(|error| format!("{}: {error}", with.display()))?;
+    show_answer(&performed(store, Request::ReplaceSsd { with, bytes: Some(bytes) }).await?, json)
 }
 
-pub(crate) async fn set_mode(place: &Place, mode: RestMode, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) async fn set_mode(place: &Place, mode: Mode, json: bool) -> Result<ExitCode, Failure> {
     match mode {
-        RestMode::Off => drain(place, true, json).await,
-        RestMode::WriteBack if place.at.has_ssd().await? => {
+        Mode::Off => drain(place, true, json).await,
+        Mode::WriteBack if place.at.has_ssd().await? => {
             let path = place.at.ssd_path();
             let value = json!({"ssd": path.to_string_lossy(), "bytes": null});
             show::result(json, &value, format!("{}: in use already\n", path.display()))?;
             Ok(ExitCode::SUCCESS)
         }
-        RestMode::WriteBack => attach(&place.at, None, json).await,
+        Mode::WriteBack => attach(&place.at, None, json).await,
+        Mode::WriteThrough | Mode::ReadOnly => {
+            let why = "--mode: it lasts until the store is closed, and no process that has it open takes requests; \
+                       the program that opens it sets it";
+            Err(Usage(why).into())
+        }
     }
 }
 
 pub(crate) async fn shrink(place: &Place, space: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
     let store = place.writable().open().await?;
-    let shrunk = async {
-        let mut all = store.spaces().list();
-        if let Some(name) = space {
-            all.retain(|info| info.name == name);
-            if all.is_empty() {
-                return Err(format!("there is no space called \"{name}\"").into());
-            }
-        }
-        let (bar, mut given) = (show::bar("shrinking", all.len() as u64), Vec::new());
-        for info in all {
-            given.push((store.spaces().shrink(info.id).await?, info));
-            bar.inc(1);
-        }
-        bar.finish_and_clear();
-        Ok(given)
-    };
-    let shrunk = shrunk.await;
-    let given = closed(store, shrunk).await?;
-    let (mut text, mut list, mut total) = (String::new(), Vec::new(), 0);
-    for (bytes, info) in &given {
-        total += bytes;
-        let _ = writeln!(text, "space {} \"{}\": {bytes} bytes given back", info.id.0, info.name);
-        list.push(json!({"id": info.id.0, "name": info.name, "bytes": bytes}));
-    }
-    show::result(json, &json!({"bytes": total, "spaces": list}), text)?;
-    Ok(ExitCode::SUCCESS)
+    let request = Request::Shrink { space: space.map(str::to_owned) };
+    show_answer(&performed(store, request).await?, json)
 }

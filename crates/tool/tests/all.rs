@@ -5,5 +5,6 @@ mod faults;
 mod full_disk;
 #[path = "../../../tests/mounted/mod.rs"]
 mod mounted;
+mod running;
 mod stores;
 mod tiers;

@@ -131,6 +131,9 @@ pub(crate) struct Cli {
     /// requests since the start of the warm-up, and draw it to this file (SVG) if one is given
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     pub(crate) what_if: Option<PathBuf>,
+    /// Take requests of `pagetier` during the run, such as `pagetier stat D`
+    #[arg(long, requires = "dir", conflicts_with = "compare")]
+    pub(crate) control_socket: bool,
     /// Print one JSON object (an array with --policies) instead of the report
     #[arg(long)]
     pub(crate) json: bool,

@@ -12,6 +12,7 @@ use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pagetier::{PageStore, what_if::WhatIfOptions};
+use pagetier_control::Control;
 use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ pub(crate) enum SessionError {
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DbError),
+    /// Operators cannot reach the store.
+    #[error(transparent)]
+    Control(#[from] pagetier_control::ListenError),
     /// Ctrl-C was pressed during the load.
     #[error("interrupted during the load: nothing was measured; the next run loads again")]
     Interrupted,
@@ -48,6 +52,7 @@ impl From<pagetier::Error> for SessionError {
 
 /// An open database.
 pub(crate) struct Opened {
+    control: Option<Control>,
     pub(crate) database: Arc<Database>,
     delays: Box<dyn Fn(bool) + Send + Sync>,
     backend: &'static str,
@@ -256,6 +261,10 @@ impl<'c> Session<'c> {
         // delays are to be measured.
         delays(cli.time == Time::Virtual || cli.online_costs.is_some());
         let store = Arc::new(opening.builder.open().await?);
+        let control = match &cli.dir {
+            Some(dir) if cli.control_socket => Some(pagetier_control::listen(&store, dir).await?),
+            _ => None,
+        };
         let backend = file_backend.unwrap_or_else(|| store.io_backend());
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
             SessionError::Usage("the directory's notes describe a database, but the store holds none".into())
@@ -276,7 +285,7 @@ impl<'c> Session<'c> {
         if kept {
             self.check_recovered(&database, reopened.as_ref()).await?;
         }
-        Ok(Opened { database, delays: Box::new(delays), backend, reopened })
+        Ok(Opened { control, database, delays: Box::new(delays), backend, reopened })
     }
 
     async fn check_recovered(
@@ -305,7 +314,10 @@ impl<'c> Session<'c> {
         measured: &Measured,
     ) -> Result<Row, SessionError> {
         let warehouses = opened.warehouses();
-        let Opened { database, backend, reopened, delays } = opened;
+        let Opened { control, database, backend, reopened, delays } = opened;
+        if let Some(control) = control {
+            control.end().await;
+        }
         drop(delays);
         // Exclude the check's reads from the measurement.
         let costs = database.store.policies().costs();

@@ -52,6 +52,9 @@ pub(crate) struct Cli {
     /// back far enough
     #[arg(long, global = true)]
     accept_ssd_loss: bool,
+    /// Take requests of `pagetier` while the command runs, such as `pagetier drain DIR/pages`
+    #[arg(long, global = true)]
+    control_socket: bool,
     #[command(flatten)]
     pub(crate) log: LogArgs,
     #[command(subcommand)]
@@ -187,7 +190,8 @@ impl Cli {
             .pool_bytes(self.pool_mib << 20)
             .log_bytes(self.log_mib << 20)
             .survives_ssd_loss(self.survive_ssd_loss)
-            .accept_ssd_loss(self.accept_ssd_loss);
+            .accept_ssd_loss(self.accept_ssd_loss)
+            .control_socket(self.control_socket);
         if let Some(mib) = self.ssd_mib {
             options = options.ssd_bytes(mib << 20);
         }
