@@ -134,6 +134,7 @@ pub mod errors {
 
 /// The contents of a closed store: [`Builder::inspect`].
 pub mod inspect {
+    pub use crate::open::caveats::Caveat;
     pub use crate::open::inspect::{
         HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
         SsdInspection, SuperblockInspection, SuperblockState,

@@ -4,6 +4,7 @@ use crate::fixture::{Fixture, PAGES, grown, version_of};
 use crate::restoration::Destination;
 use pagetier::backup::{BackupError, BackupOptions, Backups};
 use pagetier::errors::Advice;
+use pagetier::{PageId, SpaceId};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -209,7 +210,7 @@ async fn a_purge_is_refused_while_a_backup_runs_and_in_a_directory_of_two_stores
 
 #[tokio::test(start_paused = true)]
 async fn a_page_or_a_space_is_taken_out_of_any_backup() {
-    let (dir, _fixture, _store) = five().await;
+    let (dir, _fixture, store) = five().await;
     let (backups, to) = (Backups::at(dir.path()), tempfile::tempdir().unwrap());
     let path = |name: &str| to.path().join(name);
     for (upto, version) in [(None, 5), (Some(3), 3), (Some(2), 2)] {
@@ -246,7 +247,21 @@ async fn a_page_or_a_space_is_taken_out_of_any_backup() {
     assert!(matches!(refused, BackupError::NoChain { .. }), "{refused:?}");
     let refused = backups.extract("t", None, None, path("seven"), |_| ()).await.unwrap_err();
     assert!(matches!(refused, BackupError::Exists { .. }), "{refused:?}");
+    // Several pages into memory: in the order asked for, without those that are free or never existed.
+    let space = store.spaces().find("t").unwrap();
+    let id = |no| PageId::new(space, no);
+    let wanted = [id(9), id(15), id(3), id(PAGES), PageId::new(SpaceId(99), 0)];
+    for (upto, version) in [(None, 5), (Some(3), 3), (Some(2), 2)] {
+        let found = backups.pages(&wanted, upto).await.unwrap();
+        let gone: &[u32] = if version > 2 { &[9, 3] } else { &[9, 15, 3] };
+        assert_eq!(found.pages.iter().map(|page| page.page.no).collect::<Vec<_>>(), gone);
+        for page in &found.pages {
+            assert_eq!(version_of(&page.contents, page.page.no), version);
+        }
+        assert_eq!(found.number, upto.unwrap_or(5));
+    }
     rot(&dir.path().join("000005.backup"), 60_000);
+    assert!(matches!(backups.pages(&wanted, None).await, Err(BackupError::Damaged { .. })));
     let refused = backups.extract("t", None, None, path("none"), |_| ()).await.unwrap_err();
     assert!(matches!(refused, BackupError::Damaged { .. }), "{refused:?}");
     assert_eq!(names(to.path()), before, "a refused extraction has left a file");

@@ -51,6 +51,29 @@ async fn backup_during<F: Future<Output = ()> + Send + 'static>(
     report
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_limited_backup_takes_as_long_as_its_rate_allows() {
+    let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    let dir = tempfile::tempdir().unwrap();
+    for (rate, seconds) in [(Some(PAGE * 100), 2.9..3.3), (Some(0), 0.0..0.5), (None, 0.0..0.5)] {
+        let began = tokio::time::Instant::now();
+        let options = BackupOptions::new().full(true).bytes_per_second(rate);
+        let report = store.backup(dir.path(), options).await.unwrap();
+        assert_eq!(report.pages, u64::from(PAGES));
+        let took = began.elapsed().as_secs_f64();
+        assert!(seconds.contains(&took), "{rate:?}: {took} s");
+    }
+    // Slower than a page a second, it is still dropped at once.
+    let slow = BackupOptions::new().bytes_per_second(Some(1));
+    let began = tokio::time::Instant::now();
+    assert!(tokio::time::timeout(Duration::from_secs(5), store.backup(dir.path(), slow)).await.is_err());
+    assert_eq!(began.elapsed().as_secs(), 5);
+    store.shutdown().await.unwrap();
+}
+
 async fn restored(from: &Path) -> (tempfile::TempDir, PageStore, SpaceId) {
     let dir = tempfile::tempdir().unwrap();
     let device = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;

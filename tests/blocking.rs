@@ -103,6 +103,9 @@ fn a_store_is_operated_without_a_runtime() {
     let taken = backups.extract("t", Some(3), None, folder.path().join("page"), |_| ());
     assert_eq!(taken.map(|report| report.copied).ok(), Some(1));
 
+    let pages = backups.pages(&[PageId::new(space, 3)], None).expect("read");
+    assert_eq!((pages.number, pages.pages.len()), (1, 1));
+
     let restored = folder.path().join("restored");
     let report = blocking::restore(builder(&restored), &backup, None, |_| ()).expect("restored");
     assert_eq!(report.pages, 200);

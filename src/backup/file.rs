@@ -58,6 +58,15 @@ pub(super) struct Tail {
 }
 
 impl Tail {
+    /// Whether the page exists; an older file of the chain may have it even if not (I35).
+    pub(super) fn has(&self, page: PageId) -> bool {
+        let counted = self.spaces.iter().any(|(id, _, pages)| *id == page.space.0 && page.no < *pages);
+        let is_free = |(of, first, count): &(u32, u32, u32)| {
+            *of == page.space.0 && page.no.checked_sub(*first).is_some_and(|behind| behind < *count)
+        };
+        counted && !self.free.iter().any(is_free)
+    }
+
     /// The pages of `space` that do not exist; `pages` is the space's number of pages.
     pub(super) fn free_in(&self, space: u32, pages: u32) -> PageRuns {
         let of_space = self.free.iter().filter(|(of, ..)| *of == space);

@@ -11,6 +11,7 @@ pub(crate) const BACKUPS_LISTED: usize = 8;
 #[must_use]
 pub struct BackupOptions {
     pub(super) full: bool,
+    pub(super) bytes_per_second: Option<u64>,
     pub(super) progress: Option<Box<dyn Fn(BackupProgress) + Send + Sync>>,
 }
 
@@ -23,6 +24,13 @@ impl BackupOptions {
     /// Whether to begin a new chain even if there is one to continue. Default: no.
     pub fn full(mut self, full: bool) -> Self {
         self.full = full;
+        self
+    }
+
+    /// The maximum number of bytes read from the store per second, so that a backup leaves the devices to the
+    /// engine; `None` or 0: unlimited. Incremental backups read every page, too. Default: unlimited.
+    pub fn bytes_per_second(mut self, bytes: Option<u64>) -> Self {
+        self.bytes_per_second = bytes.filter(|bytes| *bytes > 0);
         self
     }
 

@@ -157,6 +157,8 @@ pub(super) struct Link {
     pub(super) path: PathBuf,
     pub(super) number: u32,
     id: String,
+    /// The id of the store that was backed up.
+    pub(super) store: String,
     pub(super) page_bytes: u64,
     pub(super) tail: Tail,
 }
@@ -188,7 +190,8 @@ pub(super) fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupEr
                 break tail;
             }
         };
-        links.push(Link { path, number, id: head.id, page_bytes: head.page_bytes, tail });
+        let store = head.store.clone();
+        links.push(Link { path, number, id: head.id, store, page_bytes: head.page_bytes, tail });
         wanted = head.after;
         if wanted.is_none() {
             if upto.is_none() {

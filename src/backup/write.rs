@@ -34,6 +34,7 @@ use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::{id_text, new_id};
 use crate::seam::Seam;
+use crate::store::pace::Pace;
 use crate::store::page_store::PageStore;
 use crate::tenure::durable_dir;
 use crate::volume::table::Freed;
@@ -390,11 +391,14 @@ impl PageStore {
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
         let (mut record, mut absent) = (Vec::new(), Vec::new());
+        let page_bytes = self.shared.page_size().bytes() as f64;
+        let mut pace = Pace::new(options.bytes_per_second.map(|bytes| bytes as f64 / page_bytes));
         loop {
             // Several reads keep the disk busy, and few enough to leave requests of the engine their turn.
             while reads.len() < READS_MAX
                 && let Some(page) = pages.next()
             {
+                pace.wait().await;
                 let tier = Arc::clone(&self.shared.tier);
                 reads.spawn(async move { (page, tier.read_version(page).await) });
             }

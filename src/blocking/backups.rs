@@ -1,7 +1,8 @@
 //! A directory of backups, whose calls need no open store.
 
 use super::driver::Driver;
-use crate::backup::{BackupError, BackupFile, ExtractReport, PurgeReport, RestoreProgress};
+use crate::PageId;
+use crate::backup::{BackedUpPages, BackupError, BackupFile, ExtractReport, PurgeReport, RestoreProgress};
 use crate::error::OpenError;
 use std::path::Path;
 
@@ -44,6 +45,14 @@ impl Backups {
     /// As there.
     pub fn purge(&self, keep: u32, removed: impl Fn(u32) + Send) -> Result<PurgeReport, BackupError> {
         self.driver.block_on(self.backups.purge(keep, removed))
+    }
+
+    /// See [`pagetier::backup::Backups::pages`](crate::backup::Backups::pages).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pages(&self, wanted: &[PageId], upto: Option<u32>) -> Result<BackedUpPages, BackupError> {
+        self.driver.block_on(self.backups.pages(wanted, upto))
     }
 
     /// See [`pagetier::backup::Backups::extract`](crate::backup::Backups::extract).

@@ -82,7 +82,9 @@ impl Builder {
     }
 
     /// The store's directory: manifest, lock, and by default the files of both devices. Required unless the
-    /// store is [in memory](Builder::in_memory).
+    /// store is [in memory](Builder::in_memory). [`operating`](crate::operating#supported-systems) lists the
+    /// file systems, kernels and limits on which a store keeps its promises. **Not promised:** that a store
+    /// notices when all of it was restored to an earlier state, outside of [`Builder::restore`].
     pub fn directory(mut self, path: impl AsRef<Path>) -> Self {
         self.config.options.directory = Some(path.as_ref().to_owned());
         self

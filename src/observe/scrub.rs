@@ -1,5 +1,6 @@
 //! The background scrub: reads every copy at a given rate, verifies it, and repairs what it can.
 
+use crate::store::pace::Pace;
 use crate::store::shared::Shared;
 use pagetier_bufpool::TierError;
 use pagetier_devio::task;
@@ -8,15 +9,11 @@ use pagetier_ssdcache::Checked;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
 
 /// The maximum number of findings in a report; further ones are only counted.
 const FINDINGS_MAX: usize = 1024;
-/// The maximum delay that a scrub catches up on after a stall.
-const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
 /// Options of a scrub; see [`PageStore::scrub`](crate::PageStore::scrub).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -179,36 +176,9 @@ pub(super) fn start(shared: &Arc<Shared>, options: ScrubOptions) -> Scrub {
     Scrub { state, task: Some(scrub) }
 }
 
-/// Limits the rate of pages: at most one `each`, without catching up on more than [`CATCH_UP_MAX`].
-struct Pace {
-    each: Option<Duration>,
-    next: Instant,
-}
-
-impl Pace {
-    fn new(options: &ScrubOptions) -> Self {
-        let each = options.pages_per_second.map(|pages| Duration::from_secs_f64((1.0 / pages).min(3600.0)));
-        Self { each, next: Instant::now() }
-    }
-
-    async fn wait(&mut self) {
-        match self.each {
-            Some(each) => {
-                // After a stall, say a suspended machine, it does not read at full speed until all lost time
-                // is made up.
-                let earliest = Instant::now().checked_sub(CATCH_UP_MAX).unwrap_or(self.next);
-                self.next = self.next.max(earliest) + each;
-                sleep_until(self.next).await;
-            }
-            // Without a limit, too, other tasks get their turn between two pages.
-            None => tokio::task::yield_now().await,
-        }
-    }
-}
-
 /// Runs the scrub; true when it checked everything.
 async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> bool {
-    let mut pace = Pace::new(&options);
+    let mut pace = Pace::new(options.pages_per_second);
     let Some(start) = shared.upgrade() else { return false };
     let slots = if options.slots { start.tier.slots() } else { 0 };
     let spaces = if options.homes { start.volume.list() } else { Vec::new() };
@@ -216,7 +186,10 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, state: &ScrubState) -> 
     drop(start);
     let homes = spaces.iter().flat_map(|s| (0..s.pages).map(|no| Place::Home(PageId::new(s.id, no))));
     for place in (0..slots).map(Place::Slot).chain(homes) {
-        pace.wait().await;
+        if !pace.wait().await {
+            // Without a limit, too, other tasks get their turn between two pages.
+            tokio::task::yield_now().await;
+        }
         let Some(shared) = shared.upgrade().filter(|_| !state.stop.load(Ordering::Acquire)) else {
             return false;
         };

@@ -1,6 +1,7 @@
 //! Describes what a store's devices hold: superblocks, manifest, map checkpoints, journal, ring. Only reads,
 //! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
+use super::caveats::{self, Caveat};
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
@@ -32,6 +33,8 @@ pub struct Inspection {
     /// The SSD, or the ring's file of a store without one; or why it cannot be read, as for the HDD.
     #[serde(serialize_with = "or_error")]
     pub ssd: Result<SsdInspection, String>,
+    /// What the store does not promise, as it is and where it is.
+    pub not_promised: Vec<Caveat>,
 }
 
 /// One object either way: `Ok` and `Err` are Rust's words.
@@ -286,7 +289,13 @@ impl Builder {
             Ok(device) => ssd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
-        Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd })
+        // Unless it cannot be read, which says nothing about the ring.
+        let is_sound = |ssd: &SsdInspection| ssd.superblock.state == SuperblockState::Sound;
+        let has_ring = ssd.as_ref().map_or(true, |ssd| !is_sound(ssd) || ssd.ring_pages > 0);
+        let mut not_promised =
+            caveats::of_store(has_ring, manifest.ssd.is_some(), config.is_on_other_file_system());
+        not_promised.extend(caveats::of_system());
+        Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd, not_promised })
     }
 }
 
@@ -512,9 +521,13 @@ impl Display for Inspection {
             Ok(hdd) => hdd.fmt(f)?,
         }
         match &self.ssd {
-            Err(why) => writeln!(f, "ssd       UNREADABLE: {why}"),
-            Ok(ssd) => ssd.fmt(f),
+            Err(why) => writeln!(f, "ssd       UNREADABLE: {why}")?,
+            Ok(ssd) => ssd.fmt(f)?,
         }
+        for caveat in &self.not_promised {
+            writeln!(f, "promised  not: {caveat}")?;
+        }
+        Ok(())
     }
 }
 

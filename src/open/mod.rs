@@ -4,6 +4,7 @@
 //! Begin with `steps` (`Builder::open`), then `check` (what is refused) and `commit` (the first writes).
 
 pub(crate) mod blank;
+pub(crate) mod caveats;
 pub(crate) mod check;
 mod commit;
 mod file_system;

@@ -348,6 +348,7 @@ impl Config {
         }
         tenure.lock_directory(&held).await?;
         self.check_file_system("directory", held.path(), held.file_system());
+        self.warn_of_system();
         Ok(manifests)
     }
 

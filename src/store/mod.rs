@@ -11,6 +11,7 @@ pub(crate) mod headroom;
 pub(crate) mod hot_set;
 pub(crate) mod manifest_state;
 pub(crate) mod owned;
+pub(crate) mod pace;
 pub(crate) mod page_store;
 mod pages;
 pub(crate) mod parts;

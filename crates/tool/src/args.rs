@@ -361,6 +361,9 @@ pub(crate) enum Command {
         /// Begin a new chain
         #[arg(long)]
         full: bool,
+        /// The maximum number of bytes read per second, or with a unit (50MiB) [default: unlimited]
+        #[arg(long, value_parser = bytes)]
+        bytes_per_second: Option<u64>,
     },
     /// List, verify or purge the backups in a directory
     Backups {
@@ -402,5 +405,9 @@ pub(crate) enum Command {
         /// Write to the store; without it, only verify it
         #[arg(long)]
         write: bool,
+        /// Take the pages that have no good copy from the newest backup in this directory, as old as they are
+        /// there: the engine's log must be redone over them
+        #[arg(long, requires = "write")]
+        from: Option<PathBuf>,
     },
 }

@@ -1,23 +1,26 @@
-//! The commands that copy a store, create one from a copy, or repair one.
+//! The commands that copy a store, or create one from a copy.
 
 use crate::args::Place;
-use crate::look::{recovery, watch};
-use crate::{FOUND, Failure, show};
-use pagetier::{Builder, PageStore, SsdMode, backup::BackupOptions, scrub::ScrubOptions};
-use pagetier_control::findings;
-use serde_json::json;
-use std::fmt::Write as _;
+use crate::{Failure, show};
+use pagetier::{Builder, PageStore, backup::BackupOptions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub(crate) async fn backup(place: &Place, to: &Path, full: bool, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) async fn backup(
+    place: &Place,
+    to: &Path,
+    full: bool,
+    bytes_per_second: Option<u64>,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let store = place.writable().open().await?;
     let bar = show::bar("backing up", 0);
     let shown = bar.clone();
-    let options = BackupOptions::new().full(full).on_progress(move |progress| {
-        shown.set_length(progress.total);
-        shown.set_position(progress.done);
-    });
+    let options =
+        BackupOptions::new().full(full).bytes_per_second(bytes_per_second).on_progress(move |progress| {
+            shown.set_length(progress.total);
+            shown.set_position(progress.done);
+        });
     let made = store.backup(to, options).await;
     bar.finish_and_clear();
     // Close the store even if the backup failed.
@@ -78,38 +81,4 @@ pub(crate) async fn restore(
     );
     show::result(json, &report, text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<ExitCode, Failure> {
-    if !write {
-        let found = crate::look::verify(place, json).await?;
-        eprintln!("pagetier: nothing was written; --write recovers the store and repairs what it can");
-        return Ok(found);
-    }
-    let store = place.writable().open().await?;
-    let recovered = store.recovery();
-    let has_ssd = store.ssd().mode() != SsdMode::Off;
-    let options = ScrubOptions::default().pages_per_second(None).heal(true);
-    let report = watch(store.scrub(options), "repairing").await;
-    // Pages rewritten from memory must be durable before they count as repaired.
-    store.sync().await?;
-    let spaces = store.spaces().list();
-    store.close().await?;
-    let (list, mut text) = findings(&report, &spaces);
-    let left = report.progress.found - report.progress.healed;
-    let _ = writeln!(
-        text,
-        "{} checked, {} damaged, {} repaired, {left} not; recovery repaired {} torn pages",
-        report.progress.done, report.progress.found, report.progress.healed, recovered.repaired
-    );
-    if place.accept_ssd_loss && !has_ssd {
-        text.push_str("the store goes on without an SSD\n");
-    }
-    let value = json!({
-        "complete": report.complete, "checked": report.progress.done, "damaged": report.progress.found,
-        "healed": report.progress.healed, "findings": list, "recovery": recovery(&recovered),
-        "has_ssd": has_ssd,
-    });
-    show::result(json, &value, text)?;
-    Ok(if report.complete && left == 0 { ExitCode::SUCCESS } else { FOUND.into() })
 }

@@ -6,6 +6,7 @@ mod change;
 mod live;
 mod look;
 mod measure;
+mod repair;
 mod running;
 mod show;
 mod ssd;
@@ -172,7 +173,9 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             measure::what_if(&trace, sizes, &pool_policy, &ssd_policy, json)
         }
         Command::ExportHot { place, to } => look::export_hot(&place, &to, json).await,
-        Command::Backup { place, to, full } => change::backup(&place, &to, full, json).await,
+        Command::Backup { place, to, full, bytes_per_second } => {
+            change::backup(&place, &to, full, bytes_per_second, json).await
+        }
         Command::Backups { what: OfBackups::List { chain } } => chain::list(&chain, json).await,
         Command::Backups { what: OfBackups::Verify { chain } } => chain::verify(&chain, json).await,
         Command::Backups { what: OfBackups::Purge { chain, keep } } => chain::purge(&chain, keep, json).await,
@@ -183,6 +186,6 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             let store = change::new_store(&to, hdd, ssd, ssd_mib);
             change::restore(&from, &to, upto, store, json).await
         }
-        Command::Repair { place, write } => change::repair(&place, write, json).await,
+        Command::Repair { place, write, from } => repair::repair(&place, write, from.as_deref(), json).await,
     }
 }

@@ -34,7 +34,7 @@ fn size(asked_mib: Option<u64>, path: &Path) -> Result<Option<u64>, Failure> {
 }
 
 /// Ends a command: the store is closed even if it failed, and its failure comes first.
-async fn closed<T>(store: PageStore, done: Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) async fn closed<T>(store: PageStore, done: Result<T, Failure>) -> Result<T, Failure> {
     let closed = store.close().await;
     let done = done?;
     closed?;

@@ -174,6 +174,55 @@ fn json_has_neither_pairs_nor_sentences() {
 }
 
 #[test]
+fn what_a_repair_leaves_comes_from_a_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, chain, foreign) = (path("store"), path("chain"), path("foreign"));
+    made(Path::new(&store), true);
+    let (code, made_backup) = json(&["backup", &store, "--to", &chain, "--bytes-per-second", "100MiB"]);
+    assert_eq!((code, &made_backup["pages"]), (0, &PAGES.into()));
+    let other = path("other");
+    made(Path::new(&other), true);
+    assert_eq!(json(&["backup", &other, "--to", &foreign]).0, 0);
+    // A newer version of one page, which is not in the backup, and no copy of any but their homes.
+    runtime().block_on(async {
+        let open = open(Path::new(&store)).await;
+        let space = open.spaces().find("t").unwrap();
+        for no in [6, 8] {
+            open.get_mut(PageId::new(space, no)).await.unwrap()[..4].copy_from_slice(&3_u32.to_le_bytes());
+        }
+        let mut new = open.allocate(space).await.unwrap();
+        new[..4].copy_from_slice(&3_u32.to_le_bytes());
+        drop(new);
+        open.close().await.unwrap();
+    });
+    assert_eq!(json(&["drain", &store, "--off"]).0, 0);
+    for page in [6, 7, PAGES] {
+        assert!(damage(&Path::new(&store).join("hdd.vol"), 1 << 20, page) > 0);
+    }
+    let (code, plain) = json(&["repair", &store, "--write"]);
+    assert_eq!((code, &plain["left"], plain["fetched"].as_array().unwrap().len()), (3, &3.into(), 0));
+    // Another store's pages are not this store's, and nothing is written.
+    let refused = run(&["repair", &store, "--write", "--from", &foreign]);
+    assert!(refused.status.code() == Some(1) && said(&refused).contains("of store"), "{}", said(&refused));
+    assert_eq!(json(&["verify", &store]).1["damaged"], 3);
+    let none = run(&["repair", &store, "--write", "--from", &path("none")]);
+    assert!(none.status.code() == Some(1) && said(&none).contains("no backup"), "{}", said(&none));
+    // The page that is younger than the backup stays.
+    let (code, repaired) = json(&["repair", &store, "--write", "--from", &chain]);
+    assert_eq!((code, &repaired["damaged"], &repaired["left"]), (3, &3.into(), &1.into()), "{repaired}");
+    let fetched: Vec<_> = repaired["fetched"].as_array().unwrap().iter().map(|one| &one["page"]).collect();
+    assert_eq!(fetched, [6, 7], "{repaired}");
+    assert_eq!(repaired["fetched"][0]["lsn"], 2);
+    assert_eq!(json(&["verify", &store]).1["damaged"], 1);
+    for (no, read) in contents_of_pages(Path::new(&store)) {
+        assert_eq!(read, Ok(if no == 8 { 3 } else { 2 }), "page {no}");
+    }
+    // Nothing is left that the backup has: it changes nothing more.
+    assert_eq!(json(&["repair", &store, "--write", "--from", &chain]).1["fetched"], Value::Array(vec![]));
+}
+
+#[test]
 fn free_pages_and_room_are_shown_and_damage_names_its_space() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
