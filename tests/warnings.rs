@@ -1,8 +1,9 @@
-//! What the store warns of: long waits, with page, reason and age; an SSD that it does not use.
+//! What the store says in its log: long waits, with page, reason and age; an SSD that it does not use; what it
+//! does not promise.
 
 use crate::TURN;
 use crate::fixture::{Fixture, fill};
-use pagetier::{Builder, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Builder, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// Collects the text of warnings.
+/// Collects the text of warnings, and of the line of an opening.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
@@ -20,15 +21,15 @@ struct Text(String);
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}");
+        if ["message", "not_promised"].contains(&field.name()) {
+            let _ = write!(self.0, "{value:?} ");
         }
     }
 }
 
 impl tracing::Subscriber for Warnings {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
+        *metadata.level() <= tracing::Level::INFO
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -42,6 +43,9 @@ impl tracing::Subscriber for Warnings {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut text = Text::default();
         event.record(&mut text);
+        if *event.metadata().level() > tracing::Level::WARN && !text.0.contains("opened") {
+            return;
+        }
         self.0.lock().unwrap().push(text.0);
     }
 
@@ -137,5 +141,39 @@ async fn a_store_that_began_without_an_ssd_says_that_it_does_not_use_the_one_nam
         let builder = path.iter().fold(builder, |builder, path| builder.ssd(path));
         builder.open().await.unwrap().close().await.unwrap();
         assert_eq!(warnings.say("the store has no SSD"), warned, "{bytes:?}, {path:?}");
+    }
+}
+
+/// What is not promised is said where it bites: in the line of the opening, and by an inspection.
+#[tokio::test]
+async fn a_store_without_a_ring_or_with_pages_on_its_ssd_alone_says_so() {
+    let _turn = TURN.lock().await;
+    for (ring, mode, names) in [
+        (0, SsdMode::WriteBack, &["no-ring", "ssd-alone"][..]),
+        (64, SsdMode::WriteBack, &["ssd-alone"]),
+        (64, SsdMode::ReadOnly, &[]),
+    ] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let builder = || PageStore::builder().directory(dir.path()).pool_bytes(1 << 20);
+        let opening = Warnings::default();
+        let _collecting = tracing::subscriber::set_default(opening.clone());
+        let new = builder().ring_pages(ring).ssd_bytes(4 << 20).ssd_mode(mode);
+        new.open().await.unwrap().close().await.unwrap();
+        let inspection = builder().inspect().await.unwrap();
+        let text = inspection.to_string();
+        let codes: Vec<String> = inspection
+            .not_promised
+            .iter()
+            .map(|caveat| serde_json::to_value(caveat).unwrap().as_str().unwrap().to_owned())
+            .collect();
+        for name in ["no-ring", "ssd-alone"] {
+            assert_eq!(opening.say(name), names.contains(&name), "{name}: {:?}", opening.0.lock().unwrap());
+        }
+        // A mode lasts until the close: by the manifest, the SSD may be used for write-back again.
+        assert!(
+            codes.contains(&"ssd-alone".to_owned()) && text.contains("promised  not: the loss of the SSD")
+        );
+        assert_eq!(codes.contains(&"no-ring".to_owned()), ring == 0, "{text}");
+        assert_eq!(text.contains("promised  not: no doublewrite ring"), ring == 0, "{text}");
     }
 }

@@ -173,6 +173,6 @@ mod tests {
         }
         let (major, minor) = KERNEL_MIN;
         assert!(document.contains(&format!("| Linux {major}.{minor} or later | yes |")));
-        assert!(document.contains(&format!("| `ulimit -n` of {FILES_MIN} or more | yes |")));
+        assert!(document.contains(&format!("| open files (`ulimit -n`): {FILES_MIN} or more | yes |")));
     }
 }

@@ -298,3 +298,48 @@ fn an_ssd_that_only_the_options_name_is_said_to_be_unused() {
     assert!(quiet.status.success() && quiet.stderr.is_empty(), "{}", said(&quiet));
     assert_eq!(entries(&dir), 100);
 }
+
+/// Its operators reach it through the socket, which is there only if it was asked for.
+#[test]
+fn a_running_command_takes_requests_of_its_operators() {
+    let dir = tempfile::tempdir().unwrap();
+    loaded(dir.path(), 2000);
+    let pages = dir.path().join("pages");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connect = || runtime.block_on(pagetier_control::Client::connect(&pages)).unwrap();
+    let bench = ["bench", "--records", "2000", "--seconds", "60", "--tasks", "4"];
+    for listens in [false, true] {
+        let mut command = bench.to_vec();
+        if listens {
+            command.push("--control-socket");
+        }
+        let mut child = begun(dir.path(), &command);
+        let mut client = None;
+        for _ in 0..if listens { 3000 } else { 100 } {
+            client = connect();
+            if client.is_some() {
+                break;
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        assert_eq!(client.is_some(), listens);
+        if let Some(mut client) = client {
+            assert_eq!(client.pid(), child.id());
+            let drain = pagetier_control::Request::Drain { off: true };
+            let answer = runtime.block_on(client.ask(&drain, |_| ())).unwrap();
+            assert!(answer.complete, "{answer:?}");
+        }
+        signalled(&child, Signal::INT);
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+        assert!(!pages.join("control").exists());
+    }
+    assert_eq!(entries(dir.path()), 2000);
+    // A foreign file in its place is left alone, and the store is closed again as it was.
+    std::fs::write(pages.join("control"), "letters").unwrap();
+    let refused = kv(dir.path(), &["get", &key(1), "--control-socket"]);
+    assert!(refused.status.code() == Some(1) && said(&refused).contains("no socket"), "{}", said(&refused));
+    assert_eq!(std::fs::read(pages.join("control")).unwrap(), b"letters");
+    assert_eq!(entries(dir.path()), 2000);
+}
