@@ -1,5 +1,5 @@
-//! What the store says in its log: long waits, with page, reason and age; an SSD that it does not use; what it
-//! does not promise.
+//! What the store says in its log: long waits, with page, reason and age; an SSD that it does not use; what
+//! it does not promise.
 
 use crate::TURN;
 use crate::fixture::{Fixture, fill};

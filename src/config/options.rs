@@ -31,8 +31,8 @@ macro_rules! option_table {
             /// The number of pages in the doublewrite ring, at most 65,536. An existing store keeps its ring,
             /// and any other value is [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring
             /// off: the embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. **Not
-            /// promised then:** anything about a home page that a crash tears, and the latest home writes if a
-            /// flush of the HDD fails and the process is killed. Default: 256, fewer on a small SSD.
+            /// promised then:** anything about a home page that a crash tears, and the latest home writes if
+            /// a flush of the HDD fails and the process is killed. Default: 256, fewer on a small SSD.
             ring_pages(u32): Option<u32> = None;
             /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables
             /// and outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));
@@ -116,21 +116,21 @@ macro_rules! option_table {
             exhausted_after_ms: u64 = 10_000;
             /// Whether to detect sequential access and read ahead. Default: yes.
             read_ahead(bool): bool = true;
-            /// The initial mode of the SSD; [`Ssd::set_mode`](crate::Ssd::set_mode) changes it later.
-            /// In write-back the SSD alone holds the newest version of some pages. **Not promised then:** that
+            /// The initial mode of the SSD; [`Ssd::set_mode`](crate::Ssd::set_mode) changes it later. In
+            /// write-back the SSD alone holds the newest version of some pages. **Not promised then:** that
             /// they survive the loss of the SSD; a log does that whose engine keeps it as
-            /// [`PageStore::redo_from`](crate::PageStore::redo_from) with [`Loss::Ssd`](crate::Loss::Ssd) says.
-            /// [`SsdMode::Off`] is refused here: open the store without an SSD, or switch the SSD off once
-            /// the store is open. Default: [`SsdMode::WriteBack`].
+            /// [`PageStore::redo_from`](crate::PageStore::redo_from) with [`Loss::Ssd`](crate::Loss::Ssd)
+            /// says. [`SsdMode::Off`] is refused here: open the store without an SSD, or switch the SSD off
+            /// once the store is open. Default: [`SsdMode::WriteBack`].
             ssd_mode(SsdMode): SsdMode = SsdMode::WriteBack;
             /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older
-            /// copy in its place, although the lost SSD may have held newer pages than the HDD; an older
-            /// copy is formatted. The same holds for the ring's file of a store without an SSD.
+            /// copy in its place, although the lost SSD may have held newer pages than the HDD; an older copy
+            /// is formatted. The same holds for the ring's file of a store without an SSD.
             /// [`Ssd::loss`](crate::Ssd::loss) then lists the pages, in later openings too. If the store's
             /// own SSD is present, nothing is lost. If that SSD has unreadable blocks and opening fails with
             /// [`SsdOpenError::Unreadable`](crate::errors::SsdOpenError::Unreadable), leave it out or put a
-            /// blank one in its place to give it up. **Not promised:** which pages were newer on an SSD that was
-            /// lost in a crash; all are then listed. Default: no.
+            /// blank one in its place to give it up. **Not promised:** which pages were newer on an SSD that
+            /// was lost in a crash; all are then listed. Default: no.
             accept_ssd_loss(bool): bool = false;
         }
     };

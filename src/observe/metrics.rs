@@ -214,7 +214,8 @@ fn publish_dir(
 /// them are powers of two, and half-way to the next.
 const BUCKET_ENDS: (u32, u32) = (13, 34);
 
-/// A Prometheus histogram: for each end of a bucket, in microseconds, how many values it or a smaller one has.
+/// A Prometheus histogram: for each end of a bucket, in microseconds, how many values it or a smaller one
+/// has.
 ///
 /// As counters, not as histograms of the facade. Those take each value once more, of which there are hundreds
 /// of thousands a second, and it is the recorder's configuration whether buckets or quantiles come out: the

@@ -25,6 +25,7 @@ fn in_a_process_of_its_own() {
     match case.split_once(' ').unwrap_or((case.as_str(), "")) {
         ("fork", kind) => forks(directory, kind),
         ("blocking-fork", "") => blocking_forks(directory),
+        ("control-fork", "") => control_forks(directory),
         ("daemon", "") => becomes_a_daemon(directory),
         ("alarms", "") => alarms(directory),
         ("works", "") => works_for_ever(directory),
@@ -255,6 +256,46 @@ fn blocking_forks(directory: &Path) {
 fn a_forked_process_leaves_a_blocking_store_alone() {
     let folder = tempfile::tempdir().unwrap();
     passes("blocking-fork", folder.path());
+}
+
+/// A control socket in a process that forks: the parent goes on to serve. When it is dead, the forked
+/// process, which has the socket's descriptor, does not count as one that serves.
+fn control_forks(directory: &Path) {
+    let (sockets, stat) = (directory.join("sockets"), pagetier_control::Request::Stat {});
+    std::fs::create_dir(&sockets).unwrap();
+    let serving = |name: &str| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.unwrap();
+        let builder = builder(&directory.join(name), Backend::Threads);
+        let store = Arc::new(runtime.block_on(builder.open()).unwrap());
+        let control = runtime.block_on(pagetier_control::listen(&store, &sockets)).unwrap();
+        (runtime, store, Some(control))
+    };
+    // It ends without any destructor, as by SIGKILL, and leaves a process that has its descriptors.
+    let killed = fork(|| {
+        let kept = serving("killed");
+        fork(|| std::thread::sleep(Duration::from_secs(15)));
+        std::mem::forget(kept);
+    });
+    ended_well(killed);
+    assert!(sockets.join("control").exists());
+    let (runtime, store, mut control) = serving("alive");
+    let forked = fork(|| drop(control.take()));
+    ended_well(forked);
+    runtime.block_on(async {
+        let mut client = pagetier_control::Client::connect(&sockets).await.unwrap().unwrap();
+        assert_eq!(client.pid(), std::process::id());
+        assert!(client.ask(&stat, |_| ()).await.unwrap().complete);
+        control.take().unwrap().end().await;
+        assert!(!sockets.join("control").exists());
+        store.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_control_socket_is_served_by_the_process_that_has_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    passes("control-fork", folder.path());
 }
 
 /// A program that becomes a daemon after it has opened its store: the parent is gone, and the daemon can open

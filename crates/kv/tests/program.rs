@@ -332,7 +332,8 @@ fn a_running_command_takes_requests_of_its_operators() {
         signalled(&child, Signal::INT);
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+        // A bench that is stopped reports what it has measured.
+        assert!(child.wait().unwrap().success(), "{said}");
         assert!(!pages.join("control").exists());
     }
     assert_eq!(entries(dir.path()), 2000);

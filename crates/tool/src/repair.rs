@@ -1,5 +1,5 @@
-//! Repairs a store: recovers it, rewrites every bad copy that has a good one, and takes the rest from a backup
-//! if there is one.
+//! Repairs a store: recovers it, rewrites every bad copy that has a good one, and takes the rest from a
+//! backup if there is one.
 
 use crate::args::Place;
 use crate::look::{recovery, watch};
