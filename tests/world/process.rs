@@ -274,7 +274,7 @@ fn control_forks(directory: &Path) {
     // It ends without any destructor, as by SIGKILL, and leaves a process that has its descriptors.
     let killed = fork(|| {
         let kept = serving("killed");
-        fork(|| std::thread::sleep(Duration::from_secs(15)));
+        fork(|| std::thread::park_timeout(Duration::from_secs(15)));
         std::mem::forget(kept);
     });
     ended_well(killed);

@@ -37,7 +37,7 @@ impl Running {
     }
 
     /// Checks that every page is there, and closes the store. Returns its folder.
-    fn is_whole(mut self) -> TempDir {
+    fn closed_whole(mut self) -> TempDir {
         let control = self.control.take().unwrap();
         self.runtime.block_on(async {
             let space = self.store.spaces().find("t").unwrap();
@@ -108,7 +108,7 @@ fn every_verb_asks_the_process_that_has_the_store_open() {
         assert_eq!(refused.status.code(), Some(1), "{args:?}: {}", said(&refused));
         assert!(said(&refused).contains(why) && refused.stdout.is_empty(), "{args:?}: {}", said(&refused));
     }
-    running.is_whole();
+    running.closed_whole();
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_stopped_command_stops_its_request_and_loses_nothing() {
         while Arc::strong_count(&running.store) > 1 {
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        running.is_whole();
+        running.closed_whole();
     }
 }
 
@@ -148,7 +148,7 @@ fn without_a_socket_a_command_says_who_has_the_store_and_how_to_switch_it_on() {
         }
     }
     running.control = Some(running.runtime.block_on(listen(&running.store, &path)).unwrap());
-    let _dir = running.is_whole();
+    let _dir = running.closed_whole();
     // Nothing has it open: what only a running store can do says what to do instead.
     for args in [
         &["scrub", at][..],

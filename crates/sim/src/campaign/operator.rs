@@ -110,7 +110,7 @@ impl Worker {
             scrub.abort();
         }
         let polls = if self.rng.random_bool(0.3) { self.rng.random_range(1..40) } else { u32::MAX };
-        let _ = scrub.progress();
+        let (_, _) = (scrub.progress(), scrub.is_finished());
         // A page that was discarded may be damaged, so findings are no violations.
         drop(up_to(polls, scrub.finished()).await);
         Ok(())

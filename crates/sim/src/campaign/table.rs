@@ -159,7 +159,7 @@ pub(super) const TABLE: &[Operation] = &[
     op(
         "scrub",
         (Operate, 1),
-        &["PageStore::scrub", "Scrub::progress", "Scrub::abort", "Scrub::finished"],
+        &["PageStore::scrub", "Scrub::progress", "Scrub::abort", "Scrub::is_finished", "Scrub::finished"],
         |w| Box::pin(w.scrub()),
     ),
     op(
