@@ -12,8 +12,8 @@
 //!   the default and CAC with the outqueue. An entry of the outqueue is the difference to a store without
 //!   one.
 //! - **Per group**: CAC with subranges so narrow that its pages fall into many groups, beside CAC with few.
-//! - **A large SSD**: the SSD's tables alone, without a device: memory, and the processor time of opening them
-//!   and of a checkpoint, in proportion to the slots; computed for 1 TiB.
+//! - **A large SSD**: the SSD's tables alone, without a device: memory, and the processor time of opening
+//!   them and of a checkpoint, in proportion to the slots; computed for 1 TiB.
 //! - **Beyond the budget**: the peak of a store on files (pool of 64 MiB, SSD of 256 MiB, 512 MiB of pages of
 //!   16 KiB) minus its budget and what the process had before it opened the store.
 //! - **`sync`**: processor time of the thread that calls it, on devices in memory and a runtime with one

@@ -17,8 +17,8 @@
 //! | ring | bytes written to the ring per byte written home |
 //! | checksum | processor time to seal a page with its CRC, as measured here, times the pages per second |
 //!
-//! Then bursts: what does a `sync` of 300 pages take that all are on a small SSD? Each page goes to another slot,
-//! and a map checkpoint makes the slots writable again that a burst has used up.
+//! Then bursts: what does a `sync` of 300 pages take that all are on a small SSD? Each page goes to another
+//! slot, and a map checkpoint makes the slots writable again that a burst has used up.
 //!
 //! `PAGETIER_HDD` and `PAGETIER_SSD` name devices; the bench runs on each. Without them it uses a file under
 //! `target/`, and the emulated disk. `docs/BENCHMARKS.md` has machine, date and results.

@@ -4,8 +4,8 @@ use crate::{PageId, SlotId};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// By slot, the page that the store last put there: 8 bytes a slot, which a policy then need not have itself
-/// ([`SlotPolicy::share_pages`](crate::SlotPolicy::share_pages)). The store changes a slot's page only when it
-/// writes another page there.
+/// ([`SlotPolicy::share_pages`](crate::SlotPolicy::share_pages)). The store changes a slot's page only when
+/// it writes another page there.
 ///
 /// The store calls its policy under the lock under which it changes the pages, so that nothing is ordered by
 /// these atomics.

@@ -7,8 +7,9 @@
 //! anticipatory.
 //!
 //! The store manages the circular order ([`SlotPolicy::append_group`]); the policy tracks the valid versions,
-//! in order, and which of them have been read. Everything is O(1). It takes 9 bytes per slot, 8 more if it has
-//! the pages itself, plus the page index. Under a caller that does not append, it is a FIFO that evicts within its zone.
+//! in order, and which of them have been read. Everything is O(1). It takes 9 bytes per slot, 8 more if it
+//! has the pages itself, plus the page index. Under a caller that does not append, it is a FIFO that evicts
+//! within its zone.
 //!
 //! Where the papers are silent:
 //!

@@ -134,8 +134,8 @@ impl SlotTable {
         (0..self.packed.len() as u32).map(SlotId)
     }
 
-    /// Forgets that copies waited for flushes up to `over`, which have completed. Obsolete versions wait until
-    /// they are freed, whichever flush completes.
+    /// Forgets that copies waited for flushes up to `over`, which have completed. Obsolete versions wait
+    /// until they are freed, whichever flush completes.
     pub(super) fn covered(&mut self, over: SsdFlush) {
         let packed = &mut self.packed;
         self.flushes.retain(|slot, until| {
