@@ -14,14 +14,14 @@ use super::{FramePolicy, Gd2lOptions, Gd2lWeighted};
 use crate::collections::sketch::Sketch;
 use crate::{Access, CleanReason, Costs, FrameId, Location, PageId};
 
-/// The share of the HDD's extra cost that counts while the SSD is the busier device. A share that follows the
-/// ratio of their times is above 0.4 there and costs 3% more.
+/// The share of the HDD's extra cost that counts while the SSD is the busier device. A share that follows
+/// the ratio of their times is above 0.4 there and costs 3% more.
 const HDD_IDLER: f64 = 0.2;
 
 /// A round is this many reads and writes per frame, and, of pages that left, as many departures: what was
-/// before then counts half. Fewer, and the share follows the SSD's own bursts of writes; more, and a change of
-/// workload is followed late. Without an SSD, remembering the uses of pages that left saves 1% of the device
-/// time and 1.4% of the misses; with rounds of ten, half of the misses and none of the time.
+/// before then counts half. Fewer, and the share follows the SSD's own bursts of writes; more, and a change
+/// of workload is followed late. Without an SSD, remembering the uses of pages that left saves 1% of the
+/// device time and 1.4% of the misses; with rounds of ten, half of the misses and none of the time.
 const ROUND: usize = 4;
 
 /// The memory for those uses in bytes per frame: four counters of half a byte per departure of a round.
