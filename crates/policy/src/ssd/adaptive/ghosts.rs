@@ -21,24 +21,13 @@ use crate::{Cause, Costs, PageId};
 
 const _: () = assert!(SETTINGS.len() <= GHOSTS_MAX);
 
-/// The minimum number of slots of a ghost, unless SSD or pool are too small for it.
-const SLOTS_MIN: usize = 768;
-
-/// Ghosts of fewer slots than this are not compared: between so few pages chance decides. In a sample of a
-/// tenth of a store of 500 frames it chose a setting that cost 18% more.
-const COMPARED_MIN: usize = 100;
-
-/// Above [`SLOTS_MIN`], a ghost has the SSD's slots divided by this.
-const SHARE: usize = 12;
-
-/// The maximum number of records kept only for the ghosts, per slot of one ghost.
-const RECORDS: usize = 2;
-
 /// The maximum number of slots of a ghost, however large the SSD: a sample of this size estimates costs well
 /// enough, and a new zone takes less than a millisecond.
 const SLOTS_MAX: usize = 16_384;
 
-/// A ghost's eviction zone has its slots divided by this.
+/// A ghost's eviction zone has its slots divided by this. Ghosts whose zone would have fewer pages than this
+/// are not compared: among so few pages chance decides. In a sample of a tenth of a store of 500 frames it
+/// chose a setting that cost 18% more.
 const ZONE: usize = 10;
 
 /// The cost of a change, in reads from the HDD per page that the new setting would hold and the SSD does not.
@@ -95,7 +84,9 @@ impl Ghosts {
 
     /// The maximum number of records kept only for the ghosts.
     pub(crate) fn records_max(&self) -> usize {
-        RECORDS * self.slots
+        // One per slot of one ghost suffices, although all hold other pages: most of their records are those
+        // of pages in the pool, on the SSD or in the outqueue.
+        self.slots
     }
 
     /// Whether `page` belongs to the sample.
@@ -261,7 +252,7 @@ impl Ghosts {
             return None;
         }
         self.accesses = 0;
-        if !self.full || self.slots < COMPARED_MIN {
+        if !self.full || self.slots / ZONE < ZONE {
             self.ghosts.iter_mut().for_each(|ghost| ghost.cost_ms = 0.0);
             return None;
         }
@@ -312,9 +303,8 @@ impl Ghosts {
 
 /// The number of slots of a ghost.
 fn sampled_slots(slots: usize, frames: usize) -> usize {
-    // The ghosts take some 150 bytes per slot: at 16 KiB a page, a hundredth of the pool's memory.
-    let affordable = frames.saturating_add(frames / 2).max(1);
-    (slots / SHARE).clamp(SLOTS_MIN, SLOTS_MAX).min(affordable).min(slots)
+    // The ghosts take some 110 bytes per slot: at 16 KiB a page, a hundredth of the pool's memory.
+    frames.saturating_add(frames / 2).clamp(1, SLOTS_MAX).min(slots)
 }
 
 #[cfg(test)]

@@ -35,9 +35,6 @@ use retention::Retention;
 use score::{Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale};
 
-/// The maximum number of outqueue records examined per page that enters it.
-const ROUNDS_MAX: usize = 4;
-
 /// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
 /// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `second-sight`.
 ///
@@ -156,19 +153,17 @@ impl Adaptive {
         }
     }
 
-    /// Drops the records beyond the outqueue's capacity. A record that a ghost holds is queued again instead,
-    /// unless ghosts hold too many already.
+    /// Drops the oldest record if there are more than the outqueue's capacity. A record that a ghost holds is
+    /// queued again instead, unless so many are beyond the capacity already.
     fn trim(&mut self) {
-        for _ in 0..ROUNDS_MAX {
-            let Some((id, surplus)) = self.pages.surplus() else { return };
-            let held = self.pages.get(id).kept.ghosts;
-            if held.by_any() && surplus <= self.ghosts.records_max() {
-                self.pages.requeue(id);
-                continue;
-            }
-            self.ghosts.forget(held);
-            self.pages.forget(id);
+        let Some((id, surplus)) = self.pages.surplus() else { return };
+        let held = self.pages.get(id).kept.ghosts;
+        if held.by_any() && surplus <= self.ghosts.records_max() {
+            self.pages.requeue(id);
+            return;
         }
+        self.ghosts.forget(held);
+        self.pages.forget(id);
     }
 
     fn zone_and_keys(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
