@@ -103,6 +103,7 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
         name: "get",
         methods: &[
             "PageStore::get",
+            "PageStore::get_many",
             "PageStore::get_owned",
             "PageStore::try_get",
             "PageStore::try_get_owned",
@@ -116,6 +117,7 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
                 exists(w.store.get(w.page(no)).await)?;
             }
             exists(w.store.get_owned(PageId::new(w.doomed, 1)).await)?;
+            exists(w.store.get_many(&[w.page(1), w.page(2), w.page(1)]).await)?;
             done()
         }),
         ..PLAIN

@@ -1,7 +1,7 @@
 //! The virtual file system: databases are files in a store, journals are files of the system.
 //!
-//! A database is a [`File`] in the space with the name of its path's last part. Its rollback journal or WAL is a
-//! file in a folder, or in the store as well. Temporary files are the system's.
+//! A database is a [`File`] in the space with the name of its path's last part. Its rollback journal or WAL
+//! is a file in a folder, or in the store as well. Temporary files are the system's.
 
 use crate::locks::{Locks, Mapped, Shm};
 use pagetier::blocking::PageStore;
