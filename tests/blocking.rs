@@ -6,6 +6,7 @@ use pagetier::{
     scrub::ScrubOptions, what_if::WhatIfOptions,
 };
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn builder(dir: &Path) -> Builder {
@@ -78,7 +79,7 @@ fn a_store_is_operated_without_a_runtime() {
     assert!(store.resize_pool(8 << 20).expect("resized") > 300);
     let report = store.ssd().drain(DrainOptions::new());
     assert_eq!((report.left, report.failed.len()), (0, 0));
-    let scrub = store.scrub(ScrubOptions::default());
+    let scrub = store.scrub(ScrubOptions::default().pages_per_second(None));
     assert!(scrub.progress().total > 0);
     assert!(scrub.finished().complete);
     store.ssd().set_mode(SsdMode::ReadOnly).expect("read-only");
@@ -150,25 +151,31 @@ fn calls_that_wait_work_inside_of_the_tasks_of_a_runtime() {
 }
 
 #[cfg(debug_assertions)]
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_waits_for_a_guard_of_its_own_is_refused() {
     let folder = folder();
     let store = PageStore::open(builder(folder.path())).expect("opened");
     let space = store.spaces().create("t").expect("created");
-    let page = store.allocate(space).expect("allocated").id();
+    let pages = [(); 2].map(|()| store.allocate(space).expect("allocated").id());
     store.close().expect("closed");
-    let store = PageStore::open(builder(folder.path())).expect("opened");
-    // The first guard comes from a thread that waited for the device, the second one from memory.
-    for _ in 0..2 {
-        let held = store.get_mut(page).expect("read");
-        let again = store.get(page).expect_err("it would wait for ever");
-        assert!(
-            matches!(again, Error::Pool(pagetier::errors::PoolError::Deadlock { page: of }) if of == page),
-            "{again:?}"
-        );
-        drop(held);
+    let store = Arc::new(PageStore::open(builder(folder.path())).expect("opened"));
+    // One guard comes from a thread that waited for the device, the other one from memory.
+    drop(store.get(pages[1]).expect("read"));
+    let tasks = pages.map(|page| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let _held = store.get_mut(page).expect("read");
+            let again = store.get(page).expect_err("it would wait for ever");
+            assert!(
+                matches!(again, Error::Pool(pagetier::errors::PoolError::Deadlock { page: of }) if of == page),
+                "{again:?}"
+            );
+        })
+    });
+    for task in tasks {
+        task.await.expect("no panic");
     }
-    store.close().expect("closed");
+    Arc::into_inner(store).expect("the tasks are over").close().expect("closed");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CHILD: &str = "process::in_a_process_of_its_own";
 
@@ -274,7 +274,12 @@ fn control_forks(directory: &Path) {
     // It ends without any destructor, as by SIGKILL, and leaves a process that has its descriptors.
     let killed = fork(|| {
         let kept = serving("killed");
-        fork(|| std::thread::park_timeout(Duration::from_secs(15)));
+        fork(|| {
+            let began = Instant::now();
+            while !directory.join("over").exists() && began.elapsed() < Duration::from_secs(15) {
+                child::pause(Duration::from_millis(20));
+            }
+        });
         std::mem::forget(kept);
     });
     ended_well(killed);
@@ -290,6 +295,7 @@ fn control_forks(directory: &Path) {
         assert!(!sockets.join("control").exists());
         store.shutdown().await.unwrap();
     });
+    std::fs::write(directory.join("over"), "").unwrap();
 }
 
 #[test]

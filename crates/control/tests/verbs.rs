@@ -5,6 +5,7 @@ use pagetier::SsdMode;
 use pagetier_control::Request;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 fn policies(pool: &str, ssd: &str) -> Request {
     Request::SetPolicy { pool: Some(pool.into()), ssd: Some(ssd.into()) }
@@ -119,8 +120,8 @@ async fn wrong_arguments_are_named_and_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn verbs_on_an_ssd_that_fails_meanwhile_end_and_a_readmission_mends_it() {
-    let mut failed = 0;
-    for verb in [
+    // At once: each waits for its own failing SSD most of the time.
+    let verbs = [
         Request::Drain { off: false },
         Request::Drain { off: true },
         Request::ReplaceSsd { with: PathBuf::from("/dev/null/none"), bytes: Some(4 << 20) },
@@ -131,33 +132,43 @@ async fn verbs_on_an_ssd_that_fails_meanwhile_end_and_a_readmission_mends_it() {
         Request::Shrink { space: None },
         Request::Readmit {},
         Request::Stat {},
-    ] {
-        let world = World::with_latency(Duration::from_millis(2)).await;
-        let control = world.listen().await;
-        let load = Load::on(&world);
-        let fails = async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            world.ssd.set_present(false);
-        };
-        // It ends, whatever it leads to: the store says what it can do without its SSD.
-        let (answer, ()) = tokio::join!(world.ask(verb.clone()), fails);
-        // Unless the SSD was gone from use before it failed.
-        if world.store.ssd().mode() != SsdMode::Off {
-            let again = world.ask(verb.clone()).await;
-            failed += u32::from(!answer.is_ok_and(|answer| answer.complete));
-            failed += u32::from(!again.is_ok_and(|answer| answer.complete));
-            world.done(Request::Stat {}).await;
-            world.ssd.set_present(true);
-            let readmitted = world.ask(Request::Readmit {}).await.unwrap();
-            assert_eq!(readmitted.value["lost"], 0, "{verb:?}: {readmitted:?}");
-        }
-        load.end().await;
-        world.has(|_| 1).await;
-        world.done(Request::Drain { off: false }).await;
-        assert_eq!(world.store.stats().ssd.dirty_pages, 0);
-        world.has(|_| 1).await;
-        control.end().await;
-        world.store.shutdown().await.unwrap();
+    ];
+    let mut cases = verbs.into_iter().map(while_the_ssd_fails).collect::<JoinSet<_>>();
+    let mut failed = 0;
+    while let Some(case) = cases.join_next().await {
+        failed += case.unwrap();
     }
     assert!(failed >= 6, "only {failed} requests met the failure");
+}
+
+/// Asks for `verb` while the SSD fails, and again afterwards; returns how many of the requests failed.
+async fn while_the_ssd_fails(verb: Request) -> u32 {
+    let mut failed = 0;
+    let world = World::with_latency(Duration::from_millis(2)).await;
+    let control = world.listen().await;
+    let load = Load::on(&world);
+    let fails = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        world.ssd.set_present(false);
+    };
+    // It ends, whatever it leads to: the store says what it can do without its SSD.
+    let (answer, ()) = tokio::join!(world.ask(verb.clone()), fails);
+    // Unless the SSD was gone from use before it failed.
+    if world.store.ssd().mode() != SsdMode::Off {
+        let again = world.ask(verb.clone()).await;
+        failed += u32::from(!answer.is_ok_and(|answer| answer.complete));
+        failed += u32::from(!again.is_ok_and(|answer| answer.complete));
+        world.done(Request::Stat {}).await;
+        world.ssd.set_present(true);
+        let readmitted = world.ask(Request::Readmit {}).await.unwrap();
+        assert_eq!(readmitted.value["lost"], 0, "{verb:?}: {readmitted:?}");
+    }
+    load.end().await;
+    world.has(|_| 1).await;
+    world.done(Request::Drain { off: false }).await;
+    assert_eq!(world.store.stats().ssd.dirty_pages, 0);
+    world.has(|_| 1).await;
+    control.end().await;
+    world.store.shutdown().await.unwrap();
+    failed
 }
