@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -33,16 +33,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 #[must_use = "dropping it removes the socket"]
 pub struct Control {
     _bound: Bound,
-    /// `None` once it was ended, or in a process that was forked.
-    server: Option<JoinHandle<()>>,
+    /// `None` once it was ended. The server ends when the sender is dropped.
+    server: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
     pid: u32,
 }
 
 impl Control {
     /// Removes the socket, stops what clients asked for, and waits until no request holds the store.
     pub async fn end(mut self) {
-        if let Some(server) = self.server.take() {
-            server.abort();
+        if let Some((server, serving)) = self.server.take() {
+            drop(serving);
             let _ = server.await;
         }
     }
@@ -51,9 +51,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         let Some(server) = self.server.take() else { return };
-        if self.pid == std::process::id() {
-            server.abort();
-        } else {
+        if self.pid != std::process::id() {
             // The task is the parent's, and its runtime's threads do not exist here.
             std::mem::forget(server);
         }
@@ -71,19 +69,21 @@ impl Drop for Control {
 /// Outside a tokio runtime, or in one without I/O or timers: use `enable_all()`.
 pub async fn listen(store: &Arc<PageStore>, dir: impl AsRef<Path>) -> Result<Control, ListenError> {
     let (listener, bound) = bind(dir.as_ref()).await?;
-    let server = tokio::spawn(accept(listener, Arc::downgrade(store)));
+    let (serving, ended) = oneshot::channel();
+    let server = Some((tokio::spawn(accept(listener, Arc::downgrade(store), ended)), serving));
     tracing::info!(socket = %dir.as_ref().join(crate::SOCKET).display(), "takes requests of its operators");
-    Ok(Control { _bound: bound, server: Some(server), pid: std::process::id() })
+    Ok(Control { _bound: bound, server, pid: std::process::id() })
 }
 
-async fn accept(listener: UnixListener, store: Weak<PageStore>) {
+/// Takes clients until the other end of `ended` is dropped, and waits until none of them holds the store.
+async fn accept(listener: UnixListener, store: Weak<PageStore>, mut ended: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-    // Aborted with this task.
     let mut clients = JoinSet::new();
     while store.strong_count() > 0 {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = clients.join_next() => continue,
+            _ = &mut ended => break,
         };
         match accepted {
             Ok((client, _)) => {
@@ -100,6 +100,9 @@ async fn accept(listener: UnixListener, store: Weak<PageStore>) {
             }
         }
     }
+    drop(listener);
+    // A task that is aborted while another thread runs it goes on to its next wait, with the store.
+    clients.shutdown().await;
 }
 
 /// A client and what is still to be sent to it.
