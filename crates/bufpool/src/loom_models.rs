@@ -237,6 +237,21 @@ fn readers_come_in_when_a_writer_lets_go() {
     });
 }
 
+#[test]
+fn a_page_named_twice_is_shared_again_whatever_waits_for_it() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let writer = with(&pool, |pool| write(&pool, A));
+        match block_on(pool.get_many(&[A, A])) {
+            Ok(guards) => assert_eq!(guards[0][1], guards[1][1]),
+            Err(error) => panic!("{error}"),
+        }
+        join(vec![writer]);
+        assert_eq!(writes_of(&pool, A), 1);
+        at_rest(&pool);
+    });
+}
+
 /// Requests the exclusive latch of frame 0, polls once, and cancels.
 fn give_up(pool: &Pool<Numbers>) {
     let frames: &Frames = &pool.inner.frames;
