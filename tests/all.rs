@@ -32,6 +32,7 @@ mod map_rot;
 mod names;
 mod observe;
 mod online_costs;
+mod on_hdd;
 mod operations;
 mod options;
 mod overwrite;

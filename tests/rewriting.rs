@@ -98,6 +98,7 @@ impl World {
             ssd: back(&self.fixture.ssd, 1),
             ring: back(&self.fixture.ring, 2),
             manifest: Arc::new(self.fixture.manifest.fork()),
+            on_hdd: self.fixture.on_hdd,
         };
     }
 

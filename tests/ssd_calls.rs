@@ -85,6 +85,7 @@ fn after(fixture: &Fixture, killed: bool, seed: u64) -> Fixture {
         ssd: back(&fixture.ssd, 1),
         ring: back(&fixture.ring, 2),
         manifest: Arc::new(fixture.manifest.fork()),
+        on_hdd: fixture.on_hdd,
     }
 }
 

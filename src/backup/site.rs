@@ -12,8 +12,8 @@
 use super::locked::{LOOK_EVERY, locked};
 use super::report::{RestoreReport, blocking};
 use crate::error::{BackupError, OpenError};
-use crate::manifest::kept::ManifestStore;
-use crate::manifest::saver::Saver;
+use crate::manifest::contents::decode;
+use crate::manifest::file::ManifestFile;
 use crate::seam::Seam;
 use crate::tenure::durable_dir;
 use crate::tenure::held_dir::HeldDir;
@@ -200,7 +200,7 @@ fn said_done(dir: &Path) -> Option<Done> {
 fn done_in(dir: &Path) -> Option<Done> {
     let done = said_done(dir)?;
     let held = HeldDir::open(dir, Seam::default()).ok()?;
-    let manifest = ManifestStore::directory(held, Saver::default()).load().ok()??;
+    let manifest = decode(&ManifestFile::new(held).read().ok()??).ok()?;
     // An opening since may have changed the store: it is not what was restored any more.
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)
 }

@@ -16,6 +16,17 @@ macro_rules! option_table {
             /// The store's directory: manifest, lock, and by default the files of both devices. Required
             /// unless the store is [in memory](crate::Builder::in_memory).
             directory: Option<PathBuf> = None;
+            /// Whether the HDD has the manifest at its head, instead of the directory: a machine that has
+            /// only the HDD of a store, and a blank SSD, can then open it. The directory, which is created
+            /// wherever the store is opened, has the lock, and by default the files of the SSD and of the
+            /// ring; for another machine it is of no use. Set it at every opening; a store keeps its manifest
+            /// where it was created. Default: no.
+            manifest_on_hdd(bool): bool = false;
+            /// The most that the manifest may take on the HDD, in bytes: a multiple of 64 KiB from 256 KiB to
+            /// 1 GiB. A new store's extents begin behind twice as many. A run of neighbouring extents takes
+            /// some 20 bytes; a manifest beyond the maximum is [`Error::Manifest`](crate::Error::Manifest) at
+            /// the growth that would need it. An existing store keeps its own. Default: 16 MiB.
+            manifest_bytes_max(u64) ["bytes::read"]: u64 = 16 << 20;
             /// The HDD: a file or block device. Default: `hdd.vol` in the directory.
             hdd: Option<PathBuf> = None;
             /// The SSD: a file or block device. Default: `ssd.cache` in the directory.

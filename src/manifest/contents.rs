@@ -1,12 +1,14 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie; how it is encoded, and
 //! which numbers in it are possible.
 
+use super::areas::AREA_BYTES_MAX;
 use super::changes::Record;
 use super::extents::{EXTENT_PAGES, HOLE, reserved};
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
 use super::slack::Slack;
+use super::superblock::HEAD_BYTES;
 use super::tail;
 use crate::error::OpenError;
 use pagetier_page::{PageSize, SpaceId, Stamp};
@@ -22,6 +24,9 @@ const MANIFEST_FORMAT_MIN: u32 = 2;
 
 /// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
+
+/// A bound above the end of the largest areas that a volume can have.
+const EXTENTS_AT_MAX: u64 = HEAD_BYTES + 2 * AREA_BYTES_MAX;
 
 /// The manifest, with the changes of its tail applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +78,9 @@ pub(crate) struct Manifest {
     pub(crate) next_space: u32,
     /// Extents of the HDD in use, counted from its start.
     pub(crate) extents_used: u64,
+    /// The byte offset of the first extent, if the HDD has the manifest, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) extents_at: Option<u64>,
     /// Below this byte offset the HDD may hold data from before the store.
     #[serde(default)]
     pub(crate) leftovers_to: u64,
@@ -104,6 +112,7 @@ impl Manifest {
             // Space 0 does not exist: page ids of zeroes, as in a blank header, then never name a page.
             next_space: 1,
             extents_used: 0,
+            extents_at: None,
             leftovers_to: 0,
             extents_free: Vec::new(),
             spaces: Vec::new(),
@@ -141,6 +150,17 @@ impl Manifest {
         }
     }
 
+    /// The byte offset of the first extent on the HDD.
+    pub(crate) fn extents_at(&self) -> u64 {
+        self.extents_at.unwrap_or(HEAD_BYTES)
+    }
+
+    /// The byte offset at which the HDD's last extent ends.
+    pub(crate) fn extents_end(&self) -> u64 {
+        let extent_bytes = u64::from(EXTENT_PAGES) * self.page_bytes;
+        self.extents_at().saturating_add(self.extents_used.saturating_mul(extent_bytes))
+    }
+
     /// No opening has completed, so the store is empty.
     pub(crate) fn is_unused(&self) -> bool {
         self.opened == 0
@@ -171,7 +191,7 @@ impl Manifest {
         if self.opened > self.epoch || self.closed > self.opened {
             return Err("it records a close without its opening, or an opening that had not begun");
         }
-        if self.extents_used > EXTENTS_MAX {
+        if self.extents_used > EXTENTS_MAX || self.extents_at.is_some_and(|at| at > EXTENTS_AT_MAX) {
             return Err("it has more extents than any device");
         }
         if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
@@ -330,6 +350,7 @@ mod tests {
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
+            extents_at: Some(33 << 20),
             extents_used: 5,
             leftovers_to: 1 << 20,
             extents_free: vec![(1, 1)],

@@ -1,7 +1,8 @@
-//! Where the manifest is kept: in a directory, or in memory. Small changes are appended as records
-//! ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest atomically as a
-//! whole.
+//! Where the manifest is kept: in a directory, on the volume, or in memory. Small changes are appended as
+//! records ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest atomically
+//! as a whole.
 
+use super::areas::Areas;
 use super::changes::{Change, Record};
 use super::contents::{Manifest, decode, encode, with_size};
 use super::file::ManifestFile;
@@ -11,18 +12,19 @@ use super::saver::Saver;
 use super::slack::Slack;
 use super::tail;
 use crate::error::OpenError;
-use crate::tenure::held_dir::HeldDir;
+use futures_util::FutureExt;
 use pagetier_devio::InFlight;
 use pagetier_devio::task::Boxed;
 use std::future::ready;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The manifest's place, and its record of failed flushes, which changes independently of the rest.
 #[derive(Debug)]
 pub(crate) struct ManifestStore {
     place: Place,
-    /// The record in a directory's manifest; locked while the manifest is written.
+    /// The record in the manifest of a directory or a volume. Saves, which run one at a time, change it.
     unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
 }
 
@@ -32,6 +34,8 @@ enum Place {
         file: ManifestFile,
         saver: Saver,
     },
+    /// At the head of the HDD.
+    Volume(Areas),
     /// In memory: the store lives as long as the process, or any holder of the cell.
     Memory(Arc<MemoryManifest>),
 }
@@ -44,8 +48,12 @@ impl ManifestStore {
         Self::at(Place::Memory(cell))
     }
 
-    pub(crate) fn directory(directory: Arc<HeldDir>, saver: Saver) -> Self {
-        Self::at(Place::Directory { file: ManifestFile::new(directory), saver })
+    pub(crate) fn directory(file: ManifestFile, saver: Saver) -> Self {
+        Self::at(Place::Directory { file, saver })
+    }
+
+    pub(crate) fn volume(areas: Areas) -> Self {
+        Self::at(Place::Volume(areas))
     }
 
     fn at(place: Place) -> Self {
@@ -53,14 +61,8 @@ impl ManifestStore {
     }
 
     /// The manifest of a store whose lock is held; `None` before there is one.
-    pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
-        let bytes = match &self.place {
-            Place::Memory(cell) => cell.bytes(),
-            // From here on, saves compare `manifest.json` with this file, so that they never write over
-            // another store's (I40).
-            Place::Directory { file, .. } => file.adopt().map_err(|e| unreadable(file, e))?,
-        };
-        let manifest = bytes.map(|b| decode(&b)).transpose()?;
+    pub(crate) async fn load(&self) -> Result<Option<Manifest>, OpenError> {
+        let manifest = self.bytes().await?.map(|b| decode(&b)).transpose()?;
         // Saves take the record from here, not from the caller's manifest: that copy may date from before a
         // flush failed.
         *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
@@ -68,30 +70,60 @@ impl ManifestStore {
     }
 
     /// The manifest's present bytes; `None` before there is one.
-    pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
-        match &self.place {
+    pub(crate) async fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
+        let bytes = match &self.place {
             Place::Memory(cell) => Ok(cell.bytes()),
-            Place::Directory { file, .. } => file.read().map_err(|e| unreadable(file, e)),
+            Place::Volume(areas) => areas.load().await,
+            // From here on, saves compare `manifest.json` with this file, so that they never write over
+            // another store's (I40).
+            Place::Directory { file, .. } => file.adopt(),
+        };
+        bytes.map_err(|e| OpenError::directory(&self.path(), "has an unreadable manifest", e))
+    }
+
+    /// Where it is, for errors.
+    pub(crate) fn path(&self) -> PathBuf {
+        match &self.place {
+            Place::Directory { file, .. } => file.directory().path().to_owned(),
+            Place::Volume(areas) => areas.device().name().into(),
+            Place::Memory(_) => PathBuf::new(),
+        }
+    }
+
+    /// The byte offset of the first extent on a new store's HDD; `None`: the usual one.
+    pub(crate) fn extents_at(&self) -> Option<u64> {
+        match &self.place {
+            Place::Volume(areas) => Some(areas.end()),
+            Place::Directory { .. } | Place::Memory(_) => None,
         }
     }
 
     /// Begins `save`, which holds `hold` until it ends. Its result arrives later: it runs beside the
     /// runtime's tasks, after the saves that began before it, and to its end. A manifest in memory is saved
     /// at once, so that stores on simulated devices need no threads.
-    fn begin<T: Send + 'static>(
+    fn begin<T: Send + 'static, F: Future<Output = io::Result<T>> + Send + 'static>(
         self: &Arc<Self>,
         hold: Hold,
-        save: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+        save: impl FnOnce(Arc<Self>) -> F + Send + 'static,
     ) -> Boxed<'static, io::Result<T>> {
-        let Place::Directory { saver, .. } = &self.place else { return Box::pin(ready(save(self))) };
         let store = Arc::clone(self);
-        let begun = saver.begin(move || {
-            let saved = save(&store);
-            // Before the caller learns of it: a store that is closed leaves no file open.
-            drop((store, hold));
-            saved
-        });
-        Box::pin(async { begun.await.unwrap_or_else(|| Err(io::Error::other("a save panicked"))) })
+        match &self.place {
+            Place::Memory(_) => Box::pin(ready(at_once(save(store)))),
+            Place::Directory { saver, .. } => {
+                let begun = saver.begin(move || {
+                    let saved = at_once(save(store));
+                    // Before the caller learns of it: a store that is closed leaves no file open.
+                    drop(hold);
+                    saved
+                });
+                Box::pin(async { begun.await.unwrap_or_else(|| Err(io::Error::other("a save panicked"))) })
+            }
+            Place::Volume(areas) => areas.begin(async move {
+                let saved = save(store).await;
+                drop(hold);
+                saved
+            }),
+        }
     }
 
     /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps; returns it. After an
@@ -102,13 +134,12 @@ impl ManifestStore {
         slack: Slack,
         hold: Hold,
     ) -> Boxed<'static, io::Result<Manifest>> {
-        self.begin(hold, move |store| {
-            // Read under the lock, at the moment of the save: a flush may have failed since the caller copied
-            // the manifest, and a save without its record would make the store trust what was never durable
-            // (I14).
-            let noted = store.unproved.lock();
-            manifest.unproved = store.noted(&noted);
-            store.replace(&manifest, slack).map(|()| manifest)
+        self.begin(hold, move |store| async move {
+            // Read at the moment of the save, which no other accompanies: a flush may have failed since the
+            // caller copied the manifest, and a save without its record would make the store trust what was
+            // never durable (I14).
+            manifest.unproved = store.unproved();
+            store.replace(&manifest, slack).await.map(|()| manifest)
         })
     }
 
@@ -124,22 +155,25 @@ impl ManifestStore {
         hold: Hold,
     ) -> Boxed<'static, io::Result<bool>> {
         let change = change.clone();
-        self.begin(hold, move |store| {
-            // Excludes a replacement of the manifest meanwhile.
-            let _noted = store.unproved.lock();
+        self.begin(hold, move |store| async move {
             // The number makes a gap visible: a record that was lost between two others must not go unnoticed
             // (I27).
             let json = |n| serde_json::to_vec(&Record { n, generation, change });
             match &store.place {
                 Place::Memory(cell) => cell.append(json),
                 Place::Directory { file, .. } => file.append(json, slack),
+                Place::Volume(areas) => areas.append(json, slack).await,
             }
         })
     }
 
     /// What failed flushes left unproved.
     pub(crate) fn unproved(&self) -> Option<UnprovedRecord> {
-        self.noted(&self.unproved.lock())
+        match &self.place {
+            Place::Directory { .. } | Place::Volume(_) => self.unproved.lock().clone(),
+            // A manifest in memory is not locked against a second store, so its own record counts.
+            Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unproved),
+        }
     }
 
     /// Changes what failed flushes left unproved, durably; keeps the rest of the manifest.
@@ -148,44 +182,38 @@ impl ManifestStore {
         change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord> + Send + 'static,
         hold: Hold,
     ) -> Boxed<'static, io::Result<()>> {
-        self.begin(hold, move |store| {
-            let mut noted = store.unproved.lock();
-            let unproved = change(store.noted(&noted));
-            // Starts from the file, not from the manifest in memory: a flush may fail while the store is
-            // half-way through a change, which this save must not make durable.
+        self.begin(hold, move |store| async move {
+            let unproved = change(store.unproved());
+            // Starts from what is on the disk, not from the manifest in memory: a flush may fail while the
+            // store is half-way through a change, which this save must not make durable.
             let bytes = match &store.place {
                 Place::Memory(cell) => cell.bytes(),
                 Place::Directory { file, .. } => file.read_ours()?,
+                Place::Volume(areas) => areas.read().await?,
             };
             let manifest = bytes.map(|b| decode(&b)).transpose().map_err(io::Error::other)?;
             let manifest = manifest.ok_or_else(|| io::Error::other("there is no manifest"))?;
-            store.replace(&Manifest { unproved: unproved.clone(), ..manifest }, Slack::Use)?;
+            let noted = Manifest { unproved: unproved.clone(), ..manifest };
+            store.replace(&noted, Slack::Use).await?;
             // Only after the save: if it failed, the next save must still carry the old record.
-            *noted = unproved;
+            *store.unproved.lock() = unproved;
             Ok(())
         })
     }
 
-    /// The record in effect. A manifest in memory is not locked against a second store, so its own record
-    /// counts.
-    fn noted(&self, in_directory: &Option<UnprovedRecord>) -> Option<UnprovedRecord> {
-        match &self.place {
-            Place::Directory { .. } => in_directory.clone(),
-            Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unproved),
-        }
-    }
-
-    fn replace(&self, manifest: &Manifest, slack: Slack) -> io::Result<()> {
+    async fn replace(&self, manifest: &Manifest, slack: Slack) -> io::Result<()> {
         match &self.place {
             Place::Memory(cell) => cell.put(encode(manifest)?),
             Place::Directory { file, .. } => {
                 let json = serde_json::to_vec(manifest)?;
                 file.replace(&|size| tail::sealed(&with_size(&json, size), 0), slack)
             }
+            Place::Volume(areas) => areas.replace(&serde_json::to_vec(manifest)?, slack).await,
         }
     }
 }
 
-fn unreadable(file: &ManifestFile, error: io::Error) -> OpenError {
-    OpenError::directory(file.directory().path(), "has an unreadable manifest", error)
+/// The result of a save that waits for nothing: in memory, or of files by a thread that may block.
+fn at_once<T>(save: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    save.now_or_never().unwrap_or_else(|| Err(io::Error::other("a save waits for a device")))
 }

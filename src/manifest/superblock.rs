@@ -4,8 +4,8 @@
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_ssdcache::{Found, Label, OpeningMarks, assign, is_striped};
 
-/// Byte offset of the first extent; the megabyte before it holds the superblock.
-pub(crate) const DATA_AT: u64 = 1 << 20;
+/// The bytes before the first extent, or before the [areas](super::areas) of a manifest on the volume.
+pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"PGTIERHD";
 const FORMAT: u32 = 2;
@@ -72,9 +72,9 @@ impl Label for HddSuperblock {
 }
 
 impl HddSuperblock {
-    /// Formats `hdd` as the volume of this store, without extents.
-    pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
-        hdd.grow(DATA_AT)?;
+    /// Formats `hdd` as the volume of this store, without extents: the first begins at `extents_at`.
+    pub(crate) async fn format(&self, hdd: &SharedDevice, extents_at: u64) -> Result<(), DeviceError> {
+        hdd.grow(extents_at)?;
         assign(hdd, self).await
     }
 }

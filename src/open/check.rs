@@ -4,14 +4,17 @@
 use super::blank::refuse_data;
 use crate::config::frozen::Config;
 use crate::error::OpenError;
+use crate::manifest::areas;
 use crate::manifest::contents::Manifest;
-use crate::manifest::extents::EXTENT_PAGES;
 use crate::manifest::id::{id_bytes, id_text, new_id};
 use crate::manifest::only_copies::OnlyCopies;
-use crate::manifest::superblock::{DATA_AT, HddSuperblock};
+use crate::manifest::superblock::HddSuperblock;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify, newest_label};
+
+/// The option, for errors.
+pub(super) const ON_HDD: &str = "manifest_on_hdd";
 
 /// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
@@ -45,7 +48,7 @@ impl Config {
     ) -> Result<(), OpenError> {
         let device = hdd.name().to_owned();
         match newest_label::<HddSuperblock>(hdd).await?.0 {
-            Found::Blank if fresh && self.options.force => Ok(()),
+            Found::Blank if fresh && (self.options.force || self.begun_on(hdd).await?) => Ok(()),
             // No store's superblock does not mean no data: a file system may begin further in.
             Found::Blank if fresh => refuse_data(hdd).await,
             Found::Blank => Err(OpenError::HddMissing { device }),
@@ -62,14 +65,21 @@ impl Config {
                 // An older copy of the HDD has the right id and lacks what was written since (I20).
                 self.seam.marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
                 // The HDD durably had this size before the manifest named the extents.
-                let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
-                let needed = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
+                let needed = manifest.extents_end();
                 if hdd.size() < needed {
                     return Err(OpenError::TooShort { device, tier: "HDD", bytes: hdd.size(), needed });
                 }
                 Ok(())
             }
             _ if fresh && self.options.force => Ok(()),
+            Found::Superblock(_) if manifest.generation == 0 && self.seeks_manifest_elsewhere(hdd).await? => {
+                let why = if self.options.manifest_on_hdd {
+                    format!("the manifest of {device}'s store is in a directory")
+                } else {
+                    format!("{device} has its store's manifest: set the option to open that store")
+                };
+                Err(OpenError::BadOption { option: ON_HDD, why })
+            }
             // The manifest was lost, and this opening took the store for a new one. To say "another store's"
             // would mislead.
             Found::Superblock(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
@@ -78,6 +88,17 @@ impl Config {
             }
             other => Err(unusable(&other, device)),
         }
+    }
+
+    /// Whether the options name another place for the manifest than the one in which the store of `hdd` has
+    /// it.
+    async fn seeks_manifest_elsewhere(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
+        Ok(areas::is_on(hdd).await? != self.options.manifest_on_hdd)
+    }
+
+    /// Whether the HDD has what a first opening that was cut short wrote before it came to the superblock.
+    async fn begun_on(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
+        Ok(self.options.manifest_on_hdd && areas::is_on(hdd).await?)
     }
 
     pub(super) async fn check_ssd(

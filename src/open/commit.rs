@@ -19,7 +19,7 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_text;
 use crate::manifest::kept::ManifestStore;
 use crate::manifest::only_copies::OnlyCopies;
-use crate::manifest::superblock::{DATA_AT, HddSuperblock};
+use crate::manifest::superblock::HddSuperblock;
 use crate::store::manifest_state::ManifestState;
 use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
@@ -75,8 +75,9 @@ impl Config {
         let mut leftovers_to = meta.manifest.leftovers_to;
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
-            HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }.format(hdd).await?;
-            costs_ms = self.measured(hdd, ssd, prepared, page_size).await?;
+            let extents_at = meta.manifest.extents_at();
+            HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }.format(hdd, extents_at).await?;
+            costs_ms = self.measured((hdd, extents_at), ssd, prepared, page_size).await?;
             // What the device held before, and what the calibration wrote, is overwritten when a space gets
             // it.
             leftovers_to = hdd.size();
@@ -145,18 +146,14 @@ impl Config {
                 Error::Manifest { source } => std::io::Error::new(source.kind(), source),
                 other => std::io::Error::other(other),
             };
-            OpenError::directory(
-                &self.options.directory.clone().unwrap_or_default(),
-                "does not accept a new manifest",
-                source,
-            )
+            OpenError::directory(&meta.manifests.path(), "does not accept a new manifest", source)
         })
     }
 
     /// Measures the costs of a new store's devices, if the options ask for it.
     async fn measured(
         &self,
-        hdd: &SharedDevice,
+        (hdd, extents_at): (&SharedDevice, u64),
         ssd: &SharedDevice,
         prepared: &PreparedSsd,
         page_size: PageSize,
@@ -167,9 +164,9 @@ impl Config {
         };
         let budget = Duration::from_millis(budget_ms);
         // A new file ends at its superblock: the measurement needs something to write and read.
-        hdd.grow(DATA_AT + SCRATCH_BYTES)?;
+        hdd.grow(extents_at + SCRATCH_BYTES)?;
         let slots_at = prepared.layout.slot_at(0);
-        let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;
+        let costs = calibrate(hdd, extents_at, ssd, slots_at, page_size, budget).await?;
         tracing::info!(?costs, "the devices' costs were measured");
         let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];
         Ok(Some(all.map(|ms| ms.to_string())))

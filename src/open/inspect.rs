@@ -8,9 +8,7 @@ use crate::error::OpenError;
 use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
-use crate::manifest::kept::ManifestStore;
-use crate::manifest::saver::Saver;
-use crate::manifest::superblock::{DATA_AT, HddSuperblock, SUPERBLOCK_BYTES};
+use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{
@@ -19,7 +17,6 @@ use pagetier_ssdcache::{
 };
 use serde::{Serialize, Serializer};
 use std::fmt::{Display, Formatter, Result as Shown};
-use std::sync::Arc;
 
 /// The structures on a store's devices. See [`Builder::inspect`].
 #[derive(Clone, Debug, Serialize)]
@@ -270,13 +267,11 @@ impl Builder {
     pub async fn inspect(self) -> Result<Inspection, OpenError> {
         let mut config = self.config;
         config.hold_directories()?;
-        let manifests = match (&config.memory, &config.held) {
-            (Some(cell), _) => ManifestStore::memory(Arc::clone(cell)),
-            (None, Some(held)) => ManifestStore::directory(Arc::clone(held), Saver::default()),
-            _ => return Err(config.not_found()),
-        };
-        let manifest = manifests.load()?.ok_or_else(|| config.no_manifest())?;
-        let hdd = match config.device_to_inspect(config.hdd_place(), "hdd.vol") {
+        let hdd = config.device_to_inspect(config.hdd_place(), "hdd.vol");
+        let manifests =
+            config.kept_manifest(hdd.as_ref().ok().cloned()).ok_or_else(|| config.not_found())?;
+        let manifest = manifests.load().await?.ok_or_else(|| config.no_manifest())?;
+        let hdd = match hdd {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
@@ -385,7 +380,7 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
         });
     }
     let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
-    let needed_bytes = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
+    let needed_bytes = manifest.extents_end();
     let behind = device.size().saturating_sub(needed_bytes);
     Ok(HddInspection {
         device: device.name().to_owned(),

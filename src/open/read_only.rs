@@ -7,6 +7,8 @@
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
+use crate::manifest::areas::Areas;
+use crate::manifest::file::ManifestFile;
 use crate::manifest::kept::ManifestStore;
 use crate::manifest::memory::MemoryManifest;
 use crate::manifest::saver::Saver;
@@ -14,12 +16,13 @@ use crate::store::devices::Used;
 use crate::store::page_store::PageStore;
 use crate::tenure::held_dir::At;
 use crate::tenure::lock::{FileLock, ReadLocks};
-use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
+use pagetier_devio::{Joint, MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// The memory for what recovery and the embedder write, in bytes per device.
 const WRITES_BYTES_MAX: u64 = 1 << 30;
@@ -65,21 +68,27 @@ impl Builder {
         config.hold_directories()?;
         let mut used = Used::default();
         let mut locks = Vec::new();
-        let bytes = match (&config.memory, &config.held) {
-            (Some(cell), _) => cell.to_bytes(),
-            (None, Some(held)) => {
-                locks.extend(lock_shared(&At::within(held, "lock"), held.path())?);
-                ManifestStore::directory(Arc::clone(held), Saver::default()).bytes()?
-            }
-            (None, None) => None,
+        if let (None, Some(held)) = (&config.memory, &config.held) {
+            locks.extend(lock_shared(&At::within(held, "lock"), held.path())?);
+        }
+        if config.options.manifest_on_hdd {
+            config.hdd_device =
+                config.overlaid(config.hdd_place(), "hdd.vol", "hdd", &mut locks, &mut used)?;
+        }
+        let bytes = match config.kept_manifest(config.hdd_device.clone()) {
+            Some(manifests) => manifests.bytes().await?,
+            None => None,
         };
         let bytes = bytes.ok_or_else(|| config.no_manifest())?;
         // The opening works on a copy: what it records of itself must not reach the store's manifest.
         let cell = Arc::new(MemoryManifest::from_bytes(bytes));
-        let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?;
+        let manifest = ManifestStore::memory(Arc::clone(&cell)).load().await?;
         let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| config.not_found())?;
         let has_ssd = manifest.ssd.is_some() && config.ssd_size() > 0;
-        config.hdd_device = config.overlaid(config.hdd_place(), "hdd.vol", "hdd", &mut locks, &mut used)?;
+        if !std::mem::take(&mut config.options.manifest_on_hdd) {
+            config.hdd_device =
+                config.overlaid(config.hdd_place(), "hdd.vol", "hdd", &mut locks, &mut used)?;
+        }
         if has_ssd && let Some(path) = config.missing_ssd() {
             if !config.options.accept_ssd_loss {
                 let expected = manifest.ssd.clone().unwrap_or_default();
@@ -109,6 +118,22 @@ impl Builder {
 }
 
 impl Config {
+    /// The manifest of an existing store, which is not locked, with the HDD that may have it.
+    pub(super) fn kept_manifest(&self, hdd: Option<SharedDevice>) -> Option<ManifestStore> {
+        match (&self.memory, &self.held, hdd) {
+            (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
+            (None, _, Some(hdd)) if self.options.manifest_on_hdd => {
+                let (_, joint) = Joint::of(hdd);
+                let areas = Areas::new(joint, self.options.manifest_bytes_max, Handle::current());
+                Some(ManifestStore::volume(areas))
+            }
+            (None, Some(held), _) if !self.options.manifest_on_hdd => {
+                Some(ManifestStore::directory(ManifestFile::new(Arc::clone(held)), Saver::default()))
+            }
+            _ => None,
+        }
+    }
+
     /// The path of the SSD, if nothing is there.
     fn missing_ssd(&self) -> Option<PathBuf> {
         self.at(&self.ssd_place(), "ssd.cache").filter(|at| at.stat().is_err()).map(|at| at.shown)

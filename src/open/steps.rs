@@ -1,12 +1,15 @@
 //! Opens a store: the checks, and the order in which the store becomes usable.
 
+use super::check::ON_HDD;
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
+use crate::config::options::Options;
 use crate::config::sizes::{COST_POINTS_MAX, pool_for, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
+use crate::manifest::areas::{AREA_BYTES_MAX, AREA_UNIT, Areas};
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
-use crate::manifest::file::{FILE, SPARE};
+use crate::manifest::file::{FILE, ManifestFile, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
 use crate::manifest::saver::Saver;
@@ -17,17 +20,18 @@ use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
 use crate::tenure::durable_dir;
 use crate::tenure::gate::Gate;
-use crate::tenure::held_dir::{At, HeldDir};
+use crate::tenure::held_dir::HeldDir;
 use crate::tenure::lock::{Leave, Tenure};
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
+use pagetier_devio::{Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// How long a failed opening waits for its operations in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
@@ -74,16 +78,24 @@ impl Builder {
 
     async fn open_places(self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
         let Builder { mut config, gate, progress, .. } = self;
-        let manifests = Arc::new(config.manifest_store(&tenure).await?);
+        let in_directory = config.manifest_store(&tenure).await?;
         let config = Arc::new(config);
         let devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
-        let (unused, known) = config.load(&manifests)?;
+        let (manifests, hdd) = match in_directory {
+            Some(manifests) => (Arc::new(manifests), None),
+            None => devices.open_hdd_with_manifest().await?,
+        };
+        let (unused, known) = config.load(&manifests).await?;
         let page_size = config.settle_page_size(known.as_ref())?;
         // Opened and locked before anything is judged: another opener could otherwise change what we judge.
-        let hdd = devices.open_place(&config.hdd_place(), "hdd.vol", "hdd", config.options.create).await?;
+        let hdd = match hdd {
+            Some(hdd) => hdd,
+            None => devices.open_place(&config.hdd_place(), "hdd.vol", "hdd", config.options.create).await?,
+        };
         let ssd = devices.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
-        let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
+        let manifest =
+            known.unwrap_or_else(|| first_manifest(unused, page_size, manifests.extents_at()));
         config.check_known(&manifest, known_costs(&manifest).is_some())?;
         config.warn_of_unused_ssd(fresh, &manifest);
         config.check_hdd(&hdd, &manifest, fresh).await?;
@@ -142,6 +154,20 @@ impl Builder {
         Ok(PageStore::new(leave, shared))
     }
 
+    fn check_manifest_place(&self) -> Result<(), OpenError> {
+        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
+        let bytes = self.config.options.manifest_bytes_max;
+        if !(4 * AREA_UNIT..=AREA_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(AREA_UNIT) {
+            let (from, to) = (4 * AREA_UNIT, AREA_BYTES_MAX);
+            let why = format!("{bytes} is not a multiple of {AREA_UNIT} from {from} to {to}");
+            return bad("manifest_bytes_max", why);
+        }
+        if self.config.options.manifest_on_hdd && self.config.memory.is_some() {
+            return bad(ON_HDD, "the store has a manifest in memory".into());
+        }
+        Ok(())
+    }
+
     fn check_options(&self) -> Result<(), OpenError> {
         let options = &self.config.options;
         // All of it before the first lock: a wrong option must not even create the directory.
@@ -176,6 +202,7 @@ impl Builder {
                 "open the store in another mode and switch the SSD off afterwards".into(),
             );
         }
+        self.check_manifest_place()?;
         if self.config.memory.is_some() && self.config.hdd_device.is_none() {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
@@ -184,7 +211,22 @@ impl Builder {
 }
 
 impl Devices {
-    /// Opens the device of `option`; with `create`, makes a file that does not exist.
+    /// Opens the HDD, which has the store's manifest at its head. Returns both, the HDD as
+    /// [`Self::open_place`] does.
+    async fn open_hdd_with_manifest(
+        &self,
+    ) -> Result<(Arc<ManifestStore>, Option<SharedDevice>), OpenError> {
+        let Options { create, manifest_bytes_max, .. } = self.config.options;
+        let hdd = self.open_own(&self.config.hdd_place(), "hdd.vol", "hdd", create).await?;
+        let (hdd, joint) = Joint::of(hdd);
+        // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
+        // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
+        let areas = Areas::new(joint, manifest_bytes_max, Handle::current());
+        Ok((Arc::new(ManifestStore::volume(areas)), Some(self.tenure.guard(hdd))))
+    }
+
+    /// Opens the device of `option`; with `create`, makes a file that does not exist. Returns it behind this
+    /// opening's fence from its first use on: a dropped opening must not write either (I18).
     pub(crate) async fn open_place(
         &self,
         place: &Place,
@@ -192,11 +234,23 @@ impl Devices {
         option: &'static str,
         create: bool,
     ) -> Result<SharedDevice, OpenError> {
+        self.open_own(place, default, option, create).await.map(|device| self.tenure.guard(device))
+    }
+
+    /// Opens the device and takes it exclusively.
+    async fn open_own(
+        &self,
+        place: &Place,
+        default: &str,
+        option: &'static str,
+        create: bool,
+    ) -> Result<SharedDevice, OpenError> {
         if let Place::Device(device) = place {
-            return self.take(Arc::clone(device), None).await;
+            self.tenure.take(device, None).await?;
+            return Ok(Arc::clone(device));
         }
         let Some(at) = self.config.at(place, default) else {
-            let why = "a store in memory needs a ready-made device".into();
+            let why = "a store without a directory needs a path or a ready-made device".into();
             return Err(OpenError::BadOption { option, why });
         };
         // Before it is locked: a file that is given twice would be locked against itself, and reported as in
@@ -219,15 +273,9 @@ impl Devices {
         if !opened.block_device {
             self.config.check_file_system(option, &at.shown, at.file_system());
         }
-        // Behind the fence from its first use on: a dropped opening must not write either (I18).
-        let device = self.take(opened.device, Some(&at)).await?;
+        self.tenure.take(&opened.device, Some(&at)).await?;
         self.in_use.lock().used.note(&at, option);
-        Ok(device)
-    }
-
-    /// Takes the device exclusively and puts it behind this opening's fence.
-    async fn take(&self, device: SharedDevice, at: Option<&At>) -> Result<SharedDevice, OpenError> {
-        self.tenure.take(device, at).await
+        Ok(opened.device)
     }
 
     /// The SSD, or the ring's file of a store without an SSD.
@@ -255,10 +303,12 @@ impl Devices {
 
     /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
     pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
-        if self.config.options.directory.is_none() && self.config.ring_device.is_none() {
+        if self.config.memory.is_some() && self.config.ring_device.is_none() {
             // A store in memory has no place for a file. Its ring ends with the process, as its manifest
             // does.
-            return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
+            let ring: SharedDevice = Arc::new(MemoryDevice::new("ring", 0));
+            self.tenure.take(&ring, None).await?;
+            return Ok(self.tenure.guard(ring));
         }
         self.open_place(&self.config.ring_place(), "ring", "ring_device", create).await
     }
@@ -275,8 +325,11 @@ impl Config {
     }
 
     /// The manifest that an unfinished first opening left, or else that of an existing store.
-    fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
-        match manifests.load()? {
+    async fn load(
+        &self,
+        manifests: &ManifestStore,
+    ) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
+        match manifests.load().await? {
             Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
             // A first opening that a crash cut short begins again under the same id, which its devices may
             // bear already.
@@ -325,31 +378,41 @@ impl Config {
         Ok(())
     }
 
-    /// Locates the manifest and locks it against other openers.
-    async fn manifest_store(&mut self, tenure: &Tenure) -> Result<ManifestStore, OpenError> {
+    /// Locates the manifest and locks it against other openers. `None`: it is on the HDD, which has a lock of
+    /// its own.
+    async fn manifest_store(&mut self, tenure: &Tenure) -> Result<Option<ManifestStore>, OpenError> {
         if let Some(cell) = &self.memory {
             if let Some(hdd) = &self.hdd_device {
                 // There is no directory to lock. The HDD stands for the store: a second opener needs it, too.
-                tenure.take(Arc::clone(hdd), None).await?;
+                tenure.take(hdd, None).await?;
             }
-            return Ok(ManifestStore::memory(Arc::clone(cell)));
+            return Ok(Some(ManifestStore::memory(Arc::clone(cell))));
         }
         if self.options.directory.is_none() {
+            if self.options.manifest_on_hdd {
+                return Ok(None);
+            }
             return Err(OpenError::BadOption {
                 option: "directory",
-                why: "a store needs a directory, or to be in memory with devices".into(),
+                why: "a store needs a directory, or to have its manifest on the HDD or in memory".into(),
             });
         }
         let held = self.held_directory(tenure)?;
-        let manifests = ManifestStore::directory(Arc::clone(&held), self.saver());
+        let manifest = ManifestFile::new(Arc::clone(&held));
         // Before anything is written: the lock is a file.
-        if !self.options.create && matches!(manifests.bytes(), Ok(None)) {
+        let found = manifest.read();
+        if self.options.manifest_on_hdd {
+            if !matches!(found, Ok(None)) {
+                return Err(OpenError::BadOption { option: ON_HDD, why: "the directory has a manifest".into() });
+            }
+        } else if !self.options.create && matches!(found, Ok(None)) {
             return Err(self.no_manifest());
         }
         tenure.lock_directory(&held).await?;
         self.check_file_system("directory", held.path(), held.file_system());
         self.warn_of_system();
-        Ok(manifests)
+        let in_directory = !self.options.manifest_on_hdd;
+        Ok(in_directory.then(|| ManifestStore::directory(manifest, self.saver())))
     }
 
     /// The store's directory, which is created if it does not exist.
@@ -358,7 +421,9 @@ impl Config {
         let failed = |e| OpenError::directory(&path, "cannot be created", e);
         // A killed opening may have made the directory, and left its name volatile.
         let is_complete = |held: &Arc<HeldDir>| matches!(held.identity_of(FILE), Ok(Some(_)));
-        if !self.options.create || self.held.as_ref().is_some_and(is_complete) {
+        // With the manifest on the HDD, the directory has nothing that the machine before this one had.
+        let create = self.options.create || self.options.manifest_on_hdd;
+        if !create || self.held.as_ref().is_some_and(is_complete) {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
         // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
@@ -438,15 +503,16 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
 }
 
 /// The manifest of a new store.
-fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
-    match unused {
+fn first_manifest(unused: Option<Manifest>, page_size: PageSize, extents_at: Option<u64>) -> Manifest {
+    let manifest = match unused {
         // An earlier opening that did not complete may have written this id to the devices. Its stamps are
         // older than those of the next epoch.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
         None => Manifest::new(id_text(new_id()), page_size),
-    }
+    };
+    Manifest { extents_at, ..manifest }
 }
 
 /// Completes the drops of spaces that an earlier process began.

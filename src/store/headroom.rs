@@ -48,7 +48,7 @@ impl Shared {
     pub(crate) fn room(&self) -> Headroom {
         let config = &self.config;
         let pages = self.volume.placed_pages();
-        let taken = pages * self.page_size().bytes() as u64 + crate::manifest::superblock::DATA_AT;
+        let taken = pages * self.page_size().bytes() as u64 + self.volume.extents_at();
         let hdd = config.at(&config.hdd_place(), "hdd.vol");
         let hdd_may_grow = hdd.as_ref().and_then(may_grow);
         let ssd = self.devices.in_use.lock().ssd.0.clone();

@@ -207,24 +207,24 @@ impl Tenure {
         std::mem::take(&mut *self.created.lock()).remove();
     }
 
+    /// The device behind the tenure's fence: no operation begins once the store has been dropped.
+    pub(crate) fn guard(&self, device: SharedDevice) -> SharedDevice {
+        self.fence.guard(device)
+    }
+
     /// Takes `device` exclusively for this store, along with the file or block device at `path`, if given.
-    /// Returns the device behind the tenure's fence.
-    pub(crate) async fn take(
-        &self,
-        device: SharedDevice,
-        path: Option<&At>,
-    ) -> Result<SharedDevice, OpenError> {
+    pub(crate) async fn take(&self, device: &SharedDevice, path: Option<&At>) -> Result<(), OpenError> {
         // Two processes meet only at the file or block device: the occupancy below is known to this process
         // alone.
         if let Some(path) = path {
             self.lock_device(path).await?;
         }
-        if !self.has(&device) {
-            self.seam.occupy(self.occupy(&device)).await?;
+        if !self.has(device) {
+            self.seam.occupy(self.occupy(device)).await?;
         }
         match &mut *self.held.lock() {
-            Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, &device)) => {}
-            Some(held) => held.devices.push(Arc::clone(&device)),
+            Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, device)) => {}
+            Some(held) => held.devices.push(Arc::clone(device)),
             None => {
                 // The tenure has ended, for example because the store was dropped during an exchange of the
                 // SSD.
@@ -232,7 +232,7 @@ impl Tenure {
                 return Err(already_open(Path::new(device.name())));
             }
         }
-        Ok(self.fence.guard(device))
+        Ok(())
     }
 
     /// Holds the locks until the result is dropped, even if the store is dropped first. `None`: the store is

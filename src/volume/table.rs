@@ -24,7 +24,7 @@ use crate::manifest::contents::Manifest;
 pub(crate) use crate::manifest::extents::EXTENT_PAGES;
 use crate::manifest::extents::HOLE;
 use crate::manifest::page_runs::PageRuns;
-use crate::manifest::superblock::DATA_AT;
+use crate::manifest::superblock::HEAD_BYTES;
 use dashmap::DashMap;
 use dashmap::mapref::one::{Ref, RefMut};
 use pagetier_page::{PageId, PageSize, SpaceId};
@@ -61,6 +61,8 @@ pub(crate) struct Volume {
     /// The spaces that are not being dropped, by name.
     names: Mutex<FxHashMap<String, SpaceId>>,
     extents: Mutex<Extents>,
+    /// The byte offset of the first extent.
+    extents_at: u64,
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
     first_writes: AtomicU64,
@@ -118,7 +120,8 @@ impl Volume {
             }
         }
         let extents = Extents { used: manifest.extents_used, free: manifest.extents_free.clone() };
-        Self { spaces, names: Mutex::new(names), extents: Mutex::new(extents), ..Self::empty(page_size) }
+        let (names, extents, extents_at) = (Mutex::new(names), Mutex::new(extents), manifest.extents_at());
+        Self { spaces, names, extents, extents_at, ..Self::empty(page_size) }
     }
 
     fn empty(page_size: PageSize) -> Self {
@@ -127,6 +130,7 @@ impl Volume {
             spaces: DashMap::default(),
             names: Mutex::default(),
             extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
+            extents_at: HEAD_BYTES,
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
             condemned: AtomicUsize::new(0),
@@ -301,7 +305,7 @@ impl Volume {
         let s = self.live(page.space)?;
         let extent = s.placement.extent(u64::from(page.no / EXTENT_PAGES))?;
         let within = u64::from(page.no % EXTENT_PAGES) * self.page_size.bytes() as u64;
-        Some(DATA_AT + extent * self.extent_bytes() + within)
+        Some(self.extents_at + extent * self.extent_bytes() + within)
     }
 }
 

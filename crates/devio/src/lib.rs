@@ -26,6 +26,7 @@ mod fence;
 mod file;
 mod histogram;
 mod image;
+mod joint;
 mod limits;
 pub mod locks;
 mod memory;
@@ -64,6 +65,7 @@ pub use device::{
 pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;
+pub use joint::{Failures, Joint};
 pub use limits::{check_file_bytes, file_bytes_max};
 pub use memory::{Memory, MemoryDevice};
 pub use metered::{Metered, RawDevice, RawDone, RawTransfer};

@@ -1,11 +1,12 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Reading order of the source: `record`, `media`, `segments`, `log`, `minitx`, `frees`, `redo`, `recover`,
+//! Reading order of the source: `record`, `media`, `device_media`, `segments`, `log`, `minitx`, `frees`, `redo`, `recover`,
 //! `checkpoint`, `logged`.
 
 #![forbid(unsafe_code)]
 mod checkpoint;
 mod copy;
+mod device_media;
 mod error;
 mod frees;
 mod guard;
@@ -28,6 +29,7 @@ pub use error::{CheckpointError, WalError};
 pub use guard::Guard;
 pub use log::{Hold, Wal};
 pub use logged::{LoggedBackupError, LoggedStore};
+pub use device_media::DeviceMedia;
 pub use media::{FileMedia, Media, MemoryMedia};
 pub use minitx::MiniTx;
 pub use options::{Keep, WalOptions};

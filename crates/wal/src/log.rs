@@ -22,17 +22,19 @@
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
+use crate::device_media::DeviceMedia;
 use crate::error::WalError;
 use crate::guard::Guard;
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
 use crate::segments::Segments;
+use pagetier::device::SharedDevice;
 use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, SpaceId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
@@ -141,6 +143,23 @@ impl Wal {
         let media = FileMedia::open(dir).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
             _ => WalError::Io { path: dir.into(), source: Arc::new(error) },
+        })?;
+        Self::on(Box::new(media), options)
+    }
+
+    /// Opens the log on a device, or creates an empty one if the device is blank, as [`Wal::open`] does in a
+    /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. A new log keeps to
+    /// segments that suit this capacity; the device needs about twice the capacity, and as much again as the
+    /// engine keeps for a loss of the SSD.
+    ///
+    /// # Errors
+    /// The device has other data, is too small or in use, has another format, or the log is damaged before
+    /// its last segment. Nothing was changed.
+    pub fn on_device(device: SharedDevice, options: WalOptions) -> Result<Self, WalError> {
+        let path: PathBuf = device.name().into();
+        let media = DeviceMedia::open(device, options.segment_bytes()).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => WalError::InUse { path },
+            _ => WalError::Io { path, source: Arc::new(error) },
         })?;
         Self::on(Box::new(media), options)
     }

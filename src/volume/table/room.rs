@@ -2,7 +2,6 @@
 
 use super::{EXTENT_PAGES, HOLE, Volume};
 use crate::manifest::extents::{merged, places, take_extents};
-use crate::manifest::superblock::DATA_AT;
 use crate::seam::Seam;
 use crate::volume::growth_plan::{Ahead, Extents, Growth};
 use pagetier_page::{PageId, SpaceId};
@@ -35,12 +34,17 @@ impl Volume {
 
     /// The run of a growth in bytes, and the end of the volume that the HDD must reach for it.
     pub(crate) fn growth_bytes(&self, growth: &Growth) -> (Range<u64>, u64) {
-        growth.bytes(DATA_AT, self.extent_bytes())
+        growth.bytes(self.extents_at, self.extent_bytes())
+    }
+
+    /// The byte offset of the first extent.
+    pub(crate) fn extents_at(&self) -> u64 {
+        self.extents_at
     }
 
     /// The end of the volume in bytes.
     pub(crate) fn end(&self) -> u64 {
-        DATA_AT + self.extents.lock().used * self.extent_bytes()
+        self.extents_at + self.extents.lock().used * self.extent_bytes()
     }
 
     /// Gives the space the planned extents; returns false, without effect, if the plan is outdated.
@@ -119,7 +123,7 @@ impl Volume {
     pub(super) fn put_back(&self, runs: &[(u64, u64)]) -> Vec<Range<u64>> {
         let mut all = self.extents.lock();
         all.free = merged(all.free.iter().chain(runs).copied().collect());
-        let at = |extent| DATA_AT + extent * self.extent_bytes();
+        let at = |extent| self.extents_at + extent * self.extent_bytes();
         runs.iter().map(|(first, count)| at(*first)..at(first + count)).collect()
     }
 }

@@ -1,0 +1,316 @@
+//! Segments on a device, such as a volume that another machine can take over.
+//!
+//! The device has a header, then slots of one size. A slot has a header that names its segment, and the
+//! segment's bytes, followed by zeroes: what an earlier segment left behind could pass for records. Headers
+//! have two copies, in blocks of their own.
+//!
+//! A slot's header is written once the slot's bytes are durable. A segment that is replaced gets another slot
+//! and a higher turn; a crash in between leaves both, and the higher turn counts.
+
+use crate::media::Media;
+use pagetier::device::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Error, ErrorKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const MAGIC: [u8; 8] = *b"PTLOGDEV";
+const SLOT_MAGIC: [u8; 8] = *b"PTLOGSEG";
+const FORMAT: u64 = 1;
+const BLOCK: usize = 4096;
+/// Both copies of a header.
+const HEADER_BYTES: usize = 2 * BLOCK;
+/// Where the slots begin, in bytes.
+const SLOTS_AT: u64 = 64 << 10;
+/// The fewest slots with which a log can shorten itself, and replace a segment meanwhile.
+const SLOTS_MIN: u64 = 4;
+/// The bytes that one operation zeroes.
+const ZEROED_AT_ONCE: usize = 1 << 20;
+
+/// A slot's segment.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    start: u64,
+    /// Of two slots with the same segment, the one with the higher turn counts.
+    turn: u64,
+}
+
+/// The segment that is appended to.
+#[derive(Debug)]
+struct Active {
+    slot: usize,
+    /// The bytes so far.
+    len: u64,
+    /// Those in the last block: a device takes whole blocks.
+    last: Vec<u8>,
+}
+
+/// Segments on a device. Its calls block, so the device must complete its operations by itself, not by the
+/// runtime of the caller: one of librbd does, and files with [`Reap::Thread`](pagetier::device::Reap).
+#[derive(Debug)]
+pub struct DeviceMedia {
+    device: SharedDevice,
+    id: u64,
+    slot_bytes: u64,
+    slots: Vec<Option<Slot>>,
+    turn: u64,
+    active: Option<Active>,
+}
+
+impl DeviceMedia {
+    /// Opens the log on `device`, or creates one there if the device is blank. `segment_bytes` is the size of
+    /// a new log's segments, in bytes.
+    ///
+    /// # Errors
+    /// The device holds other data, is too small, is in use ([`ErrorKind::ResourceBusy`]), or fails.
+    pub fn open(device: SharedDevice, segment_bytes: u64) -> io::Result<Self> {
+        if device.occupancy().occupy().is_err() {
+            return Err(ErrorKind::ResourceBusy.into());
+        }
+        // From here on dropped, and vacated, like an open one.
+        let (id, slot_bytes) = (0, 0);
+        let mut media = Self { device, id, slot_bytes, slots: Vec::new(), turn: 0, active: None };
+        media.identify(segment_bytes)?;
+        for slot in 0..media.slots.len() {
+            let header = media.read_at(media.slot_at(slot), HEADER_BYTES)?;
+            let found = decode(&SLOT_MAGIC, &header).filter(|[id, ..]| *id == media.id);
+            media.slots[slot] = found.map(|[_, start, turn]| Slot { start, turn });
+            media.turn = media.turn.max(media.slots[slot].map_or(0, |slot| slot.turn));
+        }
+        // What a crash in `create` left.
+        for slot in 0..media.slots.len() {
+            let older = |this: Slot| {
+                let mut all = media.slots.iter().flatten();
+                all.any(|other| other.start == this.start && other.turn > this.turn)
+            };
+            if media.slots[slot].is_some_and(older) {
+                media.release(slot)?;
+            }
+        }
+        Ok(media)
+    }
+
+    /// Reads the header, or writes that of a new log.
+    fn identify(&mut self, segment_bytes: u64) -> io::Result<()> {
+        let size = self.device.size();
+        if size < SLOTS_AT {
+            return Err(too_small(size, segment_bytes));
+        }
+        let found = decode(&MAGIC, &self.read_at(0, HEADER_BYTES)?);
+        if let Some([format, id, slot_bytes]) = found {
+            if format != FORMAT {
+                let why = format!("the log has format {format}, and this program reads format {FORMAT}");
+                return Err(Error::new(ErrorKind::Unsupported, why));
+            }
+            (self.id, self.slot_bytes) = (id, slot_bytes);
+        } else {
+            self.refuse_data(size)?;
+            // A segment ends once it has `segment_bytes`, and a batch may bring it as many again.
+            (self.id, self.slot_bytes) = (RandomState::new().build_hasher().finish(), 4 * segment_bytes);
+        }
+        let count = (size - SLOTS_AT) / self.slot_bytes.max(HEADER_BYTES as u64);
+        if count < SLOTS_MIN {
+            return Err(too_small(size, segment_bytes));
+        }
+        self.slots = vec![None; usize::try_from(count).unwrap_or(usize::MAX)];
+        if found.is_none() {
+            self.write_at(0, &encode(&MAGIC, [FORMAT, self.id, self.slot_bytes]))?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a device that is not zero where labels of file systems, partitions and stores lie.
+    fn refuse_data(&self, size: u64) -> io::Result<()> {
+        let edge = (1 << 20).min(size / BLOCK as u64 * BLOCK as u64);
+        for at in [0, (size - edge) / BLOCK as u64 * BLOCK as u64] {
+            if self.read_at(at, edge as usize)?.iter().any(|byte| *byte != 0) {
+                return Err(Error::new(ErrorKind::InvalidData, "the device holds data that is not a log's"));
+            }
+        }
+        Ok(())
+    }
+
+    fn slot_at(&self, slot: usize) -> u64 {
+        SLOTS_AT + slot as u64 * self.slot_bytes
+    }
+
+    /// Where the bytes of a slot's segment are.
+    fn body_at(&self, slot: usize) -> u64 {
+        self.slot_at(slot) + HEADER_BYTES as u64
+    }
+
+    fn body_bytes(&self) -> u64 {
+        self.slot_bytes - HEADER_BYTES as u64
+    }
+
+    /// The slots with the segment; more than one after a call that failed.
+    fn holders(&self, start: u64) -> Vec<usize> {
+        let has = |slot: &usize| self.slots[*slot].is_some_and(|slot| slot.start == start);
+        (0..self.slots.len()).filter(has).collect()
+    }
+
+    /// The slot with the segment that counts.
+    fn find(&self, start: u64) -> io::Result<usize> {
+        let newest = self.holders(start).into_iter().max_by_key(|slot| self.slots[*slot].map(|s| s.turn));
+        newest.ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    /// Makes `bytes` the whole contents of `slot`, durably, and appends to it from here on.
+    fn fill(&mut self, slot: usize, bytes: &[u8]) -> io::Result<()> {
+        self.active = None;
+        if bytes.len() as u64 > self.body_bytes() {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let body_at = self.body_at(slot);
+        let whole = bytes.len().next_multiple_of(BLOCK);
+        let mut padded = bytes.to_vec();
+        padded.resize(whole, 0);
+        if whole > 0 {
+            self.write_at(body_at, &padded)?;
+        }
+        let mut at = whole as u64;
+        while at < self.body_bytes() {
+            let zeroes = vec![0; ZEROED_AT_ONCE.min((self.body_bytes() - at) as usize)];
+            self.write_at(body_at + at, &zeroes)?;
+            at += zeroes.len() as u64;
+        }
+        self.flush()?;
+        let last = bytes[bytes.len() / BLOCK * BLOCK..].to_vec();
+        self.active = Some(Active { slot, len: bytes.len() as u64, last });
+        Ok(())
+    }
+
+    /// Durably gives the slot's segment up.
+    fn release(&mut self, slot: usize) -> io::Result<()> {
+        self.write_at(self.slot_at(slot), &[0; HEADER_BYTES])?;
+        self.flush()?;
+        self.slots[slot] = None;
+        Ok(())
+    }
+
+    fn read_at(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let bufs = IoBufs::from_iter([IoBuf::zeroed(len)]);
+        let done = futures_executor::block_on(self.device.read(at, bufs, IoClass::Recovery));
+        done.result.map_err(failed)?;
+        Ok(done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect())
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let bufs = IoBufs::from_iter([IoBuf::copy_of(bytes)]);
+        futures_executor::block_on(self.device.write(at, bufs, IoClass::Meta)).result.map_err(failed)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        futures_executor::block_on(self.device.flush(IoClass::Meta)).map_err(failed)
+    }
+}
+
+impl Media for DeviceMedia {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn list(&mut self) -> io::Result<Vec<u64>> {
+        Ok(self.slots.iter().flatten().map(|slot| slot.start).collect())
+    }
+
+    fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
+        self.read_at(self.body_at(self.find(start)?), self.body_bytes() as usize)
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let before = self.holders(start);
+        let free = self.slots.iter().position(Option::is_none);
+        let slot = free.ok_or_else(|| Error::from(ErrorKind::StorageFull))?;
+        self.fill(slot, bytes)?;
+        let active = self.active.take();
+        self.turn += 1;
+        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn]))?;
+        // Taken although the flush may fail: the block may be on the device, and names this segment.
+        self.slots[slot] = Some(Slot { start, turn: self.turn });
+        self.flush()?;
+        before.into_iter().try_for_each(|before| self.release(before))?;
+        self.active = active;
+        Ok(())
+    }
+
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        // In place: a crash meanwhile is harmless, because each sector of the sound part keeps its contents.
+        let slot = self.find(start)?;
+        self.fill(slot, bytes)?;
+        let turn = self.slots[slot].map_or(0, |slot| slot.turn);
+        // It, too, may be readable without being durable.
+        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, turn]))?;
+        self.flush()
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Put back once the bytes are durable: a caller goes on with a new segment after a failure.
+        let Some(mut active) = self.active.take() else { return Err(ErrorKind::NotFound.into()) };
+        if active.len + bytes.len() as u64 > self.body_bytes() {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let at = self.body_at(active.slot) + active.len / BLOCK as u64 * BLOCK as u64;
+        // What the block has already is written again as it is.
+        active.last.extend_from_slice(bytes);
+        let kept = active.last.len() / BLOCK * BLOCK;
+        let used = active.last.len();
+        active.last.resize(used.next_multiple_of(BLOCK), 0);
+        self.write_at(at, &active.last)?;
+        self.flush()?;
+        active.last.truncate(used);
+        active.last.drain(..kept);
+        active.len += bytes.len() as u64;
+        self.active = Some(active);
+        Ok(())
+    }
+
+    fn remove(&mut self, start: u64) -> io::Result<()> {
+        // None, if an earlier call removed it. The one that counts goes last.
+        let mut holders = self.holders(start);
+        holders.sort_by_key(|slot| self.slots[*slot].map(|slot| slot.turn));
+        holders.into_iter().try_for_each(|slot| self.release(slot))
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        format!("{}/{start:016x}", self.device.name()).into()
+    }
+}
+
+impl Drop for DeviceMedia {
+    fn drop(&mut self) {
+        self.device.occupancy().leave(Arc::new(()));
+    }
+}
+
+/// Both copies of a header: magic, CRC32C of what follows, three numbers.
+fn encode(magic: &[u8; 8], numbers: [u64; 3]) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    block[..8].copy_from_slice(magic);
+    for (nth, number) in numbers.into_iter().enumerate() {
+        block[16 + 8 * nth..24 + 8 * nth].copy_from_slice(&number.to_le_bytes());
+    }
+    let sum = crc32c::crc32c(&block[16..40]);
+    block[8..12].copy_from_slice(&sum.to_le_bytes());
+    block.repeat(2)
+}
+
+/// The numbers of a header, if one of its copies is sound.
+fn decode(magic: &[u8; 8], header: &[u8]) -> Option<[u64; 3]> {
+    header.chunks(BLOCK).find_map(|block| {
+        let sum = crc32c::crc32c(block.get(16..40)?).to_le_bytes();
+        let number = |nth: usize| crate::record::u64_at(block, 16 + 8 * nth);
+        (block[..8] == *magic && block[8..12] == sum).then(|| [number(0), number(1), number(2)])
+    })
+}
+
+fn too_small(size: u64, segment_bytes: u64) -> Error {
+    let least = SLOTS_AT + SLOTS_MIN * 4 * segment_bytes;
+    let why = format!("the device has {size} bytes, and a log of this capacity needs {least}");
+    Error::new(ErrorKind::StorageFull, why)
+}
+
+fn failed(error: DeviceError) -> Error {
+    Error::other(error)
+}

@@ -1,0 +1,354 @@
+//! The manifest on the volume: two areas at the head of the HDD, before its first extent, so that the store
+//! needs nothing that outlives its machine but the volume.
+//!
+//! | bytes from | what |
+//! | --- | --- |
+//! | 0 | the superblock, two copies |
+//! | 64 KiB | headers: two copies for each area, each in a block of its own |
+//! | 1 MiB | the first area, then the second: each as long as the headers say, then the extents |
+//!
+//! An area holds what `manifest.json` holds: the contents and a tail of records ([`tail`]). A header states
+//! the number of the save that wrote its area. The area of the highest save is the manifest.
+//!
+//! A save writes the area that is not the manifest, in three steps, each flushed before the next:
+//!
+//! 1. The headers of that area are blanked. Those of an earlier save that failed may be on the disk and have
+//!    a higher number than the manifest's: without this step, a crash in step 2 would leave them in front of
+//!    half-written contents.
+//! 2. The contents are written.
+//! 3. Both headers are written. A crash in between leaves one: it says the same.
+//!
+//! The first save writes headers without contents before anything else: a crash then leaves a device that is
+//! known to be about to get a store, not one with unknown data.
+//!
+//! The contents are thus durable before a header names them, so contents that do not match their checksum are
+//! damage, never a torn save: the opening is refused, and does not fall back to an older manifest.
+//!
+//! What a new process reads may not be durable: its predecessor may have been killed between a write and its
+//! flush, or after a flush that failed. So before its first save touches the other area, which may be the only
+//! durable one, the manifest is written again in place, where each sector keeps its contents.
+//!
+//! The store flushes the same device, and a failure of either's flush may have lost writes of both: [`Joint`].
+//!
+//! Saves run one after another, in the order in which they begin, each in a task of its own and to its end
+//! (I41). When the store is dropped, its fence stops them as it stops every write: what they leave is what a
+//! crash leaves.
+
+use super::contents::with_size;
+use super::slack::{SLACK_BYTES, Slack};
+use super::tail::{self, End, Placed};
+use crate::manifest::superblock::HEAD_BYTES;
+use pagetier_devio::task::{Boxed, spawn};
+use pagetier_devio::{
+    DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice,
+};
+use parking_lot::Mutex;
+use std::io::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// The smallest area in bytes; the size of an area is a multiple of it.
+pub(crate) const AREA_UNIT: u64 = 64 << 10;
+
+/// The largest area in bytes: it is written and read as a whole.
+pub(crate) const AREA_BYTES_MAX: u64 = 1 << 30;
+
+const HEADERS_AT: u64 = 64 << 10;
+const MAGIC: [u8; 8] = *b"PGTIERMF";
+const FORMAT: u32 = 1;
+/// How often an area is read before it counts as damaged: a transfer may corrupt what is sound (I32).
+const ATTEMPTS_MAX: usize = 4;
+
+/// What a header says of its area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Header {
+    /// The number of the save that wrote the area, from 1.
+    save: u64,
+    /// The size of each area, in bytes.
+    area_bytes: u64,
+    /// The size of the contents with their tail, in bytes; 0: a first save has begun.
+    size: u64,
+}
+
+impl Header {
+    fn encode(self) -> Vec<u8> {
+        let mut b = vec![0; tail::BLOCK];
+        b[..8].copy_from_slice(&MAGIC);
+        b[12..16].copy_from_slice(&FORMAT.to_le_bytes());
+        for (nth, number) in [self.save, self.area_bytes, self.size].into_iter().enumerate() {
+            b[16 + 8 * nth..24 + 8 * nth].copy_from_slice(&number.to_le_bytes());
+        }
+        // One sector: a header is torn whole or not at all.
+        let sum = crc32c::crc32c(&b[12..tail::SECTOR]);
+        b[8..12].copy_from_slice(&sum.to_le_bytes());
+        b
+    }
+
+    /// `None`: the block holds no header.
+    fn decode(b: &[u8]) -> Option<Self> {
+        let word = |at: usize| b.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
+        let is_sound = b.get(..8)? == MAGIC && word(8)? == crc32c::crc32c(b.get(12..tail::SECTOR)?);
+        let header = Self { save: long(16)?, area_bytes: long(24)?, size: long(32)? };
+        (is_sound && word(12)? == FORMAT && header.size <= header.area_bytes).then_some(header)
+    }
+}
+
+/// Where in the manifest's area records can be appended.
+#[derive(Clone, Debug)]
+struct Appendable {
+    end: End,
+    /// The records in the last block of the tail: a device takes whole blocks.
+    block: Vec<u8>,
+    /// The size of the contents with their tail, in bytes.
+    has: usize,
+    /// The maximum size of the contents, in bytes, when they are rewritten with all records applied.
+    rewritten: usize,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    area_bytes: u64,
+    /// The area that is the manifest, and its header; `None`: there is no manifest yet.
+    current: Option<(u64, Header)>,
+    /// Whether it is durable.
+    proved: bool,
+    /// The highest save that a header may bear.
+    save: u64,
+    /// `None`: the next save must replace the manifest.
+    tail: Option<Appendable>,
+}
+
+/// The manifest on a volume. See the module.
+#[derive(Debug)]
+pub(crate) struct Areas {
+    joint: Arc<Joint>,
+    runtime: Handle,
+    state: Mutex<State>,
+    /// Ends with the last save that began.
+    last: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Areas {
+    /// The areas on the device of `joint`, of `area_bytes` each unless it has some.
+    pub(crate) fn new(joint: Arc<Joint>, area_bytes: u64, runtime: Handle) -> Self {
+        let state = State { area_bytes, current: None, proved: true, save: 0, tail: None };
+        Self { joint, runtime, state: Mutex::new(state), last: Mutex::default() }
+    }
+
+    pub(crate) fn device(&self) -> &SharedDevice {
+        self.joint.device()
+    }
+
+    /// Where the first extent begins, in bytes.
+    pub(crate) fn end(&self) -> u64 {
+        HEAD_BYTES + 2 * self.state.lock().area_bytes
+    }
+
+    /// Runs `save` in a task of its own, once the saves that began before it have ended.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        save: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Boxed<'static, Result<T>> {
+        let (ended, this) = oneshot::channel();
+        let (done, result) = oneshot::channel();
+        let before = self.last.lock().replace(this);
+        spawn(&self.runtime, async move {
+            if let Some(before) = before {
+                // An error is a save that panicked: it has ended, too.
+                let _ = before.await;
+            }
+            let saved = save.await;
+            drop(ended);
+            let _ = done.send(saved);
+        });
+        Box::pin(async { result.await.unwrap_or_else(|_| Err(Error::other("a save did not end"))) })
+    }
+
+    /// Reads the manifest; `None` when there is none.
+    pub(crate) async fn load(&self) -> Result<Option<Vec<u8>>> {
+        let found = headers(self.device()).await.map_err(failed)?;
+        let newest = found.into_iter().flatten().max_by_key(|(_, header)| header.save);
+        if let Some((_, Header { save, area_bytes, .. })) = newest {
+            let current = newest.filter(|(_, header)| header.size > 0);
+            *self.state.lock() = State { area_bytes, current, proved: false, save, tail: None };
+        }
+        self.read().await
+    }
+
+    /// Reads the manifest in force; `None` when there is none.
+    pub(crate) async fn read(&self) -> Result<Option<Vec<u8>>> {
+        let State { area_bytes, current, .. } = self.state.lock().clone();
+        let Some((area, header)) = current else { return Ok(None) };
+        let mut bytes = Vec::new();
+        for _ in 0..ATTEMPTS_MAX {
+            let read = read(self.device(), HEAD_BYTES + area * area_bytes, header.size as usize).await;
+            bytes = read.map_err(failed)?;
+            if tail::parse(&bytes).is_ok() {
+                break;
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Replaces the manifest by the one that `json` encodes. Durable when it returns `Ok`; after an error
+    /// either version may be found later.
+    pub(crate) async fn replace(&self, json: &[u8], slack: Slack) -> Result<()> {
+        let State { area_bytes, current, proved, save, .. } = self.state.lock().clone();
+        let area_size = area_bytes as usize;
+        let len = tail::sealed(&with_size(json, usize::MAX), 0).len();
+        // The next save must find room as well (I26).
+        if len + slack.left() > area_size {
+            return Err(Error::new(ErrorKind::StorageFull, too_large(area_bytes)));
+        }
+        let size = (len + SLACK_BYTES + tail::room(len)).next_multiple_of(AREA_UNIT as usize).min(area_size);
+        let mut contents = tail::sealed(&with_size(json, size), 0);
+        let end = End::after(&contents).map_err(Error::other)?;
+        contents.resize(size, b'\n');
+        // Counted although the save may fail: its headers may be found later, and the next ones must be
+        // newer. No record may follow before it has succeeded (I27).
+        let save = save + 1;
+        (self.state.lock().save, self.state.lock().tail) = (save, None);
+        let seen = self.joint.failures();
+        if let Some((area, header)) = current.filter(|_| !proved) {
+            let bytes = self.read().await?.unwrap_or_default();
+            self.write(HEAD_BYTES + area * area_bytes, &bytes, seen).await.map_err(failed)?;
+            self.write(headers_at(area), &header.encode().repeat(2), seen).await.map_err(failed)?;
+            self.state.lock().proved = true;
+        }
+        // The manifest stays whole until the last step.
+        let area = current.map_or(0, |(area, _)| 1 - area);
+        let header = Header { save, area_bytes, size: size as u64 };
+        let written = async {
+            self.device().grow(HEAD_BYTES + 2 * area_bytes)?;
+            if current.is_none() {
+                let begun = Header { save: 0, area_bytes, size: 0 };
+                self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;
+            }
+            self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
+            self.write(HEAD_BYTES + area * area_bytes, &contents, seen).await?;
+            self.write(headers_at(area), &header.encode().repeat(2), seen).await
+        };
+        written.await.map_err(failed)?;
+        let tail = Appendable { end, block: Vec::new(), has: size, rewritten: len };
+        let state = &mut *self.state.lock();
+        (state.current, state.tail) = (Some((area, header)), Some(tail));
+        Ok(())
+    }
+
+    /// Appends the record that `json` encodes, given its number. Returns true once it is durable; false,
+    /// without effect, when the manifest must be replaced instead. After an error a reader may or may not
+    /// find the record, and the next save must replace the manifest.
+    pub(crate) async fn append(
+        &self,
+        json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
+        slack: Slack,
+    ) -> Result<bool> {
+        // Taken: nothing may follow the record until it is durable (I27).
+        let tail = self.state.lock().tail.take();
+        let State { area_bytes, current, .. } = self.state.lock().clone();
+        let (Some((area, _)), Some(tail)) = (current, tail) else { return Ok(false) };
+        let Some((record, next)) = tail.with(json, slack, area_bytes as usize)? else { return Ok(false) };
+        let seen = self.joint.failures();
+        // Two copies in different blocks: one corrupt block loses no record.
+        for offset in record.offsets {
+            let at = HEAD_BYTES + area * area_bytes + (offset / tail::BLOCK * tail::BLOCK) as u64;
+            unflushed(self.device(), at, &next.block).await.map_err(failed)?;
+        }
+        self.joint.flush(seen, IoClass::Meta).await.map_err(failed)?;
+        self.state.lock().tail = Some(next);
+        Ok(true)
+    }
+
+    /// Writes `bytes`, durably. Fails if a flush has failed since `seen`.
+    async fn write(&self, at: u64, bytes: &[u8], seen: Failures) -> std::result::Result<(), DeviceError> {
+        unflushed(self.device(), at, bytes).await?;
+        self.joint.flush(seen, IoClass::Meta).await
+    }
+}
+
+/// Where the headers of an area are.
+fn headers_at(area: u64) -> u64 {
+    HEADERS_AT + area * 2 * tail::BLOCK as u64
+}
+
+impl Appendable {
+    /// Places the record that `json` encodes, given its number. Returns it, and what follows it; `None` when
+    /// there is no room.
+    fn with(
+        self,
+        json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
+        slack: Slack,
+        area_size: usize,
+    ) -> Result<Option<(Placed, Self)>> {
+        let Self { end, mut block, has, rewritten } = self;
+        let json = json(end.records)?;
+        let Some(record) = end.place(&json) else { return Ok(None) };
+        // An upper bound: applied to the contents, the record takes at most its own length more.
+        let rewritten = rewritten + json.len();
+        if record.end.file_end() > has || rewritten + slack.left() > area_size {
+            return Ok(None);
+        }
+        let within = record.offsets[0] % tail::BLOCK;
+        // The records before it in its block are written again, as they are.
+        block.truncate(within);
+        block.extend_from_slice(&record.bytes);
+        block.resize(tail::BLOCK, b'\n');
+        let next = Self { end: record.end, block, has, rewritten };
+        Ok(Some((record, next)))
+    }
+}
+
+/// Whether `device` has a manifest, or a first save has begun there.
+pub(crate) async fn is_on(device: &SharedDevice) -> std::result::Result<bool, DeviceError> {
+    Ok(headers(device).await?.iter().any(Option::is_some))
+}
+
+/// The sound headers at the head of `device`, with their area.
+async fn headers(
+    device: &SharedDevice,
+) -> std::result::Result<[Option<(u64, Header)>; 4], DeviceError> {
+    let mut found = [None; 4];
+    let len = found.len() * tail::BLOCK;
+    // A blank file is shorter.
+    if device.size() < HEADERS_AT + len as u64 {
+        return Ok(found);
+    }
+    // Read several times: a header that only the transfer corrupted must not hide the newest manifest (I32).
+    for _ in 0..ATTEMPTS_MAX {
+        let blocks = read(device, HEADERS_AT, len).await?;
+        for (nth, block) in blocks.chunks(tail::BLOCK).enumerate() {
+            found[nth] = found[nth].or(Header::decode(block).map(|header| (nth as u64 / 2, header)));
+        }
+        if found.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+async fn read(device: &SharedDevice, at: u64, len: usize) -> std::result::Result<Vec<u8>, DeviceError> {
+    let done = device.read(at, IoBufs::from_iter([IoBuf::zeroed(len)]), IoClass::Recovery).await;
+    done.result?;
+    Ok(done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect())
+}
+
+async fn unflushed(device: &SharedDevice, at: u64, bytes: &[u8]) -> std::result::Result<(), DeviceError> {
+    device.write(at, IoBufs::from_iter([IoBuf::copy_of(bytes)]), IoClass::Meta).await.result
+}
+
+fn too_large(area_bytes: u64) -> String {
+    format!(
+        "the manifest takes at most {area_bytes} bytes on the HDD; a backup can be restored to a store with \
+         a larger `manifest_bytes_max`"
+    )
+}
+
+fn failed(error: DeviceError) -> Error {
+    let kind = match error.kind {
+        DeviceErrorKind::NoSpace => ErrorKind::StorageFull,
+        _ => ErrorKind::Other,
+    };
+    Error::new(kind, error)
+}
