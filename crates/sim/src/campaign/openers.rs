@@ -29,8 +29,9 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
     for _ in 0..rng.random_range(1..=4) {
         tokio::time::sleep(Duration::from_micros(rng.random_range(1..200 * plan.ssd_us))).await;
         let mut way = [Way::Same, Way::Force, Way::SsdAlone][rng.random_range(0..3)];
-        if way == Way::SsdAlone && probe.may_lack_ssd() {
-            // The store may have given the SSD up, in this life or an earlier one.
+        if plan.on_hdd > 0 || way == Way::SsdAlone && probe.may_lack_ssd() {
+            // An HDD with a manifest is its store, however it is opened. And the store may have given the SSD
+            // up, in this life or an earlier one.
             way = Way::Same;
         }
         let mut disks = probe.forbidden();

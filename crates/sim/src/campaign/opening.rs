@@ -6,11 +6,18 @@ use pagetier::{Builder, Costs, MemoryManifest, PageSize, PageStore, SsdMode};
 use pagetier_ssdcache::Layout;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The largest HDD: far more than any scenario fills.
 const HDD_BYTES_MAX: u64 = 96 << 20;
+
+/// The bytes of each area of a manifest on the HDD.
+const AREA_BYTES: u64 = 256 << 10;
+
+/// Where the headers and the areas are.
+pub(super) const AREAS: Range<u64> = 64 << 10..(1 << 20) + 2 * AREA_BYTES;
 
 impl Plan {
     /// The SSD's size in bytes.
@@ -78,7 +85,11 @@ impl Plan {
         SharedDisks { hdd, ssd, ring }: SharedDisks,
         manifest: &Arc<MemoryManifest>,
     ) -> Builder {
-        let builder = self.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
+        let builder = match self.on_hdd {
+            0 => self.builder().in_memory(Arc::clone(manifest)),
+            _ => self.builder().manifest_on_hdd(true).manifest_bytes_max(AREA_BYTES),
+        };
+        let builder = builder.hdd_device(hdd);
         if self.ssd_bytes() == 0 {
             // Without slots the device holds the ring.
             return builder.ring_device(ssd);

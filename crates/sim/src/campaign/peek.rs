@@ -2,6 +2,7 @@
 
 use super::coverage::{State, States};
 use super::model::Model;
+use super::opening::AREAS;
 use super::plan::PAGE_BYTES;
 use pagetier::{MemoryManifest, PageId};
 use pagetier_devio::SimMoment;
@@ -12,7 +13,13 @@ use serde::Deserialize;
 use std::cell::OnceCell;
 
 /// The offset of the first page on the HDD.
-const DATA_AT: u64 = 1 << 20;
+fn first_page(hdd: &SimMoment) -> u64 {
+    let mut magics = [[0; 8]; 4];
+    for (nth, magic) in (0..).zip(&mut magics) {
+        hdd.read(AREAS.start + nth * BLOCK_BYTES, magic);
+    }
+    if magics.contains(b"PGTIERMF") { AREAS.end } else { 1 << 20 }
+}
 
 /// The header at `offset`, and the version in the payload; unverified.
 fn peek(device: &SimMoment, offset: u64) -> Option<(PageId, Stamp, u32)> {
@@ -82,7 +89,7 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
         let best = ring.entry(page).or_insert(stamp);
         *best = (*best).max(stamp);
     }
-    let mut at = DATA_AT;
+    let mut at = first_page(hdd);
     while at + page_bytes <= hdd.size() {
         let home = peek(hdd, at);
         at += page_bytes;
@@ -105,7 +112,8 @@ pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: b
     let image = |index| peek(ssd, layout.ring_at(index)).map(|(page, ..)| page);
     let in_ring: Vec<PageId> = (0..layout.ring_pages).filter_map(image).collect();
     let page_bytes = layout.page_size.bytes() as u64;
-    let places = (0..).map(|no| DATA_AT + no * page_bytes).take_while(|at| at + page_bytes <= hdd.size());
+    let first = first_page(hdd);
+    let places = (0..).map(|no| first + no * page_bytes).take_while(|at| at + page_bytes <= hdd.size());
     let homes = places.filter_map(|at| peek(hdd, at).map(|(page, ..)| (page, at)));
     homes.filter(|(page, _)| !ringed || in_ring.contains(page)).map(|(_, at)| at).collect()
 }

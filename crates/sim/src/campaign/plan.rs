@@ -57,6 +57,8 @@ pub struct Plan {
     pub gate_us: u32,
     /// The disabled kinds of work, as bits of [`Plan::KINDS`].
     pub without: u64,
+    /// 1: the manifest is at the head of the HDD, and not in memory.
+    pub on_hdd: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// The disabled rule of the protocol.
@@ -163,6 +165,9 @@ impl Plan {
     pub fn directed(seed: u64, hazard: Hazard) -> Self {
         let mut plan = Self::within_zone(seed, hazard);
         plan.draw_policy();
+        // A generator of its own, as in `draw_policy`.
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x0a5e_11e4_d015_7a2b);
+        plan.on_hdd = u32::from(hazard != Hazard::Past && rng.random_ratio(1, 6));
         plan
     }
 
@@ -174,7 +179,7 @@ impl Plan {
             Some(hazard) => Self::directed(seed, hazard),
             None => Self::from_seed(seed),
         };
-        plan.mutation = Some(mutation);
+        (plan.mutation, plan.on_hdd) = (Some(mutation), 0);
         plan.suit(mutation);
         plan
     }
@@ -229,6 +234,7 @@ impl Plan {
             },
             flush_failures: [FlushFailure::NeverDurable; 2],
             gate_us: 0,
+            on_hdd: 0,
             hazard: Hazard::Free,
             mutation: None,
         };
@@ -443,7 +449,7 @@ impl Plan {
                 None => {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
-                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without, on"
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, on_hdd, without, on"
                     ));
                 }
             },
@@ -453,7 +459,7 @@ impl Plan {
     }
 
     /// The parts that are numbers, by name.
-    fn numbers(&mut self) -> [(&'static str, &mut u32); 9] {
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 10] {
         [
             ("lives", &mut self.lives),
             ("ops", &mut self.ops),
@@ -464,6 +470,7 @@ impl Plan {
             ("ring", &mut self.ring),
             ("slots", &mut self.slots),
             ("gate_us", &mut self.gate_us),
+            ("on_hdd", &mut self.on_hdd),
         ]
     }
 

@@ -1,6 +1,7 @@
 //! Faults to inject: of a device, or of the saves of the manifest.
 
 use super::moment::SUPERBLOCKS;
+use super::opening::AREAS;
 use super::plan::Plan;
 use super::probe::Probe;
 use super::saves::Saves;
@@ -143,6 +144,13 @@ impl Planned {
         model.failed_home_writes = model.failed_home_writes.saturating_add(self.failed_home_writes());
         drop(model);
         if let On::Manifest(saves) = self.on {
+            if probe.on_hdd {
+                // On the HDD, a save fails as any write does.
+                let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(AREAS).times(saves.count);
+                Self::after(false, "EIO on the manifest's areas", fault, saves.skip)
+                    .inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);
+                return;
+            }
             probe.watch_saves(saves);
         }
         self.inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);

@@ -105,6 +105,8 @@ pub(super) struct Probe {
     pub(super) ring: Arc<SimDevice>,
     pub(super) power: SimPower,
     pub(super) manifest: Arc<MemoryManifest>,
+    /// The manifest is at the head of the HDD instead.
+    pub(super) on_hdd: bool,
     pub(super) model: Arc<Mutex<Model>>,
     pub(super) log: Option<Arc<Log>>,
     pub(super) flush_failures: [FlushFailure; 2],
@@ -156,6 +158,7 @@ impl Probe {
             ring: Arc::new(ring),
             power,
             manifest: Arc::new(manifest),
+            on_hdd: plan.on_hdd > 0,
             model: Arc::new(Mutex::new(model)),
             layout: plan.layout(),
             inside: Mutex::new(inside),

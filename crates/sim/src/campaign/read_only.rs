@@ -11,7 +11,11 @@ use std::sync::Arc;
 pub(super) fn examine(crash: Crash<'_>, totals: &mut Totals) -> Result<(), String> {
     let Crash { plan, moment, outcome } = crash;
     let manifest = Arc::new(moment.manifest.fork());
-    let Some(recorded) = manifest.to_bytes() else { return Ok(()) };
+    let recorded = manifest.to_bytes();
+    let exists = recorded.is_some() || plan.on_hdd > 0 && !moment.model.spaces.is_empty();
+    if !exists {
+        return Ok(());
+    }
     let [hdd, ssd, ring] = crash.devices().each().map(Arc::new);
     let before = [&hdd, &ssd, &ring].map(|device| device.snapshot());
     let disks = super::disks::SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
@@ -25,7 +29,7 @@ pub(super) fn examine(crash: Crash<'_>, totals: &mut Totals) -> Result<(), Strin
     })
     .map_err(|wrong| format!("read only: {wrong}"))?;
     let changed = [&hdd, &ssd, &ring].map(|device| device.snapshot()) != before;
-    if changed || manifest.to_bytes().as_ref() != Some(&recorded) {
+    if changed || manifest.to_bytes() != recorded {
         return Err("a read-only opening changed the store".to_owned());
     }
     checked.meet(&crash);

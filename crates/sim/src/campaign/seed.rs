@@ -42,7 +42,8 @@ impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
         let folder = self.plan.makes_files().then(Folder::new).transpose()?;
-        let stranger = self.stranger(&mut rng)?;
+        // An HDD with a manifest is its store: force does not make another one of it.
+        let stranger = self.stranger(&mut rng)?.filter(|_| self.plan.on_hdd == 0);
         // The crashes before the next life, each in the past of the following one: a linear history.
         let mut line: Vec<Moment> = Vec::new();
         let mut crashed: Option<Outcome> = None;
@@ -205,6 +206,8 @@ impl Run<'_> {
         rng: &mut SmallRng,
     ) -> Result<(), String> {
         let newer = newer.filter(|newer| newer.states.has(State::AfterClose) && !newer.model.ssd_touched);
+        // An older HDD brings its older manifest along.
+        let newer = newer.filter(|_| self.plan.on_hdd == 0);
         let (Some(newer), false) = (newer, line.is_empty()) else { return Ok(()) };
         let times = if self.plan.hazard == Hazard::Past { 12 } else { 3 };
         for _ in 0..times {

@@ -232,6 +232,8 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::inspect",
     "Builder::log_gate",
     "Builder::low_room",
+    "Builder::manifest_bytes_max",
+    "Builder::manifest_on_hdd",
     "Builder::mutation",
     "Builder::on_recovery_progress",
     "Builder::online_costs",
