@@ -354,8 +354,8 @@ impl Worker {
             None => {}
         }
         if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
-            // The failed save of the manifest may have taken effect.
-            self.model.lock().not_dropped(space, done.is_some());
+            // The failed save of the manifest may have taken effect; one of a cancelled drop goes on, on a device.
+            self.model.lock().not_dropped(space, done.is_some() || self.plan.on_hdd > 0);
             return Ok(());
         }
         if self.rng.random_bool(0.5) {
