@@ -6,5 +6,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    pagetier_tpcc::main()
+    pagetier_tpcc::main(|name, _| Err(format!("{name}: this program knows files and block devices only").into()))
 }

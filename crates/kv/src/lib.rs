@@ -33,6 +33,7 @@
 #![allow(missing_docs, reason = "not published: a doc is written where a name does not say enough")]
 
 mod backup;
+pub mod cli;
 mod durable;
 mod error;
 mod kv;

@@ -26,17 +26,22 @@ impl Kv {
     /// always safe.
     pub async fn open(options: &Options) -> Result<Self, KvError> {
         let pages = options.pages_dir();
-        if !options.create && !pages.exists() {
+        if !options.create && options.hdd_device.is_none() && !pages.exists() {
             return Err(OpenError::NotFound { path: options.dir.clone() }.into());
         }
         let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
         let survives = options.survives_file();
-        let keep = options.survives_ssd_loss || survives.exists();
+        let (in_dir, on_device) = (options.log_device.is_none(), options.log_device.clone());
+        // A log on a device is for a machine that has nothing else, the SSD included.
+        let keep = options.survives_ssd_loss || !in_dir || survives.exists();
         let log = WalOptions::new()
             .capacity_bytes(options.log_bytes.max(LOG_PAGES_MIN * page_bytes))
             .keep(if keep { Keep::ForSsdLoss } else { Keep::ForCrash });
-        let wal = Wal::open_when_free(&options.log_dir(), log).await?;
-        if keep && !survives.exists() {
+        let wal = match on_device {
+            Some(device) => Wal::on_device(device, log).await?,
+            None => Wal::open_when_free(&options.log_dir(), log).await?,
+        };
+        if keep && in_dir && !survives.exists() {
             durable::create_file(&survives)?;
         }
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
@@ -52,6 +57,9 @@ impl Kv {
         }
         if let Some(hdd) = &options.hdd {
             builder = builder.hdd(hdd);
+        }
+        if let Some(device) = &options.hdd_device {
+            builder = builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true);
         }
         if let Some(ssd) = &options.ssd {
             builder = builder.ssd(ssd);

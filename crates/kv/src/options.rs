@@ -1,5 +1,6 @@
 //! The options for opening a store.
 
+use pagetier::device::SharedDevice;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ pub struct Options {
     pub(crate) page_bytes: Option<u64>,
     pub(crate) hdd: Option<PathBuf>,
     pub(crate) ssd: Option<PathBuf>,
+    pub(crate) hdd_device: Option<SharedDevice>,
+    pub(crate) log_device: Option<SharedDevice>,
     pub(crate) log_bytes: u64,
     pub(crate) survives_ssd_loss: bool,
     pub(crate) accept_ssd_loss: bool,
@@ -32,6 +35,8 @@ impl Options {
             page_bytes: None,
             hdd: None,
             ssd: None,
+            hdd_device: None,
+            log_device: None,
             log_bytes: 64 << 20,
             survives_ssd_loss: false,
             accept_ssd_loss: false,
@@ -74,6 +79,19 @@ impl Options {
     /// The SSD: a file or block device. Default: a file in the directory.
     pub fn ssd(mut self, path: impl AsRef<Path>) -> Self {
         self.ssd = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// The HDD as a device, which then has the store's manifest, too: together with [`Options::log_device`],
+    /// another machine can open the store without this one's directory.
+    pub fn hdd_device(mut self, device: SharedDevice) -> Self {
+        self.hdd_device = Some(device);
+        self
+    }
+
+    /// The log on a device, for [`Options::survives_ssd_loss`]. Default: in the directory.
+    pub fn log_device(mut self, device: SharedDevice) -> Self {
+        self.log_device = Some(device);
         self
     }
 

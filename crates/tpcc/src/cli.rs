@@ -28,9 +28,12 @@ pub(crate) struct Cli {
     /// Keep the database in this folder; a later run recovers it and continues
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,
-    /// Use this file or block device as the HDD, at its own speed
+    /// Use this file, block device or other device, such as rbd:POOL/IMAGE, as the HDD, at its own speed
     #[arg(long, value_name = "PATH")]
     pub(crate) hdd: Option<PathBuf>,
+    /// Keep the log on this device, such as rbd:POOL/IMAGE [default: in the folder]
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) log_device: Option<String>,
     /// Use this file or block device as the SSD
     #[arg(long, value_name = "PATH")]
     pub(crate) ssd: Option<PathBuf>,

@@ -32,20 +32,25 @@ mod tx;
 use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Time};
+use pagetier::device::SharedDevice;
 use pagetier_devio::VirtualClock;
 use report::End;
 use session::{Session, SessionError};
 use std::process::ExitCode;
 
+/// Opens a device of the command line that is neither a file nor a block device, such as `rbd:POOL/IMAGE`,
+/// given its name and the size with which to create it.
+pub type OpenDevice = fn(&str, u64) -> Result<SharedDevice, Box<dyn std::error::Error + Send + Sync>>;
+
 /// The program `tpcc_lite`: parses the command line, runs, reports.
 #[must_use]
-pub fn main() -> ExitCode {
+pub fn main(open: OpenDevice) -> ExitCode {
     let cli = Cli::parse();
     cli.log.install();
     if let Err(why) = cli.check() {
         <Cli as clap::CommandFactory>::command().error(ErrorKind::ArgumentConflict, why).exit();
     }
-    match start(&cli) {
+    match start(&cli, open) {
         Ok(End { is_sound: false, .. }) => ExitCode::FAILURE,
         Ok(End { was_interrupted: true, .. }) => INTERRUPTED.into(),
         Ok(_) => ExitCode::SUCCESS,
@@ -63,13 +68,14 @@ pub fn main() -> ExitCode {
 const INTERRUPTED: u8 = 130;
 
 /// Runs the session, and reports.
-fn start(cli: &Cli) -> Result<End, Box<dyn std::error::Error>> {
+fn start(cli: &Cli, open: OpenDevice) -> Result<End, Box<dyn std::error::Error>> {
     if cli.comparison.is_asked() {
         return compare::compare(cli);
     }
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
     let runtime = runtime::runtime(clock.as_ref())?;
-    let rows = runtime.block_on(async { Session::new(cli, clock)?.run().await })?;
+    let session = Session::new(cli, clock, open)?;
+    let rows = runtime.block_on(session.run())?;
     if cli.json && cli.policies.is_none() {
         println!("{}", serde_json::to_string_pretty(&rows.first())?);
     } else if cli.json {

@@ -1,5 +1,6 @@
 //! Where a database lives: files in a folder, given files or devices, or memory.
 
+use crate::OpenDevice;
 use crate::cli::{Cli, HddModel, Io};
 use crate::policies::Policies;
 use pagetier::{
@@ -16,6 +17,12 @@ use tempfile::TempDir;
 
 /// The pool's size during a load, in bytes.
 const LOAD_POOL_BYTES: u64 = 256 << 20;
+
+/// The size of a new home volume in bytes: it grows.
+const NEW_HOME_BYTES: u64 = 64 << 20;
+
+/// The size of a new log volume in bytes.
+const NEW_LOG_BYTES: u64 = 4 << 30;
 
 /// Why the location cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +45,9 @@ pub(crate) enum LocationError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] pagetier::device::DeviceError),
+    /// A device that is neither a file nor a block device cannot be opened.
+    #[error("a device cannot be opened")]
+    Open(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
@@ -63,6 +73,9 @@ enum Place {
 pub(crate) struct Location {
     place: Place,
     hdd: Option<PathBuf>,
+    /// The HDD, and the log, on devices that are neither files nor block devices.
+    hdd_device: Option<SharedDevice>,
+    log_device: Option<SharedDevice>,
     ssd: Option<PathBuf>,
     model: HddModel,
     clock: EmulatedClock,
@@ -111,12 +124,38 @@ impl Location {
         Ok(Self {
             place,
             hdd: cli.hdd.clone(),
+            hdd_device: None,
+            log_device: None,
             ssd: cli.ssd.clone(),
             model: cli.hdd_model,
             clock: clock.map_or(EmulatedClock::Wall, EmulatedClock::Virtual),
             io,
             force: cli.force,
         })
+    }
+
+    /// Opens the devices of the command line that are neither files nor block devices.
+    pub(crate) fn with_devices(mut self, cli: &Cli, open: OpenDevice) -> Result<Self, LocationError> {
+        // A path with a colon is told from a device by its slash before it.
+        let is_device = |name: &&str| name.split_once(':').is_some_and(|(kind, _)| !kind.contains('/'));
+        let name = cli.hdd.as_ref().map(|path| path.to_string_lossy().into_owned());
+        if let Some(name) = name.as_deref().filter(is_device) {
+            self.hdd_device = Some(open(name, NEW_HOME_BYTES).map_err(LocationError::Open)?);
+        }
+        if let Some(name) = &cli.log_device {
+            self.log_device = Some(open(name, NEW_LOG_BYTES).map_err(LocationError::Open)?);
+        }
+        Ok(self)
+    }
+
+    /// The store on the files or devices of this location.
+    fn on_files(&self, builder: Builder, dir: &Path) -> Builder {
+        let builder = self.ssd.iter().fold(builder.directory(dir), Builder::ssd);
+        match (&self.hdd_device, &self.hdd) {
+            (Some(device), _) => builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true),
+            (None, Some(path)) => builder.hdd(path),
+            (None, None) => builder,
+        }
     }
 
     /// A copy of the loaded location in memory under another clock; runs on copies are independent.
@@ -126,6 +165,8 @@ impl Location {
         Some(Self {
             place: Place::Memory { hdd, ssd, manifest },
             hdd: None,
+            hdd_device: None,
+            log_device: None,
             ssd: None,
             model: self.model,
             clock,
@@ -210,8 +251,11 @@ impl Location {
     }
 
     /// The log of a run.
-    pub(crate) fn wal(&self, log_bytes: u64) -> Result<Wal, LocationError> {
+    pub(crate) async fn wal(&self, log_bytes: u64) -> Result<Wal, LocationError> {
         let options = WalOptions::new().capacity_bytes(log_bytes);
+        if let Some(device) = &self.log_device {
+            return Ok(Wal::on_device(Arc::clone(device), options).await?);
+        }
         Ok(match &self.place {
             Place::Files { dir, .. } => Wal::open(&dir.join("wal"), options)?,
             Place::Memory { .. } => Wal::in_memory(options),
@@ -239,11 +283,7 @@ impl Location {
             return self.with_delays(builder.calibrate(budget), true, db_bytes, page_bytes);
         }
         let builder = match &self.place {
-            Place::Files { dir, .. } => {
-                let builder = builder.directory(dir);
-                let builder = self.hdd.iter().fold(builder, Builder::hdd);
-                self.ssd.iter().fold(builder, Builder::ssd)
-            }
+            Place::Files { dir, .. } => self.on_files(builder, dir),
             Place::Memory { hdd, ssd, manifest } => builder
                 .in_memory(Arc::clone(manifest))
                 .hdd_device(Arc::clone(hdd) as SharedDevice)
@@ -281,10 +321,9 @@ impl Location {
         let model = self.hdd_model(db_bytes, page_bytes);
         match &self.place {
             Place::Files { dir, .. } => {
-                opening.builder = opening.builder.directory(dir);
-                opening.builder = self.ssd.iter().fold(opening.builder, Builder::ssd);
+                opening.builder = self.on_files(opening.builder, dir);
                 match &self.hdd {
-                    Some(path) => opening.builder = opening.builder.hdd(path),
+                    Some(_) => {}
                     None if self.model == HddModel::None => {}
                     None => {
                         let options =

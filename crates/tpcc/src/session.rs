@@ -1,5 +1,6 @@
 //! A session: loads if necessary; then, per policy pair, opens, recovers, runs, checks, closes, and reports.
 
+use crate::OpenDevice;
 use crate::catalog::{Catalog, Scale};
 use crate::cli::{Cli, Time};
 use crate::consistency;
@@ -74,8 +75,13 @@ pub(crate) struct Session<'c> {
 
 impl<'c> Session<'c> {
     /// Prepares the location. `clock` is that of virtual time.
-    pub(crate) fn new(cli: &'c Cli, clock: Option<VirtualClock>) -> Result<Self, SessionError> {
-        Ok(Self { cli, location: Location::new(cli, clock)?, stop: Stop::on_ctrl_c() })
+    pub(crate) fn new(
+        cli: &'c Cli,
+        clock: Option<VirtualClock>,
+        open: OpenDevice,
+    ) -> Result<Self, SessionError> {
+        let location = Location::new(cli, clock)?.with_devices(cli, open)?;
+        Ok(Self { cli, location, stop: Stop::on_ctrl_c() })
     }
 
     /// A session at an existing location.
@@ -237,7 +243,7 @@ impl<'c> Session<'c> {
         kept: bool,
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
-        let wal = self.location.wal(notes.log_bytes)?;
+        let wal = self.location.wal(notes.log_bytes).await?;
         let mut opening = self.location.for_run(policies, notes)?;
         opening.builder = opening
             .builder

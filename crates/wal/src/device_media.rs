@@ -77,14 +77,15 @@ impl DeviceMedia {
             media.slots[slot] = found.map(|[_, start, turn]| Slot { start, turn });
             media.turn = media.turn.max(media.slots[slot].map_or(0, |slot| slot.turn));
         }
-        // What a crash in `create` left.
-        for slot in 0..media.slots.len() {
-            let older = |this: Slot| {
-                let mut all = media.slots.iter().flatten();
-                all.any(|other| other.start == this.start && other.turn > this.turn)
-            };
-            if media.slots[slot].is_some_and(older) {
-                media.release(slot)?;
+        // What a crash in `create` left. The one that counts may be readable without being durable, so it is
+        // written again before the other is given up.
+        for Slot { start, .. } in media.slots.clone().into_iter().flatten() {
+            let holders = media.holders(start);
+            if holders.len() > 1 {
+                let newest = media.find(start)?;
+                let bytes = media.read(start)?;
+                media.resume(start, &bytes)?;
+                holders.into_iter().filter(|slot| *slot != newest).try_for_each(|slot| media.release(slot))?;
             }
         }
         Ok(media)
@@ -98,7 +99,7 @@ impl DeviceMedia {
         }
         let found = decode(&MAGIC, &self.read_at(0, HEADER_BYTES)?);
         if let Some([format, id, slot_bytes]) = found {
-            if format != FORMAT {
+            if format != FORMAT || slot_bytes <= HEADER_BYTES as u64 || slot_bytes % BLOCK as u64 != 0 {
                 let why = format!("the log has format {format}, and this program reads format {FORMAT}");
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
@@ -113,11 +114,9 @@ impl DeviceMedia {
             return Err(too_small(size, segment_bytes));
         }
         self.slots = vec![None; usize::try_from(count).unwrap_or(usize::MAX)];
-        if found.is_none() {
-            self.write_at(0, &encode(&MAGIC, [FORMAT, self.id, self.slot_bytes]))?;
-            self.flush()?;
-        }
-        Ok(())
+        // Also where it is: what can be read may not be durable, and a log without it is not one.
+        self.write_at(0, &encode(&MAGIC, [FORMAT, self.id, self.slot_bytes]))?;
+        self.flush()
     }
 
     /// Refuses a device that is not zero where labels of file systems, partitions and stores lie.

@@ -155,13 +155,20 @@ impl Wal {
     /// # Errors
     /// The device has other data, is too small or in use, has another format, or the log is damaged before
     /// its last segment. Nothing was changed.
-    pub fn on_device(device: SharedDevice, options: WalOptions) -> Result<Self, WalError> {
+    ///
+    /// # Cancel safety
+    /// A dropped call opens the log in the background, and drops it.
+    pub async fn on_device(device: SharedDevice, options: WalOptions) -> Result<Self, WalError> {
         let path: PathBuf = device.name().into();
-        let media = DeviceMedia::open(device, options.segment_bytes()).map_err(|error| match error.kind() {
-            io::ErrorKind::ResourceBusy => WalError::InUse { path },
-            _ => WalError::Io { path, source: Arc::new(error) },
-        })?;
-        Self::on(Box::new(media), options)
+        let opened = tokio::task::spawn_blocking(move || {
+            let media = DeviceMedia::open(device, options.segment_bytes())?;
+            Ok(Self::on(Box::new(media), options))
+        });
+        let opened = opened.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
+        opened.unwrap_or_else(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => Err(WalError::InUse { path }),
+            _ => Err(WalError::Io { path, source: Arc::new(error) }),
+        })
     }
 
     /// Opens the log on `media`, as [`Wal::open`] does, for a log that is not in a directory.

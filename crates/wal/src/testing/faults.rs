@@ -3,8 +3,11 @@
 
 use super::sim::{SimMedia, WAYS, Way};
 use super::{LIMITS, bodies};
-use crate::{Keep, Wal, WalError, WalOptions, redo};
+use crate::{DeviceMedia, Keep, Wal, WalError, WalOptions, redo};
+use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use std::sync::Arc;
 
 /// A segment has 64 KiB, so that a history has several.
 const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
@@ -30,7 +33,7 @@ fn body(n: u32) -> Vec<u8> {
 impl Model {
     /// Appends, flushes and truncates until the end, or until the power is off. A failed operation is
     /// repeated once, as an engine would.
-    async fn run(&mut self, wal: &Wal, media: &SimMedia) {
+    async fn run(&mut self, wal: &Wal, is_off: impl Fn() -> bool) {
         for n in self.appended.len() as u32..RECORDS {
             let body = body(n);
             let lsn = wal.append_commit(&body);
@@ -51,7 +54,7 @@ impl Model {
                 self.kept_from = keep;
                 let _ = wal.truncate(Lsn(keep), Lsn(keep)).await;
             }
-            if media.is_off() {
+            if is_off() {
                 return;
             }
         }
@@ -85,7 +88,7 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
                 opened => Ok(opened.ok()),
             };
             if let Some(wal) = wal.unwrap() {
-                model.run(&wal, &media).await;
+                model.run(&wal, || media.is_off()).await;
             }
             let happened = media.failed();
             let case = format!("{way:?} at {n}, kill: {kill}");
@@ -100,7 +103,7 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
             let wal =
                 Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
             model.check(&wal, &format!("{case}, then a power cut"));
-            model.run(&wal, &media).await;
+            model.run(&wal, || media.is_off()).await;
             model.check(&wal, &format!("{case}, continued"));
             if !happened {
                 break;
@@ -118,7 +121,7 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
         media.fail(10 + seed, Way::PowerCut);
         let mut model = Model::default();
         let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
-        model.run(&wal, &media).await;
+        model.run(&wal, || media.is_off()).await;
         // An opening writes once.
         let media = media.after_power_cut(seed);
         media.fail(0, way);
@@ -136,7 +139,7 @@ async fn a_recovery_needs_no_free_space() {
         let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
         let mut model = Model::default();
         media.fail(12 + seed, Way::Torn);
-        model.run(&wal, &media).await;
+        model.run(&wal, || media.is_off()).await;
         media.fail(0, Way::Torn);
         let torn = wal.append_commit(&body(RECORDS));
         assert!(wal.flush(torn).await.is_err());
@@ -155,5 +158,104 @@ async fn a_recovery_needs_no_free_space() {
         wal.flush(waiting).await.unwrap();
         model.durable = waiting.0;
         model.check(&Wal::on(Box::new(media.after_power_cut(seed)), LIMITS).unwrap(), "with room again");
+    }
+}
+
+/// A log on a simulated device, which completes its operations at once.
+fn on_device(device: &Arc<SimDevice>) -> Result<Wal, WalError> {
+    let media = DeviceMedia::open(Arc::clone(device) as SharedDevice, SMALL.segment_bytes());
+    let path = "device".into();
+    let media = media.map_err(|error| WalError::Io { path, source: Arc::new(error) })?;
+    Wal::on(Box::new(media), SMALL)
+}
+
+const DEVICE_BYTES: u64 = (64 << 10) + 12 * (256 << 10);
+
+/// A power cut after any operation, also of the recovery.
+#[tokio::test]
+async fn a_power_cut_at_any_operation_of_a_device_loses_nothing_durable() {
+    let mut cases = 0;
+    for n in 1.. {
+        let power = SimPower::new();
+        power.cut_at(n);
+        let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, n, &power));
+        let mut model = Model::default();
+        if let Ok(wal) = on_device(&device) {
+            model.run(&wal, || power.is_cut()).await;
+        }
+        if !power.is_cut() {
+            break;
+        }
+        cases += 1;
+        let power = SimPower::new();
+        power.cut_at(1 + n % 60);
+        let again = Arc::new(device.after_power_cut(n, &power));
+        // It ends in the middle of an opening, or soon after it.
+        drop(on_device(&again));
+        let last = Arc::new(again.after_power_cut(n + 1, &SimPower::new()));
+        let wal = on_device(&last).unwrap_or_else(|error| panic!("cut at {n}: {error}"));
+        model.check(&wal, &format!("cut at {n}"));
+        model.run(&wal, || false).await;
+        model.check(&wal, &format!("cut at {n}, continued"));
+    }
+    assert!(cases > 60, "{cases} cases");
+}
+
+/// Each write and each flush fails once, whatever a failed flush leaves; then the power fails, or a kill
+/// comes first.
+#[tokio::test]
+async fn a_device_whose_operation_fails_loses_nothing_durable() {
+    let mut cases = 0;
+    for (op, model_of_flush) in [
+        (IoOp::Write, FlushFailure::Cached),
+        (IoOp::Flush, FlushFailure::Cached),
+        (IoOp::Flush, FlushFailure::NeverDurable),
+        (IoOp::Flush, FlushFailure::Reverted),
+    ] {
+        for n in 1..75 {
+            let power = SimPower::new();
+            let device = SimDevice::new("log", DEVICE_BYTES, n, &power).with_flush_failure(model_of_flush);
+            let device = Arc::new(device);
+            device.inject(Fault::new(FaultEffect::Eio).on(op).from_op(n).times(1));
+            let mut model = Model::default();
+            // The first operations are the opening's.
+            let wal = on_device(&device).or_else(|_| on_device(&device)).unwrap();
+            model.run(&wal, || false).await;
+            drop(wal);
+            let case = format!("{op:?} from {n}, {model_of_flush:?}");
+            let killed = Arc::new(device.after_kill(n, &SimPower::new()));
+            let wal = on_device(&killed).unwrap_or_else(|error| panic!("{case}: {error}"));
+            model.check(&wal, &case);
+            drop(wal);
+            let cut = Arc::new(killed.after_power_cut(n, &SimPower::new()));
+            let wal = on_device(&cut).unwrap_or_else(|error| panic!("{case}, then a cut: {error}"));
+            model.check(&wal, &format!("{case}, then a power cut"));
+            cases += 1;
+        }
+    }
+    assert!(cases > 250, "{cases} cases");
+}
+
+#[test]
+fn other_data_and_small_devices_are_refused_unchanged() {
+    let power = SimPower::new();
+    let foreign = SimDevice::new("log", DEVICE_BYTES, 1, &power);
+    foreign.implant(1080, &[0x53, 0xef]);
+    let before = foreign.snapshot();
+    let foreign = Arc::new(foreign);
+    let error = on_device(&foreign).unwrap_err();
+    assert!(matches!(&error, WalError::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData));
+    assert!(before == foreign.snapshot());
+    let small = Arc::new(SimDevice::new("log", 256 << 10, 1, &power));
+    assert!(on_device(&small).is_err());
+    // One opener at a time, and a damaged copy of a header costs nothing.
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &power));
+    let wal = on_device(&device).unwrap();
+    let id = wal.id();
+    assert!(on_device(&device).is_err());
+    drop(wal);
+    for block in [0, 64 << 10] {
+        device.rot(block..block + 4096, 3);
+        assert_eq!(on_device(&device).unwrap().id(), id);
     }
 }

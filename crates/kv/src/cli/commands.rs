@@ -1,8 +1,8 @@
 //! The commands of one or a few lines.
 
-use crate::args::ScanArgs;
-use crate::{Failure, STOPPED, Stop, show};
-use pagetier_kv::{BackupProgress, Kv};
+use super::args::ScanArgs;
+use super::{Failure, STOPPED, Stop, show};
+use crate::{BackupProgress, Kv};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::ops::Bound;
@@ -127,7 +127,6 @@ pub(crate) async fn backup(kv: &Kv, to: &Path) -> Result<ExitCode, Failure> {
                 bar.set_length(of);
                 bar.set_position(done);
             }
-            _ => {}
         })
         .await?;
     bar.finish_and_clear();

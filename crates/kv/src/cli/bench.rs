@@ -1,9 +1,9 @@
 //! `bench`: the workloads of YCSB's core package; every change is durable before it is counted.
 
-use crate::args::{BenchArgs, Workload};
-use crate::load::numbered_key;
-use crate::{Failure, Stop, show};
-use pagetier_kv::{Kv, KvError};
+use super::args::{BenchArgs, Workload};
+use super::load::numbered_key;
+use super::{Failure, Stop, show};
+use crate::{Kv, KvError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Zipf};

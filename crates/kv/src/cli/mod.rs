@@ -1,4 +1,4 @@
-//! `kv`: an ordered key-value store in a directory.
+//! The program `kv`, for the binary of this crate and for others that know more kinds of devices.
 
 mod args;
 mod bench;
@@ -9,14 +9,29 @@ mod show;
 use args::{Cli, Command};
 use clap::Parser;
 use pagetier::SsdMode;
-use pagetier_kv::{Kv, KvError};
+use pagetier::device::SharedDevice;
+use crate::{Kv, KvError};
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Why a command failed.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A device of the command line that is neither a file nor a block device, such as `rbd:POOL/IMAGE`.
+#[derive(Clone, Debug)]
+pub struct AskedDevice {
+    /// Its name, with the kind before a colon.
+    pub name: String,
+    /// Whether to take it over from another owner.
+    pub take_over: bool,
+    /// The size with which to create it if it is missing, in bytes.
+    pub new_bytes: u64,
+}
+
+/// Opens a device of the command line.
+pub type OpenDevice = fn(&AskedDevice) -> Result<SharedDevice, Failure>;
 
 /// The exit code of a command that was asked to stop.
 pub(crate) const STOPPED: u8 = 130;
@@ -69,7 +84,9 @@ async fn asked_to_stop() {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs the program; `open` opens what is neither a file nor a block device.
+#[must_use]
+pub fn main(open: OpenDevice) -> ExitCode {
     let cli = Cli::parse();
     cli.log.install();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -79,7 +96,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(cli)) {
+    match runtime.block_on(run(cli, open)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("kv: {}", pagetier::errors::Causes(&*error));
@@ -88,10 +105,10 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+async fn run(cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
     let stop = Stop::default();
     let watcher = tokio::spawn(stop.clone().watch());
-    let options = cli.options();
+    let options = tokio::task::block_in_place(|| cli.options(open))?;
     let kv = Arc::new(Kv::open(&options).await?);
     if kv.store().ssd().mode() == SsdMode::Off
         && let Some(note) = cli.note_of_unused_ssd()

@@ -1,11 +1,19 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagetier::device::SharedDevice;
 use pagetier::parse_bytes;
-use pagetier_kv::Options;
+use super::{AskedDevice, Failure, OpenDevice};
+use crate::Options;
 use pagetier_subscriber::LogArgs;
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+/// The size of a new home volume in bytes: it grows.
+const NEW_HOME_BYTES: u64 = 64 << 20;
+
+/// The size of a new log volume, in capacities of the log: it does not grow, and keeps what the HDD lacks.
+const NEW_LOGS: u64 = 64;
 
 /// Reads a size in MiB: a number of them, or a size with its unit.
 fn mib<const MIN: u64>(text: &str) -> Result<u64, String> {
@@ -38,9 +46,16 @@ pub(crate) struct Cli {
     /// A file or block device for the SSD cache; by default a file in the directory
     #[arg(long, global = true)]
     ssd: Option<PathBuf>,
-    /// A file or block device for the pages' homes; by default a file in the directory
-    #[arg(long, global = true)]
+    /// A file or block device for the pages' homes, or another device such as rbd:POOL/IMAGE, which then has
+    /// the store's manifest, too; by default a file in the directory
+    #[arg(long, visible_alias = "home", global = true)]
     hdd: Option<PathBuf>,
+    /// A device for the log, such as rbd:POOL/IMAGE; by default the log is in the directory
+    #[arg(long, value_name = "DEVICE", global = true)]
+    log_device: Option<String>,
+    /// Take the devices of --hdd and --log-device over from the store that has them: it can write no more
+    #[arg(long, global = true)]
+    take_over: bool,
     /// The maximum log that a recovery must read, in MiB or with a unit
     #[arg(long, default_value_t = 64, value_parser = mib::<16>, global = true)]
     log_mib: u64,
@@ -183,7 +198,15 @@ impl Cli {
         Some(format!("the store has no SSD, and the options do not put one into use; `{verb}` does"))
     }
 
-    pub(crate) fn options(&self) -> Options {
+    /// The device of that name, if it is neither a file nor a block device. A new one has `new_bytes`.
+    fn device(&self, name: &str, new_bytes: u64, open: OpenDevice) -> Result<Option<SharedDevice>, Failure> {
+        // A path with a colon is told from a device by its slash before it.
+        let is_device = name.split_once(':').is_some_and(|(kind, _)| !kind.is_empty() && !kind.contains('/'));
+        let asked = AskedDevice { name: name.to_owned(), take_over: self.take_over, new_bytes };
+        is_device.then(|| open(&asked)).transpose()
+    }
+
+    pub(crate) fn options(&self, open: OpenDevice) -> Result<Options, Failure> {
         let creates = matches!(self.command, Command::Put { .. } | Command::Load(_) | Command::Bench(_));
         let mut options = Options::new(&self.dir)
             .create(creates)
@@ -196,11 +219,18 @@ impl Cli {
             options = options.ssd_bytes(mib << 20);
         }
         if let Some(hdd) = &self.hdd {
-            options = options.hdd(hdd);
+            options = match self.device(&hdd.to_string_lossy(), NEW_HOME_BYTES, open)? {
+                Some(device) => options.hdd_device(device),
+                None => options.hdd(hdd),
+            };
+        }
+        if let Some(name) = &self.log_device {
+            let device = self.device(name, NEW_LOGS * (self.log_mib << 20), open)?;
+            options = options.log_device(device.ok_or("--log-device: a name such as rbd:POOL/IMAGE")?);
         }
         if let Some(ssd) = &self.ssd {
             options = options.ssd(ssd);
         }
-        options
+        Ok(options)
     }
 }

@@ -1,8 +1,8 @@
 //! `load`: inserts many entries and makes them durable together.
 
-use crate::args::LoadArgs;
-use crate::{Failure, STOPPED, Stop, show};
-use pagetier_kv::Kv;
+use super::args::LoadArgs;
+use super::{Failure, STOPPED, Stop, show};
+use crate::Kv;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::process::ExitCode;
