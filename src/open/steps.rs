@@ -297,7 +297,9 @@ impl Devices {
             let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
             self.open_ring(self.config.options.create || given_up).await
         } else {
-            self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", self.config.options.create).await
+            // One that is given up may be gone, and a blank one takes its place.
+            let create = self.config.options.create || self.config.options.accept_ssd_loss;
+            self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", create).await
         }
     }
 

@@ -1,0 +1,48 @@
+//! Images as devices of a command line.
+
+use pagetier::device::SharedDevice;
+use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdError};
+use std::error::Error;
+use std::sync::{Arc, OnceLock};
+use tokio::runtime::Runtime;
+
+/// The connection, and the runtime on which images are opened and closed.
+static CONNECTED: OnceLock<(Runtime, Cluster)> = OnceLock::new();
+
+fn connected() -> Result<&'static (Runtime, Cluster), Box<dyn Error + Send + Sync>> {
+    if let Some(connected) = CONNECTED.get() {
+        return Ok(connected);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    // Without a limit an operation waits until the cluster has carried it out.
+    let cluster = runtime.block_on(Cluster::connect(ConnectOptions::default()))?;
+    Ok(CONNECTED.get_or_init(|| (runtime, cluster)))
+}
+
+/// Opens the image `rbd:POOL/IMAGE`; creates it with `new_bytes` if it is missing.
+pub(crate) fn open(
+    name: &str,
+    take_over: bool,
+    new_bytes: u64,
+) -> Result<SharedDevice, Box<dyn Error + Send + Sync>> {
+    let (runtime, cluster) = connected()?;
+    let image: ImageName = name.parse()?;
+    let options = || ImageOptions::default().take_over(take_over);
+    let opened = runtime.block_on(async {
+        match cluster.open(image.clone(), options()).await {
+            Err(RbdError::NotFound(_)) => {
+                cluster.create(image.clone(), new_bytes).await?;
+                cluster.open(image.clone(), options()).await
+            }
+            opened => opened,
+        }
+    });
+    Ok(Arc::new(opened?))
+}
+
+/// Gives the locks of the images back: without that they lapse after 30 s.
+pub(crate) fn close() {
+    if let Some((runtime, cluster)) = CONNECTED.get() {
+        runtime.block_on(cluster.closed());
+    }
+}
