@@ -1,0 +1,206 @@
+//! Another machine takes a store over: `kv` with homes and log on images of a real cluster, and an SSD that
+//! is lost with its machine. Each owner is a process of its own, with a directory of its own.
+//!
+//! `PAGETIER_TAKEOVERS` sets how often (default: 3); `crates/rbd/run-tests` starts a cluster.
+
+use pagetier_kv::{Kv, KvError, Options};
+use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How many keys an owner reads back besides checking the whole tree.
+const READ_BACK: u64 = 2_000;
+
+fn key(no: u64) -> [u8; 8] {
+    no.to_be_bytes()
+}
+
+fn value(no: u64) -> Vec<u8> {
+    no.to_le_bytes().repeat(1 + no as usize % 40)
+}
+
+async fn taken(cluster: &Cluster, name: &str) -> RbdDevice {
+    let name: ImageName = name.parse().unwrap();
+    cluster.open(name, ImageOptions::default().take_over(true)).await.unwrap()
+}
+
+/// An owner: takes the images over, recovers, checks that nothing acknowledged is missing, and goes on
+/// writing. Says `sound`, then the number of each key that it has acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs as another process of these tests"]
+async fn an_owner_of_its_own() {
+    let Ok(told) = std::env::var("PAGETIER_RBD_TAKES") else { return };
+    let [homes, log, dir, acknowledged] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let acknowledged: u64 = acknowledged.parse().unwrap();
+    let cluster = Cluster::connect(ConnectOptions::default()).await.unwrap();
+    let (homes, log) = (taken(&cluster, homes).await, taken(&cluster, log).await);
+    let options = Options::new(dir).hdd_device(Arc::new(homes)).log_device(Arc::new(log));
+    let options = options.ssd_bytes(16 << 20).pool_bytes(6 << 20).log_bytes(8 << 20).accept_ssd_loss(true);
+    let kv = Arc::new(Kv::open(&options).await.unwrap());
+    let report = kv.check(|_, _| ()).await.unwrap();
+    assert_eq!(report.problems, 0, "{:?}", report.listed);
+    // One more may be there than was heard of.
+    assert!(report.entries >= acknowledged, "{} of {acknowledged}", report.entries);
+    for no in acknowledged.saturating_sub(READ_BACK)..acknowledged {
+        assert_eq!(kv.get(&key(no)).await.unwrap(), Some(value(no)), "key {no} of {acknowledged}");
+    }
+    // The harness has not ended its line.
+    println!("\nsound {}", report.entries);
+    let next = AtomicU64::new(acknowledged);
+    loop {
+        // Group commit: a batch of tasks, acknowledged together.
+        let from = next.load(Ordering::Relaxed);
+        let puts = (from..from + 32).map(|no| {
+            let kv = Arc::clone(&kv);
+            tokio::spawn(async move { kv.put(&key(no), &value(no)).await })
+        });
+        for put in puts.collect::<Vec<_>>() {
+            if let Err(error) = put.await.unwrap() {
+                println!("refused {error:?}");
+                // A fenced store fails at once, whatever is asked of it.
+                let again: Result<(), KvError> = kv.put(&key(0), b"never").await;
+                println!("ended {}", again.is_err());
+                return;
+            }
+        }
+        next.fetch_add(32, Ordering::Relaxed);
+        println!("has {}", from + 32);
+    }
+}
+
+struct Owner {
+    process: Child,
+    says: BufReader<ChildStdout>,
+    _dir: tempfile::TempDir,
+}
+
+impl Owner {
+    /// Starts an owner, with a directory of its own.
+    fn start(homes: &str, log: &str, acknowledged: u64) -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let told = format!("{homes} {log} {} {acknowledged}", dir.path().join("kv").display());
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["an_owner_of_its_own", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("PAGETIER_RBD_TAKES", told)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(process.stdout.take().unwrap());
+        Self { process, says, _dir: dir }
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.process.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// What follows the last such word that it has said, up to the end of its output.
+    fn last(&mut self, word: &str) -> Option<String> {
+        let (mut last, mut line) = (None, String::new());
+        while self.says.read_line(&mut line).unwrap() > 0 {
+            last = line.trim().strip_prefix(word).map(str::to_owned).or(last);
+            line.clear();
+        }
+        last
+    }
+
+    fn wait_for(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.says.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
+            if let Some(rest) = line.trim().strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn images(what: &str) -> Option<[String; 2]> {
+    if std::env::var_os("CEPH_CONF").is_none() {
+        // Past the test harness, which hides the output of passing tests.
+        let _ = std::io::stderr().write_all(b"\nSKIPPED: no Ceph cluster: run crates/rbd/run-tests\n");
+        return None;
+    }
+    let cluster = Cluster::connect(ConnectOptions::default()).await.expect("a cluster");
+    let [homes, log] = ["homes", "log"].map(|image| format!("rbd/{what}-{image}-{}", std::process::id()));
+    cluster.create(homes.parse().unwrap(), 64 << 20).await.unwrap();
+    cluster.create(log.parse().unwrap(), 512 << 20).await.unwrap();
+    Some([homes, log])
+}
+
+fn rounds() -> u64 {
+    std::env::var("PAGETIER_TAKEOVERS").map_or(3, |times| times.parse().expect("a number"))
+}
+
+/// The owner is killed at a random moment, often while it recovers, and its SSD is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
+    let Some([homes, log]) = images("killed").await else { return };
+    let mut rng = SmallRng::seed_from_u64(u64::from(std::process::id()));
+    let (mut acknowledged, mut takeovers) = (0, 0);
+    for _ in 0..rounds() {
+        let mut owner = Owner::start(&homes, &log, acknowledged);
+        let begun = rng.random_bool(0.7);
+        if begun {
+            owner.wait_for("sound");
+            takeovers += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_500))).await;
+        owner.signal("-KILL");
+        acknowledged = owner.last("has ").map_or(acknowledged, |no| no.parse().unwrap());
+    }
+    let mut last = Owner::start(&homes, &log, acknowledged);
+    last.wait_for("sound");
+    println!("{takeovers} takeovers, {acknowledged} keys");
+}
+
+/// The owner stops, as a machine that hangs does, and resumes when another has taken the store over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
+    let Some([homes, log]) = images("stopped").await else { return };
+    let mut rng = SmallRng::seed_from_u64(u64::from(std::process::id()));
+    let mut acknowledged = 0;
+    let mut owner = Owner::start(&homes, &log, acknowledged);
+    owner.wait_for("sound");
+    for _ in 0..rounds() {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_000))).await;
+        owner.signal("-STOP");
+        // What it has said is in the pipe, which ends when the process does.
+        let mut next = Owner::start(&homes, &log, acknowledged);
+        let there: u64 = next.wait_for("sound").parse().unwrap();
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..500))).await;
+        owner.signal("-CONT");
+        let mut heard = acknowledged;
+        let mut line = String::new();
+        while owner.says.read_line(&mut line).unwrap() > 0 {
+            let said = line.trim();
+            if let Some(no) = said.strip_prefix("has ") {
+                heard = no.parse().unwrap();
+            }
+            if let Some(is_refused) = said.strip_prefix("ended ") {
+                assert_eq!(is_refused, "true", "a fenced store took a change");
+            }
+            line.clear();
+        }
+        // Every key that the old owner ever acknowledged was there when the new one opened.
+        assert!(heard <= there, "{heard} were acknowledged, {there} are there");
+        acknowledged = there - there % 32;
+        owner = next;
+    }
+    owner.signal("-KILL");
+    acknowledged = owner.last("has ").map_or(acknowledged, |no| no.parse().unwrap());
+    Owner::start(&homes, &log, acknowledged).wait_for("sound");
+}
