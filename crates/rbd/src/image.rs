@@ -259,7 +259,7 @@ impl Drop for Image {
             handle: self.handle,
             name: std::mem::take(&mut self.name),
             flight: Arc::clone(&self.flight),
-            pool,
+            pool: Arc::new(pool),
         };
         closing.pool.connection.closing.send_modify(|names| names.push(closing.name.clone()));
         let closing = Box::new(closing);
@@ -277,7 +277,7 @@ struct Closing {
     handle: rbd::rbd_image_t,
     name: String,
     flight: Arc<Flight>,
-    pool: Pool,
+    pool: Arc<Pool>,
 }
 
 // SAFETY: as for `Image`.
@@ -286,11 +286,20 @@ unsafe impl Send for Closing {}
 impl Drop for Closing {
     fn drop(&mut self) {
         self.flight.wait_empty();
-        // SAFETY: an open image without operations, which nothing else has any more.
-        if let Err(error) = checked(unsafe { rbd::rbd_close(self.handle) }) {
-            tracing::warn!(image = %self.name, %error, "an image was not closed cleanly; its lock lapses by itself");
+        let connection = Arc::clone(&self.pool.connection);
+        if self.flight.is_fenced() {
+            // Its lock and its watch are another's, and there is nothing to give back. librbd throws exceptions
+            // when it closes such an image (seen with version 16), which would end the process. It stays open,
+            // and its pool and connection with it.
+            std::mem::forget(Arc::clone(&self.pool));
+        } else {
+            // SAFETY: an open image without operations, which nothing else has any more.
+            let closed = checked(unsafe { rbd::rbd_close(self.handle) });
+            if let Err(error) = closed {
+                tracing::warn!(image = %self.name, %error, "an image was not closed cleanly; its lock lapses by itself");
+            }
         }
-        self.pool.connection.closing.send_modify(|names| {
+        connection.closing.send_modify(|names| {
             if let Some(at) = names.iter().position(|name| *name == self.name) {
                 names.swap_remove(at);
             }
