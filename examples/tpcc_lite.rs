@@ -6,5 +6,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    pagetier_tpcc::main(|name, _| Err(format!("{name}: this program knows files and block devices only").into()))
+    pagetier_tpcc::main(|name, _| {
+        Err(format!("{name}: this program knows files and block devices only").into())
+    })
 }

@@ -82,7 +82,16 @@ async fn a_power_cut_at_any_operation_leaves_what_was_acknowledged() {
             let after = after.after_power_cut(n + seed);
             let store = after.open().await;
             assert_eq!(store.spaces().find("again"), Some(again), "{what}");
-            expect(&store, &{ let mut t = told.clone(); t.insert("again".into(), None); t }, &what).await;
+            expect(
+                &store,
+                &{
+                    let mut t = told.clone();
+                    t.insert("again".into(), None);
+                    t
+                },
+                &what,
+            )
+            .await;
         }
     }
     assert!(cuts > 100, "{cuts}");

@@ -39,9 +39,7 @@ use super::slack::{SLACK_BYTES, Slack};
 use super::tail::{self, End, Placed};
 use crate::manifest::superblock::HEAD_BYTES;
 use pagetier_devio::task::{Boxed, spawn};
-use pagetier_devio::{
-    DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice,
-};
+use pagetier_devio::{DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice};
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -306,9 +304,7 @@ pub(crate) async fn is_on(device: &SharedDevice) -> std::result::Result<bool, De
 }
 
 /// The sound headers at the head of `device`, with their area.
-async fn headers(
-    device: &SharedDevice,
-) -> std::result::Result<[Option<(u64, Header)>; 4], DeviceError> {
+async fn headers(device: &SharedDevice) -> std::result::Result<[Option<(u64, Header)>; 4], DeviceError> {
     let mut found = [None; 4];
     let len = found.len() * tail::BLOCK;
     // A blank file is shorter.

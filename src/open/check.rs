@@ -72,7 +72,9 @@ impl Config {
                 Ok(())
             }
             _ if fresh && self.options.force => Ok(()),
-            Found::Superblock(_) if manifest.generation == 0 && self.seeks_manifest_elsewhere(hdd).await? => {
+            Found::Superblock(_)
+                if manifest.generation == 0 && self.seeks_manifest_elsewhere(hdd).await? =>
+            {
                 let why = if self.options.manifest_on_hdd {
                     format!("the manifest of {device}'s store is in a directory")
                 } else {

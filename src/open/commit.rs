@@ -76,7 +76,9 @@ impl Config {
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
             let extents_at = meta.manifest.extents_at();
-            HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }.format(hdd, extents_at).await?;
+            HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }
+                .format(hdd, extents_at)
+                .await?;
             costs_ms = self.measured((hdd, extents_at), ssd, prepared, page_size).await?;
             // What the device held before, and what the calibration wrote, is overwritten when a space gets
             // it.

@@ -268,8 +268,7 @@ impl Builder {
         let mut config = self.config;
         config.hold_directories()?;
         let hdd = config.device_to_inspect(config.hdd_place(), "hdd.vol");
-        let manifests =
-            config.kept_manifest(hdd.as_ref().ok().cloned()).ok_or_else(|| config.not_found())?;
+        let manifests = config.kept_manifest(hdd.as_ref().ok().cloned()).ok_or_else(|| config.not_found())?;
         let manifest = manifests.load().await?.ok_or_else(|| config.no_manifest())?;
         let hdd = match hdd {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),

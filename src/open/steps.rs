@@ -94,8 +94,7 @@ impl Builder {
         };
         let ssd = devices.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
-        let manifest =
-            known.unwrap_or_else(|| first_manifest(unused, page_size, manifests.extents_at()));
+        let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size, manifests.extents_at()));
         config.check_known(&manifest, known_costs(&manifest).is_some())?;
         config.warn_of_unused_ssd(fresh, &manifest);
         config.check_hdd(&hdd, &manifest, fresh).await?;
@@ -213,9 +212,7 @@ impl Builder {
 impl Devices {
     /// Opens the HDD, which has the store's manifest at its head. Returns both, the HDD as
     /// [`Self::open_place`] does.
-    async fn open_hdd_with_manifest(
-        &self,
-    ) -> Result<(Arc<ManifestStore>, Option<SharedDevice>), OpenError> {
+    async fn open_hdd_with_manifest(&self) -> Result<(Arc<ManifestStore>, Option<SharedDevice>), OpenError> {
         let Options { create, manifest_bytes_max, .. } = self.config.options;
         let hdd = self.open_own(&self.config.hdd_place(), "hdd.vol", "hdd", create).await?;
         let (hdd, joint) = Joint::of(hdd);
@@ -405,7 +402,10 @@ impl Config {
         let found = manifest.read();
         if self.options.manifest_on_hdd {
             if !matches!(found, Ok(None)) {
-                return Err(OpenError::BadOption { option: ON_HDD, why: "the directory has a manifest".into() });
+                return Err(OpenError::BadOption {
+                    option: ON_HDD,
+                    why: "the directory has a manifest".into(),
+                });
             }
         } else if !self.options.create && matches!(found, Ok(None)) {
             return Err(self.no_manifest());

@@ -10,6 +10,7 @@
 //! let store = pagetier::PageStore::builder()
 //!     .directory("store")
 //!     .hdd_device(Arc::new(homes))
+//!     .manifest_on_hdd(true)
 //!     .open()
 //!     .await?;
 //! store.close().await?;
@@ -31,8 +32,8 @@
 //! thread meanwhile. A warning names the cluster's own diagnosis. With [`ConnectOptions::io_timeout`] the
 //! operation fails instead.
 //!
-//! **Limits.** The store's directory stays outside the image: another machine that takes the image over needs
-//! that directory, on a file system that both reach or as a copy.
+//! **Another machine.** With `manifest_on_hdd(true)` the image has all that another machine needs to open the
+//! store, apart from the engine's log: `pagetier_wal::Wal::on_device` keeps that on an image of its own.
 //!
 //! [`DeviceErrorKind::Fenced`]: pagetier_devio::DeviceErrorKind::Fenced
 

@@ -74,7 +74,11 @@ fn start(cli: &Cli, open: OpenDevice) -> Result<End, Box<dyn std::error::Error>>
     }
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
     let runtime = runtime::runtime(clock.as_ref())?;
-    let session = Session::new(cli, clock, open)?;
+    let session = {
+        // Its tasks belong there, but opening a device may block.
+        let _entered = runtime.enter();
+        Session::new(cli, clock, open)?
+    };
     let rows = runtime.block_on(session.run())?;
     if cli.json && cli.policies.is_none() {
         println!("{}", serde_json::to_string_pretty(&rows.first())?);

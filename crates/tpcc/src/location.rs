@@ -198,7 +198,8 @@ impl Location {
 
     /// Whether the run leaves nothing behind.
     pub(crate) fn is_temporary(&self) -> bool {
-        !matches!(&self.place, Place::Files { removed_at_end: None, .. })
+        let on_device = self.hdd_device.is_some() || self.log_device.is_some();
+        !on_device && !matches!(&self.place, Place::Files { removed_at_end: None, .. })
     }
 
     /// The notes of the run that loaded this database, if any.

@@ -85,7 +85,10 @@ impl DeviceMedia {
                 let newest = media.find(start)?;
                 let bytes = media.read(start)?;
                 media.resume(start, &bytes)?;
-                holders.into_iter().filter(|slot| *slot != newest).try_for_each(|slot| media.release(slot))?;
+                holders
+                    .into_iter()
+                    .filter(|slot| *slot != newest)
+                    .try_for_each(|slot| media.release(slot))?;
             }
         }
         Ok(media)

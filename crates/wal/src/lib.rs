@@ -25,11 +25,11 @@ mod testing;
 
 pub use checkpoint::checkpoint;
 pub use copy::copy_log;
+pub use device_media::DeviceMedia;
 pub use error::{CheckpointError, WalError};
 pub use guard::Guard;
 pub use log::{Hold, Wal};
 pub use logged::{LoggedBackupError, LoggedStore};
-pub use device_media::DeviceMedia;
 pub use media::{FileMedia, Media, MemoryMedia};
 pub use minitx::MiniTx;
 pub use options::{Keep, WalOptions};

@@ -1,10 +1,10 @@
 //! The command line.
 
+use super::{AskedDevice, Failure, OpenDevice};
+use crate::Options;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier::device::SharedDevice;
 use pagetier::parse_bytes;
-use super::{AskedDevice, Failure, OpenDevice};
-use crate::Options;
 use pagetier_subscriber::LogArgs;
 use std::ffi::OsString;
 use std::path::PathBuf;

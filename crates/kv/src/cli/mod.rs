@@ -6,11 +6,11 @@ mod commands;
 mod load;
 mod show;
 
+use crate::{Kv, KvError};
 use args::{Cli, Command};
 use clap::Parser;
 use pagetier::SsdMode;
 use pagetier::device::SharedDevice;
-use crate::{Kv, KvError};
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -147,8 +147,12 @@ impl Planned {
             if probe.on_hdd {
                 // On the HDD, a save fails as any write does.
                 let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(AREAS).times(saves.count);
-                Self::after(false, "EIO on the manifest's areas", fault, saves.skip)
-                    .inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);
+                Self::after(false, "EIO on the manifest's areas", fault, saves.skip).inject_into(
+                    &probe.hdd,
+                    &probe.ssd,
+                    &probe.manifest,
+                    totals,
+                );
                 return;
             }
             probe.watch_saves(saves);

@@ -58,9 +58,8 @@ impl Watched {
                 .violate(format!("{name}: {what} at {offset} of a second opener while the store is open"));
         }
         // A save of the manifest that began before the drop goes on to its end, and holds the devices.
-        let saves = self.probe.on_hdd
-            && self.which == Which::Hdd
-            && (what == "flush" || AREAS.contains(&offset));
+        let saves =
+            self.probe.on_hdd && self.which == Which::Hdd && (what == "flush" || AREAS.contains(&offset));
         if self.lease.released.load(Ordering::Relaxed) && self.probe.watches_drops && !saves {
             self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
         }

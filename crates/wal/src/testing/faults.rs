@@ -244,7 +244,9 @@ fn other_data_and_small_devices_are_refused_unchanged() {
     let before = foreign.snapshot();
     let foreign = Arc::new(foreign);
     let error = on_device(&foreign).unwrap_err();
-    assert!(matches!(&error, WalError::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData));
+    assert!(
+        matches!(&error, WalError::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData)
+    );
     assert!(before == foreign.snapshot());
     let small = Arc::new(SimDevice::new("log", 256 << 10, 1, &power));
     assert!(on_device(&small).is_err());

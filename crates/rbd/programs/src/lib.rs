@@ -1,0 +1,1 @@
+//! Programs with homes and log on Ceph: see `examples` and `tests`.
