@@ -25,10 +25,11 @@
 //! damage, never a torn save: the opening is refused, and does not fall back to an older manifest.
 //!
 //! What a new process reads may not be durable: its predecessor may have been killed between a write and its
-//! flush, or after a flush that failed. So before its first save touches the other area, which may be the only
-//! durable one, the manifest is written again in place, where each sector keeps its contents.
+//! flush, or after a flush that failed. So before its first save touches the other area, which may be the
+//! only durable one, the manifest is written again in place, where each sector keeps its contents.
 //!
-//! The store flushes the same device, and a failure of either's flush may have lost writes of both: [`Joint`].
+//! The store flushes the same device, and a failure of either's flush may have lost writes of both:
+//! [`Joint`].
 //!
 //! Saves run one after another, in the order in which they begin, each in a task of its own and to its end
 //! (I41). When the store is dropped, its fence stops them as it stops every write: what they leave is what a
@@ -36,8 +37,8 @@
 
 use super::contents::with_size;
 use super::slack::{SLACK_BYTES, Slack};
+use super::superblock::{AREA_UNIT, HEAD_BYTES};
 use super::tail::{self, End, Placed};
-use crate::manifest::superblock::HEAD_BYTES;
 use pagetier_devio::task::{Boxed, spawn};
 use pagetier_devio::{DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice};
 use parking_lot::Mutex;
@@ -45,12 +46,6 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-
-/// The smallest area in bytes; the size of an area is a multiple of it.
-pub(crate) const AREA_UNIT: u64 = 64 << 10;
-
-/// The largest area in bytes: it is written and read as a whole.
-pub(crate) const AREA_BYTES_MAX: u64 = 1 << 30;
 
 const HEADERS_AT: u64 = 64 << 10;
 const MAGIC: [u8; 8] = *b"PGTIERMF";

@@ -1,14 +1,13 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie; how it is encoded, and
 //! which numbers in it are possible.
 
-use super::areas::AREA_BYTES_MAX;
 use super::changes::Record;
 use super::extents::{EXTENT_PAGES, HOLE, reserved};
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
 use super::slack::Slack;
-use super::superblock::HEAD_BYTES;
+use super::superblock::{AREA_BYTES_MAX, HEAD_BYTES};
 use super::tail;
 use crate::error::OpenError;
 use pagetier_page::{PageSize, SpaceId, Stamp};

@@ -1,6 +1,6 @@
 //! Where the manifest is kept: in a directory, on the volume, or in memory. Small changes are appended as
-//! records ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest atomically
-//! as a whole.
+//! records ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest
+//! atomically as a whole.
 
 use super::areas::Areas;
 use super::changes::{Change, Record};

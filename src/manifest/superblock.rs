@@ -7,6 +7,11 @@ use pagetier_ssdcache::{Found, Label, OpeningMarks, assign, is_striped};
 /// The bytes before the first extent, or before the [areas](super::areas) of a manifest on the volume.
 pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 
+/// The size of an area is a multiple of this, in bytes.
+pub(crate) const AREA_UNIT: u64 = 64 << 10;
+/// The largest area in bytes: it is written and read as a whole.
+pub(crate) const AREA_BYTES_MAX: u64 = 1 << 30;
+
 const MAGIC: [u8; 8] = *b"PGTIERHD";
 const FORMAT: u32 = 2;
 /// Bytes of each copy of the volume's superblock.

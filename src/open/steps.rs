@@ -6,13 +6,14 @@ use crate::config::frozen::{Config, Place};
 use crate::config::options::Options;
 use crate::config::sizes::{COST_POINTS_MAX, pool_for, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
-use crate::manifest::areas::{AREA_BYTES_MAX, AREA_UNIT, Areas};
+use crate::manifest::areas::Areas;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, ManifestFile, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
 use crate::manifest::saver::Saver;
+use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
 use crate::store::devices::Devices;
 use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
@@ -88,10 +89,7 @@ impl Builder {
         let (unused, known) = config.load(&manifests).await?;
         let page_size = config.settle_page_size(known.as_ref())?;
         // Opened and locked before anything is judged: another opener could otherwise change what we judge.
-        let hdd = match hdd {
-            Some(hdd) => hdd,
-            None => devices.open_place(&config.hdd_place(), "hdd.vol", "hdd", config.options.create).await?,
-        };
+        let hdd = devices.open_hdd(hdd).await?;
         let ssd = devices.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size, manifests.extents_at()));
@@ -220,6 +218,17 @@ impl Devices {
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
         let areas = Areas::new(joint, manifest_bytes_max, Handle::current());
         Ok((Arc::new(ManifestStore::volume(areas)), Some(self.tenure.guard(hdd))))
+    }
+
+    /// The HDD, unless it is open already.
+    async fn open_hdd(&self, hdd: Option<SharedDevice>) -> Result<SharedDevice, OpenError> {
+        match hdd {
+            Some(hdd) => Ok(hdd),
+            None => {
+                let create = self.config.options.create;
+                self.open_place(&self.config.hdd_place(), "hdd.vol", "hdd", create).await
+            }
+        }
     }
 
     /// Opens the device of `option`; with `create`, makes a file that does not exist. Returns it behind this

@@ -288,9 +288,9 @@ impl Drop for Closing {
         self.flight.wait_empty();
         let connection = Arc::clone(&self.pool.connection);
         if self.flight.is_fenced() {
-            // Its lock and its watch are another's, and there is nothing to give back. librbd throws exceptions
-            // when it closes such an image (seen with version 16), which would end the process. It stays open,
-            // and its pool and connection with it.
+            // Its lock and its watch are another's, and there is nothing to give back. librbd throws
+            // exceptions when it closes such an image (seen with version 16), which would end the process. It
+            // stays open, and its pool and connection with it.
             std::mem::forget(Arc::clone(&self.pool));
         } else {
             // SAFETY: an open image without operations, which nothing else has any more.

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Reading order of the source: `record`, `media`, `device_media`, `segments`, `log`, `minitx`, `frees`, `redo`, `recover`,
-//! `checkpoint`, `logged`.
+//! Reading order of the source: `record`, `media`, `device_media`, `segments`, `log`, `minitx`, `frees`,
+//! `redo`, `recover`, `checkpoint`, `logged`.
 
 #![forbid(unsafe_code)]
 mod checkpoint;

@@ -354,7 +354,8 @@ impl Worker {
             None => {}
         }
         if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
-            // The failed save of the manifest may have taken effect; one of a cancelled drop goes on, on a device.
+            // The failed save of the manifest may have taken effect; on a device, that of a cancelled drop
+            // goes on.
             self.model.lock().not_dropped(space, done.is_some() || self.plan.on_hdd > 0);
             return Ok(());
         }
