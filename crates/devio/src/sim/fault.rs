@@ -15,6 +15,8 @@ pub enum FaultEffect {
     NoSpace,
     /// It fails as if the device had vanished. Nothing lands.
     Gone,
+    /// It fails as after another owner has taken the volume over. Nothing lands.
+    Fenced,
     /// The first attempt transfers half; the device continues by itself and counts a retry.
     Short,
     /// A write lands this many bytes further on (within the device), and reports success. No effect on reads.

@@ -367,6 +367,7 @@ fn failure(effect: FaultEffect) -> Option<DeviceErrorKind> {
         FaultEffect::Eio => Some(DeviceErrorKind::Io(Arc::new(io::Error::from_raw_os_error(libc::EIO)))),
         FaultEffect::NoSpace => Some(DeviceErrorKind::NoSpace),
         FaultEffect::Gone => Some(DeviceErrorKind::Gone),
+        FaultEffect::Fenced => Some(DeviceErrorKind::Fenced),
         _ => None,
     }
 }
@@ -396,7 +397,9 @@ impl State {
         }
         let at = match effect {
             // Reported as done or failed, but no byte of it may ever be seen.
-            Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return None,
+            Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone | FaultEffect::Fenced) => {
+                return None;
+            }
             Some(FaultEffect::Misdirected(by)) => {
                 spot.offset.saturating_add(by).min(self.extent.size - spot.len)
             }

@@ -39,7 +39,7 @@ const fn kind(name: &'static str, effect: FaultEffect, op: Option<IoOp>, times: 
     Kind { name, effect, op, times, corrupts }
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     kind("EIO on a read or write", FaultEffect::Eio, None, 1),
     kind("EIO three times", FaultEffect::Eio, None, 3),
     kind("EIO for ever", FaultEffect::Eio, None, u64::MAX),
@@ -50,6 +50,7 @@ const KINDS: [Kind; 15] = [
     kind("ENOSPC for ever", FaultEffect::NoSpace, Some(IoOp::Write), u64::MAX),
     kind("device gone for a moment", FaultEffect::Gone, None, 5),
     kind("device gone for good", FaultEffect::Gone, None, u64::MAX),
+    kind("fenced for good", FaultEffect::Fenced, None, u64::MAX),
     kind("short transfer", FaultEffect::Short, None, 1),
     kind("misdirected write", FaultEffect::Misdirected(3 * 4096), Some(IoOp::Write), 1),
     kind("lost write", FaultEffect::Lost, Some(IoOp::Write), 1),

@@ -15,14 +15,15 @@ use std::sync::Arc;
 /// Accepts the loss of the SSD of a crashed store.
 pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
     let Crash { plan, moment, .. } = crash;
-    if plan.slots == 0 || moment.manifest.to_bytes().is_none() {
+    let exists = moment.manifest.to_bytes().is_some() || plan.on_hdd > 0 && !moment.model.spaces.is_empty();
+    if plan.slots == 0 || !exists {
         return Ok(());
     }
     let hdd = Arc::new(crash.devices().hdd) as SharedDevice;
     let ring = Arc::new(SimDevice::new("ring", 0, 5, &bounded_power())) as SharedDevice;
     let manifest = Arc::new(moment.manifest.fork());
     let builder = || {
-        let builder = plan.builder().ssd_bytes(0).accept_ssd_loss(true).in_memory(Arc::clone(&manifest));
+        let builder = plan.with_manifest(&manifest).ssd_bytes(0).accept_ssd_loss(true);
         builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
     };
     let dropped = rng.random_range(0..3);

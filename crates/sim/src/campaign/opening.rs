@@ -79,17 +79,21 @@ impl Plan {
             .mutation(self.mutation)
     }
 
+    /// The store's options, with its manifest where the plan has it.
+    pub(super) fn with_manifest(&self, manifest: &Arc<MemoryManifest>) -> Builder {
+        match self.on_hdd {
+            0 => self.builder().in_memory(Arc::clone(manifest)),
+            _ => self.builder().manifest_on_hdd(true).manifest_bytes_max(AREA_BYTES),
+        }
+    }
+
     /// The store's options, including its devices.
     pub(super) fn builder_on(
         &self,
         SharedDisks { hdd, ssd, ring }: SharedDisks,
         manifest: &Arc<MemoryManifest>,
     ) -> Builder {
-        let builder = match self.on_hdd {
-            0 => self.builder().in_memory(Arc::clone(manifest)),
-            _ => self.builder().manifest_on_hdd(true).manifest_bytes_max(AREA_BYTES),
-        };
-        let builder = builder.hdd_device(hdd);
+        let builder = self.with_manifest(manifest).hdd_device(hdd);
         if self.ssd_bytes() == 0 {
             // Without slots the device holds the ring.
             return builder.ring_device(ssd);

@@ -118,6 +118,13 @@ impl Planned {
             5 => ("short transfer", FaultEffect::Short),
             _ => ("slow operation", FaultEffect::Slow(Duration::from_millis(rng.random_range(1..2000)))),
         };
+        if rng.clone().random_bool(0.1) {
+            // Another owner takes the volume over, at any operation: from then on nothing lands, whatever the
+            // operation. What the new owner finds is what a crash here leaves, without the SSD.
+            let fault =
+                Fault { op: None, ..Fault::new(FaultEffect::Fenced).from_op(rng.random_range(1..2000)) };
+            return Self::device(false, "the HDD is fenced", fault);
+        }
         let op = [Some(IoOp::Read), Some(IoOp::Write), Some(IoOp::Write), Some(IoOp::Flush), None]
             [rng.random_range(0..5)];
         let times = [1, 1, 3, 20][rng.random_range(0..4)];
