@@ -389,9 +389,10 @@ impl World {
         self.story.push(format!("({act:?}"));
         if saves {
             let saves = Saves::some(1, &mut self.rng);
-            // Even if the call is dropped.
-            self.reported.in_doubt |= saves.replaced;
-            self.reported.may_be_gone |= saves.replaced;
+            // Even if the call is dropped. On a device, a write that failed may have landed.
+            let in_force = saves.replaced || self.probe.on_hdd;
+            self.reported.in_doubt |= in_force;
+            self.reported.may_be_gone |= in_force;
             self.story.push(format!("{saves:?}"));
             Planned::saves(saves).inject_now(&self.probe);
         }
@@ -505,7 +506,8 @@ impl World {
                 Err(format!("the acknowledgement failed, but {now:?} is reported instead of {reported:?}"))
             }
             _ => {
-                self.reported.may_be_gone |= fails && replaced;
+                // On a device, the save of a dropped call goes on, and one that failed may have landed.
+                self.reported.may_be_gone |= fails && replaced || self.probe.on_hdd;
                 self.states.add_if(fails, State::AckFailed);
                 Ok(())
             }
