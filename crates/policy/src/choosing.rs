@@ -27,8 +27,9 @@ const KEPT: f64 = 0.9;
 /// best on CloudPhysics, where none of its settings costs over 3% more.
 const DEARER: f64 = 2.0;
 
-/// The part of that factor's excess over 1 which remains after a stretch: it halves in 23.
-const REMEMBERED: f64 = 0.97;
+/// The part of that factor's excess over 1 which remains after a stretch: it halves in 20. A change must be
+/// remembered for as many windows of what is usual as the next one must cover differences.
+const REMEMBERED: f64 = 1.0 - (1.0 - KEPT) / DIFFERENCES_MIN;
 
 /// The setting that an adaptive policy follows, and why.
 #[derive(Clone, PartialEq, Debug)]

@@ -25,6 +25,11 @@ impl Sketch {
         Self { cells: vec![0; bytes.max(1)] }
     }
 
+    /// Creates a sketch with as many counters as this many pages have together.
+    pub(crate) fn of_pages(pages: usize) -> Self {
+        Self::new(pages * ROWS as usize / 2)
+    }
+
     /// Estimates how often `page` occurred, up to [`COUNT_MAX`].
     pub(crate) fn estimate(&self, page: PageId) -> u8 {
         self.counters(page).map(|at| self.counter(at)).min().unwrap_or(0)

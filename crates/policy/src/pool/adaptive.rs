@@ -18,17 +18,11 @@ use crate::{Access, CleanReason, Costs, FrameId, Location, PageId};
 /// the ratio of their times is some 0.5 on TPC-C at 15:10:1, and costs 3% more.
 const HDD_IDLER: f64 = 0.2;
 
-/// The share is computed anew after this many reads and writes per frame; older ones then count half. Fewer,
-/// and it follows the SSD's own bursts of writes; more, and a change of workload is followed late.
-const ROUND: usize = 4;
-
-/// The uses of pages that left are halved after this many departures per frame. Without an SSD, remembering
-/// them saves 1% of the device time and 1.4% of the misses; after ten, half of the misses and none of the
-/// time.
-const REMEMBERED: usize = 3;
-
-/// The memory for them, in bytes per frame: 16 counters for the pages that leave in a period and before.
-const SKETCH_BYTES: usize = 8;
+/// What the pool remembers counts half after this many operations per frame: device times after as many reads
+/// and writes, uses of pages that left after as many departures. With fewer, the share follows the SSD's own
+/// bursts of writes; with more, a change of workload is followed late. Without an SSD, remembering uses saves
+/// 1% of the device time and 1.4% of the misses; for ten departures, half of the misses and none of the time.
+const PERIOD: usize = 3;
 
 /// The uses of pages that left the pool.
 #[derive(Debug)]
@@ -79,7 +73,7 @@ impl AdaptivePool {
         }
         self.spent_ms[usize::from(location == Location::Hdd)] += ms;
         self.since += 1;
-        if self.since >= ROUND * self.frames {
+        if self.since >= PERIOD * self.frames {
             self.since = 0;
             let [ssd, hdd] = self.spent_ms;
             self.share = if hdd < ssd { HDD_IDLER } else { 1.0 };
@@ -102,7 +96,9 @@ impl AdaptivePool {
 
 impl Past {
     fn new(frames: usize) -> Self {
-        Self { uses: Sketch::new(SKETCH_BYTES * frames), pages: Vec::new(), departures: 0 }
+        // The pages that leave in a period, and those in the pool, which have uses from before.
+        let uses = Sketch::of_pages((PERIOD + 1) * frames);
+        Self { uses, pages: Vec::new(), departures: 0 }
     }
 
     /// Records that `frame` has `page`; returns its uses before.
@@ -119,7 +115,7 @@ impl Past {
         let Some(&page) = self.pages.get(frame.at()) else { return };
         self.uses.raise(page, u32::from(uses));
         self.departures += 1;
-        if self.departures >= REMEMBERED * frames {
+        if self.departures >= PERIOD * frames {
             self.departures = 0;
             self.uses.halve();
         }

@@ -25,9 +25,9 @@ const _: () = assert!(SETTINGS.len() <= GHOSTS_MAX);
 /// enough, and a new zone takes less than a millisecond.
 const SLOTS_MAX: usize = 16_384;
 
-/// A ghost's eviction zone has its slots divided by this. Ghosts whose zone would have fewer pages than this
-/// are not compared: among so few pages chance decides. In a sample of a tenth of a store of 500 frames it
-/// chose a setting that cost 18% more.
+/// A ghost's eviction zone has its slots divided by this, as the SSD's own (2013 paper, section 6.1). Ghosts
+/// whose zone would have fewer pages than this are not compared: among so few pages chance decides. In a
+/// sample of a tenth of a store of 500 frames it chose a setting that cost 18% more.
 const ZONE: usize = 10;
 
 /// The cost of a change, in reads from the HDD per page that the new setting would hold and the SSD does not.

@@ -21,7 +21,7 @@ pub(crate) struct Seen {
     pub(crate) ghosts: Held,
     /// Writes since tracking began, up to 255.
     writes: u8,
-    /// The page's place, [`WRITTEN_LAST`], and the round of the ghosts' list.
+    /// The page's place, [`WRITTEN_LAST`], the round of the ghosts' list, and [`SEEN_TWICE`].
     place: u8,
 }
 
@@ -31,6 +31,9 @@ const PLACE: u8 = WRITTEN_LAST - 1;
 /// Set if the last access was a write.
 const WRITTEN_LAST: u8 = 1 << PLACE_BITS;
 const LISTED_SHIFT: u32 = PLACE_BITS + 1;
+const LISTED: u8 = 3 << LISTED_SHIFT;
+/// Set once two accesses were worth something. Sums do not say so: costs that are measured change.
+const SEEN_TWICE: u8 = 1 << (LISTED_SHIFT + 2);
 
 impl Kept for Seen {
     fn place(&self) -> u8 {
@@ -50,6 +53,9 @@ impl Seen {
 
     /// Adds an access at `tick` that costs the HDD `saved_ms` more than the SSD.
     pub(crate) fn add(&mut self, tick: u32, saved_ms: f64, write: bool) {
+        if saved_ms > 0.0 && self.sums[0] > 0.0 {
+            self.place |= SEEN_TWICE;
+        }
         let ticks = f64::from(tick.saturating_sub(self.stamp));
         for (sum, half_life) in self.sums.iter_mut().zip(HALF_LIVES) {
             *sum = (f64::from(*sum) * kept(ticks, half_life) + saved_ms) as f32;
@@ -70,6 +76,11 @@ impl Seen {
         (f64::from(self.sums[rate]), self.stamp)
     }
 
+    /// Whether two accesses or more were worth something.
+    pub(crate) const fn is_seen_twice(&self) -> bool {
+        self.place & SEEN_TWICE != 0
+    }
+
     /// Whether the last access was a write.
     pub(crate) const fn written_last(&self) -> bool {
         self.place & WRITTEN_LAST != 0
@@ -77,11 +88,11 @@ impl Seen {
 
     /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
     pub(crate) const fn listed(&self) -> u8 {
-        self.place >> LISTED_SHIFT
+        (self.place & LISTED) >> LISTED_SHIFT
     }
 
     pub(crate) const fn set_listed(&mut self, round: u8) {
-        self.place = self.place & (PLACE | WRITTEN_LAST) | round << LISTED_SHIFT;
+        self.place = self.place & !LISTED | round << LISTED_SHIFT;
     }
 
     /// The ticks since the last access.

@@ -20,9 +20,6 @@ pub(crate) struct Setting {
 /// the SSD rejects are written to the HDD again and again; more lets them displace pages that are read.
 const WRITES: f64 = 2.0;
 
-/// A clean page worth this many reads was seen twice: between one and two, because sums are rounded.
-const SEEN_TWICE: f64 = 1.5;
-
 const fn half_life(name: &'static str, rate: usize) -> Setting {
     Setting { name, rate, writes: WRITES, segmented: false }
 }
@@ -94,8 +91,8 @@ impl Scale {
     pub(crate) fn key_of_candidate(&self, setting: &Setting, seen: &Seen, cause: Cause) -> f64 {
         if setting.segmented {
             // Most pages of a scan, or of a table that only grows, are seen once.
-            let seen_once = seen.at_stamp(0).0 < SEEN_TWICE * self.costs.read_saving_ms();
-            return if seen_once && cause != Cause::Cleaned { f64::NEG_INFINITY } else { f64::INFINITY };
+            let admits = cause == Cause::Cleaned || seen.is_seen_twice();
+            return if admits { f64::INFINITY } else { f64::NEG_INFINITY };
         }
         let at_once = match cause {
             Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
@@ -133,6 +130,12 @@ mod tests {
         assert_eq!(admitted(Cause::Evicted), (false, false));
         assert_eq!(admitted(Cause::Evicted), (false, true));
         assert_eq!(SCALE.key_of_candidate(setting, &Seen::default(), Cause::Cleaned), f64::INFINITY);
+        // A scan's reads are worth nothing, before a read and after it.
+        let mut scanned = Seen::default();
+        for saved_ms in [0.0, Costs::PAPER.read_saving_ms(), 0.0] {
+            scanned.add(10, saved_ms, false);
+            assert!(!scanned.is_seen_twice());
+        }
     }
 
     #[test]

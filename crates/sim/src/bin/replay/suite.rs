@@ -30,9 +30,9 @@ pub(crate) struct SuiteArgs {
     /// Also judge the default pinned to each of its SSD settings
     #[arg(long)]
     pins: bool,
-    /// Also judge eviction policies of the literature: as SSD policies below the default's pool, or as pool
-    /// policies without an SSD, instead of the fixed settings. A pair names them peer-NAME or, on the SSD,
-    /// peer-NAME:ADMISSION
+    /// Also judge eviction policies of the literature: as SSD policies below the default's pool, beside the
+    /// fixed settings, or as pool policies without an SSD, instead of them. A pair names them peer-NAME or, on
+    /// the SSD, peer-NAME:ADMISSION
     #[arg(long, value_name = "TIER")]
     peers: Option<Tier>,
     /// Replay 400000 references at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of the pages)
@@ -156,16 +156,15 @@ fn pins() -> Vec<String> {
 
 pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     let mut asked = args.compare.0.clone();
-    let mut others = if args.pins { pins() } else { Vec::new() };
-    if args.peers == Some(Tier::Ssd) {
-        others.extend(ssd_peers());
-    }
-    for name in others {
-        asked.push(name.parse()?);
+    if args.pins {
+        asked.extend(parsed(&pins())?);
     }
     let mut fixed = parsed(&FIXED)?;
-    if args.peers == Some(Tier::Pool) {
-        (asked, fixed) = (Vec::new(), parsed(&pool_peers())?);
+    match args.peers {
+        Some(Tier::Pool) => (asked, fixed) = (Vec::new(), parsed(&pool_peers())?),
+        // A peer may be the best of a case.
+        Some(Tier::Ssd) => fixed.extend(parsed(&ssd_peers())?),
+        None => {}
     }
     let mut suite = Suite::new(args.seed, asked.clone());
     suite.full = args.full;
