@@ -223,13 +223,14 @@ mod tests {
 
     #[test]
     fn the_hdds_extra_cost_counts_in_full_while_it_is_the_busier_device() {
-        // Sixteen reads are a round. One of 7.2 ms beside fifteen of 0.11 ms: the HDD is the busier device.
-        assert_eq!(after(15, 1).share(), 1.0);
-        assert_eq!(after(0, 16).share(), 1.0);
-        assert_eq!(after(16, 0).share(), HDD_IDLER);
-        // 144 reads from the SSD are nine rounds, and those before count half each time: 16 * 0.11 ms, halved
-        // again and again, sum to less than twice that.
-        let share = after(159, 1).share();
+        // One read of 7.2 ms beside eleven of 0.11 ms: the HDD is the busier device.
+        let round = 4 * PERIOD as u32;
+        assert_eq!(after(round - 1, 1).share(), 1.0);
+        assert_eq!(after(0, round).share(), 1.0);
+        assert_eq!(after(round, 0).share(), HDD_IDLER);
+        // Reads of rounds before count half each time: a round's 0.11 ms, halved again and again, sum to less
+        // than twice that.
+        let share = after(10 * round - 1, 1).share();
         assert!(share == 1.0, "{share}");
     }
 
