@@ -31,8 +31,8 @@ pub(crate) struct SuiteArgs {
     #[arg(long)]
     pins: bool,
     /// Also judge eviction policies of the literature: as SSD policies below the default's pool, beside the
-    /// fixed settings, or as pool policies without an SSD, instead of them. A pair names them peer-NAME or, on
-    /// the SSD, peer-NAME:ADMISSION
+    /// fixed settings, or as pool policies without an SSD, instead of them. A pair names them peer-NAME or,
+    /// on the SSD, peer-NAME:ADMISSION
     #[arg(long, value_name = "TIER")]
     peers: Option<Tier>,
     /// Replay 400000 references at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of the pages)
