@@ -134,6 +134,10 @@ impl<T: Tier> PoolInner<T> {
         let mut home_room = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
         // While the disk is busy, a deep search finds little and delays every other task.
         let any = starved && home_room > 0;
+        if starved && !any {
+            // The request still waits: look once the disk has taken something.
+            self.starved.store(true, Ordering::Relaxed);
+        }
         let depth = if any { frames.all.len() } else { params.clean_depth };
         let mut state = |f: FrameId| {
             let Some(frame) = frames.all.get(f.at()) else { return FrameState::Busy };

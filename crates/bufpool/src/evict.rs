@@ -49,7 +49,9 @@ impl<T: Tier> PoolInner<T> {
         let rounds = self.rounds.load(Ordering::Relaxed);
         let wait = async {
             loop {
-                listen!(freed = self.frames.freed, cleaned = self.cleaned);
+                // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each page
+                // written would wake every waiting task, and all but one would search the pool in vain.
+                listen!(freed = self.frames.freed);
                 if self.closing.load(Ordering::Acquire) {
                     return Err(PoolError::Closed);
                 }
@@ -63,7 +65,7 @@ impl<T: Tier> PoolInner<T> {
                 self.ask_for_clean(&mut asked);
                 // Dropping a pin wakes no waiter: retry periodically.
                 let again = tokio::time::sleep(RETRY);
-                tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+                tokio::select! { biased; () = freed => {}, () = again => {} }
             }
         };
         // All frames may be pinned by guards of tasks that wait for this very request. An error after a
