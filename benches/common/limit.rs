@@ -123,6 +123,16 @@ pub(crate) struct Load {
 impl Load {
     /// The device's limit as measured by fio on a file or block device, or why there is none.
     pub(crate) fn by_fio(&self, path: &Path, times: Times) -> Result<Figures, String> {
+        self.by_flushing_fio(path, times, 0)
+    }
+
+    /// The same with a flush after every `flush_every` writes; 0: without.
+    pub(crate) fn by_flushing_fio(
+        &self,
+        path: &Path,
+        times: Times,
+        flush_every: u32,
+    ) -> Result<Figures, String> {
         let (rw, direction) = match self.op {
             Op::RandomRead => ("randread", "read"),
             Op::RandomWrite => ("randwrite", "write"),
@@ -147,6 +157,7 @@ impl Load {
         .arg(format!("--offset={}", self.from))
         .arg(format!("--size={}", self.bytes))
         .arg(format!("--iodepth={}", self.depth))
+        .arg(format!("--fdatasync={flush_every}"))
         .arg(format!("--runtime={}ms", times.measured.as_millis()))
         .arg(format!("--ramp_time={}ms", times.ramp.as_millis()));
         let out = fio.output().map_err(|error| format!("fio does not start: {error}"))?;

@@ -80,7 +80,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<PoolInner<T>>, woken: Arc<Notify>, n
             while writes.join_next().await.is_some() {}
             return;
         }
-        let staged = if writes.len() < inner.params().clean_batches { inner.next_batch() } else { None };
+        let staged = if inner.may_start(writes.len()) { inner.next_batch() } else { None };
         if let Some(batch) = staged {
             let task = Arc::clone(&inner);
             writes.spawn_on(apart(async move { task.write_batch(batch).await.is_ok() }), &inner.runtime);
@@ -117,6 +117,15 @@ impl<T: Tier> PoolInner<T> {
             return;
         }
         self.needed.notify_one();
+    }
+
+    /// Whether another batch may start beside `batches`. Where staging buffers are scarce it waits for the end
+    /// of a batch, which returns several: batches of single pages would each take a write to the ring and a
+    /// share of a flush of their own.
+    fn may_start(&self, batches: usize) -> bool {
+        let params = self.params();
+        let worth_while = params.clean_batch.min(params.staging / 4);
+        batches < params.clean_batches && (batches == 0 || self.staging.len() >= worth_while)
     }
 
     /// Stages the next pages to write: first likely victims, then pages with changes older than the redo
@@ -362,6 +371,7 @@ impl<T: Tier> PoolInner<T> {
             }
         }
         drop(policy);
+        bump(&self.writes_ended);
         // A page that has become clean may be what a flush, a discard or a request for a frame waits for.
         self.cleaned.notify_waiters();
         self.frames.freed.notify_one();
