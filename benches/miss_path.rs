@@ -5,12 +5,12 @@
 //! read misses: a victim is evicted; the page is read, checked and returned in a guard; 8 bytes of it are
 //! read. Either one task waits for one page at a time (latency), or 8, 32 or 64 tasks do (IOPS).
 //!
-//! The limit is the device's, measured by fio on the same range in the same minute. A round consists of fio, a
-//! bare loop over io_uring (with and without registered buffers), raw reads through `pagetier-devio`, and
+//! The limit is the device's, measured by fio on the same range in the same minute. A round consists of fio,
+//! a bare loop over io_uring (with and without registered buffers), raw reads through `pagetier-devio`, and
 //! reads through the store, each of the last two on a runtime with one thread and one with two workers. The
-//! table at the end has the medians of the rounds, and the medians of each round's ratios: IOPS and latency to
-//! fio's, user and system time per read to the bare loop's. Without fio, the loop replaces it, and the table
-//! says so.
+//! table at the end has the medians of the rounds, and the medians of each round's ratios: IOPS and latency
+//! to fio's, user and system time per read to the bare loop's. Without fio, the loop replaces it, and the
+//! table says so.
 //!
 //! `PAGETIER_HDD` and `PAGETIER_SSD` name devices; the bench runs on each. Without them it uses a file under
 //! `target/`. `docs/BENCHMARKS.md` has machine, date and results.

@@ -3,15 +3,15 @@
 //!
 //! 32 tasks overwrite random pages of 16 KiB, without reading them, in a store without an SSD tier whose pool
 //! holds a quarter of them. Each overwritten page that is not in memory displaces another, which has to be
-//! written to its home first, so the tasks go as fast as the cleaners write. The bench counts the pages written home, with
-//! the doublewrite ring (the default) and without it.
+//! written to its home first, so the tasks go as fast as the cleaners write. The bench counts the pages
+//! written home, with the doublewrite ring (the default) and without it.
 //!
 //! The limit is the device's: fio's random writes of 16 KiB at a depth of 32 to the same range, in the same
 //! round; then the same by the bare device layer. On an emulated disk, which fio does not see, the bare
 //! device layer is the limit. The goal is 90%. The ring is a file beside the plain file, so it takes a share
 //! of the same device there; on a named device it lies under `target/`. With the ring, no home write begins
-//! before a flush of the ring covers its image, so the bench also runs fio with a flush (`fdatasync`) after as
-//! many writes: what the device allows to any program that keeps such a promise.
+//! before a flush of the ring covers its image, so the bench also runs fio with a flush (`fdatasync`) after
+//! as many writes: what the device allows to any program that keeps such a promise.
 //!
 //! | column | meaning |
 //! | --- | --- |

@@ -12,8 +12,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// One thread with a registered file: each call submits what replaces the reads that have ended, and waits for
-/// one. With `registered` the buffers are registered, too.
+/// One thread with a registered file: each call submits what replaces the reads that have ended, and waits
+/// for one. With `registered` the buffers are registered, too.
 pub(crate) fn by_loop(load: Load, path: &Path, times: Times, registered: bool) -> io::Result<Figures> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     // Leaked: after a failure the kernel may still write to them.

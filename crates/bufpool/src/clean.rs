@@ -119,9 +119,9 @@ impl<T: Tier> PoolInner<T> {
         self.needed.notify_one();
     }
 
-    /// Whether another batch may start beside `batches`. Where staging buffers are scarce it waits for the end
-    /// of a batch, which returns several: batches of single pages would each take a write to the ring and a
-    /// share of a flush of their own.
+    /// Whether another batch may start beside `batches`. Where staging buffers are scarce it waits for the
+    /// end of a batch, which returns several: batches of single pages would each take a write to the ring and
+    /// a share of a flush of their own.
     fn may_start(&self, batches: usize) -> bool {
         let params = self.params();
         let worth_while = params.clean_batch.min(params.staging / 4);

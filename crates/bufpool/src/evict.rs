@@ -56,10 +56,10 @@ impl<T: Tier> PoolInner<T> {
         self.wait_for_frame(page).await
     }
 
-    /// Whether a search for a frame is pointless: one of the whole pool has failed, the writes that have ended
-    /// since leave no more frames than requests wait for, and another write is under way, whose end wakes one
-    /// of them. Where all pages are dirty, each request would otherwise look at every frame, under the policy's
-    /// lock.
+    /// Whether a search for a frame is pointless: one of the whole pool has failed, the writes that have
+    /// ended since leave no more frames than requests wait for, and another write is under way, whose end
+    /// wakes one of them. Where all pages are dirty, each request would otherwise look at every frame, under
+    /// the policy's lock.
     pub(crate) fn is_barren(&self) -> bool {
         let waiting = self.frame_waiters.load(Ordering::Relaxed);
         let ended = self.writes_ended.load(Ordering::Relaxed);
@@ -81,8 +81,8 @@ impl<T: Tier> PoolInner<T> {
         let rounds = self.rounds.load(Ordering::Relaxed);
         let wait = async {
             loop {
-                // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each page
-                // written would wake every waiting task, and all but one would search the pool in vain.
+                // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each
+                // page written would wake every waiting task, and all but one would search the pool in vain.
                 listen!(freed = self.frames.freed);
                 if self.closing.load(Ordering::Acquire) {
                     return Err(PoolError::Closed);

@@ -75,8 +75,8 @@ pub struct PoolInner<T: Tier> {
     pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
-    /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the last
-    /// search of all frames failed.
+    /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the
+    /// last search of all frames failed.
     pub(crate) frame_waiters: AtomicU64,
     pub(crate) writes_ended: AtomicU64,
     pub(crate) barren_at: AtomicU64,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
-/// The number of an urgent batch's writes in flight: requests wait for it. Its share of the disk is its share of
-/// the queued writes.
+/// The number of an urgent batch's writes in flight: requests wait for it. Its share of the disk is its share
+/// of the queued writes.
 const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image and its destination; `tag` is the caller's.
