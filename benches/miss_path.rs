@@ -235,7 +235,8 @@ fn line(depth: u32, row: &Row, limits: &[Figures], loops: &[Figures]) -> String 
     let ratio = |what: fn(&Figures) -> f64, limits: &[Figures]| {
         median(row.rounds.iter().zip(limits).map(|(own, limit)| what(own) / what(limit)))
     };
-    let (iops, latency): (fn(&Figures) -> f64, fn(&Figures) -> f64) = (|f| f.iops, |f| f.latency_mean_us);
+    let iops = |f: &Figures| f.iops;
+    let latency = |f: &Figures| f.latency_mean_us;
     let cpu = |f: &Figures| f.cpu_us;
     let (of_iops, of_latency, of_cpu) = (ratio(iops, limits), ratio(latency, limits), ratio(cpu, loops));
     let (asked, kept) = if depth == 1 {
