@@ -188,28 +188,6 @@ async fn a_waiting_request_gets_the_frame_of_a_failed_load_at_once() {
     assert_eq!(waited, Duration::from_millis(6), "two consecutive reads without a pause between them");
 }
 
-/// A task may keep the future of a request and poll another one for a long time.
-#[tokio::test(start_paused = true)]
-async fn a_waiting_request_that_is_not_polled_does_not_delay_others() {
-    let tier = Memory::with_pages(PAGES);
-    let (pool, _) = start(&tier);
-    for no in 0..FRAMES as u32 {
-        change(&pool, no, 1).await;
-    }
-    // All pages are dirty and nothing writes them, so it waits for a frame.
-    tier.fail_writes.store(true, Ordering::Relaxed);
-    let mut kept = Box::pin(pool.get(page(50)));
-    tokio::time::timeout(Duration::from_micros(1), &mut kept).await.expect_err("no frame is free");
-    tier.fail_writes.store(false, Ordering::Relaxed);
-    pool.flush_all().await.unwrap();
-    for no in 51..55 {
-        let begun = Instant::now();
-        drop(pool.get(page(no)).await.unwrap());
-        assert_eq!(begun.elapsed(), Duration::from_millis(3), "one read, and no pause before it");
-    }
-    kept.await.unwrap();
-}
-
 /// The schedule: the tier forgets a page that is being discarded, and another thread asks for the pages in
 /// memory before the page has left. The list would outlive the page, and no notification would follow.
 #[tokio::test]
