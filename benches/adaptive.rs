@@ -55,7 +55,7 @@ fn main() {
         let mut subjects = PAIRS.map(|pair| Alone::new(pair, pages));
         turns(name, rounds, &mut subjects, |subject| subject.apply(50_000));
     }
-    for slots in [1 << 20, 1 << 22].into_iter().take(length.pick(0, 1, 2)) {
+    for slots in [1 << 20, 10_000_000].into_iter().take(length.pick(0, 1, 2)) {
         large(slots);
     }
     println!("\n| frames | slots | simulations, of the pool's memory |\n| --- | --- | --- |");

@@ -2,19 +2,23 @@
 //! `cargo bench --bench write_back [-- --quick]`.
 //!
 //! 32 tasks overwrite random pages of 16 KiB, without reading them, in a store without an SSD tier whose pool
-//! holds a sixteenth of them. Each overwritten page thus displaces another, which has to be written to its
-//! home first, so the tasks go as fast as the cleaners write. The bench counts the pages written home, with
-//! the doublewrite ring (the default) and without it.
+//! holds a quarter of them. Each overwritten page that is not in memory displaces another, which has to be
+//! written to its home first, so the tasks go as fast as the cleaners write. The bench counts the pages
+//! written home, with the doublewrite ring (the default) and without it.
 //!
 //! The limit is the device's: fio's random writes of 16 KiB at a depth of 32 to the same range, in the same
 //! round; then the same by the bare device layer. On an emulated disk, which fio does not see, the bare
 //! device layer is the limit. The goal is 90%. The ring is a file beside the plain file, so it takes a share
-//! of the same device there; on a named device it lies under `target/`.
+//! of the same device there; on a named device it lies under `target/`. With the ring, no home write begins
+//! before a flush of the ring covers its image, so the bench also runs fio with a flush (`fdatasync`) after
+//! as many writes: what the device allows to any program that keeps such a promise.
 //!
 //! | column | meaning |
 //! | --- | --- |
 //! | home writes | pages per write to the HDD: neighbours are merged |
-//! | ring | bytes written to the ring per byte written home |
+//! | depth | writes to the HDD in flight, on average |
+//! | ring | bytes written to the ring per byte written home, and pages per write to the ring |
+//! | flushes | flushes of HDD and ring per 1,000 pages |
 //! | checksum | processor time to seal a page with its CRC, as measured here, times the pages per second |
 //!
 //! Then bursts: what does a `sync` of 300 pages take that all are on a small SSD? Each page goes to another
@@ -64,13 +68,17 @@ fn times() -> Times {
 /// One way of writing.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    Fio,
+    /// With a flush after so many writes; 0: without.
+    Fio(u32),
     Bare,
-    Store { ring_pages: Option<u32> },
+    Store {
+        ring_pages: Option<u32>,
+    },
 }
 
-const WAYS: [(&str, Way); 4] = [
-    ("fio", Way::Fio),
+const WAYS: [(&str, Way); 5] = [
+    ("fio", Way::Fio(0)),
+    ("fio, a flush per 32 writes", Way::Fio(32)),
     ("bare device layer", Way::Bare),
     ("store, with the ring", Way::Store { ring_pages: None }),
     ("store, without the ring", Way::Store { ring_pages: Some(0) }),
@@ -81,12 +89,24 @@ const WAYS: [(&str, Way); 4] = [
 struct Written {
     per_second: f64,
     pages_per_write: f64,
+    depth: f64,
     ring_share: f64,
+    ring_pages_per_write: f64,
+    flushes: f64,
 }
 
 impl From<Figures> for Written {
     fn from(figures: Figures) -> Self {
-        Self { per_second: figures.iops, pages_per_write: 1.0, ring_share: 0.0 }
+        let depth = figures.iops * figures.latency_mean_us / 1e6;
+        let (ring_share, ring_pages_per_write) = (0.0, 0.0);
+        Self {
+            per_second: figures.iops,
+            pages_per_write: 1.0,
+            depth,
+            ring_share,
+            ring_pages_per_write,
+            flushes: 0.0,
+        }
     }
 }
 
@@ -98,8 +118,8 @@ fn on(target: &Target, rounds: usize) {
     for _ in 0..rounds {
         for (_, way, results) in &mut ways {
             let result = match *way {
-                Way::Fio if target.is_emulated() => Err("it does not see the emulated timing".to_owned()),
-                Way::Fio => by_fio(target, pages),
+                Way::Fio(_) if target.is_emulated() => Err("it does not see the emulated timing".to_owned()),
+                Way::Fio(flush_every) => by_fio(target, pages, flush_every),
                 Way::Bare => Ok(by_device_layer(target, pages)),
                 Way::Store { ring_pages } => {
                     Ok(runtime(Workers::Two).block_on(clean(target, pages, ring_pages)))
@@ -115,7 +135,8 @@ fn on(target: &Target, rounds: usize) {
     ways.retain(|(.., results)| !results.is_empty());
     let Some((limit, _, limits)) = ways.first().cloned() else { return };
     report.line(format_args!("\nLimit: {limit}. {pages} pages, medians of {rounds} rounds."));
-    report.head(&["what", "pages/s", "of the limit", "home writes", "ring", "checksum", "asked", "kept"]);
+    let columns = ["what", "pages/s", "of the limit", "home writes", "depth", "ring", "flushes", "checksum"];
+    report.head(&[&columns[..], &["asked", "kept"]].concat());
     let seal = time_to_seal();
     for (name, way, results) in &ways {
         let of = |what: fn(&Written) -> f64| median(results.iter().map(what));
@@ -124,9 +145,12 @@ fn on(target: &Target, rounds: usize) {
         let is_store = matches!(way, Way::Store { .. });
         let checksum = if is_store { percent(per_second * seal.as_secs_f64()) } else { String::new() };
         report.line(format_args!(
-            "| {name} | {per_second:.0} | {ratio:.2} | {:.2} | {:.2} | {checksum} | {} | {} |",
+            "| {name} | {per_second:.0} | {ratio:.2} | {:.2} | {:.0} | {:.2}, {:.1} | {:.0} | {checksum} | {} | {} |",
             of(|w| w.pages_per_write),
+            of(|w| w.depth),
             of(|w| w.ring_share),
+            of(|w| w.ring_pages_per_write),
+            of(|w| w.flushes),
             if is_store { format!(">= {IOPS_MIN}") } else { String::new() },
             if !is_store {
                 ""
@@ -205,9 +229,11 @@ fn load(pages: u32) -> Load {
     Load { op: Op::RandomWrite, block: PAGE_BYTES, from: DATA_AT, bytes, depth: DEPTH }
 }
 
-fn by_fio(target: &Target, pages: u32) -> Result<Written, String> {
+fn by_fio(target: &Target, pages: u32, flush_every: u32) -> Result<Written, String> {
     runtime(Workers::One).block_on(async { load(pages).fill(&target.device()).await });
-    load(pages).by_fio(&target.path, times()).map(Written::from)
+    let flushes = if flush_every > 0 { 1000.0 / f64::from(flush_every) } else { 0.0 };
+    let figures = load(pages).by_flushing_fio(&target.path, times(), flush_every)?;
+    Ok(Written { flushes, ..Written::from(figures) })
 }
 
 fn by_device_layer(target: &Target, pages: u32) -> Written {
@@ -224,7 +250,7 @@ async fn clean(target: &Target, pages: u32, ring_pages: Option<u32>) -> Written 
         let builder = PageStore::builder()
             .directory(folder.path())
             .ssd_bytes(0)
-            .pool_bytes(u64::from(pages) * PAGE_BYTES as u64 / 16)
+            .pool_bytes(u64::from(pages) * PAGE_BYTES as u64 / 4)
             .io(Backend::Uring)
             .direct_io(DirectIo::Required);
         if let Some(pages) = ring_pages { builder.ring_pages(pages) } else { builder }
@@ -271,11 +297,16 @@ async fn overwrite(store: Arc<PageStore>, space: SpaceId, pages: u32, task: u32,
 fn written(before: &Stats, after: &Stats, took: Duration) -> Written {
     let hdd = after.hdd_device.since(&before.hdd_device);
     let homes = hdd.totals_of(&[IoClass::Clean, IoClass::UrgentClean]).write;
-    let ring = after.ssd_device.since(&before.ssd_device).totals_of(&[IoClass::Ring]).write;
+    let ssd = after.ssd_device.since(&before.ssd_device);
+    let ring = ssd.totals_of(&[IoClass::Ring]).write;
+    let pages = |bytes: u64| bytes as f64 / PAGE_BYTES as f64;
     Written {
-        per_second: homes.bytes as f64 / PAGE_BYTES as f64 / took.as_secs_f64(),
-        pages_per_write: homes.bytes as f64 / PAGE_BYTES as f64 / homes.ops.max(1) as f64,
+        per_second: pages(homes.bytes) / took.as_secs_f64(),
+        pages_per_write: pages(homes.bytes) / homes.ops.max(1) as f64,
+        depth: homes.latency_ns as f64 / took.as_nanos() as f64,
         ring_share: ring.bytes as f64 / homes.bytes.max(1) as f64,
+        ring_pages_per_write: pages(ring.bytes) / ring.ops.max(1) as f64,
+        flushes: (ssd.flush.ops + hdd.flush.ops) as f64 * 1000.0 / pages(homes.bytes).max(1.0),
     }
 }
 

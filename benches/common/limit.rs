@@ -4,6 +4,7 @@ use super::Length;
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -34,6 +35,14 @@ impl Times {
 pub(crate) struct Figures {
     pub(crate) iops: f64,
     pub(crate) latency_mean_us: f64,
+    /// User and system time of this process per operation; NaN for another program's.
+    pub(crate) cpu_us: f64,
+}
+
+/// The processor time of this process so far, in microseconds.
+pub(crate) fn cpu_us() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
 }
 
 /// A task's operations since the ramp.
@@ -73,15 +82,23 @@ where
     let from = Instant::now() + times.ramp;
     let span = Span { from, until: from + times.measured };
     let tasks: Vec<_> = (0..depth).map(|number| tokio::spawn(task(number, span))).collect();
+    let processor = tokio::spawn(async move {
+        tokio::time::sleep_until(span.from.into()).await;
+        let before = cpu_us();
+        tokio::time::sleep_until(span.until.into()).await;
+        cpu_us() - before
+    });
     let mut sum = Share::default();
     for task in tasks {
         let share = task.await.expect("the operations succeed");
         sum.ops += share.ops;
         sum.latency += share.latency;
     }
+    let ops = sum.ops.max(1) as f64;
     Figures {
         iops: sum.ops as f64 / times.measured.as_secs_f64(),
-        latency_mean_us: sum.latency.as_secs_f64() * 1e6 / sum.ops.max(1) as f64,
+        latency_mean_us: sum.latency.as_secs_f64() * 1e6 / ops,
+        cpu_us: processor.await.expect("the clock runs") / ops,
     }
 }
 
@@ -106,6 +123,16 @@ pub(crate) struct Load {
 impl Load {
     /// The device's limit as measured by fio on a file or block device, or why there is none.
     pub(crate) fn by_fio(&self, path: &Path, times: Times) -> Result<Figures, String> {
+        self.by_flushing_fio(path, times, 0)
+    }
+
+    /// The same with a flush after every `flush_every` writes; 0: without.
+    pub(crate) fn by_flushing_fio(
+        &self,
+        path: &Path,
+        times: Times,
+        flush_every: u32,
+    ) -> Result<Figures, String> {
         let (rw, direction) = match self.op {
             Op::RandomRead => ("randread", "read"),
             Op::RandomWrite => ("randwrite", "write"),
@@ -130,6 +157,7 @@ impl Load {
         .arg(format!("--offset={}", self.from))
         .arg(format!("--size={}", self.bytes))
         .arg(format!("--iodepth={}", self.depth))
+        .arg(format!("--fdatasync={flush_every}"))
         .arg(format!("--runtime={}ms", times.measured.as_millis()))
         .arg(format!("--ramp_time={}ms", times.ramp.as_millis()));
         let out = fio.output().map_err(|error| format!("fio does not start: {error}"))?;
@@ -139,7 +167,7 @@ impl Load {
         let report: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|e| e.to_string())?;
         let figures = &report["jobs"][0][direction];
         match (figures["iops"].as_f64(), figures["lat_ns"]["mean"].as_f64()) {
-            (Some(iops), Some(ns)) => Ok(Figures { iops, latency_mean_us: ns / 1e3 }),
+            (Some(iops), Some(ns)) => Ok(Figures { iops, latency_mean_us: ns / 1e3, cpu_us: f64::NAN }),
             _ => Err("fio's report has no operations".to_owned()),
         }
     }

@@ -9,6 +9,7 @@
 // Each bench is a crate of its own and uses a part of this module.
 #![allow(dead_code)]
 
+pub(crate) mod bare;
 pub(crate) mod board;
 pub(crate) mod claim;
 pub(crate) mod describe;

@@ -329,12 +329,16 @@ impl UringCore {
     /// Like [`UringCore::reap`], but for a caller that does not block afterwards: submits what the pass
     /// queued and returns what has ended. Also says whether the kernel accepts submissions.
     pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
-        // The announcement is consumed before the queue is read: a completion in between announces itself
-        // again.
-        self.ring.awake();
+        // The announcement stays in the descriptor: the reactor hears of each completion, not of the value.
         self.reap(pass);
-        let accepted = self.submit();
+        // A pass queues retries and what waited for a slot, mostly nothing: that would be a call for nothing.
+        let accepted = !self.is_queued() || self.submit();
         (std::mem::take(&mut pass.ended), accepted)
+    }
+
+    /// Whether there are entries that the kernel has not taken.
+    fn is_queued(&self) -> bool {
+        self.ring.untaken(&mut self.operations.lock().pusher) > 0
     }
 
     pub(crate) fn complete_all(&self, ended: &mut Ended) {
