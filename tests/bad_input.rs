@@ -96,7 +96,12 @@ async fn a_second_opener_gets_a_clear_error() {
     let dir = dir();
     let store = small(dir.path()).await.unwrap();
     let again = small(dir.path()).await;
-    assert!(matches!(&again, Err(OpenError::AlreadyOpen { path }) if path == dir.path()), "{again:?}");
+    let me = std::process::id();
+    let Err(OpenError::AlreadyOpen { path, owner }) = &again else { panic!("{again:?}") };
+    assert_eq!((path.as_path(), *owner), (dir.path(), Some(me)));
+    let read_only = PageStore::builder().directory(dir.path()).open_read_only().await;
+    assert!(matches!(&read_only, Err(OpenError::AlreadyOpen { owner: Some(pid), .. }) if *pid == me));
+    assert!(again.unwrap_err().to_string().contains("is open already, in this process"));
     store.close().await.unwrap();
     small(dir.path()).await.unwrap().close().await.unwrap();
 }

@@ -102,7 +102,7 @@ impl Target {
             };
             if Instant::now() >= until {
                 let path = target.partial;
-                return Err(BackupError::Open(OpenError::AlreadyOpen { path }));
+                return Err(BackupError::Open(OpenError::AlreadyOpen { path, owner: None }));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -89,10 +89,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The store is already open, in this process or another.
-    #[error("{path}: the store is open already, here or in another process; close it first", path = .path.display())]
+    #[error("{path}: the store is open already, {by}; close it first", path = .path.display(), by = opener(*.owner))]
     AlreadyOpen {
         /// The directory or device that the other opening has locked.
         path: PathBuf,
+        /// The process of the other opening, which may be this one; `None` if it is not known.
+        owner: Option<u32>,
     },
     /// Two devices are one: the same path, two paths to one file, or two names of one block device.
     #[error("{device}: the options name it twice, as {option} and as {other}; each needs its own", device = .device.display())]
@@ -404,6 +406,15 @@ impl From<Error> for std::io::Error {
             _ => ErrorKind::Other,
         };
         Self::new(kind, error)
+    }
+}
+
+/// Who has opened a store that is open already.
+fn opener(owner: Option<u32>) -> String {
+    match owner {
+        Some(pid) if pid == std::process::id() => "in this process".to_owned(),
+        Some(pid) => format!("in process {pid}"),
+        None => "here or in another process".to_owned(),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::manifest::saver::Saver;
 use crate::store::devices::Used;
 use crate::store::page_store::PageStore;
 use crate::tenure::held_dir::At;
-use crate::tenure::lock::{FileLock, ReadLocks};
+use crate::tenure::lock::{FileLock, ReadLocks, owner_of};
 use pagetier_devio::{Joint, MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, OFlags};
@@ -186,7 +186,9 @@ fn lock_shared(at: &At, named: &Path) -> Result<Option<FileLock>, OpenError> {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return Ok(Some(FileLock::new(fd))),
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) => return Err(OpenError::AlreadyOpen { path: named.to_owned() }),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(OpenError::AlreadyOpen { path: named.to_owned(), owner: owner_of(&fd) });
+            }
             Err(e) => return Err(failed(e)),
         }
     }

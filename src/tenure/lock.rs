@@ -173,7 +173,7 @@ impl Tenure {
         match &mut *self.held.lock() {
             Some(held) => held.locks.directory = Some(lock),
             // The tenure has ended: nothing would release what is taken now.
-            None => return Err(already_open(directory.path())),
+            None => return Err(already_open(directory.path(), None)),
         }
         if is_new {
             self.created.lock().lock = Some(Arc::clone(directory));
@@ -229,7 +229,7 @@ impl Tenure {
                 // The tenure has ended, for example because the store was dropped during an exchange of the
                 // SSD.
                 device.occupancy().leave(Arc::new(()));
-                return Err(already_open(Path::new(device.name())));
+                return Err(already_open(Path::new(device.name()), None));
             }
         }
         Ok(())
@@ -270,7 +270,8 @@ impl Tenure {
     }
 
     async fn occupy(&self, device: &SharedDevice) -> Result<(), OpenError> {
-        let refused = || already_open(Path::new(device.name()));
+        // Only this process knows the occupancy.
+        let refused = || already_open(Path::new(device.name()), Some(std::process::id()));
         let occupancy = device.occupancy();
         while let Err(by) = occupancy.occupy() {
             // A store that runs may do so for months. One that leaves takes seconds.
@@ -351,8 +352,8 @@ impl Held {
     }
 }
 
-fn already_open(path: &Path) -> OpenError {
-    OpenError::AlreadyOpen { path: path.to_owned() }
+fn already_open(path: &Path, owner: Option<u32>) -> OpenError {
+    OpenError::AlreadyOpen { path: path.to_owned(), owner }
 }
 
 /// The lock on a store's directory. The file `lock` holds a byte that says whether its holder is leaving, the
@@ -376,7 +377,9 @@ impl DirectoryLock {
             let fd = OwnedFd::from(file.map_err(failed("is not writable"))?);
             let locked = flock(&fd, || Holder::read(&fd).is_running()).await;
             if !locked.map_err(|e| failed("cannot be locked")(e.into()))? {
-                return Err(already_open(directory.path()));
+                let signed = Holder::read(&fd);
+                let owner = if let Holder::Process { pid, .. } = signed { Some(pid) } else { None };
+                return Err(already_open(directory.path(), owner.or_else(|| owner_of(&fd))));
             }
             let lock = Self(FileLock::new(fd));
             // A refused opening removes the file that it created: a lock on that one excludes no opener.
@@ -499,8 +502,8 @@ async fn lock_device(at: &At) -> Result<FileLock, OpenError> {
             }
         }
     }
-    if !flock(&fd, || flock_is_held(stat.st_ino)).await.map_err(failed)? {
-        return Err(already_open(path));
+    if !flock(&fd, || flock_holder(stat.st_ino).is_some()).await.map_err(failed)? {
+        return Err(already_open(path, owner_of(&fd)));
     }
     Ok(FileLock::new(fd))
 }
@@ -524,16 +527,21 @@ async fn flock(fd: &OwnedFd, holder_runs: impl Fn() -> bool) -> Result<bool, Err
     }
 }
 
-/// Whether a running process holds an `flock` on the inode, as far as this process can see.
-fn flock_is_held(inode: u64) -> bool {
+/// The process that holds a lock on the open file, if it runs and this process can see it.
+pub(crate) fn owner_of(fd: &OwnedFd) -> Option<u32> {
+    flock_holder(rustix::fs::fstat(fd).ok()?.st_ino)
+}
+
+/// A running process that holds an `flock` on the inode, as far as this process can see.
+fn flock_holder(inode: u64) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    locks.lines().any(|line| {
+    locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         // A line is, for example: `1: FLOCK  ADVISORY  WRITE 1234 08:01:131 0 EOF`. Only the inode is
         // compared: the device number there differs from the file's on btrfs.
-        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return false };
+        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
         let of_file = file.rsplit(':').next().and_then(|no| no.parse().ok()) == Some(inode);
-        of_file && pid.parse().ok().is_some_and(|pid| started_at(pid).is_some())
+        pid.parse().ok().filter(|pid| of_file && started_at(*pid).is_some())
     })
 }
 

@@ -105,9 +105,8 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(AskError::Refused(why)) = error.downcast_ref() {
         return why.advice.clone();
     }
-    if let Some(OpenError::AlreadyOpen { path }) = error.downcast_ref() {
-        let holder = running::holder(path).map(|pid| format!("process {pid} has it open, and "));
-        return Some(holder.unwrap_or_default() + running::HOW);
+    if let Some(OpenError::AlreadyOpen { .. }) = error.downcast_ref() {
+        return Some(running::HOW.to_owned());
     }
     known_remedy(error).map(str::to_owned)
 }

@@ -89,8 +89,3 @@ pub(crate) async fn needs_a_running_store(at: &Devices, instead: &str) -> Failur
         Ok(_) => format!("{}: no process has the store open; {instead}", at.dir.display()).into(),
     }
 }
-
-/// The process that has the store at `dir` open, as its lock names it.
-pub(crate) fn holder(dir: &Path) -> Option<u32> {
-    std::fs::read_to_string(dir.join("lock")).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
-}

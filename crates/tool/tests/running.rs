@@ -138,7 +138,7 @@ fn without_a_socket_a_command_says_who_has_the_store_and_how_to_switch_it_on() {
     let path = running.at();
     let at = text(&path);
     drop(running.control.take());
-    let pid = format!("process {} has it open", std::process::id());
+    let pid = format!("in process {}", std::process::id());
     for args in [&["drain", at][..], &["scrub", at], &["set-budget", at, "--per-day", "1GiB"], &["stat", at]]
     {
         let refused = run(args);
