@@ -330,10 +330,12 @@ fn a_running_command_takes_requests_of_its_operators() {
             assert!(answer.complete, "{answer:?}");
         }
         signalled(&child, Signal::INT);
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        // A bench that is stopped reports what it has measured.
-        assert!(child.wait().unwrap().success(), "{said}");
+        let mut text = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        // A bench that is stopped reports what it has measured, and its exit code says that it was stopped.
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+        assert!(text.contains("operations/s"), "{text}");
         assert!(!pages.join("control").exists());
     }
     assert_eq!(entries(dir.path()), 2000);

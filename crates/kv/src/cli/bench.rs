@@ -2,7 +2,7 @@
 
 use super::args::{BenchArgs, Workload};
 use super::load::numbered_key;
-use super::{Failure, Stop, show};
+use super::{Failure, STOPPED, Stop, show};
 use crate::{Kv, KvError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -63,7 +63,7 @@ pub(crate) async fn bench(kv: &Arc<Kv>, args: &BenchArgs, stop: &Stop) -> Result
         return Err(error);
     }
     report(args, &mut micros, began.elapsed());
-    Ok(ExitCode::SUCCESS)
+    Ok(if stop.is_asked() { STOPPED.into() } else { ExitCode::SUCCESS })
 }
 
 fn report(args: &BenchArgs, micros: &mut [u32], took: Duration) {
