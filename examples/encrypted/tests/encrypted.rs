@@ -24,6 +24,19 @@ fn bad_keys_are_refused() {
     }
 }
 
+#[test]
+fn the_program_says_in_a_sentence_what_is_wrong_with_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, &key(1)[..32]).unwrap();
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_pagetier-example-encrypted"));
+    let out = program.arg(folder.path().join("store")).arg(&file).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    let sentence = "has 32 bytes: a key has 64 bytes, and its halves differ";
+    assert_eq!(said.trim_end(), format!("{} {sentence}", file.display()));
+}
+
 struct World {
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
