@@ -42,6 +42,12 @@ pub(crate) enum LocationError {
         /// What is wrong with them.
         why: String,
     },
+    /// Redo of this log would overwrite the database, or the log is missing and an empty one was created.
+    #[error("{path}: the log is not the one of this database: put the right one back", path = .path.display())]
+    OtherLog { path: PathBuf },
+    /// A database would be loaded beside the log of another one.
+    #[error("{path}: there is a log of another database: load into another folder", path = .path.display())]
+    LogInTheWay { path: PathBuf },
     /// A device failed.
     #[error(transparent)]
     Device(#[from] pagetier::device::DeviceError),
@@ -62,6 +68,9 @@ pub(crate) struct Notes {
     pub(crate) ssd_bytes: u64,
     pub(crate) pool_bytes: u64,
     pub(crate) log_bytes: u64,
+    /// The log's identity. Notes of earlier versions lack it, and so does a database in memory.
+    #[serde(default)]
+    pub(crate) log_id: Option<u64>,
 }
 
 enum Place {
@@ -218,13 +227,18 @@ impl Location {
         }
     }
 
-    /// Marks the folder as being loaded; removes the remains of an incomplete load.
-    pub(crate) fn begin_load(&self) -> Result<(), LocationError> {
+    /// Marks the folder as being loaded; removes the remains of an incomplete load. Returns the identity of
+    /// the database's log.
+    pub(crate) fn begin_load(&self) -> Result<Option<u64>, LocationError> {
         let Place::Files { dir, .. } = &self.place else {
-            return Ok(());
+            return Ok(None);
         };
-        let marker = dir.join(LOADING);
+        let (marker, log) = (dir.join(LOADING), dir.join(LOG));
         if marker.exists() {
+            match std::fs::remove_dir_all(&log) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&log)(error)),
+                _ => {}
+            }
             for name in ["manifest.json", "hdd.vol", "ssd.cache", "ring"] {
                 match std::fs::remove_file(dir.join(name)) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -234,7 +248,13 @@ impl Location {
                 }
             }
         }
-        std::fs::write(&marker, "").map_err(io(&marker))
+        // Before the marker: the next load would remove what is found now.
+        let wal = if self.log_device.is_none() { Some(Wal::open(&log, WalOptions::new())?) } else { None };
+        if wal.as_ref().is_some_and(|wal| !wal.is_new()) {
+            return Err(LocationError::LogInTheWay { path: log });
+        }
+        std::fs::write(&marker, "").map_err(io(&marker))?;
+        Ok(wal.map(|wal| wal.id()))
     }
 
     /// Marks the load as complete.
@@ -252,15 +272,20 @@ impl Location {
     }
 
     /// The log of a run.
-    pub(crate) async fn wal(&self, log_bytes: u64) -> Result<Wal, LocationError> {
-        let options = WalOptions::new().capacity_bytes(log_bytes);
+    pub(crate) async fn wal(&self, notes: &Notes) -> Result<Wal, LocationError> {
+        let options = WalOptions::new().capacity_bytes(notes.log_bytes);
         if let Some(device) = &self.log_device {
             return Ok(Wal::on_device(Arc::clone(device), options).await?);
         }
-        Ok(match &self.place {
-            Place::Files { dir, .. } => Wal::open(&dir.join("wal"), options)?,
-            Place::Memory { .. } => Wal::in_memory(options),
-        })
+        let Place::Files { dir, .. } = &self.place else { return Ok(Wal::in_memory(options)) };
+        let path = dir.join(LOG);
+        let wal = Wal::open(&path, options)?;
+        // Before redo, which would write another database's pages over this one's. A log that is missing was
+        // created just now, and has an identity of its own.
+        if notes.log_id.is_some_and(|id| id != wal.id()) {
+            return Err(LocationError::OtherLog { path });
+        }
+        Ok(wal)
     }
 
     /// The store to load into: a large pool, no delays, and an SSD that does not admit pages yet. For a
@@ -370,8 +395,57 @@ impl Opening {
 
 const NOTES: &str = "tpcc_lite.json";
 const LOADING: &str = "tpcc_lite.loading";
+const LOG: &str = "wal";
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> LocationError {
     let path = path.to_path_buf();
     move |source| LocationError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[tokio::test]
+    async fn the_log_of_another_database_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            let dir = folder.path().join(name);
+            let cli = Cli::parse_from(["tpcc_lite".into(), "--dir".into(), dir.clone().into_os_string()]);
+            (dir, Location::new(&cli, None).unwrap())
+        };
+        let loaded = |location: &Location| {
+            let log_id = location.begin_load().unwrap();
+            assert!(log_id.is_some());
+            let sizes = (4096, 1 << 20, 0, 1 << 20, 1 << 20);
+            let (page_bytes, loaded_bytes, ssd_bytes, pool_bytes, log_bytes) = sizes;
+            let notes = Notes { page_bytes, loaded_bytes, ssd_bytes, pool_bytes, log_bytes, log_id };
+            location.write_notes(&notes).unwrap();
+            notes
+        };
+        let ((one, first), (other, second)) = (at("one"), at("other"));
+        let (notes, _) = (loaded(&first), loaded(&second));
+        assert_eq!(first.notes().unwrap(), Some(notes));
+        let wal = first.wal(&notes).await.unwrap();
+        wal.flush(wal.append_commit(b"a transaction")).await.unwrap();
+        drop(wal);
+        first.wal(&notes).await.unwrap();
+
+        let (log, away) = (one.join(LOG), folder.path().join("away"));
+        std::fs::rename(&log, &away).unwrap();
+        assert!(matches!(first.wal(&notes).await, Err(LocationError::OtherLog { .. })), "it is missing");
+        std::fs::remove_dir_all(&log).unwrap();
+        std::fs::rename(other.join(LOG), &log).unwrap();
+        assert!(matches!(first.wal(&notes).await, Err(LocationError::OtherLog { .. })), "it is another one");
+        std::fs::remove_dir_all(&log).unwrap();
+        std::fs::rename(&away, &log).unwrap();
+        first.wal(&notes).await.unwrap();
+
+        // A load beside it would be redone from it. What a load that did not end has left is removed.
+        std::fs::remove_file(one.join(NOTES)).unwrap();
+        assert!(matches!(first.begin_load(), Err(LocationError::LogInTheWay { .. })));
+        std::fs::write(one.join(LOADING), "").unwrap();
+        assert!(first.begin_load().unwrap().is_some_and(|id| Some(id) != notes.log_id));
+    }
 }

@@ -143,7 +143,7 @@ impl<'c> Session<'c> {
         let estimated = estimate_bytes(scale, cli.page_size());
         let ssd_bytes = cli.ssd_bytes(estimated);
         self.announce(scale);
-        self.location.begin_load()?;
+        let log_id = self.location.begin_load()?;
         let bar = self.bar(steps(scale.warehouses), "loading", "districts and warehouses");
         let opening = self.location.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
         let delays = opening.delays();
@@ -165,6 +165,7 @@ impl<'c> Session<'c> {
             ssd_bytes,
             pool_bytes: cli.pool_bytes(loaded_bytes, ssd_bytes),
             log_bytes: cli.log_bytes(loaded_bytes),
+            log_id,
         };
         self.location.write_notes(&notes)?;
         Ok(notes)
@@ -243,7 +244,7 @@ impl<'c> Session<'c> {
         kept: bool,
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
-        let wal = self.location.wal(notes.log_bytes).await?;
+        let wal = self.location.wal(notes).await?;
         let mut opening = self.location.for_run(policies, notes)?;
         opening.builder = opening
             .builder
