@@ -11,9 +11,18 @@ use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
 use tokio::sync::Notify;
 
-/// A runtime that runs until this is dropped.
+/// A runtime with a thread of its own, on which a blocking store runs until this is dropped. For blocking
+/// forms of crates that build on the asynchronous store, as `pagetier_wal::blocking` is.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = pagetier::blocking::Driver::start()?;
+/// assert_eq!(driver.block_on(async { 6 * 7 }), 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub(super) struct Driver {
+pub struct Driver {
     handle: Handle,
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
@@ -21,7 +30,11 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts runtime and thread.
+    ///
+    /// # Errors
+    /// The system refuses one of them.
+    pub fn start() -> io::Result<Self> {
         let runtime: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), Arc::new(Notify::new()));
         let stopped = Arc::clone(&stop);
@@ -31,8 +44,9 @@ impl Driver {
         Ok(Self { handle, stop, thread: Some(thread), owner: Owner::here() })
     }
 
-    /// Runs `future` to its end.
-    pub(super) fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+    /// Runs `future` to its end while this thread waits, which may also run tasks of another runtime: it then
+    /// stops that thread's other tasks.
+    pub fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         let mut outcome = None;
         self.run(std::pin::pin!(async { outcome = Some(future.await) }));
         outcome.expect("a future that ran to its end has an outcome")

@@ -43,7 +43,7 @@ use crate::{
     SsdReplacement,
 };
 pub use backups::Backups;
-use driver::Driver;
+pub use driver::Driver;
 pub use handles::{Estimates, Policies, Scrub, Spaces, Ssd, SsdEvents, Trace};
 use std::future::Future;
 use std::ops::Range;

@@ -4,6 +4,7 @@
 //! `redo`, `recover`, `checkpoint`, `logged`.
 
 #![forbid(unsafe_code)]
+pub mod blocking;
 mod checkpoint;
 mod copy;
 mod device_media;

@@ -3,7 +3,7 @@
 use pagetier::{Builder, Error, OwnedPageMut, PageId, PageMut, PageStore, SpaceId, backup::BackupOptions};
 use pagetier_wal::{
     CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, Wal, WalError,
-    WalOptions, copy_log,
+    WalOptions, blocking, copy_log,
 };
 use std::fs;
 use std::path::Path;
@@ -232,4 +232,54 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
     put(&db, 2).await;
     assert_eq!(get(&db).await, 2);
     db.close().await.unwrap();
+}
+
+/// One change of both pages through the blocking form, whose threads share syncs.
+fn put_blocking(db: &blocking::LoggedStore, space: SpaceId, value: u64) {
+    let mut change = db.begin().unwrap();
+    for no in 0..2 {
+        let page = change.add(db.get_or_create(PageId::new(space, no)).unwrap());
+        change.write(page, 0, &value.to_le_bytes());
+    }
+    db.commit(change).unwrap();
+}
+
+/// Also on a thread that runs tasks of a runtime, where a wait must not panic.
+#[tokio::test]
+async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, chain, copy) =
+        (folder.path().join("db"), folder.path().join("chain"), folder.path().join("copy"));
+    let open = |dir: &Path| blocking::LoggedStore::open(builder(dir), dir.join("log"), options()).unwrap();
+    let db = open(&dir);
+    let space = db.block_on(db.store().spaces().create("t")).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let db = &db;
+            scope.spawn(move || (0..50).for_each(|at| put_blocking(db, space, thread * 50 + at)));
+        }
+    });
+    put_blocking(&db, space, 7);
+    let mut change = db.begin().unwrap();
+    let extra = change.add(db.allocate(space).unwrap());
+    let freed = change.id(extra);
+    change.write(extra, 0, b"short");
+    db.commit(change).unwrap();
+    let mut change: MiniTx<'_> = db.begin().unwrap();
+    change.free(freed);
+    db.commit(change).unwrap();
+    db.checkpoint().unwrap();
+    assert!(!db.store().exists(freed));
+    let report = db.backup(&chain, BackupOptions::new()).unwrap();
+    drop(db);
+
+    let db = open(&dir);
+    let value = |db: &blocking::LoggedStore| db.get(PageId::new(space, 1)).unwrap()[0];
+    assert_eq!(value(&db), 7);
+    db.close().unwrap();
+    blocking::LoggedStore::restore(builder(&copy), &copy.join("log"), &chain, report.number).unwrap();
+    let db = open(&copy);
+    assert_eq!(value(&db), 7);
+    db.drop_space(space).unwrap();
+    db.close().unwrap();
 }
