@@ -126,6 +126,29 @@ async fn waits_that_last_are_logged_with_page_reason_and_age() {
     assert!(warnings.of(page, "a device to write it") > 0);
 }
 
+async fn holds_and_asks_again(store: Arc<PageStore>, page: PageId) {
+    let _held = store.get_mut(page).await.unwrap();
+    let again = store.get(page).await;
+    // A release build waits for ever.
+    assert!(cfg!(debug_assertions) && again.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_itself_is_named_with_the_calls_that_led_there() {
+    let _turn = TURN.lock().await;
+    let warnings = Warnings::default();
+    let _collecting = tracing::subscriber::set_default(warnings.clone());
+    let fixture = Fixture::new();
+    let (store, space) = opened(fixture.builder()).await;
+    let page = store.allocate(space).await.unwrap().id();
+    let task = tokio::spawn(holds_and_asks_again(Arc::new(store), page));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(warnings.of(page, "holds_and_asks_again"), 0, "too early");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(warnings.of(page, "holds_and_asks_again"), 1, "once: {:?}", warnings.0);
+    task.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_began_without_an_ssd_says_that_it_does_not_use_the_one_named() {
     let _turn = TURN.lock().await;

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `queues` | the queue of each frame's latch: first come, first served, handed over directly |
 //! | `stalls` | every wait for anything else, and the task that warns of old ones |
+//! | `place` | which calls led to a wait, for its warning |
 //! | `watch` | wakes that task, which rests while no request waits |
 //! | `holders` | in debug builds: which task holds a guard of which page, to refuse a wait for itself |
 //!
 //! The future that waits for a latch is `latch`'s.
 
 pub(crate) mod holders;
+pub(crate) mod place;
 pub(crate) mod queues;
 pub(crate) mod stalls;
 pub(crate) mod watch;

@@ -8,6 +8,7 @@
 
 use crate::sync::Mutex;
 use crate::waits::holders::TaskId;
+use crate::waits::place;
 use crate::waits::watch::Watch;
 use crate::word::{Mode, Word};
 use pagetier_page::PageId;
@@ -46,6 +47,8 @@ struct Waiter {
     page: PageId,
     mode: Mode,
     state: State,
+    /// Whether the wait is to say where it waits, when it is polled next.
+    explain: bool,
 }
 
 impl Waiter {
@@ -110,7 +113,8 @@ impl LatchQueues {
         }
         let ticket = LatchTicket { frame, id: queue.next_id, task: TaskId::current() };
         queue.next_id += 1;
-        queue.waiters.push_back(Waiter { ticket, page, mode, state: State::Waiting(waker.clone()) });
+        let state = State::Waiting(waker.clone());
+        queue.waiters.push_back(Waiter { ticket, page, mode, state, explain: false });
         drop(queue);
         self.watch.wake();
         Some(ticket)
@@ -141,6 +145,13 @@ impl LatchQueues {
         let mut queue = self.shard(ticket.frame).lock();
         // Polled again after its end: it left the queue when the latch was granted.
         let Some(at) = queue.position(ticket) else { return Poll::Pending };
+        if std::mem::take(&mut queue.waiters[at].explain) {
+            let page = queue.waiters[at].page;
+            // It takes milliseconds: not under the lock.
+            drop(queue);
+            place::warn(page);
+            return self.poll(ticket, waker);
+        }
         let known = match &mut queue.waiters[at].state {
             State::Waiting(known) if known.will_wake(waker) => return Poll::Pending,
             State::Waiting(known) => std::mem::replace(known, waker.clone()),
@@ -163,6 +174,18 @@ impl LatchQueues {
         let waiter = at.and_then(|at| queue.waiters.remove(at));
         drop(queue);
         waiter.is_some_and(|w| w.granted())
+    }
+
+    /// Makes a wait say where it waits, unless it has ended.
+    pub(crate) fn explain(&self, ticket: LatchTicket) {
+        let mut queue = self.shard(ticket.frame).lock();
+        let Some(at) = queue.position(ticket) else { return };
+        let waiter = &mut queue.waiters[at];
+        let State::Waiting(waker) = &waiter.state else { return };
+        let waker = waker.clone();
+        waiter.explain = true;
+        drop(queue);
+        waker.wake();
     }
 
     /// Ends a wait with an error, unless it has ended or was granted the latch.

@@ -2,8 +2,8 @@
 //!
 //! A wait for a frame, the log or the storage below registers here; a wait for a latch is found in its queue
 //! (`queues`); a hit never waits. While there are waits, a task checks them once a second and warns of each
-//! one that is old, again whenever its age has doubled. In debug builds it also refuses a wait for a latch
-//! that the waiting task itself holds.
+//! one that is old, again whenever its age has doubled. A wait for a latch also says once which calls led to
+//! it (`place`). In debug builds the task refuses a wait for a latch that the waiting task itself holds.
 
 use crate::waits::holders::Holders;
 use crate::waits::queues::{LatchQueues, LatchTicket};
@@ -21,6 +21,8 @@ use tokio::time::Instant;
 const LONG: Duration = Duration::from_secs(5);
 /// The interval between two checks of the waits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The number of waits that one check makes say where they wait, which takes milliseconds each.
+const EXPLAINED_MAX: usize = 4;
 
 /// What a request or a write waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,13 +129,18 @@ impl Stalls {
     /// Warns of old waits, and refuses those that cannot end. Returns whether there is any wait.
     fn look(&self, ages: &mut Ages) -> bool {
         let waits = self.waits();
+        let mut explained = 0;
         for (Waiting { id, on, page }, age) in ages.due(&waits, Instant::now()) {
             tracing::warn!(page = %page, waited = ?age, "page {page} has waited {age:.0?} for {on}");
-            if let WaitId::Latch(ticket) = id
-                // Only after it is old: a guard that its task is about to drop, in another branch of a
-                // `join`, looks the same for a moment.
-                && self.holders.holds(page, ticket.task)
-            {
+            let WaitId::Latch(ticket) = id else { continue };
+            // Once per wait. A thousand requests that wait for one page would say the same.
+            if age < LONG * 2 && explained < EXPLAINED_MAX {
+                explained += 1;
+                self.waiters.explain(ticket);
+            }
+            // Only after it is old: a guard that its task is about to drop, in another branch of a `join`, looks
+            // the same for a moment.
+            if self.holders.holds(page, ticket.task) {
                 self.waiters.refuse(ticket);
             }
         }
