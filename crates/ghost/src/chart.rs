@@ -15,7 +15,10 @@ pub const COLORS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// Lines over common axes, with a legend.
+/// A chart's size in its own units.
+const SIZE: (u32, u32) = (900, 560);
+
+/// Lines over common axes, with a legend beside them.
 #[derive(Debug)]
 pub struct LineChart<'a> {
     /// The heading.
@@ -30,8 +33,6 @@ pub struct LineChart<'a> {
     pub dots: bool,
     /// A point to circle.
     pub circled: Option<(f64, f64)>,
-    /// Where the legend covers no line.
-    pub legend: SeriesLabelPosition,
 }
 
 impl LineChart<'_> {
@@ -46,9 +47,17 @@ impl LineChart<'_> {
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Box<dyn Error>> {
-        let root = SVGBackend::with_string(svg, (900, 560)).into_drawing_area();
+        let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        // Beside the plot, not in it: no corner is free of lines in every chart.
+        let longest = self.lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let (plot, legend) = root.split_horizontally(SIZE.0 as i32 - 40 - 7 * longest as i32);
+        for (nth, ((name, _), color)) in self.lines.iter().zip(COLORS.iter().cycle()).enumerate() {
+            let y = 52 + 20 * nth as i32;
+            legend.draw(&PathElement::new([(0, y), (18, y)], color.stroke_width(2)))?;
+            legend.draw(&Text::new(name.clone(), (26, y - 6), ("sans-serif", 12)))?;
+        }
+        let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, ("sans-serif", 20))
             .margin(14)
             .x_label_area_size(44)
@@ -56,19 +65,13 @@ impl LineChart<'_> {
             .build_cartesian_2d(self.x.1.clone(), self.y.1.clone())?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(self.x.0).y_desc(self.y.0).light_line_style(TRANSPARENT).draw()?;
-        for ((name, points), &color) in self.lines.iter().zip(COLORS.iter().cycle()) {
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+        for ((_, points), &color) in self.lines.iter().zip(COLORS.iter().cycle()) {
+            chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
             if self.dots {
                 chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, color.filled())))?;
             }
         }
         chart.draw_series(self.circled.map(|at| Circle::new(at, 8, BLACK.stroke_width(2))))?;
-        let mut labels = chart.configure_series_labels();
-        let labels = labels.position(self.legend.clone());
-        labels.background_style(WHITE.mix(0.85)).border_style(BLACK.mix(0.3)).draw()?;
         root.present()?;
         Ok(())
     }
@@ -94,7 +97,6 @@ pub fn chart(what_if: &WhatIf) -> Result<String, Box<dyn Error>> {
         lines: what_if.pools().iter().map(line).collect(),
         dots: true,
         circled: what_if.present().map(|now| (mib(now.ssd_pages), now.total_ms())),
-        legend: SeriesLabelPosition::UpperRight,
     };
     chart.svg()
 }

@@ -2,7 +2,6 @@
 
 use super::Judged;
 use pagetier_ghost::LineChart;
-use plotters::chart::SeriesLabelPosition;
 use std::error::Error;
 
 /// The highest regret that the chart shows, in per cent.
@@ -25,7 +24,6 @@ pub fn chart(judged: &[Judged]) -> Result<String, Box<dyn Error>> {
         lines: judged.iter().map(curve).collect(),
         dots: false,
         circled: None,
-        legend: SeriesLabelPosition::UpperLeft,
     };
     chart.svg()
 }

@@ -14,6 +14,11 @@ pub(crate) const COLORS: [RGBColor; 7] = {
     [a, b, c, d, e, f, RGBColor(128, 128, 128)]
 };
 
+/// A colour in the page's style.
+pub(crate) fn css(RGBColor(r, g, b): RGBColor) -> String {
+    format!("rgb({r},{g},{b})")
+}
+
 /// A chart's size in its own units; the page scales it.
 const SIZE: (u32, u32) = (420, 300);
 

@@ -1,16 +1,36 @@
 //! `gain.svg`, which the README shows: the gain of the paper's policies at 30:10, next to the paper's
 //! figures.
 
-use super::charts::{Bar, COLORS, Series, bars, standalone};
+use super::charts::{Bar, COLORS, Series, bars, css, standalone};
 use super::paper::printed;
 use super::view::{View, pair_name};
 use crate::matrix::{ANALYSIS, Case, POOLS, Shape};
+use minijinja::context;
+use minijinja::value::Value;
 use plotters::style::RGBColor;
 
 const DB: u32 = 30;
 
-/// Draws the chart; `None` unless LRU+CC and GD2L+CAC have finished at every pool size.
+const COLOR: [RGBColor; 3] = [COLORS[3], COLORS[0], COLORS[6]];
+
+/// Draws the chart as a file; `None` unless LRU+CC and GD2L+CAC have finished at every pool size.
 pub(crate) fn chart(view: &View<'_>) -> Option<String> {
+    Some(drawn(&groups(), &series(view)?))
+}
+
+/// The same chart as a section of the page.
+pub(crate) fn section(view: &View<'_>) -> Option<Value> {
+    let series = series(view)?;
+    let legend = series.iter().zip(COLOR).map(|((name, _), color)| context! { name, css => css(color) });
+    Some(context! { chart => plain(&groups(), &series), legend => legend.collect::<Vec<_>>() })
+}
+
+fn groups() -> [String; 3] {
+    POOLS.map(|pool| Shape::of(DB, pool).to_string())
+}
+
+/// The names of the bars, and their heights at each pool size.
+fn series(view: &View<'_>) -> Option<[(String, Vec<f64>); 3]> {
     let [lru_cc, _, gd2l_cac] = ANALYSIS;
     let case = |pool, pair| Case::of(Shape::of(DB, pool), pair);
     let here = |pair| -> Option<Vec<f64>> {
@@ -20,22 +40,23 @@ pub(crate) fn chart(view: &View<'_>) -> Option<String> {
     let paper: Option<Vec<f64>> =
         POOLS.iter().map(|&pool| Some(printed(&case(pool, gd2l_cac))?.total_ms)).collect();
     let paper_name = format!("{} in the paper", pair_name(gd2l_cac));
-    let series =
-        [(pair_name(lru_cc), here(lru_cc)?), (pair_name(gd2l_cac), here(gd2l_cac)?), (paper_name, paper?)];
-    Some(drawn(&POOLS.map(|pool| Shape::of(DB, pool).to_string()), &series))
+    Some([(pair_name(lru_cc), here(lru_cc)?), (pair_name(gd2l_cac), here(gd2l_cac)?), (paper_name, paper?)])
 }
 
-/// Groups of bars, one of each series.
+/// Groups of bars, one of each series, with the legend below.
 fn drawn(groups: &[String], series: &[(String, Vec<f64>)]) -> String {
-    let colors: [RGBColor; 3] = [COLORS[3], COLORS[0], COLORS[6]];
+    standalone(&plain(groups, series), series.iter().map(|(name, _)| name.as_str()).zip(COLOR))
+}
+
+/// The bars alone.
+fn plain(groups: &[String], series: &[(String, Vec<f64>)]) -> String {
     let bar = |&value: &f64| Some(Bar { value, steady: true });
     let all: Vec<Series> = series
         .iter()
-        .zip(colors)
+        .zip(COLOR)
         .map(|((_, values), color)| Series { color, bars: values.iter().map(bar).collect() })
         .collect();
-    let chart = bars("Device time per New-Order, by database : SSD : pool", "ms", groups, &all);
-    standalone(&chart, series.iter().map(|(name, _)| name.as_str()).zip(colors))
+    bars("Device time per New-Order, by database : SSD : pool", "ms", groups, &all)
 }
 
 #[cfg(test)]

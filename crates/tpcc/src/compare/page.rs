@@ -1,13 +1,15 @@
 //! `report.html`: a self-contained page, the template filled with the runs of one setting.
 
+use super::gain;
 use super::results::{Outcome, Results, Setting};
 use super::sections;
 use super::steady::{MEANING, spread};
-use super::view::View;
-use crate::matrix::{Case, Shape, ZONES};
+use super::view::{Pair, View};
+use crate::matrix::{ANALYSIS, Case, RIVALS, Shape, ZONES};
 use crate::report::bytes;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, UndefinedBehavior, context};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Renders the page.
@@ -29,6 +31,7 @@ pub(crate) fn page(results: &Results, setting: &Setting) -> Result<String, Error
         context! {
             style => include_str!("style.css"),
             claims => sections::claims(&view),
+            gain => gain::section(&view),
             figures => sections::figures(&view),
             observed => sections::observed(&view),
             small => Shape::SMALL.to_string(),
@@ -50,10 +53,20 @@ fn zones(view: &View<'_>) -> Vec<Value> {
     cases.iter().filter_map(|case| Some(run(case, outcome(case)?))).collect()
 }
 
-/// Every run, the largest databases first.
+/// Every run, in the order of the figures: the largest databases first, then pair by pair, from the smallest
+/// pool to the largest. (They are kept in the order in which they ended.)
 fn runs(view: &View<'_>) -> Vec<Value> {
+    let own: Vec<Pair<'_>> = ANALYSIS.into_iter().chain(RIVALS).collect();
+    let pairs = view.pairs(&own);
     let mut rows: Vec<_> = view.rows().collect();
-    rows.sort_by_key(|(case, _)| (std::cmp::Reverse(case.shape), case.policies().to_string()));
+    rows.sort_by(|(a, _), (b, _)| {
+        let key = |case: &Case| {
+            let pair = (case.pool_policy.as_str(), case.ssd_policy.as_str());
+            let nth = pairs.iter().position(|one| *one == pair);
+            (Reverse(case.shape.db), case.shape.ssd, nth, case.shape.pool)
+        };
+        key(a).cmp(&key(b)).then(a.zone_percent.total_cmp(&b.zone_percent))
+    });
     rows.into_iter().map(|(case, outcome)| run(case, outcome)).collect()
 }
 
@@ -140,6 +153,8 @@ mod tests {
             }
         }
         for shown in [
+            "What the paper's policies gain",
+            "GD2L+CAC in the paper",
             "Figure 7",
             "Figure 8",
             "Figure 9",
@@ -155,6 +170,27 @@ mod tests {
         ] {
             assert!(page.contains(shown), "{shown}");
         }
+    }
+
+    #[test]
+    fn the_rows_have_one_order_in_whichever_one_the_runs_ended() {
+        let (mut results, setting) = full();
+        let in_order = page(&results, &setting).unwrap();
+        results.entries.reverse();
+        assert!(page(&results, &setting).unwrap() == in_order);
+        let all = in_order.split("<h2>Every run</h2>").nth(1).unwrap();
+        let rows = [
+            "<b>LRU+CC</b> 30:10:1<",
+            "<b>LRU+CC</b> 30:10:4<",
+            "<b>GD2L+CC</b> 30:10:1<",
+            "<b>GD2L+LRU2</b> 30:10:4<",
+            "<b>LRU+CC</b> 15:10:1<",
+            "<b>GD2L+CAC</b> 10:4:2 zone 1%<",
+            "<b>GD2L+CAC</b> 10:4:2 zone 5%<",
+            "<b>LRU+CC</b> 8:10:1<",
+        ];
+        let places: Vec<_> = rows.iter().map(|row| all.find(row)).collect();
+        assert!(places.is_sorted() && places.iter().all(Option::is_some), "{places:?}");
     }
 
     #[test]

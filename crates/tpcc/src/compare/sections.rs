@@ -1,6 +1,6 @@
 //! What the report's sections show, one value for each, which the template lays out.
 
-use super::charts::{self, Bar, COLORS, Series};
+use super::charts::{self, Bar, COLORS, Series, css};
 use super::observe::{Observed, PagePoint};
 use super::paper::printed;
 use super::results::Outcome;
@@ -89,10 +89,6 @@ fn shown<'a>(view: &View<'a>, databases: &[u32], pairs: &[Pair<'a>]) -> Option<V
 fn color(pair: Pair<'_>, at: usize) -> RGBColor {
     let known = [ANALYSIS[2], ANALYSIS[0], ANALYSIS[1], RIVALS[0], RIVALS[2], RIVALS[1]];
     COLORS[known.iter().position(|known| *known == pair).unwrap_or(6 + at) % COLORS.len()]
-}
-
-fn css(RGBColor(r, g, b): RGBColor) -> String {
-    format!("rgb({r},{g},{b})")
 }
 
 /// Figures 7 and 10: a chart per database, and the same numbers as a table.
