@@ -39,7 +39,9 @@ async fn the_statistics_print_as_a_screenful_and_survive_json() {
     }
     let lookups = summary.pool.counts.hits + summary.pool.counts.misses;
     assert_eq!(summary.pool.hit_ratio, Some(summary.pool.counts.hits as f64 / lookups as f64));
-    let parts = summary.memory.pool.frames + summary.memory.pool.metadata + summary.memory.pool.staging;
+    let pool = &summary.memory.pool;
+    let parts = pool.frames + pool.metadata + pool.policy + pool.staging;
+    assert!(pool.policy > 0);
     assert_eq!(summary.memory.total, parts + summary.memory.ssd_tables);
     let classes = &summary.hdd_device.classes;
     assert_eq!(classes.iter().map(|c| c.read.ops + c.write.ops).sum::<u64>(), hdd.ops + writes(&summary));

@@ -5,10 +5,11 @@ use pagetier_bufpool::{FRAMES_MIN, PoolParams};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
-/// The memory budget for the policies, in bytes per frame: 48 for the pool's, which covers GD2L and its
-/// relatives, and, except in small pools, the simulations of the default; and 54 for the SSD's record of a
-/// page that is in memory only.
-pub(crate) const POOL_POLICY_BYTES: usize = 48 + 54;
+/// The memory budget for the pool's policy, in bytes per frame. It covers GD2L and its relatives, and, except
+/// in small pools, the simulations of the default.
+pub(crate) const FRAME_POLICY_BYTES: usize = 48;
+/// The same for both policies: 54 for the SSD's record of a page that is in memory only.
+pub(crate) const POOL_POLICY_BYTES: usize = FRAME_POLICY_BYTES + 54;
 /// Memory per slot in bytes: its entry, its entry in the page map, its log position, the flush that it waits
 /// for (as many slots as the eviction zone has by default may wait for one); the policy's record, where that
 /// is found by page and by slot, and the eviction zone; and the policy's simulations.

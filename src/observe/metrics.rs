@@ -102,6 +102,7 @@ fn publish_stats(store: &str, s: &StatsSummary) {
         ("frames", m.pool.frames),
         ("metadata", m.pool.metadata),
         ("staging", m.pool.staging),
+        ("policy", m.pool.policy),
         ("ssd_tables", m.ssd_tables),
     ];
     for (part, bytes) in memory {

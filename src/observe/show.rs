@@ -21,10 +21,11 @@ impl Display for StatsSummary {
         let m = &self.memory;
         writeln!(
             f,
-            "memory  {} (pages {}, metadata {}, staging {}, SSD tables {})",
+            "memory  {} (pages {}, metadata {}, policy {}, staging {}, SSD tables {})",
             bytes(m.total),
             bytes(m.pool.frames),
             bytes(m.pool.metadata),
+            bytes(m.pool.policy),
             bytes(m.pool.staging),
             bytes(m.ssd_tables)
         )?;

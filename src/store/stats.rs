@@ -2,6 +2,7 @@
 
 use super::headroom::Headroom;
 use super::shared::Shared;
+use crate::config::sizes::FRAME_POLICY_BYTES;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
 use pagetier_policy::PolicyChoice;
@@ -35,13 +36,16 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn of(shared: &Shared) -> Self {
+        let frames = shared.pool.params().frames as u64;
+        let mut pool_memory = shared.pool.memory();
+        pool_memory.policy = frames * FRAME_POLICY_BYTES as u64;
         Self {
             pool: shared.pool.stats(),
-            pool_memory: shared.pool.memory(),
+            pool_memory,
             ssd: shared.tier.stats(),
             hdd_device: shared.tier.hdd_device().stats(),
             ssd_device: shared.tier.ssd_device().stats(),
-            frames: shared.pool.params().frames as u64,
+            frames,
             room: shared.room(),
             pool_choice: shared.pool.choice(),
             ssd_choice: shared.tier.ask(|slots| slots.policy().choice()),
@@ -51,6 +55,7 @@ impl Stats {
     /// The memory that the store's budget covers, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.pool_memory.frames + self.pool_memory.metadata + self.pool_memory.staging + self.ssd.memory_bytes
+        let pool = &self.pool_memory;
+        pool.frames + pool.metadata + pool.staging + pool.policy + self.ssd.memory_bytes
     }
 }

@@ -271,6 +271,9 @@ pub struct PoolMemory {
     pub metadata: u64,
     /// The maximum memory for staged copies.
     pub staging: u64,
+    /// What the store's budget sets aside for the pool's policy. A pool does not know it.
+    #[serde(default)]
+    pub policy: u64,
 }
 
 #[cfg(test)]

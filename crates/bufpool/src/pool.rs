@@ -267,6 +267,7 @@ impl<T: Tier> Pool<T> {
             frames: (inner.frames.count() * page) as u64,
             metadata: metadata as u64,
             staging: (params.staging * page) as u64,
+            policy: 0,
         }
     }
 
