@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use redb::{Database, ReadableDatabase, TableDefinition};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,21 @@ const ROW_BYTES: usize = 400;
 const USAGE: &str = "usage:
   pagetier-example-redb commit DIR
       commits rows 0, 1, .. to a store in DIR, and prints each number once it is durable
-  pagetier-example-redb measure --slow DIR --fast DIR [--memory SIZE] [--rows N] [--seconds N]
+  pagetier-example-redb measure --slow DIR --fast DIR [--memory SIZE] [--ssd SIZE] [--rows N] [--seconds N]
       measures redb on a plain file in the slow folder, and on a store with its HDD there and its SSD in the fast
-      one, with equal memory (64MiB), 400,000 rows, 10 seconds for each figure";
+      one, with equal memory (64MiB), an SSD of 1GiB, 400,000 rows, 10 seconds for each figure";
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", pagetier::errors::Causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["commit", dir] => commit(Path::new(dir)),
@@ -86,6 +97,7 @@ struct Options {
     slow: PathBuf,
     fast: PathBuf,
     memory: u64,
+    ssd: u64,
     rows: u64,
     seconds: u64,
 }
@@ -93,11 +105,19 @@ struct Options {
 impl Options {
     fn read(given: &[&str]) -> Result<Self, Failure> {
         let mut options =
-            Self { slow: PathBuf::new(), fast: PathBuf::new(), memory: 64 << 20, rows: 400_000, seconds: 10 };
+            Self {
+            slow: PathBuf::new(),
+            fast: PathBuf::new(),
+            memory: 64 << 20,
+            ssd: 1 << 30,
+            rows: 400_000,
+            seconds: 10,
+        };
         for pair in given.chunks(2) {
             match pair {
                 ["--slow", dir] => options.slow = dir.into(),
                 ["--fast", dir] => options.fast = dir.into(),
+                ["--ssd", size] => options.ssd = parse_bytes(size)?,
                 ["--memory", size] => options.memory = parse_bytes(size)?,
                 ["--rows", rows] => options.rows = rows.parse()?,
                 ["--seconds", seconds] => options.seconds = seconds.parse()?,
@@ -127,7 +147,7 @@ fn measure(options: &Options) -> Result<(), Failure> {
 
     let (dir, hdd) = (options.fast.join("store"), options.slow.join("hdd.vol"));
     // Most of the memory is the store's: redb's own cache holds what the pool has, too.
-    let builder = PageStore::builder().directory(&dir).hdd(&hdd).ssd_bytes(1 << 30);
+    let builder = PageStore::builder().directory(&dir).hdd(&hdd).ssd_bytes(options.ssd);
     let (store, database) = open(builder.pool_bytes(options.memory / 4 * 3), memory / 4)?;
     let tiered = figures(&database, options)?;
     print("Pagetier", &tiered, &plain);

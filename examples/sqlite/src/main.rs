@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use rusqlite::{Connection, OpenFlags};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,11 +20,21 @@ const ROW_BYTES: usize = 400;
 const USAGE: &str = "usage:
   pagetier-example-sqlite commit DIR JOURNAL_MODE
       commits rows 0, 1, .. to a database in a store in DIR, and prints each number once it is durable
-  pagetier-example-sqlite measure --slow DIR --fast DIR [--memory SIZE] [--rows N] [--seconds N] [--mode JOURNAL_MODE]
+  pagetier-example-sqlite measure --slow DIR --fast DIR [--memory SIZE] [--ssd SIZE] [--rows N] [--seconds N] [--mode JOURNAL_MODE]
       measures SQLite on a plain file in the slow folder, and on a store with its HDD there and its SSD in the fast
-      one, with equal memory (64MiB), 400,000 rows, 10 seconds for each figure, journal mode wal";
+      one, with equal memory (64MiB), an SSD of 1GiB, 400,000 rows, 10 seconds for each figure, journal mode wal";
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", pagetier::errors::Causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["commit", dir, mode] => commit(Path::new(dir), mode),
@@ -94,6 +105,7 @@ struct Options {
     slow: PathBuf,
     fast: PathBuf,
     memory: u64,
+    ssd: u64,
     rows: u64,
     seconds: u64,
     mode: String,
@@ -105,6 +117,7 @@ impl Options {
             slow: PathBuf::new(),
             fast: PathBuf::new(),
             memory: 64 << 20,
+            ssd: 1 << 30,
             rows: 400_000,
             seconds: 10,
             mode: "wal".to_owned(),
@@ -113,6 +126,7 @@ impl Options {
             match pair {
                 ["--slow", dir] => options.slow = dir.into(),
                 ["--fast", dir] => options.fast = dir.into(),
+                ["--ssd", size] => options.ssd = parse_bytes(size)?,
                 ["--memory", size] => options.memory = parse_bytes(size)?,
                 ["--rows", rows] => options.rows = rows.parse()?,
                 ["--seconds", seconds] => options.seconds = seconds.parse()?,
@@ -148,7 +162,7 @@ fn measure(options: &Options) -> Result<(), Failure> {
     for (no, (place, folder)) in journals.into_iter().enumerate() {
         let (dir, hdd) = (options.fast.join(format!("store{no}")), options.slow.join("hdd.vol"));
         // Most of the memory is the store's: SQLite's own cache holds what the pool has, too.
-        let builder = PageStore::builder().directory(&dir).hdd(&hdd).ssd_bytes(1 << 30);
+        let builder = PageStore::builder().directory(&dir).hdd(&hdd).ssd_bytes(options.ssd);
         let store = Arc::new(blocking::PageStore::open(builder.pool_bytes(options.memory / 4 * 3))?);
         let name = format!("pagetier{no}");
         let registered = register(&name, Arc::clone(&store), Journals::In(folder.clone()))?;
