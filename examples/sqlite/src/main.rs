@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use rusqlite::{Connection, OpenFlags};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,8 @@ fn run() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["commit", dir, mode] => commit(Path::new(dir), mode),
-        ["measure", options @ ..] => measure(&Options::read(options)?),
+        ["measure", options @ ..] => measure(options),
+        ["one", subject, options @ ..] => one(subject, &Options::read(options)?),
         _ => Err(USAGE.into()),
     }
 }
@@ -147,39 +148,53 @@ struct Figures {
     reads: f64,
 }
 
-fn measure(options: &Options) -> Result<(), Failure> {
-    let path = options.slow.join("plain.db");
-    let plain = {
-        let connection = Connection::open(&path)?;
-        prepare(&connection, &options.mode, options.memory)?;
-        figures(&connection, options)?
-    };
-    print("the plain file", &plain, &plain);
-    std::fs::remove_file(path)?;
+/// Measures one subject in a process of its own: an allocator keeps the memory that another one had.
+fn in_a_process(subject: &str, options: &[&str]) -> Result<Figures, Failure> {
+    let mut child = Command::new(std::env::current_exe()?);
+    let out = child.arg("one").arg(subject).args(options).stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let figures = text.trim().split_once(' ').filter(|_| out.status.success());
+    let (commits, reads) = figures.ok_or_else(|| format!("{subject} was not measured: {}", out.status))?;
+    Ok(Figures { commits: commits.parse()?, reads: reads.parse()? })
+}
 
-    let mut journals = vec![("on the slow disk, as the plain file's", &options.slow)];
-    journals.push(("beside the SSD", &options.fast));
-    for (no, (place, folder)) in journals.into_iter().enumerate() {
-        let (dir, hdd) = (options.fast.join(format!("store{no}")), options.slow.join("hdd.vol"));
-        // Most of the memory is the store's: SQLite's own cache holds what the pool has, too.
-        let builder = PageStore::builder().directory(&dir).hdd(&hdd).ssd_bytes(options.ssd);
-        let store = Arc::new(blocking::PageStore::open(builder.pool_bytes(options.memory / 4 * 3))?);
-        let name = format!("pagetier{no}");
-        let registered = register(&name, Arc::clone(&store), Journals::In(folder.clone()))?;
-        let tiered = {
-            let connection =
-                Connection::open_with_flags_and_vfs("rows.db", OpenFlags::default(), name.as_str())?;
-            prepare(&connection, &options.mode, options.memory / 4)?;
-            figures(&connection, options)?
-        };
-        print(&format!("Pagetier, journal {place}"), &tiered, &plain);
-        drop(registered);
-        let store = Arc::into_inner(store).ok_or("the database still has the store")?;
-        store.close()?;
-        std::fs::remove_dir_all(dir)?;
-        std::fs::remove_file(hdd)?;
+fn measure(options: &[&str]) -> Result<(), Failure> {
+    Options::read(options)?;
+    let plain = in_a_process("plain", options)?;
+    print("the plain file", &plain, &plain);
+    for (subject, place) in
+        [("slow-journal", "on the slow disk, as the plain file's"), ("fast-journal", "beside the SSD")]
+    {
+        print(&format!("Pagetier, journal {place}"), &in_a_process(subject, options)?, &plain);
     }
     Ok(())
+}
+
+/// Measures a subject, and prints its figures for [`in_a_process`].
+fn one(subject: &str, options: &Options) -> Result<(), Failure> {
+    if subject == "plain" {
+        let path = options.slow.join("plain.db");
+        let connection = Connection::open(&path)?;
+        prepare(&connection, &options.mode, options.memory)?;
+        figures(&connection, options)?;
+        drop(connection);
+        return Ok(std::fs::remove_file(path)?);
+    }
+    let journals = if subject == "slow-journal" { &options.slow } else { &options.fast };
+    let (dir, hdd) = (options.fast.join("store"), options.slow.join("hdd.vol"));
+    // Most of the memory is the store's: SQLite's own cache holds what the pool has, too.
+    let builder = PageStore::builder().directory(&dir).hdd(&hdd).ssd_bytes(options.ssd);
+    let (store, registered, connection) = open(builder.pool_bytes(options.memory / 4 * 3), journals)?;
+    prepare(&connection, &options.mode, options.memory / 4)?;
+    figures(&connection, options)?;
+    drop((connection, registered));
+    let store = Arc::into_inner(store).ok_or("the database still has the store")?;
+    if std::env::var_os("PAGETIER_STATS").is_some() {
+        eprintln!("{}", store.store().stats());
+    }
+    store.close()?;
+    std::fs::remove_dir_all(dir)?;
+    Ok(std::fs::remove_file(hdd)?)
 }
 
 fn print(on: &str, of: &Figures, plain: &Figures) {
@@ -192,7 +207,7 @@ fn print(on: &str, of: &Figures, plain: &Figures) {
     );
 }
 
-fn figures(connection: &Connection, options: &Options) -> Result<Figures, Failure> {
+fn figures(connection: &Connection, options: &Options) -> Result<(), Failure> {
     for first in (0..options.rows).step_by(5_000) {
         let change = connection.unchecked_transaction()?;
         for no in first..options.rows.min(first + 5_000) {
@@ -203,9 +218,9 @@ fn figures(connection: &Connection, options: &Options) -> Result<Figures, Failur
         change.commit()?;
     }
     let mut rng = SmallRng::seed_from_u64(1);
-    // Nine of ten requests go to a tenth of the rows.
+    // Nine of ten requests go to a fifth of the rows.
     let mut any = || {
-        let of = if rng.random_bool(0.9) { options.rows / 10 } else { options.rows };
+        let of = if rng.random_bool(0.9) { options.rows / 5 } else { options.rows };
         rng.random_range(0..of.max(1))
     };
     let mut version = 0_u64;
@@ -225,7 +240,8 @@ fn figures(connection: &Connection, options: &Options) -> Result<Figures, Failur
         let fine = value.len() == ROW_BYTES && value[..ROW_BYTES - 8] == row(no)[..ROW_BYTES - 8];
         if fine { Ok(()) } else { Err(format!("row {no} is another").into()) }
     })?;
-    Ok(Figures { commits, reads })
+    println!("{commits} {reads}");
+    Ok(())
 }
 
 /// How often `act` runs in a second; the first fifth of the time warms up.

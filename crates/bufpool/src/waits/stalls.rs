@@ -138,8 +138,8 @@ impl Stalls {
                 explained += 1;
                 self.waiters.explain(ticket);
             }
-            // Only after it is old: a guard that its task is about to drop, in another branch of a `join`, looks
-            // the same for a moment.
+            // Only after it is old: a guard that its task is about to drop, in another branch of a `join`,
+            // looks the same for a moment.
             if self.holders.holds(page, ticket.task) {
                 self.waiters.refuse(ticket);
             }
