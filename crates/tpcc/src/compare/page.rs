@@ -137,10 +137,14 @@ mod tests {
         assert_eq!(unsound(&page(&Results::default(), &setting).unwrap()), None);
     }
 
+    /// `PAGETIER_DRAW=1` writes the page to the folder of temporary files, to look at it in a browser.
     #[test]
     fn every_run_is_on_it() {
         let (results, setting) = full();
         let page = page(&results, &setting).unwrap();
+        if std::env::var_os("PAGETIER_DRAW").is_some() {
+            std::fs::write(std::env::temp_dir().join("pagetier-report.html"), &page).unwrap();
+        }
         for entry in &results.entries {
             let case = &entry.case;
             let name = format!("<b>{}</b> {}", case.policies(), case.shape);
