@@ -105,8 +105,7 @@ struct Options {
 
 impl Options {
     fn read(given: &[&str]) -> Result<Self, Failure> {
-        let mut options =
-            Self {
+        let mut options = Self {
             slow: PathBuf::new(),
             fast: PathBuf::new(),
             memory: 64 << 20,
