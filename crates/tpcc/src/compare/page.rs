@@ -184,14 +184,14 @@ mod tests {
         assert!(page(&results, &setting).unwrap() == in_order);
         let all = in_order.split("<h2>Every run</h2>").nth(1).unwrap();
         let rows = [
-            "<b>LRU+CC</b> 30:10:1<",
-            "<b>LRU+CC</b> 30:10:4<",
-            "<b>GD2L+CC</b> 30:10:1<",
-            "<b>GD2L+LRU2</b> 30:10:4<",
-            "<b>LRU+CC</b> 15:10:1<",
-            "<b>GD2L+CAC</b> 10:4:2 zone 1%<",
-            "<b>GD2L+CAC</b> 10:4:2 zone 5%<",
-            "<b>LRU+CC</b> 8:10:1<",
+            "<b>LRU+CC</b> 30:10:1",
+            "<b>LRU+CC</b> 30:10:4",
+            "<b>GD2L+CC</b> 30:10:1",
+            "<b>GD2L+LRU2</b> 30:10:4",
+            "<b>LRU+CC</b> 15:10:1",
+            "<b>GD2L+CAC</b> 10:4:2 zone 1%",
+            "<b>GD2L+CAC</b> 10:4:2 zone 5%",
+            "<b>LRU+CC</b> 8:10:1",
         ];
         let places: Vec<_> = rows.iter().map(|row| all.find(row)).collect();
         assert!(places.is_sorted() && places.iter().all(Option::is_some), "{places:?}");
