@@ -240,3 +240,43 @@ async fn it_is_inspected_and_read_without_a_write() {
     drop(store);
     assert!(before == crashed.hdd.snapshot(), "it was written");
 }
+
+/// A restoration begins a store anew, and must not take one that is there for its own.
+#[tokio::test(start_paused = true)]
+async fn a_restoration_leaves_a_store_on_the_hdd_alone() {
+    let (folder, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fixture = Fixture::on_hdd(&SimPower::new());
+    let store = fixture.open().await;
+    let space = store.spaces().create("t").await.unwrap();
+    fill(&mut store.overwrite(PageId::new(space, 0)).await.unwrap(), 0, 1);
+    store.backup(folder.path(), pagetier::backup::BackupOptions::new()).await.unwrap();
+    fill(&mut store.get_mut(PageId::new(space, 0)).await.unwrap(), 0, 2);
+    store.close().await.unwrap();
+    let before = fixture.hdd.snapshot();
+    let restored =
+        fixture.builder().directory(to.path().join("new")).restore(folder.path(), None, |_| ()).await;
+    assert!(restored.is_err());
+    assert!(before == fixture.hdd.snapshot(), "the HDD was written");
+    let store = fixture.open().await;
+    assert_eq!(read(&store, space, 0).await.unwrap(), 2);
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_copy_of_a_header_costs_nothing_and_two_are_refused() {
+    let fixture = Fixture::on_hdd(&SimPower::new());
+    let store = fixture.open().await;
+    let space = store.spaces().create("t").await.unwrap();
+    store.close().await.unwrap();
+    for block in HEADERS.step_by(4096) {
+        let bad = fixture.after_power_cut(1);
+        bad.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(block..block + 4096));
+        assert_eq!(bad.open().await.spaces().find("t"), Some(space), "{block}");
+    }
+    for area in HEADERS.step_by(8192) {
+        let bad = fixture.after_power_cut(1);
+        bad.hdd.rot(area..area + 8192, 5);
+        let error = bad.try_open().await.unwrap_err();
+        assert!(error.to_string().contains("unreadable manifest"), "{error}");
+    }
+}

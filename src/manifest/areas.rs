@@ -1,5 +1,5 @@
-//! The manifest on the volume: two areas at the head of the HDD, before its first extent, so that the store
-//! needs nothing that outlives its machine but the volume.
+//! The manifest on the volume: two areas at the head of the HDD, before its first extent, so that another
+//! machine can open the store with the volume alone.
 //!
 //! | bytes from | what |
 //! | --- | --- |
@@ -31,18 +31,19 @@
 //! The store flushes the same device, and a failure of either's flush may have lost writes of both:
 //! [`Joint`].
 //!
-//! Saves run one after another, in the order in which they begin, each in a task of its own and to its end
-//! (I41). When the store is dropped, its fence stops them as it stops every write: what they leave is what a
-//! crash leaves.
+//! Saves run one after another, in the order in which they begin, each in a task of its own and to its end,
+//! also when the store is dropped meanwhile: a save keeps its locks (I41).
 
 use super::contents::with_size;
 use super::slack::{SLACK_BYTES, Slack};
 use super::superblock::{AREA_UNIT, HEAD_BYTES};
 use super::tail::{self, End, Placed};
+use futures_util::FutureExt;
 use pagetier_devio::task::{Boxed, spawn};
 use pagetier_devio::{DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice};
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -72,7 +73,7 @@ impl Header {
         for (nth, number) in [self.save, self.area_bytes, self.size].into_iter().enumerate() {
             b[16 + 8 * nth..24 + 8 * nth].copy_from_slice(&number.to_le_bytes());
         }
-        // One sector: a header is torn whole or not at all.
+        // One sector: a header is written whole or not at all.
         let sum = crc32c::crc32c(&b[12..tail::SECTOR]);
         b[8..12].copy_from_slice(&sum.to_le_bytes());
         b
@@ -105,8 +106,8 @@ struct State {
     area_bytes: u64,
     /// The area that is the manifest, and its header; `None`: there is no manifest yet.
     current: Option<(u64, Header)>,
-    /// Whether it is durable.
-    proved: bool,
+    /// The checksum of what was read of it, until it is certainly durable.
+    unproved: Option<u32>,
     /// The highest save that a header may bear.
     save: u64,
     /// `None`: the next save must replace the manifest.
@@ -126,7 +127,7 @@ pub(crate) struct Areas {
 impl Areas {
     /// The areas on the device of `joint`, of `area_bytes` each unless it has some.
     pub(crate) fn new(joint: Arc<Joint>, area_bytes: u64, runtime: Handle) -> Self {
-        let state = State { area_bytes, current: None, proved: true, save: 0, tail: None };
+        let state = State { area_bytes, current: None, unproved: None, save: 0, tail: None };
         Self { joint, runtime, state: Mutex::new(state), last: Mutex::default() }
     }
 
@@ -148,26 +149,33 @@ impl Areas {
         let (done, result) = oneshot::channel();
         let before = self.last.lock().replace(this);
         spawn(&self.runtime, async move {
-            if let Some(before) = before {
-                // An error is a save that panicked: it has ended, too.
-                let _ = before.await;
+            // An error: the runtime ends, and a write of the save before this one may be in flight.
+            if let Some(before) = before
+                && before.await.is_err()
+            {
+                return;
             }
-            let saved = save.await;
-            drop(ended);
-            let _ = done.send(saved);
+            let saved = AssertUnwindSafe(save).catch_unwind().await;
+            let _ = ended.send(());
+            let _ = done.send(saved.unwrap_or_else(|_| Err(Error::other("a save panicked"))));
         });
         Box::pin(async { result.await.unwrap_or_else(|_| Err(Error::other("a save did not end"))) })
     }
 
     /// Reads the manifest; `None` when there is none.
     pub(crate) async fn load(&self) -> Result<Option<Vec<u8>>> {
-        let found = headers(self.device()).await.map_err(failed)?;
+        let found = headers(self.device()).await?;
         let newest = found.into_iter().flatten().max_by_key(|(_, header)| header.save);
         if let Some((_, Header { save, area_bytes, .. })) = newest {
             let current = newest.filter(|(_, header)| header.size > 0);
-            *self.state.lock() = State { area_bytes, current, proved: false, save, tail: None };
+            let unproved = current.is_some().then_some(0);
+            *self.state.lock() = State { area_bytes, current, unproved, save, tail: None };
         }
-        self.read().await
+        let bytes = self.read().await?;
+        if let Some(bytes) = &bytes {
+            self.state.lock().unproved = Some(crc32c::crc32c(bytes));
+        }
+        Ok(bytes)
     }
 
     /// Reads the manifest in force; `None` when there is none.
@@ -188,7 +196,7 @@ impl Areas {
     /// Replaces the manifest by the one that `json` encodes. Durable when it returns `Ok`; after an error
     /// either version may be found later.
     pub(crate) async fn replace(&self, json: &[u8], slack: Slack) -> Result<()> {
-        let State { area_bytes, current, proved, save, .. } = self.state.lock().clone();
+        let State { area_bytes, current, unproved, save, .. } = self.state.lock().clone();
         let area_size = area_bytes as usize;
         let len = tail::sealed(&with_size(json, usize::MAX), 0).len();
         // The next save must find room as well (I26).
@@ -204,11 +212,15 @@ impl Areas {
         let save = save + 1;
         (self.state.lock().save, self.state.lock().tail) = (save, None);
         let seen = self.joint.failures();
-        if let Some((area, header)) = current.filter(|_| !proved) {
+        if let (Some((area, header)), Some(sum)) = (current, unproved) {
             let bytes = self.read().await?.unwrap_or_default();
+            // Nothing but what was opened may be written over it.
+            if crc32c::crc32c(&bytes) != sum {
+                return Err(Error::new(ErrorKind::InvalidData, "the manifest reads otherwise than before"));
+            }
             self.write(HEAD_BYTES + area * area_bytes, &bytes, seen).await.map_err(failed)?;
             self.write(headers_at(area), &header.encode().repeat(2), seen).await.map_err(failed)?;
-            self.state.lock().proved = true;
+            self.state.lock().unproved = None;
         }
         // The manifest stays whole until the last step.
         let area = current.map_or(0, |(area, _)| 1 - area);
@@ -216,6 +228,8 @@ impl Areas {
         let written = async {
             self.device().grow(HEAD_BYTES + 2 * area_bytes)?;
             if current.is_none() {
+                // `force` may have allowed other data there, which would pass for damaged headers.
+                self.write(HEADERS_AT, &[0; 4 * tail::BLOCK], seen).await?;
                 let begun = Header { save: 0, area_bytes, size: 0 };
                 self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;
             }
@@ -294,29 +308,45 @@ impl Appendable {
 }
 
 /// Whether `device` has a manifest, or a first save has begun there.
-pub(crate) async fn is_on(device: &SharedDevice) -> std::result::Result<bool, DeviceError> {
+pub(crate) async fn is_on(device: &SharedDevice) -> Result<bool> {
     Ok(headers(device).await?.iter().any(Option::is_some))
 }
 
-/// The sound headers at the head of `device`, with their area.
-async fn headers(device: &SharedDevice) -> std::result::Result<[Option<(u64, Header)>; 4], DeviceError> {
+/// The sound headers at the head of `device`, with their area. An area of whose header no copy is sound or
+/// blank is damage, if there are headers at all: it may have had the newest manifest.
+async fn headers(device: &SharedDevice) -> Result<[Option<(u64, Header)>; 4]> {
     let mut found = [None; 4];
-    let len = found.len() * tail::BLOCK;
     // A blank file is shorter.
-    if device.size() < HEADERS_AT + len as u64 {
+    if device.size() < HEADERS_AT + (found.len() * tail::BLOCK) as u64 {
         return Ok(found);
     }
-    // Read several times: a header that only the transfer corrupted must not hide the newest manifest (I32).
-    for _ in 0..ATTEMPTS_MAX {
-        let blocks = read(device, HEADERS_AT, len).await?;
-        for (nth, block) in blocks.chunks(tail::BLOCK).enumerate() {
-            found[nth] = found[nth].or(Header::decode(block).map(|header| (nth as u64 / 2, header)));
-        }
-        if found.iter().all(Option::is_some) {
-            break;
+    let (mut intact, mut marked, mut unreadable) = ([false; 2], false, None);
+    for (nth, found) in found.iter_mut().enumerate() {
+        let at = HEADERS_AT + (nth * tail::BLOCK) as u64;
+        // Read several times: a header that only the transfer corrupted must not hide the newest manifest
+        // (I32).
+        for _ in 0..ATTEMPTS_MAX {
+            let block = match read(device, at, tail::BLOCK).await {
+                Ok(block) => block,
+                Err(error) => {
+                    // The other copy says the same.
+                    unreadable = Some(error);
+                    continue;
+                }
+            };
+            *found = Header::decode(&block).map(|header| (nth as u64 / 2, header));
+            intact[nth / 2] |= found.is_some() || pagetier_page::is_blank(&block);
+            marked |= block.starts_with(&MAGIC);
+            if found.is_some() {
+                break;
+            }
         }
     }
-    Ok(found)
+    if intact == [true; 2] || !marked && unreadable.is_none() {
+        return Ok(found);
+    }
+    let damaged = || Error::new(ErrorKind::InvalidData, "the header of one of its areas is damaged");
+    Err(unreadable.map_or_else(damaged, failed))
 }
 
 async fn read(device: &SharedDevice, at: u64, len: usize) -> std::result::Result<Vec<u8>, DeviceError> {
@@ -331,8 +361,8 @@ async fn unflushed(device: &SharedDevice, at: u64, bytes: &[u8]) -> std::result:
 
 fn too_large(area_bytes: u64) -> String {
     format!(
-        "the manifest takes at most {area_bytes} bytes on the HDD; a backup can be restored to a store with \
-         a larger `manifest_bytes_max`"
+        "the manifest takes at most {area_bytes} bytes on the HDD; a backup can be restored to another HDD \
+         with a larger `manifest_bytes_max`"
     )
 }
 

@@ -12,6 +12,7 @@ use crate::manifest::superblock::HddSuperblock;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify, newest_label};
+use std::path::Path;
 
 /// The option, for errors.
 pub(super) const ON_HDD: &str = "manifest_on_hdd";
@@ -95,12 +96,17 @@ impl Config {
     /// Whether the options name another place for the manifest than the one in which the store of `hdd` has
     /// it.
     async fn seeks_manifest_elsewhere(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
-        Ok(areas::is_on(hdd).await? != self.options.manifest_on_hdd)
+        Ok(self.has_manifest(hdd).await? != self.options.manifest_on_hdd)
     }
 
     /// Whether the HDD has what a first opening that was cut short wrote before it came to the superblock.
     async fn begun_on(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
-        Ok(self.options.manifest_on_hdd && areas::is_on(hdd).await?)
+        Ok(self.options.manifest_on_hdd && self.has_manifest(hdd).await?)
+    }
+
+    async fn has_manifest(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
+        let found = areas::is_on(hdd).await;
+        found.map_err(|e| OpenError::directory(Path::new(hdd.name()), "has an unreadable manifest", e))
     }
 
     pub(super) async fn check_ssd(

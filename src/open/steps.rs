@@ -339,6 +339,12 @@ impl Config {
     ) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
         match manifests.load().await? {
             Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
+            // Only a restoration's own directory is known to have nothing but what it began.
+            Some(manifest) if !manifest.is_unused() && self.options.manifest_on_hdd => {
+                let why =
+                    format!("the HDD has the store {}; name another, or blank its first MiB", manifest.store);
+                Err(OpenError::BadOption { option: "hdd", why })
+            }
             // A first opening that a crash cut short begins again under the same id, which its devices may
             // bear already.
             unused if self.options.create => Ok((unused, None)),

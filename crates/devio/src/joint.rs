@@ -9,8 +9,8 @@
 //!   and its flush, and counts such writes as lost.
 
 use crate::{
-    DataSearch, Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy,
-    RecentCosts, SharedDevice,
+    DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture,
+    IoOp, Occupancy, RecentCosts, SharedDevice,
 };
 use parking_lot::Mutex;
 use std::ptr::NonNull;
@@ -66,12 +66,29 @@ impl Joint {
         if let Some(error) = last.filter(|_| count != seen.0) {
             return Err(error);
         }
+        let unseen = Unseen(self);
         let flushed = self.inner.flush(class).await;
+        std::mem::forget(unseen);
         if let Err(error) = &flushed {
-            let mut failed = self.failed.lock();
-            *failed = Failed { count: failed.count + 1, last: Some(error.clone()) };
+            self.fail(error.clone());
         }
         flushed
+    }
+
+    fn fail(&self, error: DeviceError) {
+        let mut failed = self.failed.lock();
+        *failed = Failed { count: failed.count + 1, last: Some(error) };
+    }
+}
+
+/// Dropped: a caller gave up a flush whose result nothing will see. It counts as failed.
+struct Unseen<'a>(&'a Joint);
+
+impl Drop for Unseen<'_> {
+    fn drop(&mut self) {
+        let kind = DeviceErrorKind::Io(Arc::new(std::io::Error::other("a flush was given up")));
+        let device = Arc::from(self.0.inner.name());
+        self.0.fail(DeviceError { device, op: IoOp::Flush, offset: 0, len: 0, kind });
     }
 }
 
@@ -101,8 +118,15 @@ impl Device for First {
 
     fn flush(&self, class: IoClass) -> DoneFuture {
         let joint = Arc::clone(&self.0);
-        // Its own flushes have all succeeded, or it would not ask again: any failure is one too many.
-        Box::pin(async move { joint.flush(Failures(0), class).await })
+        // From here on, not from its turn on: a dropped store's flush may begin after the drop, and the next
+        // opener must wait for it.
+        let in_flight = joint.inner.occupancy().enter();
+        // Any failure is one too many.
+        Box::pin(async move {
+            let flushed = joint.flush(Failures(0), class).await;
+            drop(in_flight);
+            flushed
+        })
     }
 }
 
@@ -124,5 +148,20 @@ mod tests {
         second.flush(second.failures(), IoClass::Meta).await.unwrap();
         assert!(first.flush(IoClass::Meta).await.is_err(), "for good");
         assert!(first.read(0, IoBufs::new(), IoClass::Meta).await.result.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_that_was_given_up_counts_as_failed() {
+        let latency = std::time::Duration::from_millis(1);
+        let sim = SimDevice::new("d", 1 << 20, 1, &SimPower::new()).with_latency(latency);
+        let (first, second) = Joint::of(Arc::new(sim) as SharedDevice);
+        let seen = second.failures();
+        let mut flush = first.flush(IoClass::Meta);
+        let pending = std::future::poll_fn(|cx| std::task::Poll::Ready(flush.as_mut().poll(cx).is_pending()));
+        assert!(pending.await);
+        drop(flush);
+        assert_ne!(second.failures(), seen);
+        assert!(second.flush(seen, IoClass::Meta).await.is_err());
+        second.flush(second.failures(), IoClass::Meta).await.unwrap();
     }
 }

@@ -1,8 +1,8 @@
 //! Segments on a device, such as a volume that another machine can take over.
 //!
 //! The device has a header, then slots of one size. A slot has a header that names its segment, and the
-//! segment's bytes, followed by zeroes: what an earlier segment left behind could pass for records. Headers
-//! have two copies, in blocks of their own.
+//! segment's bytes, then zeroes, because old bytes could pass for records: a log writes some five times its bytes.
+//! Headers have two copies, in blocks of their own.
 //!
 //! A slot's header is written once the slot's bytes are durable. A segment that is replaced gets another slot
 //! and a higher turn; a crash in between leaves both, and the higher turn counts.
@@ -24,6 +24,8 @@ const HEADER_BYTES: usize = 2 * BLOCK;
 const SLOTS_AT: u64 = 64 << 10;
 /// The fewest slots with which a log can shorten itself, and replace a segment meanwhile.
 const SLOTS_MIN: u64 = 4;
+/// The smallest slot of a new log.
+const SLOT_BYTES_MIN: u64 = 256 << 10;
 /// The bytes that one operation zeroes.
 const ZEROED_AT_ONCE: usize = 1 << 20;
 
@@ -77,6 +79,11 @@ impl DeviceMedia {
             media.slots[slot] = found.map(|[_, start, turn]| Slot { start, turn });
             media.turn = media.turn.max(media.slots[slot].map_or(0, |slot| slot.turn));
         }
+        // A removed segment, too, may be readable as such without being so durably: it would come back once the
+        // segments after it are gone.
+        let mut free = (0..media.slots.len()).filter(|slot| media.slots[*slot].is_none());
+        free.try_for_each(|slot| media.write_at(media.slot_at(slot), &[0; HEADER_BYTES]))?;
+        media.flush()?;
         // What a crash in `create` left. The one that counts may be readable without being durable, so it is
         // written again before the other is given up.
         for Slot { start, .. } in media.slots.clone().into_iter().flatten() {
@@ -102,7 +109,7 @@ impl DeviceMedia {
         }
         let found = decode(&MAGIC, &self.read_at(0, HEADER_BYTES)?);
         if let Some([format, id, slot_bytes]) = found {
-            if format != FORMAT || slot_bytes <= HEADER_BYTES as u64 || slot_bytes % BLOCK as u64 != 0 {
+            if format != FORMAT {
                 let why = format!("the log has format {format}, and this program reads format {FORMAT}");
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
@@ -110,9 +117,14 @@ impl DeviceMedia {
         } else {
             self.refuse_data(size)?;
             // A segment ends once it has `segment_bytes`, and a batch may bring it as many again.
-            (self.id, self.slot_bytes) = (RandomState::new().build_hasher().finish(), 4 * segment_bytes);
+            self.slot_bytes = (4 * segment_bytes).max(SLOT_BYTES_MIN).next_multiple_of(BLOCK as u64);
+            self.id = RandomState::new().build_hasher().finish();
         }
-        let count = (size - SLOTS_AT) / self.slot_bytes.max(HEADER_BYTES as u64);
+        if self.slot_bytes <= HEADER_BYTES as u64 || !self.slot_bytes.is_multiple_of(BLOCK as u64) {
+            let why = format!("the log has slots of {} bytes", self.slot_bytes);
+            return Err(Error::new(ErrorKind::InvalidData, why));
+        }
+        let count = (size - SLOTS_AT) / self.slot_bytes;
         if count < SLOTS_MIN {
             return Err(too_small(size, segment_bytes));
         }
@@ -122,12 +134,16 @@ impl DeviceMedia {
         self.flush()
     }
 
-    /// Refuses a device that is not zero where labels of file systems, partitions and stores lie.
+    /// Refuses a file with a byte that is not zero, and another device that is not zero where labels of file
+    /// systems, partitions and stores lie.
     fn refuse_data(&self, size: u64) -> io::Result<()> {
+        if let Some(search) = self.device.data_search() {
+            return if search()? { Err(foreign()) } else { Ok(()) };
+        }
         let edge = (1 << 20).min(size / BLOCK as u64 * BLOCK as u64);
         for at in [0, (size - edge) / BLOCK as u64 * BLOCK as u64] {
             if self.read_at(at, edge as usize)?.iter().any(|byte| *byte != 0) {
-                return Err(Error::new(ErrorKind::InvalidData, "the device holds data that is not a log's"));
+                return Err(foreign());
             }
         }
         Ok(())
@@ -275,6 +291,10 @@ impl Media for DeviceMedia {
         holders.into_iter().try_for_each(|slot| self.release(slot))
     }
 
+    fn room(&self) -> u64 {
+        self.body_bytes()
+    }
+
     fn path(&self, start: u64) -> PathBuf {
         format!("{}/{start:016x}", self.device.name()).into()
     }
@@ -307,8 +327,12 @@ fn decode(magic: &[u8; 8], header: &[u8]) -> Option<[u64; 3]> {
     })
 }
 
+fn foreign() -> Error {
+    Error::new(ErrorKind::InvalidData, "the device holds data that is not a log's")
+}
+
 fn too_small(size: u64, segment_bytes: u64) -> Error {
-    let least = SLOTS_AT + SLOTS_MIN * 4 * segment_bytes;
+    let least = SLOTS_AT + SLOTS_MIN * (4 * segment_bytes).max(SLOT_BYTES_MIN);
     let why = format!("the device has {size} bytes, and a log of this capacity needs {least}");
     Error::new(ErrorKind::StorageFull, why)
 }

@@ -148,9 +148,11 @@ impl Wal {
     }
 
     /// Opens the log on a device, or creates an empty one if the device is blank, as [`Wal::open`] does in a
-    /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. A new log keeps to
-    /// segments that suit this capacity; the device needs about twice the capacity, and as much again as the
-    /// engine keeps for a loss of the SSD.
+    /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep a
+    /// second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the size
+    /// of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248 KiB) can
+    /// never be written. The device needs four times the capacity, and as much again as the engine keeps for
+    /// a loss of the SSD.
     ///
     /// # Errors
     /// The device has other data, is too small or in use, has another format, or the log is damaged before
@@ -486,7 +488,7 @@ impl Shared {
             state.end
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
-        let segment_bytes = self.options.segment_bytes();
+        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
         while !writing.is_empty() {
             let start = end - writing.len() as u64;
             let chunk = record::whole_records(writing, segment_bytes as usize);

@@ -65,6 +65,11 @@ pub trait Media: Send + Debug {
     /// The medium failed.
     fn remove(&mut self, start: u64) -> io::Result<()>;
 
+    /// The most bytes that a segment can have. Default: no limit.
+    fn room(&self) -> u64 {
+        u64::MAX
+    }
+
     /// The segment's name in errors.
     fn path(&self, start: u64) -> PathBuf;
 

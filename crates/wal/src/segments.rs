@@ -64,6 +64,15 @@ impl Segments {
         self.media.blocks()
     }
 
+    /// The size at which a segment ends: `wanted`, or what a medium takes that was made for other sizes.
+    pub(crate) fn usual_bytes(&self, wanted: u64) -> u64 {
+        match self.media.room() {
+            u64::MAX => wanted,
+            // A smaller one would waste most of its place, and with it the places for others.
+            room => wanted.clamp(room / 4, room / 2),
+        }
+    }
+
     pub(crate) fn starts(&self) -> Vec<u64> {
         self.starts.iter().copied().collect()
     }
@@ -79,7 +88,8 @@ impl Segments {
     /// Appends whole records, the first of which starts at `start`, and makes them durable. After an error
     /// the caller passes the same bytes again, followed by newer records.
     pub(crate) fn append(&mut self, start: u64, bytes: &[u8], segment_bytes: u64) -> Result<(), WalError> {
-        let written = if self.failed || self.active_bytes >= segment_bytes {
+        let fits = bytes.len() as u64 <= self.media.room() - self.active_bytes.min(self.media.room());
+        let written = if self.failed || self.active_bytes >= segment_bytes || !fits {
             let created = self.media.create(start, bytes);
             if created.is_ok() {
                 if self.starts.back() != Some(&start) {
