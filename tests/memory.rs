@@ -108,7 +108,7 @@ async fn measure(clients: u32, pool_bytes: u64) {
                 if now > peak {
                     (peak, parts) = (now, resident());
                 }
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::park_timeout(Duration::from_millis(10));
             }
             (peak, counted, parts)
         }
