@@ -23,7 +23,8 @@ fn fixture(model: FlushFailure) -> Fixture {
 
 /// A builder with so many free slots that versions can be rewritten without a flush.
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE);
+    // LRU: which pages leave memory, and when, is a part of these schedules.
+    let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE).pool_policy("lru");
     builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
 }
 
