@@ -104,6 +104,8 @@ async fn the_number_of_frames_is_known_before_opening() {
 fn every_option_has_a_setter_and_reads_back() {
     let builder = PageStore::builder()
         .directory("/d")
+        .manifest_on_hdd(true)
+        .manifest_bytes_max(14)
         .hdd("/h")
         .ssd("/s")
         .ssd_bytes(1)

@@ -27,6 +27,9 @@ pub struct WalOptions {
     pub(crate) keep: Keep,
 }
 
+/// The smallest capacity: four segments of the smallest size.
+const CAPACITY_MIN: u64 = 256 << 10;
+
 impl Default for WalOptions {
     fn default() -> Self {
         Self::new()
@@ -40,10 +43,11 @@ impl WalOptions {
     }
 
     /// The log that a recovery after a crash reads at most, in bytes: when it is longer, changes wait for a
-    /// checkpoint ([`Wal::has_room`](crate::Wal::has_room)). It bounds the duration of a recovery. Default:
-    /// 64 MiB.
+    /// checkpoint ([`Wal::has_room`](crate::Wal::has_room)). It bounds the duration of a recovery. It is at
+    /// least 256 KiB, since a log is shortened by whole segments; less counts as that. One record should take
+    /// at most a quarter of it. Default: 64 MiB.
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
-        self.capacity_bytes = bytes;
+        self.capacity_bytes = bytes.max(CAPACITY_MIN);
         self
     }
 
