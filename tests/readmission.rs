@@ -23,8 +23,8 @@ fn fixture(model: FlushFailure) -> Fixture {
 
 /// A builder with so many free slots that versions can be rewritten without a flush.
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
-    // LRU: which pages leave memory, and when, is a part of these schedules.
-    let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE).pool_policy("lru");
+    // Which pages leave memory, and when, is a part of these schedules: not left to the default.
+    let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE).pool_policy("gd2l:frequency");
     builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
 }
 
@@ -85,7 +85,8 @@ async fn lost_after_a_failed_flush(
     let report = store.ssd().readmit().await.unwrap();
     assert!(broken.is_some() || report.lost.is_empty(), "{report:?}");
     let reverts = model == FlushFailure::Reverted;
-    assert!(broken.is_some() || reverts != report.reverted.is_empty(), "{model:?}: {report:?}");
+    let case = format!("{model:?}, {rounds} rounds, {policy}");
+    assert!(broken.is_some() || reverts != report.reverted.is_empty(), "{case}: {report:?}");
     let newest = 2 + rounds;
     let good = |no: u32, found: &Result<u32, Error>| match found {
         Ok(version) if later.contains(&no) => (2..=newest).contains(version),
