@@ -1,8 +1,8 @@
 //! Segments on a device, such as a volume that another machine can take over.
 //!
 //! The device has a header, then slots of one size. A slot has a header that names its segment, and the
-//! segment's bytes, then zeroes, because old bytes could pass for records: a log writes some five times its bytes.
-//! Headers have two copies, in blocks of their own.
+//! segment's bytes, then zeroes, because old bytes could pass for records: a log writes some five times its
+//! bytes. Headers have two copies, in blocks of their own.
 //!
 //! A slot's header is written once the slot's bytes are durable. A segment that is replaced gets another slot
 //! and a higher turn; a crash in between leaves both, and the higher turn counts.
@@ -79,8 +79,8 @@ impl DeviceMedia {
             media.slots[slot] = found.map(|[_, start, turn]| Slot { start, turn });
             media.turn = media.turn.max(media.slots[slot].map_or(0, |slot| slot.turn));
         }
-        // A removed segment, too, may be readable as such without being so durably: it would come back once the
-        // segments after it are gone.
+        // A removed segment, too, may be readable as such without being so durably: it would come back once
+        // the segments after it are gone.
         let mut free = (0..media.slots.len()).filter(|slot| media.slots[*slot].is_none());
         free.try_for_each(|slot| media.write_at(media.slot_at(slot), &[0; HEADER_BYTES]))?;
         media.flush()?;

@@ -148,11 +148,11 @@ impl Wal {
     }
 
     /// Opens the log on a device, or creates an empty one if the device is blank, as [`Wal::open`] does in a
-    /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep a
-    /// second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the size
-    /// of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248 KiB) can
-    /// never be written. The device needs four times the capacity, and as much again as the engine keeps for
-    /// a loss of the SSD.
+    /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
+    /// a second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the
+    /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
+    /// KiB) can never be written. The device needs four times the capacity, and as much again as the engine
+    /// keeps for a loss of the SSD.
     ///
     /// # Errors
     /// The device has other data, is too small or in use, has another format, or the log is damaged before

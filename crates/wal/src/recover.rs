@@ -55,10 +55,11 @@ pub enum RecoverError {
     /// changed.
     #[error("the pages of this log are missing: put them back, or restore a backup")]
     NoPages,
-    /// The SSD was given up, and the log does not reach back to the changes that only the SSD had: it was not
-    /// kept for that ([`Keep::ForSsdLoss`](crate::Keep::ForSsdLoss)). No page has changed, but this opening has
-    /// put a blank SSD in the lost one's place: the old one is refused from now on. `open_read_only` with
-    /// `accept_ssd_loss(true)` tells beforehand, without changing anything, whether the log suffices.
+    /// The SSD was given up, and the log does not reach back to the changes that only the SSD had: it was
+    /// not kept for that ([`Keep::ForSsdLoss`](crate::Keep::ForSsdLoss)). No page has changed, but this
+    /// opening has put a blank SSD in the lost one's place: the old one is refused from now on.
+    /// `open_read_only` with `accept_ssd_loss(true)` tells beforehand, without changing anything, whether
+    /// the log suffices.
     #[error(
         "{pages} pages lost changes with the SSD, and the log does not go back far enough: restore a backup"
     )]
