@@ -280,3 +280,37 @@ async fn an_unreadable_copy_of_a_header_costs_nothing_and_two_are_refused() {
         assert!(error.to_string().contains("unreadable manifest"), "{error}");
     }
 }
+
+/// Files with O_DIRECT, whose blocks have 4096 bytes; the second machine has another directory.
+#[tokio::test]
+async fn a_file_is_opened_from_another_directory() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let builder = |machine: &str| {
+        let builder = PageStore::builder().directory(folder.path().join(machine)).manifest_on_hdd(true);
+        builder.hdd(folder.path().join("volume")).ssd_bytes(8 << 20).pool_bytes(4 << 20)
+    };
+    let store = builder("one").open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    for no in 0..200 {
+        fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 1);
+    }
+    store.sync().await.unwrap();
+    store.ssd().drain(pagetier::DrainOptions::new()).await;
+    store.close().await.unwrap();
+    let store = builder("two").accept_ssd_loss(true).create(false).open().await.unwrap();
+    for no in 0..200 {
+        assert_eq!(read(&store, space, no).await.unwrap(), 1);
+    }
+    assert!(matches!(builder("three").open().await, Err(OpenError::AlreadyOpen { .. })));
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_smaller_than_its_areas_is_refused_unchanged() {
+    let power = SimPower::new();
+    let mut fixture = Fixture::on_hdd(&power);
+    fixture.hdd = Arc::new(SimDevice::new("hdd", 1 << 20, 1, &power).with_size_max(1 << 20));
+    let before = fixture.hdd.snapshot();
+    assert!(fixture.try_open().await.is_err());
+    assert!(before == fixture.hdd.snapshot(), "it was written");
+}
