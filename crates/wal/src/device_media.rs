@@ -239,16 +239,19 @@ impl Media for DeviceMedia {
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let before = self.holders(start);
-        let free = self.slots.iter().position(Option::is_none);
+        // Calls that fail again and again must not take all slots. Nothing of what an earlier one left was
+        // reported durable: a segment is created where the durable log ends.
+        let free = self.slots.iter().position(Option::is_none).or(before.first().copied());
         let slot = free.ok_or_else(|| Error::from(ErrorKind::StorageFull))?;
         self.fill(slot, bytes)?;
         let active = self.active.take();
         self.turn += 1;
-        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn]))?;
-        // Taken although the flush may fail: the block may be on the device, and names this segment.
+        // Taken although the write may fail: its block may be on the device, and names this segment, which
+        // would come back once its other slot is free.
         self.slots[slot] = Some(Slot { start, turn: self.turn });
+        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn]))?;
         self.flush()?;
-        before.into_iter().try_for_each(|before| self.release(before))?;
+        before.into_iter().filter(|before| *before != slot).try_for_each(|before| self.release(before))?;
         self.active = active;
         Ok(())
     }

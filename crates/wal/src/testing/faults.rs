@@ -298,6 +298,66 @@ async fn a_removed_segment_stays_removed() {
     }
 }
 
+/// A segment's header reaches its slot although the write failed, the segment then gets another slot, and is
+/// removed later: the first slot must not bring it back.
+#[tokio::test]
+async fn a_slot_whose_header_failed_is_given_up_with_its_segment() {
+    for seed in 0..12 {
+        let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, seed, &SimPower::new()));
+        let wal = on_device(&device).unwrap();
+        let (mut n, mut last) = (0, Lsn(0));
+        while wal.segment_starts().len() < 6 {
+            last = super::append_and_flush(&wal, &body(n)).await;
+            n += 1;
+        }
+        let starts = wal.segment_starts();
+        // A write fails, so that a new segment begins, and then that of its header, after its bytes.
+        for ops in [0, 3] {
+            let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).from_op(device.ops() + ops);
+            device.inject(fault.times(1));
+            last = wal.append_commit(&body(n));
+            n += 1;
+            assert!(wal.flush(last).await.is_err());
+        }
+        // The segment gets another slot, as do those after it.
+        wal.truncate(Lsn(starts[5]), Lsn(starts[5])).await.unwrap();
+        wal.flush(last).await.unwrap();
+        while wal.segment_starts().len() < 5 {
+            last = super::append_and_flush(&wal, &body(n)).await;
+            n += 1;
+        }
+        wal.truncate(last, last).await.unwrap();
+        let kept = bodies(&wal);
+        drop(wal);
+        let cut = Arc::new(device.after_power_cut(seed, &SimPower::new()));
+        let wal = on_device(&cut).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        assert_eq!((wal.end(), bodies(&wal)), (last, kept), "{seed}");
+    }
+}
+
+/// Each write of a header fails for a while: that takes no slots for good.
+#[tokio::test]
+async fn failed_creations_leave_room() {
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
+    let wal = on_device(&device).unwrap();
+    let mut last = super::append_and_flush(&wal, &body(1)).await;
+    for n in 2..40 {
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        last = wal.append_commit(&body(n));
+        assert!(wal.flush(last).await.is_err());
+        if n % 2 == 0 {
+            // The bytes are durable, and the header's flush fails.
+            device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).from_op(device.ops() + 4).times(1));
+            let _ = wal.flush(last).await;
+        }
+    }
+    wal.flush(last).await.unwrap();
+    let kept = bodies(&wal);
+    drop(wal);
+    let cut = Arc::new(device.after_power_cut(1, &SimPower::new()));
+    assert_eq!(bodies(&on_device(&cut).unwrap()), kept);
+}
+
 /// Capacities that no block divides, and others than the log was made with.
 #[tokio::test]
 async fn a_device_takes_a_log_of_any_capacity() {
