@@ -212,3 +212,30 @@ async fn a_block_device_that_is_mounted_or_another_stores_is_refused_even_with_f
     first.close().await.unwrap();
     store("b").open().await.unwrap();
 }
+
+/// Without a directory in common, only the device's own lock keeps readers and a writer apart.
+#[tokio::test]
+async fn a_block_device_is_not_read_while_it_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((device, _detach)) = loop_device(directory.path()) else {
+        eprintln!("SKIPPED: no loop devices here, so one with a manifest is not tried");
+        return;
+    };
+    let ssd = directory.path().join("ssd");
+    let store = |name: &str| {
+        let at = builder(&directory.path().join(name)).hdd(&device).ssd(&ssd);
+        at.manifest_on_hdd(true).manifest_bytes_max(1 << 20)
+    };
+    let writer = store("a").open().await.unwrap();
+    // The SSD, a file, has a lock of its own.
+    let read = store("b").ssd(directory.path().join("other")).open_read_only().await;
+    assert!(matches!(&read, Err(OpenError::AlreadyOpen { path, .. }) if *path == device), "{read:?}");
+    writer.close().await.unwrap();
+    let first = store("b").open_read_only().await.unwrap();
+    let second = store("c").open_read_only().await.unwrap();
+    let written = store("d").ssd(directory.path().join("other")).force(true).open().await;
+    assert!(matches!(&written, Err(OpenError::AlreadyOpen { path, .. }) if *path == device), "{written:?}");
+    first.close().await.unwrap();
+    second.close().await.unwrap();
+    store("a").open().await.unwrap().close().await.unwrap();
+}

@@ -165,11 +165,7 @@ impl Config {
         };
         let opened = at.open_device(&options)?;
         used.note(&at, option);
-        // A block device takes no such lock: writers claim it by O_EXCL, and the directory's lock keeps this
-        // store's out.
-        if !opened.block_device {
-            locks.extend(lock_shared(&at, &at.shown)?);
-        }
+        locks.extend(lock_shared(&at, &at.shown)?);
         Ok(over(opened.device))
     }
 }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | the store's directory | `flock` on its file `lock`, which names the holder's process and says whether it is leaving |
 //! | a regular file used as a device | `flock` on it: a copied directory may refer to the same file |
-//! | a block device | opened with O_EXCL: neither mounted, nor part of an array, nor another store's |
+//! | a block device | opened with O_EXCL: neither mounted, nor part of an array, nor another store's; and `flock`, for readers |
 //! | a ready-made device | its [`Occupancy`](pagetier_devio::Occupancy) |
 //!
 //! **Leaving.** When a store is dropped, its [`Fence`] closes and no further operation starts. Operations in
@@ -483,7 +483,7 @@ async fn lock_device(at: &At) -> Result<FileLock, OpenError> {
         let until = Instant::now() + BUSY_MAX;
         loop {
             match open(OFlags::EXCL) {
-                Ok(fd) => return Ok(FileLock::new(fd)),
+                Ok(fd) => return lock_claimed(fd, path, until).await,
                 Err(Errno::INTR) => {}
                 // Waiting would not help. Without this case, the user would wait three seconds for a vaguer
                 // message.
@@ -506,6 +506,20 @@ async fn lock_device(at: &At) -> Result<FileLock, OpenError> {
         return Err(already_open(path, owner_of(&fd)));
     }
     Ok(FileLock::new(fd))
+}
+
+/// Locks a block device that is claimed for writing against those that read it.
+async fn lock_claimed(fd: OwnedFd, path: &Path, until: Instant) -> Result<FileLock, OpenError> {
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(FileLock::new(fd)),
+            Err(Errno::INTR) => {}
+            // udev, too, holds a shared lock for a moment, while it looks at a device.
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(LOOK_EVERY).await,
+            Err(Errno::WOULDBLOCK) => return Err(already_open(path, owner_of(&fd))),
+            Err(e) => return Err(OpenError::DeviceInUse { device: path.to_owned(), why: e.to_string() }),
+        }
+    }
 }
 
 /// Takes an exclusive `flock` on `fd`. Waits at most [`WAIT_MAX`], and only while no running holder is known.
