@@ -136,7 +136,7 @@ async fn few_of_the_requests_reach_the_disk() {
     assert!(seen <= 150.0, "{seen} HDD reads per 1,000 requests");
 }
 
-/// The figures of `docs/EVALUATION.md`: `cargo test --test all zipf -- --ignored --nocapture`.
+/// The figures of `docs/EVALUATION.md`: `cargo test --test all default_policies -- --ignored --nocapture`.
 #[tokio::test(start_paused = true)]
 #[ignore = "three runs, half a minute"]
 async fn the_default_reads_the_disk_least() {
