@@ -151,6 +151,11 @@ impl Seam {
         freed && !self.lack(Mutation::FreedMeanwhileKept)
     }
 
+    /// Whether the last backup lacks a page.
+    pub(crate) fn missing_before(self, missing: bool) -> bool {
+        missing && !self.lack(Mutation::FreedBeforeSkipped)
+    }
+
     /// Whether the store has lost pages since a moment, given its numbers of losses then and now.
     pub(crate) fn lost_since(self, then: Option<u64>, now: u64) -> bool {
         then != Some(now) && !self.lack(Mutation::LossKeepsChain)

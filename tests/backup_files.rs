@@ -132,6 +132,25 @@ async fn an_interrupted_purge_leaves_only_backups_that_can_be_restored() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_backup_after_a_damaged_one_is_full() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    store.backup(dir.path(), BackupOptions::new()).await.unwrap();
+    for (number, cut) in [(1, 1), (2, 9000), (3, 0)] {
+        let path = dir.path().join(format!("{number:06}.backup"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - cut);
+        std::fs::write(&path, bytes).unwrap();
+        let report = store.backup(dir.path(), BackupOptions::new()).await.unwrap();
+        let damaged = report.full_because.is_some_and(|why| why.contains("damaged"));
+        assert_eq!(damaged, cut > 0, "{report:?}");
+    }
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_purge_gives_up_nothing_for_a_damaged_backup() {
     let (whole, _fixture, _store) = five().await;
     // In a page, in the head, cut short, and gone.

@@ -3,10 +3,12 @@
 
 use crate::error::BackupError;
 use crate::manifest::page_runs::PageRuns;
-use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId};
+use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId, Stamp};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"PGTIERBK";
@@ -34,7 +36,7 @@ pub(super) struct Head {
     pub(super) number: u32,
     /// The id of the backup that this one continues; `None`: a full backup.
     pub(super) after: Option<String>,
-    /// The file has only pages with larger stamps.
+    /// The file has only pages with larger stamps, and pages that the previous backup has not.
     pub(super) since: u64,
     /// Every version with a smaller stamp is in the chain or was superseded.
     pub(super) upto: u64,
@@ -71,6 +73,22 @@ impl Tail {
     pub(super) fn free_in(&self, space: u32, pages: u32) -> PageRuns {
         let of_space = self.free.iter().filter(|(of, ..)| *of == space);
         of_space.flat_map(|(_, first, count)| *first..first.saturating_add(*count).min(pages)).collect()
+    }
+}
+
+/// Which pages a backup has, for many questions.
+pub(super) struct Had(FxHashMap<u32, (u32, PageRuns)>);
+
+impl Had {
+    pub(super) fn by(tail: &Tail) -> Self {
+        let spaces = tail.spaces.iter();
+        Self(spaces.map(|(id, _, pages)| (*id, (*pages, tail.free_in(*id, *pages)))).collect())
+    }
+
+    /// As [`Tail::has`].
+    pub(super) fn has(&self, page: PageId) -> bool {
+        let space = self.0.get(&page.space.0);
+        space.is_some_and(|(pages, free)| page.no < *pages && !free.contains(page.no))
     }
 }
 
@@ -120,8 +138,9 @@ pub(super) fn encode_head(head: &Head) -> serde_json::Result<Vec<u8>> {
     Ok(out)
 }
 
-pub(super) fn encode_page(image: &[u8], out: &mut Vec<u8>) {
-    let Header { page, lsn, stamp, .. } = Header::peek(image);
+/// Encodes a page. With a stamp up to the head's `since` it would be taken for the previous backup's.
+pub(super) fn encode_page(image: &[u8], stamp: Stamp, out: &mut Vec<u8>) {
+    let Header { page, lsn, .. } = Header::peek(image);
     let mut fields = [0; PAGE_FIELDS];
     fields[..4].copy_from_slice(&page.space.0.to_le_bytes());
     fields[4..8].copy_from_slice(&page.no.to_le_bytes());
@@ -169,6 +188,32 @@ impl Reader {
             .filter(|_| kind == 0)
             .ok_or_else(|| BackupError::damaged(path, "its head is damaged"))?;
         Ok(Self { path: path.to_owned(), file, head, pages: 0 })
+    }
+
+    /// The tail, found from the file's end. The pages before it are not read.
+    pub(super) fn into_tail(mut self) -> Result<Tail, BackupError> {
+        let path = self.path.clone();
+        let io = |error| BackupError::io(&path)(error);
+        let first = self.file.stream_position().map_err(io)?;
+        let end = self.file.get_ref().metadata().map_err(io)?.len();
+        // All records of pages have one length. The tail is the record that ends where the file does.
+        let record = (RECORD_BYTES + PAGE_FIELDS) as u64;
+        let record = record.saturating_add(self.head.page_bytes).saturating_sub(HEADER_BYTES as u64);
+        let least = end.saturating_sub(u64::from(TEXT_BYTES_MAX) + RECORD_BYTES as u64).max(first);
+        for pages in ((least - first) / record..=end.saturating_sub(first) / record).rev() {
+            let (at, mut fields) = (first + pages * record, [0; RECORD_BYTES]);
+            let Some(len) = end.checked_sub(at + RECORD_BYTES as u64) else { continue };
+            self.file.get_ref().read_exact_at(&mut fields, at).map_err(io)?;
+            if word_at(&fields, 0) == TAIL && u64::from(word_at(&fields, 4)) == len {
+                self.file.seek(SeekFrom::Start(at)).map_err(io)?;
+                // As if they had been read: the tail counts them.
+                self.pages = pages;
+                if let Next::Tail(tail) = self.next()? {
+                    return Ok(tail);
+                }
+            }
+        }
+        Err(BackupError::damaged(&self.path, "it has no tail: it is incomplete"))
     }
 
     pub(super) fn next(&mut self) -> Result<Next, BackupError> {

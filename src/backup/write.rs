@@ -17,6 +17,10 @@
 //! **Freed meanwhile.** A page may be freed and created again while a backup reads other pages, and have no
 //! version when its turn comes. The chain may have the page from before: it counts as free in this backup.
 //!
+//! **Free before.** A page that did not exist at the end of a backup is copied by the next one whatever its
+//! stamp: its number may be in use again, and a discard may show what its home had before it was freed. That
+//! version has a stamp that the backup covered, but the chain need not have it.
+//!
 //! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
 //! directory, which belongs to one store. A file gets its name once it is complete and durable. The store's
 //! manifest lists the most recent backups by id, so that a store reset to an earlier state does not continue
@@ -27,7 +31,7 @@
 //! it continues only one with the present count. While an SSD is given up, pages that memory saves are on no
 //! device, and reads find older versions. A backup during which the count changed therefore begins again.
 
-use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
+use super::file::{Had, Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::locked::{DRAFT, LOOK_EVERY, locked};
 use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, blocking};
 use crate::error::{BackupError, Error};
@@ -154,8 +158,30 @@ fn emptied(file: Option<File>) -> std::io::Result<Option<File>> {
 /// The state of a backup directory: where its next backup begins.
 struct Base {
     number: u32,
-    /// The id and `upto` of the last backup, or why the next one is full.
-    continues: Result<(String, u64), &'static str>,
+    /// The last backup, or why the next one is full.
+    continues: Result<Last, &'static str>,
+}
+
+/// The backup that another one continues.
+struct Last {
+    id: String,
+    upto: u64,
+    had: Had,
+}
+
+/// The newest file of a directory.
+struct Newest {
+    number: u32,
+    head: Head,
+    had: Result<Had, BackupError>,
+}
+
+impl Newest {
+    fn read(path: &Path, number: u32) -> Result<Self, BackupError> {
+        let reader = Reader::open(path)?;
+        let head = reader.head.clone();
+        Ok(Self { number, head, had: reader.into_tail().map(|tail| Had::by(&tail)) })
+    }
 }
 
 /// The pages that did not exist at some moment of a backup: free when it began, freed since, or used again
@@ -287,8 +313,8 @@ impl PageStore {
             reused: self.shared.volume.reused_pages(),
         };
         draft.put(&text(encode_head(&head), dir)?).await?;
-        let (looked_at, pages, absent) =
-            self.copy_since(Stamp::from_bits(head.since), &gone, draft, options).await?;
+        let last = base.continues.as_ref().ok().map(|last| &last.had);
+        let (looked_at, pages, absent) = self.copy_since(&head, last, &gone, draft, options).await?;
         // A crash could otherwise take a page back to before what the chain has, and the next backup would
         // skip it (I30).
         seam.sync_copied(self.sync()).await?;
@@ -313,13 +339,13 @@ impl PageStore {
         let owned = dir.to_owned();
         let last = blocking(move || {
             let last = numbers(&owned)?.last().copied();
-            last.map(|number| Ok((number, Reader::open(&owned.join(name_of(number)))?.head))).transpose()
+            last.map(|number| Newest::read(&owned.join(name_of(number)), number)).transpose()
         });
         let last = last.await?;
         let meta = self.shared.meta.lock().await;
         let base = self.base(dir, last, full, &meta.manifest)?;
         let (after, since) =
-            base.continues.as_ref().map_or((None, 0), |(id, upto)| (Some(id.clone()), *upto));
+            base.continues.as_ref().map_or((None, 0), |last| (Some(last.id.clone()), last.upto));
         let head = Head {
             id: id_text(new_id()),
             store: meta.manifest.store.clone(),
@@ -338,11 +364,11 @@ impl PageStore {
     fn base(
         &self,
         dir: &Path,
-        last: Option<(u32, Head)>,
+        last: Option<Newest>,
         full: bool,
         manifest: &Manifest,
     ) -> Result<Base, BackupError> {
-        let Some((last, head)) = last else {
+        let Some(Newest { number: last, head, had }) = last else {
             return Ok(Base { number: 1, continues: Err("it is the first in its directory") });
         };
         // Even a full backup would be taken for the newest one of the other store.
@@ -374,14 +400,23 @@ impl PageStore {
             path: dir.to_owned(),
             why: "its numbers are used up; begin another directory".into(),
         })?;
-        Ok(Base { number, continues: why.map_or(Ok((head.id, head.upto)), Err) })
+        let continues = match (why, had) {
+            (Some(why), _) => Err(why),
+            (None, Ok(had)) => Ok(Last { id: head.id, upto: head.upto, had }),
+            // It cannot be restored, nor could what continues it.
+            (None, Err(BackupError::Damaged { .. })) => Err("the last backup there is damaged"),
+            (None, Err(error)) => return Err(error),
+        };
+        Ok(Base { number, continues })
     }
 
-    /// Copies the pages with stamps above `since`. Returns the number of pages examined, the number copied,
-    /// and those of `gone` that have no version, each as a run of one page.
+    /// Copies the pages with stamps above the head's `since`, and those that the `last` backup has not.
+    /// Returns the number of pages examined, the number copied, and those of `gone` that have no version, as
+    /// runs of one page.
     async fn copy_since(
         &self,
-        since: Stamp,
+        head: &Head,
+        last: Option<&Had>,
         gone: &Gone,
         draft: &mut Draft,
         options: &BackupOptions,
@@ -393,6 +428,7 @@ impl PageStore {
         let (mut record, mut absent) = (Vec::new(), Vec::new());
         let page_bytes = self.shared.page_size().bytes() as f64;
         let mut pace = Pace::new(options.bytes_per_second.map(|bytes| bytes as f64 / page_bytes));
+        let (since, upto) = (Stamp::from_bits(head.since), Stamp::from_bits(head.upto));
         loop {
             // Several reads keep the disk busy, and few enough to leave requests of the engine their turn.
             while reads.len() < READS_MAX
@@ -410,9 +446,13 @@ impl PageStore {
             if image.is_none() && gone.contains(page, seam) {
                 absent.push((page.space.0, page.no, 1));
             }
-            if let Some(image) = image.filter(|image| Header::peek(image.as_slice()).stamp > since) {
+            let stamp = image.as_ref().map(|image| Header::peek(image.as_slice()).stamp);
+            // Free at the end of the last backup, so the chain may lack it, however old it is (I35).
+            let missing = seam.missing_before(last.is_some_and(|last| !last.has(page)));
+            let stamp = stamp.map(|stamp| if missing { stamp.max(upto) } else { stamp });
+            if let Some((image, stamp)) = image.zip(stamp.filter(|stamp| *stamp > since)) {
                 record.clear();
-                encode_page(image.as_slice(), &mut record);
+                encode_page(image.as_slice(), stamp, &mut record);
                 draft.put(&record).await?;
                 copied += 1;
             }

@@ -214,6 +214,9 @@ pub enum Mutation {
     /// A page that is freed and created again while a backup reads other pages counts as unchanged: the chain
     /// keeps a version that was replaced before the backup began.
     FreedMeanwhileKept,
+    /// A backup skips every page with an old stamp, also one that the last backup had free. Reuse the number
+    /// and discard the page: its home shows a version from before the free, which the chain lacks.
+    FreedBeforeSkipped,
     /// A backup continues a chain from before a loss: the chain has versions that the store lost.
     LossKeepsChain,
     /// A backup ends with what it has although pages were lost meanwhile: it lacks versions that the store
@@ -360,6 +363,8 @@ impl Mutation {
     /// - `BackupUnsynced`: `backup_rules.rs`, `an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut`
     /// - `FreedMeanwhileKept`: `backup_rules.rs`,
     ///   `a_page_freed_and_created_again_during_a_backup_is_not_older_than_before_it`
+    /// - `FreedBeforeSkipped`: `backup_rules.rs`,
+    ///   `a_page_that_a_discard_shows_as_before_its_free_is_in_the_chain`
     /// - `LossKeepsChain`: `backup_rules.rs`, `a_chain_that_outlives_a_loss_is_not_the_store`
     /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
     ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
@@ -399,6 +404,7 @@ impl Mutation {
         Self::BackupReadsEarly,
         Self::BackupUnsynced,
         Self::FreedMeanwhileKept,
+        Self::FreedBeforeSkipped,
         Self::LossKeepsChain,
         Self::LossMeanwhileIgnored,
         Self::UnbegunForgotten,
