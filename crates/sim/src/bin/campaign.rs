@@ -264,7 +264,13 @@ impl Campaign {
     }
 
     fn violation(&self, found: Violation) {
-        let found = if self.args.no_shrink { found } else { shrink(found, SHRINK_TRIES, self.stop) };
+        let found = if self.args.no_shrink {
+            found
+        } else {
+            // Said now: the search runs the scenario many times over, and would pass for a life without end.
+            eprintln!("seed {}: {}; searching for a smaller scenario", found.plan.seed, found.what);
+            shrink(found, SHRINK_TRIES, self.stop)
+        };
         let mut replay = format!("{CAMPAIGN} --mode random --seed {}", found.plan.seed);
         for part in found.plan.overrides() {
             replay += &format!(" --with {part}");
