@@ -80,7 +80,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<PoolInner<T>>, woken: Arc<Notify>, n
             while writes.join_next().await.is_some() {}
             return;
         }
-        let staged = if writes.len() < inner.params().clean_batches { inner.next_batch() } else { None };
+        let staged = if inner.may_start(writes.len()) { inner.next_batch() } else { None };
         if let Some(batch) = staged {
             let task = Arc::clone(&inner);
             writes.spawn_on(apart(async move { task.write_batch(batch).await.is_ok() }), &inner.runtime);
@@ -119,6 +119,15 @@ impl<T: Tier> PoolInner<T> {
         self.needed.notify_one();
     }
 
+    /// Whether another batch may start beside `batches`. Where staging buffers are scarce it waits for the
+    /// end of a batch, which returns several: batches of single pages would each take a write to the ring and
+    /// a share of a flush of their own.
+    fn may_start(&self, batches: usize) -> bool {
+        let params = self.params();
+        let worth_while = params.clean_batch.min(params.staging / 4);
+        batches < params.clean_batches && (batches == 0 || self.staging.len() >= worth_while)
+    }
+
     /// Stages the next pages to write: first likely victims, then pages with changes older than the redo
     /// bound.
     fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
@@ -134,6 +143,10 @@ impl<T: Tier> PoolInner<T> {
         let mut home_room = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
         // While the disk is busy, a deep search finds little and delays every other task.
         let any = starved && home_room > 0;
+        if starved && !any {
+            // The request still waits: look once the disk has taken something.
+            self.starved.store(true, Ordering::Relaxed);
+        }
         let depth = if any { frames.all.len() } else { params.clean_depth };
         let mut state = |f: FrameId| {
             let Some(frame) = frames.all.get(f.at()) else { return FrameState::Busy };
@@ -358,6 +371,7 @@ impl<T: Tier> PoolInner<T> {
             }
         }
         drop(policy);
+        bump(&self.writes_ended);
         // A page that has become clean may be what a flush, a discard or a request for a frame waits for.
         self.cleaned.notify_waiters();
         self.frames.freed.notify_one();

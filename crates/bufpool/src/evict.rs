@@ -1,7 +1,7 @@
 //! Finds free frames: takes the policy's victims, or waits.
 
 use crate::exhausted::Exhausted;
-use crate::inner::{PolicyGuard, PoolInner, bump};
+use crate::inner::{NOT_BARREN, PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
 use crate::tier::{Displaced, Tier};
 use crate::waits::stalls::On;
@@ -9,7 +9,7 @@ use pagetier_devio::listen;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::{FrameId, FramePolicy};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,6 +19,22 @@ const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
+
+/// Counts a request that waits for a frame.
+struct FrameWaiter<'a>(&'a AtomicU64);
+
+impl<'a> FrameWaiter<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for FrameWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl<T: Tier> PoolInner<T> {
     /// A frame without a page, for `page`: a free one, or a victim's. Waits for the cleaner if necessary.
@@ -32,10 +48,23 @@ impl<T: Tier> PoolInner<T> {
         {
             return Ok(frame);
         }
-        if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
+        let evicted = || if self.is_barren() { None } else { self.evict() };
+        if let Some(frame) = self.frames.free.pop().or_else(evicted) {
             return Ok(frame);
         }
         self.wait_for_frame(page).await
+    }
+
+    /// Whether a search for a frame is pointless: one of the whole pool has failed, the writes that have
+    /// ended since leave no more frames than requests wait for, and another write is under way, whose end
+    /// wakes one of them. Where all pages are dirty, each request would otherwise look at every frame, under
+    /// the policy's lock.
+    pub(crate) fn is_barren(&self) -> bool {
+        let waiting = self.frame_waiters.load(Ordering::Relaxed);
+        let ended = self.writes_ended.load(Ordering::Relaxed);
+        waiting > 0
+            && ended.wrapping_sub(self.barren_at.load(Ordering::Relaxed)) <= waiting
+            && self.staging.len() < self.staging_made.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -46,24 +75,38 @@ impl<T: Tier> PoolInner<T> {
         let since = Instant::now();
         let mut asked = None::<Instant>;
         let _waiting = self.stalls.wait(On::Frame, page);
+        let (mut barren, mut unasked) = (self.is_barren(), false);
+        let _counted = FrameWaiter::new(&self.frame_waiters);
         let rounds = self.rounds.load(Ordering::Relaxed);
         let wait = async {
             loop {
-                listen!(freed = self.frames.freed, cleaned = self.cleaned);
+                // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each
+                // page written would wake every waiting task, and all but one would search the pool in vain.
+                listen!(freed = self.frames.freed);
                 if self.closing.load(Ordering::Acquire) {
                     return Err(PoolError::Closed);
                 }
                 // The policy's choice first. Only a request that would wait otherwise takes a page that
                 // the policy did not name, for example because the policy is wrong about which frames are
                 // pinned.
-                let frame = self.frames.free.pop().or_else(|| self.evict());
-                if let Some(frame) = frame.or_else(|| self.evict_any()) {
-                    return Ok(frame);
+                let ended = self.writes_ended.load(Ordering::Relaxed);
+                if !barren {
+                    let frame = self.frames.free.pop().or_else(|| self.evict());
+                    if let Some(frame) = frame.or_else(|| self.evict_any()) {
+                        // Found without a wake-up: guards were dropped, perhaps many. Requests that come now
+                        // would otherwise wait here in turn, each for a frame that it could have at once.
+                        if unasked {
+                            self.barren_at.store(NOT_BARREN, Ordering::Relaxed);
+                        }
+                        return Ok(frame);
+                    }
+                    self.barren_at.store(ended, Ordering::Relaxed);
                 }
+                barren = false;
                 self.ask_for_clean(&mut asked);
                 // Dropping a pin wakes no waiter: retry periodically.
                 let again = tokio::time::sleep(RETRY);
-                tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+                unasked = tokio::select! { biased; () = freed => false, () = again => true };
             }
         };
         // All frames may be pinned by guards of tasks that wait for this very request. An error after a

@@ -22,6 +22,10 @@ use tokio::sync::Notify;
 /// The policy, locked.
 pub(crate) type PolicyGuard<'a> = MutexGuard<'a, HintedPool>;
 
+/// The value of [`PoolInner::barren_at`] when no search of all frames has failed, or one has succeeded since
+/// without a write.
+pub(crate) const NOT_BARREN: u64 = u64::MAX / 2;
+
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
@@ -75,6 +79,11 @@ pub struct PoolInner<T: Tier> {
     pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
+    /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the
+    /// last search of all frames failed.
+    pub(crate) frame_waiters: AtomicU64,
+    pub(crate) writes_ended: AtomicU64,
+    pub(crate) barren_at: AtomicU64,
     /// The number of pages that read-ahead is reading: at most an eighth of the frames, exceeded by at most
     /// one page per thread.
     pub(crate) ahead_in_flight: AtomicUsize,
@@ -157,6 +166,9 @@ impl<T: Tier> PoolInner<T> {
             last_failure: parking_lot::Mutex::new(None),
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
+            frame_waiters: AtomicU64::new(0),
+            writes_ended: AtomicU64::new(0),
+            barren_at: AtomicU64::new(NOT_BARREN),
             runtime,
         })
     }

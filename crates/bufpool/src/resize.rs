@@ -72,7 +72,8 @@ impl<T: Tier> PoolInner<T> {
         let (mut since, mut asked) = (Instant::now(), None::<Instant>);
         let mut rounds = self.rounds.load(Ordering::Relaxed);
         for turn in 1_usize.. {
-            listen!(freed = self.frames.freed, cleaned = self.cleaned);
+            // Not for `freed`, which wakes one task: that is a request's turn.
+            listen!(cleaned = self.cleaned);
             if self.frames.count() <= wanted {
                 break;
             }
@@ -96,7 +97,7 @@ impl<T: Tier> PoolInner<T> {
             self.ask_for_clean(&mut asked);
             // Dropping a pin wakes no waiter: retry periodically.
             let again = tokio::time::sleep(RETRY);
-            tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+            tokio::select! { biased; () = cleaned => {}, () = again => {} }
             // Let requests that the same event woke take a frame first.
             tokio::task::yield_now().await;
         }

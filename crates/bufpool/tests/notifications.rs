@@ -188,6 +188,68 @@ async fn a_waiting_request_gets_the_frame_of_a_failed_load_at_once() {
     assert_eq!(waited, Duration::from_millis(6), "two consecutive reads without a pause between them");
 }
 
+/// A task may keep the future of a request and poll another one for a long time.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_that_is_not_polled_does_not_delay_others() {
+    let tier = Memory::with_pages(PAGES);
+    let (pool, _) = start(&tier);
+    for no in 0..FRAMES as u32 {
+        change(&pool, no, 1).await;
+    }
+    // All pages are dirty and nothing writes them, so it waits for a frame.
+    tier.fail_writes.store(true, Ordering::Relaxed);
+    let mut kept = Box::pin(pool.get(page(50)));
+    tokio::time::timeout(Duration::from_micros(1), &mut kept).await.expect_err("no frame is free");
+    tier.fail_writes.store(false, Ordering::Relaxed);
+    pool.flush_all().await.unwrap();
+    for no in 51..55 {
+        let begun = Instant::now();
+        drop(pool.get(page(no)).await.unwrap());
+        assert_eq!(begun.elapsed(), Duration::from_millis(3), "one read, and no pause before it");
+    }
+    kept.await.unwrap();
+}
+
+/// Frames become available without a write: a slow one is under way when guards are dropped.
+#[tokio::test(start_paused = true)]
+async fn requests_do_not_queue_behind_a_slow_write_once_guards_are_dropped() {
+    let tier = Memory::with_pages(PAGES);
+    tier.permits.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+    let pool = Arc::new(start(&tier).0);
+    change(&pool, 0, 1).await;
+    let flush = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { pool.flush_all().await }
+    });
+    let mut guards = Vec::new();
+    for no in 1..FRAMES as u32 {
+        guards.push(pool.get(page(no)).await.unwrap());
+    }
+    // The first finds no frame. The others come while it waits, and while one of them does.
+    let (first, each) = (FRAMES as u32, 4);
+    let tasks: Vec<_> = (0..11)
+        .map(|task| {
+            let pool = Arc::clone(&pool);
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(u64::from(task))).await;
+                let begun = Instant::now();
+                for no in 0..each {
+                    drop(pool.get(page(first + task * each + no)).await.unwrap());
+                }
+                begun.elapsed()
+            })
+        })
+        .collect();
+    sleep(Duration::from_micros(500)).await;
+    drop(guards);
+    for task in tasks {
+        let took = task.await.unwrap();
+        assert!(took <= Duration::from_millis(6 + 3 * u64::from(each)), "one pause and the reads: {took:?}");
+    }
+    tier.permits.add_permits(100);
+    flush.await.unwrap().unwrap();
+}
+
 /// The schedule: the tier forgets a page that is being discarded, and another thread asks for the pages in
 /// memory before the page has left. The list would outlive the page, and no notification would follow.
 #[tokio::test]
