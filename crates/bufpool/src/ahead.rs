@@ -2,6 +2,9 @@
 //!
 //! Read-ahead uses only frames that are free or evictable at once, and keeps at most an eighth of the pool in
 //! flight. Its pages enter the policy as sequential: only a later demand read promotes them.
+//!
+//! A scan begins with one read-ahead in flight. Whenever it has to wait for a page, it reads further ahead,
+//! until several large reads are in flight: a device with a queue needs them, and one that keeps up does not.
 
 use crate::guard::PageRef;
 use crate::hints::Own;
@@ -65,13 +68,21 @@ pub struct Cursor {
     end: u32,
     /// The end of the requested read-ahead.
     ahead: u32,
+    /// The number of times that the scan has waited for a page.
+    waits: u32,
 }
+
+/// The most bytes that a scan reads ahead.
+const REACH_BYTES_MAX: usize = 8 << 20;
+
+/// The most bytes of a scan's single read.
+const READ_BYTES_MAX: usize = 1 << 20;
 
 impl Cursor {
     /// A read of the pages `range` of `space`.
     #[must_use]
     pub fn new(space: SpaceId, range: Range<u32>) -> Self {
-        Self { space, next: range.start, end: range.end, ahead: range.start }
+        Self { space, next: range.start, end: range.end, ahead: range.start, waits: 0 }
     }
 
     /// The next page of `pool`, or `None` after the last. Cancel-safe: after a dropped call the next one
@@ -90,7 +101,16 @@ impl Cursor {
             self.look_ahead(&pool.inner);
             let page = PageId::new(self.space, self.next);
             pool.inner.note(page, false, true);
-            let result = pool.inner.get_scanned(page).await;
+            let result = match pool.inner.try_latch_resident(page, Mode::Shared) {
+                Some(frame) => {
+                    bump(&pool.inner.counters.hits);
+                    Ok(frame)
+                }
+                None => {
+                    self.waits = self.waits.saturating_add(1);
+                    pool.inner.get_scanned(page).await
+                }
+            };
             // After the wait, so that a dropped call returns the same page again; before the result, so
             // that a page that cannot be read does not stop the scan.
             self.next += 1;
@@ -103,11 +123,22 @@ impl Cursor {
     }
 
     fn look_ahead<T: Tier>(&mut self, inner: &Arc<PoolInner<T>>) {
-        let window = inner.frames.hints.ahead_max(self.space, inner.params().read_ahead_pages as u32);
+        let params = inner.params();
+        let capped = |pages: usize| inner.frames.hints.ahead_max(self.space, pages as u32);
+        let window = capped(params.read_ahead_pages);
+        if window == 0 {
+            return;
+        }
+        let in_bytes = |bytes: usize| bytes / params.page_size.bytes();
+        let least = window + window / 2;
+        let most = capped(in_bytes(REACH_BYTES_MAX).min(params.frames / 16)).max(least);
+        let reach = least.saturating_add(window.saturating_mul(self.waits)).min(most);
+        // Beyond the first few reads, four of them make up the reach: fewer and larger ones cost less.
+        let count = (reach / 4).min(in_bytes(READ_BYTES_MAX) as u32).max(window);
         self.ahead = self.ahead.max(self.next);
-        // At half the window left, so that the device reads the next part while the scan uses the rest.
-        if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
-            let count = window.min(self.end - self.ahead);
+        // While the scan uses what has been read, the device reads the next part.
+        while self.ahead < self.end && self.ahead - self.next <= reach - count {
+            let count = count.min(self.end - self.ahead);
             inner.read_ahead(PageId::new(self.space, self.ahead), count);
             self.ahead += count;
         }
@@ -160,6 +191,7 @@ impl<T: Tier> PoolInner<T> {
         }
         let frame = match self.frames.hints.exceeds_quota(page.space, 1) {
             // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
+            false if self.is_barren() => return None,
             false => self.frames.free.pop().or_else(|| self.evict())?,
             true => match self.evict_own(page.space) {
                 Own::Frame(frame) => frame,
