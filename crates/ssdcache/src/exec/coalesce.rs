@@ -7,7 +7,8 @@ use std::sync::Arc;
 /// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
-/// The number of an urgent batch's writes in flight. Its share of the disk is its share of the queued writes.
+/// The number of an urgent batch's writes in flight: requests wait for it. Its share of the disk is its share
+/// of the queued writes.
 const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image and its destination; `tag` is the caller's.
@@ -68,7 +69,8 @@ pub(super) fn write_runs<T: Send>(
             (run.tags.into_iter().zip(done.bufs), done.result)
         }
     });
-    let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
+    let urgent = matches!(class, IoClass::UrgentClean | IoClass::UrgentWriteBack);
+    let at_once = if urgent { URGENT_WRITES_MAX } else { WRITES_MAX };
     Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
 }
 
