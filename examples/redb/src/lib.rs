@@ -3,3 +3,4 @@
 #[cfg(feature = "redb")]
 pub mod backend;
 pub mod file;
+pub mod measure;
