@@ -168,8 +168,8 @@ impl LoggedStore {
     /// # Errors
     /// As there.
     pub fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
-        let lsn = change.commit();
-        self.block_on(self.wal().flush(lsn))?;
+        let (lsn, gives_room) = change.record();
+        self.block_on(self.wal().flush_record(lsn, gives_room))?;
         Ok(lsn)
     }
 

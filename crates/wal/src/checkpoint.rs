@@ -15,27 +15,40 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
-/// ([`WalOptions::keep`](crate::WalOptions::keep)). Call it whenever [`Wal::grown`] returns, once redo is
+/// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
+/// durable in the log's reserve, writes all pages, and gives up every segment that it can. Call it whenever [`Wal::grown`] returns, once redo is
 /// complete; [`LoggedStore`](crate::LoggedStore) has a task that does. Waits for guards, so the caller must
 /// hold none. Cancel-safe.
 ///
 /// # Errors
 /// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
+    // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
+    let waits = wal.is_failing() && wal.is_tight();
+    let mut reserved = if waits { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
+    if reserved.is_err() {
+        // The reserve is used up, and comes from a segment that goes: those remain that pages need whose
+        // records are durable, so that they can be written.
+        let _ = store.flush_to(wal.durable()).await;
+        truncate(store, wal, true).await?;
+        reserved = wal.flush_or_reserve(wal.end()).await;
+    }
     // If this fails, the log still loses what precedes the oldest pending free.
     let freed = wal.free_pending(store).await;
     let capacity = wal.capacity_bytes();
+    let tight = wal.is_tight() && reserved.is_ok();
     if wal.len_bytes() > capacity / 4 * 3 {
         store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await?;
     }
     truncate(store, wal, false).await?;
-    if wal.len_bytes() > capacity {
+    if wal.len_bytes() > capacity || tight {
         // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
         store.flush_to(wal.end()).await?;
         // Records of no page, too: what is still in memory is in no segment that could be removed.
         wal.flush(wal.end()).await?;
         truncate(store, wal, true).await?;
     }
+    reserved?;
     freed.map(drop)
 }
 

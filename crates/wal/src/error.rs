@@ -1,15 +1,17 @@
 //! Errors of the log.
 
-use std::io;
-use std::path::PathBuf;
+use crate::segments::is_full;
+use pagetier::errors::Advice;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, io};
 
 /// What went wrong with the log.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WalError {
     /// A file operation failed. Records that are not durable stay in memory; the next flush retries.
-    #[error("log {path}: it cannot be read or written", path = .path.display())]
+    #[error(fmt = failed)]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -52,4 +54,37 @@ pub enum CheckpointError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
+}
+
+/// What an operation failed for. A full disk is named, since the operator can end that; the rest is the
+/// source's to tell.
+fn failed(path: &Path, source: &Arc<io::Error>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let what = if is_full(source) { "there is no space left for it" } else { "it cannot be read or written" };
+    write!(f, "log {}: {what}", path.display())
+}
+
+impl WalError {
+    /// What to do about this error.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Io { source, .. } if is_full(source) => Advice::FreeSpace,
+            Self::Io { .. } => Advice::FixDevice,
+            Self::InUse { .. } => Advice::Retry,
+            Self::Damaged { .. } => Advice::Restore,
+            Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
+            Self::Stopped => Advice::Reopen,
+        }
+    }
+}
+
+impl CheckpointError {
+    /// What to do about this error.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Store(error) => error.advice(),
+            Self::Log(error) => error.advice(),
+        }
+    }
 }

@@ -33,7 +33,7 @@ impl Wal {
     async fn free_all(&self, store: &PageStore) -> Result<u64, CheckpointError> {
         let _one_at_a_time = self.0.freeing.lock().await;
         let Some((upto, _)) = self.0.state.lock().frees.last().copied() else { return Ok(0) };
-        self.flush(Lsn(upto)).await?;
+        self.flush_or_reserve(Lsn(upto)).await?;
         let mut freed = 0;
         while let Some(batch) = self.oldest_frees(upto) {
             let pages: Vec<PageId> = batch.iter().map(|(_, page)| *page).collect();

@@ -14,7 +14,8 @@
 //! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
-//! segment: a full disk delays commits until there is room.
+//! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
+//! checkpoint shorten the log, which gives room back.
 //!
 //! **Locks.** `output` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
 //! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     id: u64,
     blocks: bool,
     failing: AtomicBool,
+    /// The medium was full, and no reserve has been set aside since.
+    tight: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
@@ -178,7 +181,8 @@ impl Wal {
     /// # Errors
     /// As [`Wal::open`].
     pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
-        let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
+        let (mut segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
+        let tight = segments.reserve(options.segment_bytes());
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
         let state = State {
@@ -201,6 +205,7 @@ impl Wal {
             id,
             blocks,
             failing: AtomicBool::new(false),
+            tight: AtomicBool::new(tight),
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
             freeing: tokio::sync::Mutex::new(()),
@@ -255,6 +260,11 @@ impl Wal {
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.0.failing.load(Ordering::Acquire)
+    }
+
+    /// Whether the log should be as short as it can be, for the room that this gives back.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.0.tight.load(Ordering::Acquire)
     }
 
     /// Bytes that a recovery after a crash would read.
@@ -342,18 +352,29 @@ impl Wal {
     /// # Errors
     /// The medium failed. The records stay in memory; a later flush may make them durable.
     pub async fn flush(&self, lsn: Lsn) -> Result<(), WalError> {
+        self.flush_record(lsn, false).await
+    }
+
+    /// As [`Wal::flush`], in the reserve if the medium is full: for records that give room back.
+    pub(crate) async fn flush_or_reserve(&self, lsn: Lsn) -> Result<(), WalError> {
+        self.flush_record(lsn, true).await
+    }
+
+    pub(crate) async fn flush_record(&self, lsn: Lsn, or_reserve: bool) -> Result<(), WalError> {
         if self.durable() >= lsn {
             return Ok(());
         }
         if !self.0.blocks {
-            return self.0.write_out();
+            return self.0.write_out(or_reserve);
         }
         let _leader = self.0.leader.lock().await;
         if self.durable() >= lsn {
             return Ok(());
         }
         let shared = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || shared.write_out()).await.map_err(|_| WalError::Stopped)?
+        tokio::task::spawn_blocking(move || shared.write_out(or_reserve))
+            .await
+            .map_err(|_| WalError::Stopped)?
     }
 
     /// Waits until the log has grown by another fraction of its capacity.
@@ -475,7 +496,7 @@ impl Wal {
 
 impl Shared {
     /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
-    fn write_out(&self) -> Result<(), WalError> {
+    fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
         let mut output = self.output.lock();
         let Output { segments, writing } = &mut *output;
         let end = {
@@ -492,9 +513,14 @@ impl Shared {
         while !writing.is_empty() {
             let start = end - writing.len() as u64;
             let chunk = record::whole_records(writing, segment_bytes as usize);
-            let written = segments.append(start, &writing[..chunk], segment_bytes);
+            let written = segments.append(start, &writing[..chunk], segment_bytes, or_reserve);
             self.failing.store(written.is_err(), Ordering::Release);
+            // Also if the reserve took it, which a checkpoint sets aside anew.
+            self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             written?;
+            if segments.was_full() {
+                self.grown.notify_one();
+            }
             self.durable.store(start + chunk as u64, Ordering::Release);
             if chunk == writing.len() {
                 writing.clear();
@@ -517,6 +543,8 @@ impl Shared {
         self.needed.store(output.segments.holding(needed), Ordering::Release);
         let oldest = output.segments.truncate(needed.min(keep).min(held))?;
         self.oldest.store(oldest, Ordering::Release);
+        // Before any record takes the room that is free now.
+        self.tight.store(output.segments.reserve(self.options.segment_bytes()), Ordering::Release);
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use crate::minitx::MiniTx;
 use crate::options::{Keep, WalOptions};
 use crate::recover::{RecoverError, Recovered, recover};
 use pagetier::backup::{BackupOptions, BackupReport};
+use pagetier::errors::Advice;
 use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,17 @@ pub enum LoggedBackupError {
     /// The log could not be copied.
     #[error(transparent)]
     Log(#[from] WalError),
+}
+
+impl LoggedBackupError {
+    /// What to do about this error.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Pages(error) => error.advice(),
+            Self::Log(error) => error.advice(),
+        }
+    }
 }
 
 impl LoggedStore {
@@ -123,12 +135,18 @@ impl LoggedStore {
 
     /// Waits until the log can take a change, at most for `wait`. Call it before you latch pages: a
     /// checkpoint may need them. While the log fails, changes would accumulate in memory, so each one tries
-    /// the log first. Cancel-safe.
+    /// the log first; if its medium was full, it tries a checkpoint, which gives room back. Cancel-safe.
     ///
     /// # Errors
     /// The log fails, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
     pub async fn admit(&self, wait: Duration) -> Result<(), WalError> {
         let wal = &self.wal;
+        if wal.is_tight() {
+            // Sets the reserve aside anew before another record takes the room, and lets records that wait
+            // have it: otherwise a full disk would refuse the very change that frees pages. If it fails, the
+            // log's own error says why.
+            let _ = self.checkpoint().await;
+        }
         if wal.is_failing() {
             wal.flush(wal.end()).await?;
         }
@@ -140,15 +158,16 @@ impl LoggedStore {
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
-    /// Returns the record's LSN. If the future is dropped, the change has happened, and becomes durable with
+    /// If the log's medium is full, one that frees pages goes to the log's reserve, which the next checkpoint
+    /// sets aside anew. Returns the record's LSN. If the future is dropped, the change has happened, and becomes durable with
     /// a later one.
     ///
     /// # Errors
     /// The log failed. The change is visible, and becomes durable once the log works again; a crash before
     /// that loses it.
     pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
-        let lsn = change.commit();
-        self.wal.flush(lsn).await?;
+        let (lsn, gives_room) = change.record();
+        self.wal.flush_record(lsn, gives_room).await?;
         Ok(lsn)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `docs/format.md` has the layout of a file.
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The version of the segments' format, and of the records in them.
@@ -64,6 +64,25 @@ pub trait Media: Send + Debug {
     /// # Errors
     /// The medium failed.
     fn remove(&mut self, start: u64) -> io::Result<()>;
+
+    /// Sets room of that many bytes aside for one segment, unless it is set aside already. Default: this
+    /// medium sets none aside.
+    ///
+    /// # Errors
+    /// There is no room, or the medium cannot set it aside, or fails.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let _ = bytes;
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    /// As [`Media::create`], in the room set aside, which is then used up: a full medium does not refuse it.
+    ///
+    /// # Errors
+    /// No room is set aside, or too little; otherwise as [`Media::create`].
+    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let _ = (start, bytes);
+        Err(ErrorKind::StorageFull.into())
+    }
 
     /// The most bytes that a segment can have. Default: no limit.
     fn room(&self) -> u64 {
@@ -134,6 +153,11 @@ pub struct FileMedia {
     dir: PathBuf,
     id: u64,
     active: Option<File>,
+    /// The room to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
+    /// each segment, so that the oldest one can become that file.
+    reserve_bytes: u64,
+    /// Whether the file `reserve` has this room.
+    has_reserve: bool,
     _lock: Lock,
 }
 
@@ -163,7 +187,9 @@ impl FileMedia {
     pub fn open(dir: &Path) -> io::Result<Self> {
         create_directory(dir)?;
         let lock = lock(dir)?;
-        let mut media = Self { dir: dir.into(), id: 0, active: None, _lock: lock };
+        let (reserve_bytes, has_reserve) = (0, false);
+        let mut media =
+            Self { dir: dir.into(), id: 0, active: None, reserve_bytes, has_reserve, _lock: lock };
         media.id = match media.list()?.into_iter().min() {
             Some(first) => identity(&media.whole(first)?)?,
             None => RandomState::new().build_hasher().finish(),
@@ -180,6 +206,36 @@ impl FileMedia {
         let mut bytes = Vec::new();
         File::open(self.path(start))?.read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    fn reserve_path(&self) -> PathBuf {
+        self.dir.join("reserve")
+    }
+
+    /// Gives a file the room to set aside, its end unchanged.
+    fn allocate(&self, file: &File) -> io::Result<()> {
+        match self.reserve_bytes {
+            0 => Ok(()),
+            bytes => Ok(rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)?),
+        }
+    }
+
+    /// Writes a whole segment to `file`, which is at `aside`, and gives it its name.
+    fn install(&mut self, mut file: File, aside: &Path, start: u64, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(&self.header(start))?;
+        file.write_all(bytes)?;
+        let end = (HEADER_BYTES + bytes.len()) as u64;
+        // Only then: it would take away the room beyond the end.
+        if file.metadata()?.len() > end {
+            file.set_len(end)?;
+            let _ = self.allocate(&file);
+        }
+        file.sync_all()?;
+        // Renamed, so that a crash leaves the old contents or the new ones.
+        fs::rename(aside, self.path(start))?;
+        sync_directory(&self.dir)?;
+        self.active = Some(file);
+        Ok(())
     }
 
     fn header(&self, start: u64) -> [u8; HEADER_BYTES] {
@@ -219,17 +275,46 @@ impl Media for FileMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        // Write a temporary file and rename it, so that a crash leaves the old contents or the new ones.
-        let (aside, path) = (self.dir.join("next.tmp"), self.path(start));
+        let aside = self.dir.join("next.tmp");
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-        file.write_all(&self.header(start))?;
-        file.write_all(bytes)?;
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        // A segment that is written nevertheless is as good; it only gives no room back later.
+        let _ = self.allocate(&file);
+        let created = self.install(file, &aside, start, bytes);
+        if created.is_err() {
+            // What it has taken of a full disk others may need. It is gone if only its name is not durable.
+            let _ = fs::remove_file(&aside);
+        }
+        created
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.reserve_bytes, bytes);
+        if self.has_reserve {
+            return Ok(());
+        }
+        let mut options = OpenOptions::new();
+        // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(self.reserve_path())?;
+        self.allocate(&file)?;
         file.sync_all()?;
-        fs::rename(&aside, &path)?;
-        sync_directory(&self.dir)?;
-        self.active = Some(file);
+        self.has_reserve = true;
+        // The segment that an opening has resumed.
+        if let Some(active) = self.active.as_ref().filter(|_| before != bytes) {
+            let _ = self.allocate(active);
+        }
         Ok(())
+    }
+
+    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        if !self.has_reserve || (HEADER_BYTES + bytes.len()) as u64 > self.reserve_bytes {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let aside = self.reserve_path();
+        let file = OpenOptions::new().write(true).open(&aside)?;
+        // Whatever this leaves, the next call of `reserve` looks.
+        self.has_reserve = false;
+        self.install(file, &aside, start, bytes)
     }
 
     fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
@@ -241,6 +326,7 @@ impl Media for FileMedia {
         file.write_all(bytes)?;
         // Otherwise a later, shorter record could be followed by old bytes that pass for the next record.
         file.set_len((HEADER_BYTES + bytes.len()) as u64)?;
+        let _ = self.allocate(&file);
         file.sync_all()?;
         // The name, too, may be readable without being durable, if a crash came between the rename and the
         // directory's sync.
@@ -256,11 +342,16 @@ impl Media for FileMedia {
     }
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
-        match fs::remove_file(self.path(start)) {
+        let path = self.path(start);
+        let allocated = || fs::metadata(&path).is_ok_and(|file| file.blocks() * 512 >= self.reserve_bytes);
+        // Kept as the reserve if there is none: once its room is given back, others may take it.
+        let keep = self.reserve_bytes > 0 && !self.has_reserve && allocated();
+        match if keep { fs::rename(&path, self.reserve_path()) } else { fs::remove_file(&path) } {
             // An earlier call removed it and could not make that durable.
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        self.has_reserve |= keep;
         sync_directory(&self.dir)
     }
 
@@ -338,6 +429,42 @@ mod tests {
         drop(held);
         assert!(lock(dir.path()).is_ok());
         drop(shared);
+    }
+
+    #[test]
+    fn a_reserve_keeps_its_room_as_the_next_segment_and_the_oldest_segment_becomes_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = |name: &str| fs::metadata(dir.path().join(name)).map_or(0, |file| file.blocks() * 512);
+        let segment = |start: u64| format!("{start:016x}.log");
+        let mut media = FileMedia::open(dir.path()).unwrap();
+        media.create(64, b"old").unwrap();
+        assert_eq!(media.create_reserved(67, b"none").unwrap_err().kind(), ErrorKind::StorageFull);
+        if media.reserve(1 << 20).is_err() {
+            return; // The file system sets no room aside.
+        }
+        assert!(room("reserve") >= 1 << 20);
+        assert!(media.create_reserved(67, &vec![0; 1 << 20]).is_err(), "more than it has room for");
+        media.create_reserved(67, b"next").unwrap();
+        media.append(b", more").unwrap();
+        assert!(room(&segment(67)) >= 1 << 20 && !dir.path().join("reserve").exists());
+        assert_eq!(media.read(67).unwrap(), b"next, more");
+        // The segment that was there before has got such room, too, and keeps it.
+        media.remove(64).unwrap();
+        assert!(room("reserve") >= 1 << 20);
+        // What it holds of the old segment does not follow the new one.
+        media.create_reserved(77, b"n").unwrap();
+        assert_eq!(media.read(77).unwrap(), b"n");
+        assert!(room(&segment(77)) >= 1 << 20);
+        media.create(78, b"later").unwrap();
+        media.remove(67).unwrap();
+        media.remove(77).unwrap();
+        assert!(room("reserve") >= 1 << 20 && media.list().unwrap() == [78], "one is kept");
+        // An opening, too, leaves a segment its room.
+        drop(media);
+        let mut media = FileMedia::open(dir.path()).unwrap();
+        media.reserve(1 << 20).unwrap();
+        media.resume(78, b"later").unwrap();
+        assert!(room(&segment(78)) >= 1 << 20);
     }
 
     #[test]

@@ -159,10 +159,16 @@ impl<'s, G: Guard> MiniTx<'s, G> {
         self.freed.push(page);
     }
 
+    /// As [`MiniTx::commit`]; also whether the record frees a page.
+    pub(crate) fn record(mut self) -> (Lsn, bool) {
+        let frees = !self.freed.is_empty();
+        (self.append(), frees)
+    }
+
     /// Records the change, releases the pages, and returns the record's LSN; zero without a log or a change.
     /// The record is durable once [`Wal::flush`] of its LSN returns.
     pub fn commit(mut self) -> Lsn {
-        self.record()
+        self.append()
     }
 
     /// Records the change and keeps the latch of the first page added.
@@ -171,11 +177,11 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// If it has no page.
     #[must_use]
     pub fn commit_keeping_first(mut self) -> G {
-        self.record();
+        self.append();
         self.pages.swap_remove(0)
     }
 
-    fn record(&mut self) -> Lsn {
+    fn append(&mut self) -> Lsn {
         match self.wal {
             Some(wal) if !(self.ops.is_empty() && self.freed.is_empty()) => {
                 wal.append_pages(&mut self.pages, &self.ops, &self.freed)

@@ -3,6 +3,7 @@
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::redo::{RedoError, Redone, redo};
+use pagetier::errors::Advice;
 use pagetier::{Error, Lsn, PageStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,6 +68,21 @@ pub enum RecoverError {
         /// How many pages.
         pages: u64,
     },
+}
+
+impl RecoverError {
+    /// What to do about this error.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Open(error) => error.advice(),
+            Self::Store(error) | Self::Redo(RedoError::Store(error)) => error.advice(),
+            Self::Log(error) | Self::Redo(RedoError::Log(error)) => error.advice(),
+            // The medium with the other half: attach it.
+            Self::OtherLog { .. } | Self::NoLog | Self::NoPages => Advice::FixDevice,
+            Self::Redo(RedoError::Record(_)) | Self::SsdLost { .. } => Advice::Restore,
+        }
+    }
 }
 
 /// Recovers the pages of `store` from `wal`, whose gate the store has, before anything else uses a page.

@@ -7,6 +7,9 @@
 //! bytes that can be read. So an opening rewrites the last segment, in place, before it trusts any record in
 //! it; the earlier ones were durable when their successors were created. After a failed append everything
 //! since the last good sync goes to a new segment, which ends the previous one.
+//!
+//! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
+//! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.
 
 use crate::error::WalError;
 use crate::media::Media;
@@ -23,6 +26,8 @@ pub(crate) struct Segments {
     active_bytes: u64,
     /// Whether the last append failed, so that the open segment's tail is unknown.
     failed: bool,
+    /// Whether the medium was full at the last append.
+    full: bool,
 }
 
 impl Segments {
@@ -52,7 +57,13 @@ impl Segments {
             starts.push(end);
         }
         let oldest = starts[0];
-        let segments = Self { media, starts: starts.into(), active_bytes: tail.len() as u64, failed: false };
+        let segments = Self {
+            media,
+            starts: starts.into(),
+            active_bytes: tail.len() as u64,
+            failed: false,
+            full: false,
+        };
         Ok((segments, oldest, end))
     }
 
@@ -85,26 +96,45 @@ impl Segments {
         Ok(bytes)
     }
 
-    /// Appends whole records, the first of which starts at `start`, and makes them durable. After an error
-    /// the caller passes the same bytes again, followed by newer records.
-    pub(crate) fn append(&mut self, start: u64, bytes: &[u8], segment_bytes: u64) -> Result<(), WalError> {
+    /// Appends whole records, the first of which starts at `start`, and makes them durable; in the reserve if
+    /// the medium is full and `or_reserve` says so. After an error the caller passes the same bytes again,
+    /// followed by newer records.
+    pub(crate) fn append(
+        &mut self,
+        start: u64,
+        bytes: &[u8],
+        segment_bytes: u64,
+        or_reserve: bool,
+    ) -> Result<(), WalError> {
         let fits = bytes.len() as u64 <= self.media.room() - self.active_bytes.min(self.media.room());
-        let written = if self.failed || self.active_bytes >= segment_bytes || !fits {
-            let created = self.media.create(start, bytes);
-            if created.is_ok() {
-                if self.starts.back() != Some(&start) {
-                    self.starts.push_back(start);
-                }
-                self.active_bytes = 0;
-            }
-            created
-        } else {
-            self.media.append(bytes)
-        };
+        let creates = self.failed || self.active_bytes >= segment_bytes || !fits;
+        let written = if creates { self.media.create(start, bytes) } else { self.media.append(bytes) };
+        self.full = written.as_ref().is_err_and(is_full);
+        let refused = or_reserve && self.full;
+        let written = if refused { self.media.create_reserved(start, bytes) } else { written };
         self.failed = written.is_err();
         written.map_err(|e| at(&*self.media, start, e))?;
+        if creates || refused {
+            if self.starts.back() != Some(&start) {
+                self.starts.push_back(start);
+            }
+            self.active_bytes = 0;
+        }
         self.active_bytes += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Whether the medium was full at the last append, though the reserve may have taken the records.
+    pub(crate) fn was_full(&self) -> bool {
+        self.full
+    }
+
+    /// Sets the reserve aside, if the medium can. Returns whether it has no room for it.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
+        self.media.reserve(bytes).is_err_and(|error| {
+            tracing::debug!(%error, "the log has no reserve");
+            is_full(&error)
+        })
     }
 
     /// The start of the segment that holds the record ending at `lsn`.
@@ -121,6 +151,10 @@ impl Segments {
         }
         Ok(self.starts[0])
     }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn at(media: &dyn Media, start: u64, error: io::Error) -> WalError {

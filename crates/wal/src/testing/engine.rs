@@ -390,6 +390,7 @@ async fn frees_that_fail_stay_pending() {
     }
     // Before the records are durable, no page is freed.
     engine.log.set_full(true);
+    engine.log.take_reserve();
     assert!(matches!(db.wal().free_pending(db.store()).await, Err(CheckpointError::Log(_))));
     assert!(db.get(first).await.is_ok());
     engine.log.set_full(false);

@@ -2,15 +2,13 @@
 //! what it reported durable, and nothing that was not appended appears.
 
 use super::sim::{SimMedia, WAYS, Way};
-use super::{LIMITS, bodies};
+use super::{LIMITS, SMALL, bodies};
 use crate::{DeviceMedia, Keep, Wal, WalError, WalOptions, redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 
-/// A segment has 64 KiB, so that a history has several.
-const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
 const RECORDS: u32 = 30;
 
 /// What was appended to a log, and what of it has to be there.

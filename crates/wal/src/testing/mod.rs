@@ -2,6 +2,7 @@
 
 mod engine;
 mod faults;
+mod full;
 mod sim;
 
 use crate::log::FIRST_LSN;
@@ -17,6 +18,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const HEADER: u64 = 32;
 
 const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::ForCrash };
+
+/// A segment has 64 KiB, so that a history has several.
+const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
 
 fn bodies(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();

@@ -1,5 +1,6 @@
 //! A simulated medium whose operations fail, tear and lose what was not synced.
 
+use super::SMALL;
 use crate::Media;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -45,8 +46,10 @@ struct Disk {
     /// The operation that fails, and how.
     fault: Option<(u64, Way)>,
     off: bool,
-    /// No segment may grow, and none may be created.
+    /// No segment may grow, and none may be created but in the reserve.
     full: bool,
+    /// The room set aside, in bytes.
+    reserve: Option<u64>,
 }
 
 /// The medium; clones are the same one.
@@ -60,7 +63,8 @@ impl SimMedia {
 
     fn with(segments: BTreeMap<u64, Segment>, seed: u64) -> Self {
         let rng = SmallRng::seed_from_u64(seed);
-        let disk = Disk { segments, active: 0, rng, operations: 0, fault: None, off: false, full: false };
+        let (operations, fault, off, full, reserve) = (0, None, false, false, None);
+        let disk = Disk { segments, active: 0, rng, operations, fault, off, full, reserve };
         Self(Arc::new(Mutex::new(disk)))
     }
 
@@ -84,6 +88,15 @@ impl SimMedia {
         self.0.lock().full = full;
     }
 
+    pub(super) fn has_reserve(&self) -> bool {
+        self.0.lock().reserve.is_some()
+    }
+
+    /// From now on no room is set aside.
+    pub(super) fn take_reserve(&self) {
+        self.0.lock().reserve = None;
+    }
+
     /// Cuts the power: no operation has an effect from here on.
     pub(super) fn cut(&self) {
         self.0.lock().off = true;
@@ -92,7 +105,7 @@ impl SimMedia {
     /// The disk after a power cut at this moment: of what was not synced, any sectors survive.
     pub(super) fn after_power_cut(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let mut segments = self.0.lock().segments.clone();
+        let (mut segments, full, reserve) = self.left();
         for segment in segments.values_mut() {
             let left = match (segment.durable.take(), segment.seen.take()) {
                 (Some(old), Some(new)) if !segment.replaced => Some(mix(&old, &new, &mut rng)),
@@ -106,12 +119,23 @@ impl SimMedia {
             };
             *segment = Segment { seen: left.clone(), durable: left, replaced: false };
         }
-        Self::with(segments, seed)
+        Self::with(segments, seed).as_full(full, reserve)
     }
 
     /// The disk after the process was killed: all that could be read can still be read, and is as volatile.
     pub(super) fn after_kill(&self, seed: u64) -> Self {
-        Self::with(self.0.lock().segments.clone(), seed)
+        let (segments, full, reserve) = self.left();
+        Self::with(segments, seed).as_full(full, reserve)
+    }
+
+    fn left(&self) -> (BTreeMap<u64, Segment>, bool, Option<u64>) {
+        let disk = self.0.lock();
+        (disk.segments.clone(), disk.full, disk.reserve)
+    }
+
+    fn as_full(self, full: bool, reserve: Option<u64>) -> Self {
+        (self.0.lock().full, self.0.lock().reserve) = (full, reserve);
+        self
     }
 }
 
@@ -160,6 +184,17 @@ impl Disk {
         }
     }
 
+    fn create(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let created = self.write(start, true, |segment, _| {
+            segment.seen = Some(bytes.to_vec());
+            segment.replaced = true;
+        });
+        if created.is_ok() {
+            self.active = start;
+        }
+        created
+    }
+
     /// Whether a segment may be that long.
     fn room(&self, start: u64, bytes: usize) -> Result<()> {
         let now = self.segments.get(&start).and_then(|segment| segment.seen.as_ref()).map_or(0, Vec::len);
@@ -192,14 +227,25 @@ impl Media for SimMedia {
         if disk.full {
             return Err(ErrorKind::StorageFull.into());
         }
-        let created = disk.write(start, true, |segment, _| {
-            segment.seen = Some(bytes.to_vec());
-            segment.replaced = true;
-        });
-        if created.is_ok() {
-            disk.active = start;
+        disk.create(start, bytes)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        let mut disk = self.0.lock();
+        if disk.full && disk.reserve.is_none() {
+            return Err(ErrorKind::StorageFull.into());
         }
-        created
+        disk.reserve = Some(bytes);
+        Ok(())
+    }
+
+    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let mut disk = self.0.lock();
+        if disk.reserve.is_none_or(|room| room < bytes.len() as u64) {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        disk.reserve = None;
+        disk.create(start, bytes)
     }
 
     fn resume(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
@@ -226,10 +272,14 @@ impl Media for SimMedia {
     }
 
     fn remove(&mut self, start: u64) -> Result<()> {
-        self.0.lock().write(start, true, |segment, _| {
+        let mut disk = self.0.lock();
+        disk.write(start, true, |segment, _| {
             segment.seen = None;
             segment.replaced = true;
-        })
+        })?;
+        // Its room is kept, as that of a file is.
+        disk.reserve.get_or_insert(SMALL.segment_bytes());
+        Ok(())
     }
 
     fn path(&self, start: u64) -> PathBuf {
