@@ -1,7 +1,7 @@
 //! redb on Pagetier and on a plain file: commits that a test kills, and a comparison of both.
 
-use pagetier::PageStore;
 use pagetier::blocking;
+use pagetier::{PageSize, PageStore};
 use pagetier_example_redb::measure::{self, Engine, Failure, Options, row};
 use pagetier_example_redb::{backend::Backend, file::File};
 use redb::{Database, ReadableDatabase, TableDefinition};
@@ -56,7 +56,8 @@ fn open(
 
 /// Checks the rows that an earlier run left, then goes on until it is killed.
 fn commit(dir: &Path) -> Result<(), Failure> {
-    let builder = PageStore::builder().directory(dir).ssd_bytes(8 << 20).pool_bytes(4 << 20);
+    let builder =
+        PageStore::builder().directory(dir).ssd_bytes(8 << 20).pool_bytes(4 << 20).page_size(PageSize::MIN);
     let (_store, mut database) = open(builder, 1 << 20)?;
     if !database.check_integrity()? {
         println!("repaired");

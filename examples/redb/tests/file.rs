@@ -1,6 +1,6 @@
 //! The file against a model, with crashes; a killed redb, of whose commits none is lost.
 
-use pagetier::{PageStore, blocking};
+use pagetier::{Builder, PageSize, PageStore, blocking};
 use pagetier_example_redb::file::File;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -12,7 +12,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 fn open(dir: &Path) -> (Arc<blocking::PageStore>, File) {
+    // With the page size that it has, or the default one.
     let builder = PageStore::builder().directory(dir).ssd_bytes(4 << 20).pool_bytes(4 << 20);
+    open_as(builder)
+}
+
+fn open_as(builder: Builder) -> (Arc<blocking::PageStore>, File) {
     let store = Arc::new(blocking::PageStore::open(builder).unwrap());
     let file = File::open(Arc::clone(&store), "f").unwrap();
     (store, file)
@@ -45,7 +50,9 @@ fn the_file_is_the_model_and_a_crash_leaves_what_was_synced() {
     for seed in 0..seeds() {
         let folder = tempfile::tempdir().unwrap();
         let mut rng = SmallRng::seed_from_u64(seed);
-        let (mut store, mut file) = open(folder.path());
+        let size = if seed % 2 == 0 { PageSize::MIN } else { PageSize::DEFAULT };
+        let builder = PageStore::builder().directory(folder.path()).page_size(size);
+        let (mut store, mut file) = open_as(builder.ssd_bytes(4 << 20).pool_bytes(4 << 20));
         let (mut model, mut synced): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
         let mut since_sync: Vec<u64> = Vec::new();
         for _ in 0..80 {
