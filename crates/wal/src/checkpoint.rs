@@ -16,19 +16,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
 /// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
-/// durable in the log's reserve, writes all pages, and gives up every segment that it can. Call it whenever [`Wal::grown`] returns, once redo is
-/// complete; [`LoggedStore`](crate::LoggedStore) has a task that does. Waits for guards, so the caller must
-/// hold none. Cancel-safe.
+/// durable in the log's reserve, writes all pages, and gives up every segment that it can. Call it whenever
+/// [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task that does.
+/// Waits for guards, so the caller must hold none. Cancel-safe.
 ///
 /// # Errors
 /// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
-    let waits = wal.is_failing() && wal.is_tight();
-    let mut reserved = if waits { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
-    if reserved.is_err() {
-        // The reserve is used up, and comes from a segment that goes: those remain that pages need whose
-        // records are durable, so that they can be written.
+    let mut reserved = if wal.is_failing() { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
+    if reserved.is_err() && wal.is_tight() {
+        // The reserve is used up. Pages whose records are durable can be written; a segment that only they
+        // needed can go, and becomes the next reserve.
         let _ = store.flush_to(wal.durable()).await;
         truncate(store, wal, true).await?;
         reserved = wal.flush_or_reserve(wal.end()).await;

@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     id: u64,
     blocks: bool,
     failing: AtomicBool,
-    /// The medium was full, and no reserve has been set aside since.
+    /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
@@ -182,7 +182,7 @@ impl Wal {
     /// As [`Wal::open`].
     pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
         let (mut segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
-        let tight = segments.reserve(options.segment_bytes());
+        segments.reserve(options.segment_bytes());
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
         let state = State {
@@ -205,7 +205,7 @@ impl Wal {
             id,
             blocks,
             failing: AtomicBool::new(false),
-            tight: AtomicBool::new(tight),
+            tight: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
             freeing: tokio::sync::Mutex::new(()),
@@ -262,7 +262,7 @@ impl Wal {
         self.0.failing.load(Ordering::Acquire)
     }
 
-    /// Whether the log should be as short as it can be, for the room that this gives back.
+    /// Whether the log should become as short as it can be, for the room that this gives back.
     pub(crate) fn is_tight(&self) -> bool {
         self.0.tight.load(Ordering::Acquire)
     }
@@ -544,7 +544,8 @@ impl Shared {
         let oldest = output.segments.truncate(needed.min(keep).min(held))?;
         self.oldest.store(oldest, Ordering::Release);
         // Before any record takes the room that is free now.
-        self.tight.store(output.segments.reserve(self.options.segment_bytes()), Ordering::Release);
+        output.segments.reserve(self.options.segment_bytes());
+        self.tight.store(false, Ordering::Release);
         Ok(())
     }
 }

@@ -141,15 +141,13 @@ impl LoggedStore {
     /// The log fails, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
     pub async fn admit(&self, wait: Duration) -> Result<(), WalError> {
         let wal = &self.wal;
-        if wal.is_tight() {
-            // Sets the reserve aside anew before another record takes the room, and lets records that wait
-            // have it: otherwise a full disk would refuse the very change that frees pages. If it fails, the
-            // log's own error says why.
-            let _ = self.checkpoint().await;
+        let mut works = if wal.is_failing() { wal.flush(wal.end()).await } else { Ok(()) };
+        // It lets records that wait have the reserve, and sets one aside anew before another record takes the
+        // room: otherwise a full disk would refuse the very change that frees pages.
+        if wal.is_tight() && self.checkpoint().await.is_ok() && !wal.is_failing() {
+            works = Ok(());
         }
-        if wal.is_failing() {
-            wal.flush(wal.end()).await?;
-        }
+        works?;
         if wal.len_bytes() <= wal.capacity_bytes() {
             return Ok(());
         }
@@ -159,8 +157,8 @@ impl LoggedStore {
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
     /// If the log's medium is full, one that frees pages goes to the log's reserve, which the next checkpoint
-    /// sets aside anew. Returns the record's LSN. If the future is dropped, the change has happened, and becomes durable with
-    /// a later one.
+    /// sets aside anew. Returns the record's LSN. If the future is dropped, the change has happened, and
+    /// becomes durable with a later one.
     ///
     /// # Errors
     /// The log failed. The change is visible, and becomes durable once the log works again; a crash before

@@ -129,12 +129,11 @@ impl Segments {
         self.full
     }
 
-    /// Sets the reserve aside, if the medium can. Returns whether it has no room for it.
-    pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
-        self.media.reserve(bytes).is_err_and(|error| {
+    /// Sets the reserve aside, if the medium can and has room.
+    pub(crate) fn reserve(&mut self, bytes: u64) {
+        if let Err(error) = self.media.reserve(bytes) {
             tracing::debug!(%error, "the log has no reserve");
-            is_full(&error)
-        })
+        }
     }
 
     /// The start of the segment that holds the record ending at `lsn`.

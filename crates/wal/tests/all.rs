@@ -2,3 +2,4 @@
 
 mod calls;
 mod frozen;
+mod full_disk;

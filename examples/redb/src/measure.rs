@@ -1,4 +1,5 @@
-//! Measures an engine on a plain file and on a store: what the programs of this example and of SQLite's share.
+//! Measures an engine on a plain file and on a store: what the programs of this example and of SQLite's
+//! share.
 
 use pagetier::blocking::PageStore;
 use pagetier::stats::Stats;
@@ -17,7 +18,8 @@ pub type Failure = Box<dyn std::error::Error>;
 pub const ROW_BYTES: usize = 400;
 
 /// The options of `measure`, for usage texts.
-pub const OPTIONS: &str = "--slow DIR --fast DIR [--memory SIZE] [--ssd SIZE] [--page SIZE] [--rows N] [--seconds N] [--mode JOURNAL_MODE]";
+pub const OPTIONS: &str = "--slow DIR --fast DIR [--memory SIZE] [--ssd SIZE] [--page SIZE] [--rows N] \
+                           [--seconds N] [--mode JOURNAL_MODE]";
 
 /// A row's value.
 pub fn row(no: u64) -> Vec<u8> {
@@ -236,8 +238,8 @@ impl<'a> Counted<'a> {
         let each = |now: u64, from: u64| (now - from) as f64 / count.max(1) as f64;
         let (p, q) = (&now.pool, &from.pool);
         eprintln!(
-            "each {name}, of {count}: {:.2} hits, {:.2} misses, {:.3} loads from the SSD, {:.3} from the HDD, \
-             {:.3} read ahead, {:.3} created, {:.2} pages written, {:.2} of these to the SSD",
+            "each {name}, of {count}: {:.2} hits, {:.2} misses, {:.3} loads from the SSD, {:.3} from the \
+             HDD, {:.3} read ahead, {:.3} created, {:.2} pages written, {:.2} of these to the SSD",
             each(p.hits, q.hits),
             each(p.misses, q.misses),
             each(p.loads_ssd, q.loads_ssd),
@@ -252,8 +254,8 @@ impl<'a> Counted<'a> {
         );
         let (s, t) = (&now.ssd.counts, &from.ssd.counts);
         eprintln!(
-            "    SSD: {} of {} slots used, {} dirty; {} admitted, {} rejected ({} without a slot), {} evicted, \
-             {} written back, {} checkpoints",
+            "    SSD: {} of {} slots used, {} dirty; {} admitted, {} rejected ({} without a slot), {} \
+             evicted, {} written back, {} checkpoints",
             now.ssd.pages,
             now.ssd.slots,
             now.ssd.dirty_pages,
