@@ -188,6 +188,73 @@ async fn freeing_a_page_that_a_dropped_call_still_frees_returns_once_it_has_left
     }
 }
 
+/// The records of frees in the manifest of a directory; each is there twice.
+fn records_of_frees(directory: &std::path::Path) -> usize {
+    let manifest = std::fs::read_to_string(directory.join("manifest.json")).unwrap();
+    manifest.matches("{\"free\":").count() / 2
+}
+
+#[tokio::test]
+async fn calls_that_come_together_share_a_record_and_each_counts_its_own_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || PageStore::builder().directory(folder.path()).ssd_bytes(4 << 20).pool_bytes(4 << 20);
+    let store = builder().open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    for no in 0..200 {
+        fill(&mut store.allocate(space).await.unwrap(), no, 1);
+    }
+    store.sync().await.unwrap();
+    let before = records_of_frees(folder.path());
+    // Neighbours name a page in common: one of them frees it, and the other waits until it is gone.
+    let calls = (0..60).map(|call| store.spaces().free(space, 2 * call..2 * call + 3));
+    let unknown = store.spaces().free(SpaceId(9), 0..1);
+    let (freed, unknown) = futures_util::future::join(futures_util::future::join_all(calls), unknown).await;
+    assert!(matches!(unknown, Err(Error::NoSuchSpace { space: SpaceId(9) })));
+    let freed: Vec<u32> = freed.into_iter().map(Result::unwrap).collect();
+    assert_eq!(freed.iter().sum::<u32>(), 121);
+    let records = records_of_frees(folder.path()) - before;
+    assert!((1..=6).contains(&records), "{records} records for 60 calls");
+    // One page each, of which two calls name the last.
+    let calls = (0..40).map(|call| store.free(PageId::new(space, 130 + call.min(38))));
+    let results = futures_util::future::join_all(calls).await;
+    assert_eq!(results.iter().filter(|result| result.is_err()).count(), 1);
+    assert!(records_of_frees(folder.path()) - before <= 12);
+    drop(store);
+    let store = builder().open().await.unwrap();
+    for no in 0..200 {
+        let is_freed = no <= 120 || (130..=168).contains(&no);
+        assert_eq!(store.exists(PageId::new(space, no)), !is_freed, "page {no}");
+    }
+    store.close().await.unwrap();
+}
+
+/// Several calls share the record that fails: none of them has freed its page, and each can be repeated.
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_a_shared_record_is_that_of_each_call() {
+    for replaced in [false, true] {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        // While a growth waits for the HDD it has the manifest, and the calls come together.
+        for op in [IoOp::Write, IoOp::Flush] {
+            fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(op).times(1));
+        }
+        let growth = store.spaces().reserve(SPACE, 1000);
+        let calls = futures_util::future::join_all((0..9).map(|no| store.free(at(no))));
+        // The growth's save is the first.
+        fixture.manifest.fail_saves(1, 1, replaced);
+        let (_, results) = futures_util::future::join(growth, calls).await;
+        assert!(results.iter().all(Result::is_err), "{results:?}");
+        for no in 0..9 {
+            let result = if results[no as usize].is_ok() { Ok(()) } else { store.free(at(no)).await };
+            assert!(result.is_ok() && is_absent(&store, no).await, "page {no}: {result:?}");
+        }
+        let crashed = fixture.after_power_cut(1).open().await;
+        for no in 0..10 {
+            assert_eq!(is_absent(&crashed, no).await, no < 9, "page {no}");
+        }
+    }
+}
+
 /// What is written to a page that is being freed leaves memory with it.
 #[tokio::test(start_paused = true)]
 async fn a_page_recreated_while_a_dropped_call_still_frees_it_is_a_new_one() {

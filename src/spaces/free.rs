@@ -1,5 +1,8 @@
 //! Freed pages: a freed page does not exist until its number is reused.
 //!
+//! Calls that come together share a record: the first that gets the manifest's mutex records the pages of all
+//! that wait for it, and each learns which of its own these are.
+//!
 //! Freeing a page takes four steps: (1) the manifest durably lists it as free; (2) reads report that it does
 //! not exist; (3) its copies in memory and on the SSD are dropped, once no I/O of it is in flight; (4) its
 //! number becomes available. A crash before (1) leaves the page as it was. A crash after (1) leaves a page
@@ -17,6 +20,7 @@ use crate::manifest::page_runs::PageRuns;
 use crate::store::manifest_state::ManifestState;
 use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
+use crate::store::waiting_frees::{FreeCall, Recorded};
 use crate::volume::table::{Volume, pages_of};
 use pagetier_bufpool::Tier;
 use pagetier_devio::listen;
@@ -204,27 +208,69 @@ impl Shared {
 
     async fn free(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
         let _operation = self.ending.enter()?;
+        let call = self.frees.join(space, ranges);
         let mut meta = self.meta.lock().await;
-        // A save that failed may still have reached the disk and list a free page as reused.
-        meta.settle(&self.volume).await?;
-        let (mut pages, mut unlisted, mut leaving, mut freed) = Default::default();
-        for range in ranges {
-            // Another call may be freeing some of them. The caller may rely on their being gone, so we wait
-            // for those, too.
-            add(&mut leaving, &self.volume.leaving(space, range.clone()));
-            let (some, of_these) = self.volume.existing(space, range).ok_or(Error::NoSuchSpace { space })?;
-            add(&mut pages, &some);
-            add(&mut unlisted, &of_these);
-        }
-        // Also after a failure `freed` has what was recorded before it: those pages must leave.
-        let result = self.begin_free(space, (pages, unlisted), &mut meta, &mut freed).await;
+        // The first of the calls that wait here records all of them.
+        self.record_frees(&mut meta, self.frees.take()).await;
         // Dropping copies waits for guards, whose holders may need the manifest's mutex, for example to
         // allocate (I37).
         drop(meta);
+        // The call that took this one along was cut short with the runtime.
+        let Recorded { freed, leaving, result } = call.recorded().ok_or_else(Error::runtime_ended)?;
         self.finish_free(space, &freed).await?;
         result?;
         self.left(space, leaving).await?;
         Ok(freed.pages())
+    }
+
+    /// Steps 1 and 2 of freeing for calls that came together: one record for every space and 128 runs.
+    async fn record_frees(&self, meta: &mut ManifestState, calls: Vec<Arc<FreeCall>>) {
+        if calls.is_empty() {
+            return;
+        }
+        let mut by_space: BTreeMap<SpaceId, Vec<Arc<FreeCall>>> = BTreeMap::new();
+        for call in calls {
+            by_space.entry(call.space).or_default().push(call);
+        }
+        for (space, calls) in by_space {
+            // A save that failed may still have reached the disk and list a free page as reused.
+            let settled = meta.settle(&self.volume).await;
+            let (shares, of_all) = self.share_out(space, calls);
+            let mut freed = PageRuns::default();
+            let result = match settled {
+                Ok(()) => self.begin_free(space, of_all, meta, &mut freed).await,
+                Err(error) => Err(error),
+            };
+            // Also after a failure each has what was recorded of it before: those pages must leave.
+            shares.into_iter().for_each(|share| share.settle(&freed, &result));
+        }
+    }
+
+    /// Assigns each page to the first call that names it. Returns the calls' shares, and the pages of all
+    /// with those of them that the manifest does not yet list as free.
+    fn share_out(&self, space: SpaceId, calls: Vec<Arc<FreeCall>>) -> (Vec<Share>, (PageRuns, PageRuns)) {
+        let (mut pages, mut unlisted) = <(PageRuns, PageRuns)>::default();
+        let mut shares = Vec::new();
+        for call in calls {
+            let (mut own, mut others, mut leaving) = <(PageRuns, PageRuns, PageRuns)>::default();
+            let mut exists = true;
+            for range in &call.ranges {
+                // Another call may be freeing some of them. The caller may rely on their being gone, so we
+                // wait for those, too.
+                add(&mut leaving, &self.volume.leaving(space, range.clone()));
+                let Some((some, of_these)) = self.volume.existing(space, range.clone()) else {
+                    exists = false;
+                    continue;
+                };
+                some.numbers().for_each(|no| {
+                    let _ = if pages.contains(no) { others.insert(no, 1) } else { own.insert(no, 1) };
+                });
+                add(&mut unlisted, &of_these);
+            }
+            add(&mut pages, &own);
+            shares.push(Share { call, exists, own, others, leaving });
+        }
+        (shares, (pages, unlisted))
     }
 
     /// Waits until `pages`, which other calls are freeing, have left memory.
@@ -332,6 +378,40 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+/// A call's part of what is recorded for several.
+struct Share {
+    call: Arc<FreeCall>,
+    /// Whether the space does.
+    exists: bool,
+    /// The pages that this call frees, and those that an earlier one of these calls does.
+    own: PageRuns,
+    others: PageRuns,
+    /// Pages that calls from before are freeing.
+    leaving: PageRuns,
+}
+
+impl Share {
+    /// Tells the call which of its pages are among those that were `freed`.
+    fn settle(self, freed: &PageRuns, result: &Result<(), Error>) {
+        let Self { call, exists, own, others, mut leaving } = self;
+        let of = |pages: &PageRuns| -> PageRuns {
+            // One call alone, which may free a million pages.
+            let all = pages == freed;
+            if all { pages.clone() } else { pages.numbers().filter(|no| freed.contains(*no)).collect() }
+        };
+        let (mine, theirs) = (of(&own), of(&others));
+        let result = match result {
+            _ if !exists => Err(Error::NoSuchSpace { space: call.space }),
+            // That of a record concerns the calls whose pages it has. Before the first one, what the manifest
+            // says of any page is in doubt.
+            Err(error) if freed.is_empty() || mine != own || theirs != others => Err(error.clone()),
+            _ => Ok(()),
+        };
+        add(&mut leaving, &theirs);
+        call.settle(Recorded { freed: mine, leaving, result });
     }
 }
 

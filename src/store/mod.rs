@@ -19,4 +19,5 @@ pub(crate) mod shared;
 mod shutdown;
 pub(crate) mod stats;
 pub(crate) mod unproved;
+pub(crate) mod waiting_frees;
 pub(crate) mod whole;

@@ -2,6 +2,7 @@
 
 use super::devices::Devices;
 use super::manifest_state::ManifestState;
+use super::waiting_frees::WaitingFrees;
 use crate::config::frozen::Config;
 use crate::error::Error;
 use crate::manifest::only_copies::OnlyCopies;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) volume: Arc<Volume>,
     pub(crate) hdd: SharedDevice,
     pub(crate) meta: Mutex<ManifestState>,
+    pub(crate) frees: WaitingFrees,
     /// See [`ManifestState::doubtful`].
     pub(crate) doubtful: Arc<AtomicBool>,
     pub(crate) config: Arc<Config>,
@@ -101,6 +103,7 @@ impl Shared {
             hdd,
             doubtful: Arc::clone(&meta.doubtful),
             meta: Mutex::new(Rank::Manifest, meta),
+            frees: WaitingFrees::default(),
             config: Arc::clone(&devices.config),
             devices,
             // The opening's runtime: tasks of the store must not end with one that a caller happens to use
