@@ -353,11 +353,11 @@ impl PageStore {
     /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
     /// [`PageStore::overwrite`], or its allocation was cut short).
     ///
-    /// The free is durable when the call returns. A call costs a small synchronous write to the manifest, which
-    /// calls at the same time share: to free several pages, call [`PageStore::free_pages`], or
-    /// [`Spaces::free`](crate::Spaces::free) for a range. The free is not part of the embedder's log: free a page only once the log record that frees it
-    /// is durable. Waits for all guards of the page, so the caller must hold none. Completes even if the
-    /// future is dropped.
+    /// The free is durable when the call returns. A call costs a small synchronous write to the manifest,
+    /// which calls at the same time share: to free several pages, call [`PageStore::free_pages`], or
+    /// [`Spaces::free`](crate::Spaces::free) for a range. The free is not part of the embedder's log: free a
+    /// page only once the log record that frees it is durable. Waits for all guards of the page, so the
+    /// caller must hold none. Completes even if the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
