@@ -1,6 +1,5 @@
 //! Errors of the log.
 
-use crate::segments::is_full;
 use pagetier::errors::Advice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,6 +53,10 @@ pub enum CheckpointError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// What an operation failed for. A full disk is named, since the operator can end that; the rest is the

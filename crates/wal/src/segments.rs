@@ -11,7 +11,7 @@
 //! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
 //! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.
 
-use crate::error::WalError;
+use crate::error::{WalError, is_full};
 use crate::media::Media;
 use crate::record::Records;
 use std::collections::VecDeque;
@@ -150,10 +150,6 @@ impl Segments {
         }
         Ok(self.starts[0])
     }
-}
-
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn at(media: &dyn Media, start: u64, error: io::Error) -> WalError {

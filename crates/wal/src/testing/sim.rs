@@ -119,13 +119,13 @@ impl SimMedia {
             };
             *segment = Segment { seen: left.clone(), durable: left, replaced: false };
         }
-        Self::with(segments, seed).as_full(full, reserve)
+        Self::with(segments, seed).with_room(full, reserve)
     }
 
     /// The disk after the process was killed: all that could be read can still be read, and is as volatile.
     pub(super) fn after_kill(&self, seed: u64) -> Self {
         let (segments, full, reserve) = self.left();
-        Self::with(segments, seed).as_full(full, reserve)
+        Self::with(segments, seed).with_room(full, reserve)
     }
 
     fn left(&self) -> (BTreeMap<u64, Segment>, bool, Option<u64>) {
@@ -133,7 +133,7 @@ impl SimMedia {
         (disk.segments.clone(), disk.full, disk.reserve)
     }
 
-    fn as_full(self, full: bool, reserve: Option<u64>) -> Self {
+    fn with_room(self, full: bool, reserve: Option<u64>) -> Self {
         (self.0.lock().full, self.0.lock().reserve) = (full, reserve);
         self
     }
