@@ -65,13 +65,14 @@ async fn a_log_that_fails_for_a_while_delays_changes_and_loses_none() {
         let mut world = World::new(seed);
         let kv = world.open().await.unwrap();
         put_all(&kv, 0..300, 1).await;
-        world.log.fail(3);
+        world.log.fail(u64::MAX);
         assert!(matches!(kv.put(&key(7), b"late").await, Err(KvError::Log(_))));
         // Until the log works, a change is refused before it changes anything.
         let refused = kv.put(&key(8), b"refused").await;
         assert!(matches!(refused, Err(KvError::Log(_))), "{refused:?}");
         assert_eq!(kv.get(&key(8)).await.unwrap(), Some(value(8, 1)));
         assert!(matches!(kv.delete(&key(9)).await, Err(KvError::Log(_))));
+        world.log.fail(0);
         // The disk has room again.
         put_all(&kv, 300..900, 1).await;
         assert_eq!(kv.get(&key(7)).await.unwrap().as_deref(), Some(&b"late"[..]));
