@@ -266,6 +266,26 @@ impl Seam {
         if self.lack(Mutation::DrainNotAwaited) { Ok(()) } else { occupying.await }
     }
 
+    /// The area of a manifest on the HDD that a save writes; `current` is the manifest.
+    pub(crate) fn area_to_write(self, current: u64) -> u64 {
+        if self.lack(Mutation::ManifestInPlace) { current } else { 1 - current }
+    }
+
+    /// Whether the contents of an area are flushed before its headers are written.
+    pub(crate) fn contents_first(self) -> bool {
+        !self.lack(Mutation::HeadersBeforeContents)
+    }
+
+    /// Whether a save blanks the headers that an earlier one may have left.
+    pub(crate) fn blanks_headers(self) -> bool {
+        !self.lack(Mutation::FailedHeadersKept)
+    }
+
+    /// What of the manifest that an opening found is still to be proved durable.
+    pub(crate) fn unproved_area(self, unproved: Option<u32>) -> Option<u32> {
+        unproved.filter(|_| !self.lack(Mutation::FoundAreaTrusted))
+    }
+
     /// Closes the fence of a store that is dropped.
     pub(crate) fn close(self, fence: &Fence) {
         if !self.lack(Mutation::FenceOpen) {

@@ -2,7 +2,7 @@
 //! every crash leaves one of the two newest manifests whole.
 
 use crate::fixture::{Fixture, fill, read};
-use pagetier::{Error, Lsn, OpenError, PageId, PageStore, SpaceId};
+use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,11 @@ type Told = BTreeMap<String, Option<(SpaceId, Vec<u32>)>>;
 
 /// A life that changes the manifest in every way, until a call fails.
 async fn life(fixture: &Fixture, told: &mut Told) -> Result<(), Error> {
-    let Ok(store) = fixture.try_open().await else { return Ok(()) };
+    life_of(fixture.builder(), told).await
+}
+
+async fn life_of(builder: Builder, told: &mut Told) -> Result<(), Error> {
+    let Ok(store) = builder.open().await else { return Ok(()) };
     for round in 0..3 {
         let name = format!("s{round}");
         told.insert(name.clone(), None);
@@ -313,4 +317,107 @@ async fn a_device_smaller_than_its_areas_is_refused_unchanged() {
     let before = fixture.hdd.snapshot();
     assert!(fixture.try_open().await.is_err());
     assert!(before == fixture.hdd.snapshot(), "it was written");
+}
+
+/// The manifest's rules, each left out in turn.
+#[cfg(feature = "mutations")]
+mod broken {
+    use super::*;
+    use pagetier_ssdcache::Mutation;
+
+    /// Whether the store opens with every space that was acknowledged.
+    async fn is_whole(fixture: &Fixture, told: &Told) -> bool {
+        let Ok(store) = fixture.try_open().await else { return false };
+        told.iter().all(|(name, space)| space.is_none() || store.spaces().find(name).is_some())
+    }
+
+    async fn is_whole_after_cuts(fixture: &Fixture, told: &Told, cuts: u64) -> bool {
+        for seed in 0..cuts {
+            if !is_whole(&fixture.after_power_cut(seed), told).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_save_over_the_manifest_or_headers_before_contents_cost_the_store() {
+        for rule in [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents] {
+            let mut cut = 40;
+            loop {
+                let power = SimPower::new();
+                power.cut_at(cut);
+                let (fixture, mut told) = (Fixture::on_hdd(&power), Told::new());
+                let _ = life_of(fixture.breaking(Some(rule)), &mut told).await;
+                if !is_whole_after_cuts(&fixture, &told, 4).await {
+                    break;
+                }
+                assert!(power.is_cut(), "{rule:?} goes unnoticed");
+                cut += 1;
+            }
+        }
+    }
+
+    /// Lets the `nth` flush of a save fail after its headers were written, and cuts the power in the next one.
+    async fn is_whole_after_a_failed_save(rule: Option<Mutation>, nth: u64, cut: u64) -> bool {
+        let power = SimPower::new();
+        let mut fixture = Fixture::on_hdd(&power);
+        let hdd = SimDevice::new("hdd", 0, 1, &power).with_flush_failure(FlushFailure::Cached);
+        fixture.hdd = Arc::new(hdd.with_latency(Duration::from_micros(400)));
+        let store = fixture.breaking(rule).open().await.unwrap();
+        let mut told = Told::new();
+        told.insert("kept".into(), Some((store.spaces().create("kept").await.unwrap(), Vec::new())));
+        // A record that fails makes the next change replace the manifest, of which one flush fails too.
+        let flush = |effect| Fault::new(effect).on(IoOp::Flush);
+        fixture.hdd.inject(flush(FaultEffect::Eio).times(1));
+        fixture.hdd.inject(flush(FaultEffect::Slow(Duration::ZERO)).times(nth));
+        fixture.hdd.inject(flush(FaultEffect::Eio).times(1));
+        for name in ["record", "replaced"] {
+            let _ = store.spaces().create(name).await;
+        }
+        power.cut_at(power.ops() + cut);
+        let _ = store.spaces().create("next").await;
+        drop(store);
+        is_whole_after_cuts(&fixture, &told, 8).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn headers_of_a_failed_save_that_are_kept_name_torn_contents() {
+        let mut broken = 0;
+        for (nth, cut) in (0..8).flat_map(|nth| (1..12).map(move |cut| (nth, cut))) {
+            assert!(is_whole_after_a_failed_save(None, nth, cut).await, "flush {nth}, cut {cut}");
+            let rule = Some(Mutation::FailedHeadersKept);
+            broken += u64::from(!is_whole_after_a_failed_save(rule, nth, cut).await);
+        }
+        assert!(broken > 0, "FailedHeadersKept goes unnoticed");
+    }
+
+    /// Kills a process at operation `kill`, and cuts the power at operation `cut` of the next opening.
+    async fn is_whole_after_a_kill(rule: Option<Mutation>, kill: u64, cut: u64) -> bool {
+        let power = SimPower::new();
+        power.cut_at(kill);
+        let (killed, mut told) = (Fixture::on_hdd(&power), Told::new());
+        let _ = life(&killed, &mut told).await;
+        let power = SimPower::new();
+        let mut next = Fixture::on_hdd(&power);
+        next.hdd = Arc::new(killed.hdd.after_kill(kill, &power));
+        next.ssd = Arc::new(killed.ssd.after_kill(kill, &power));
+        next.ring = Arc::new(killed.ring.after_kill(kill, &power));
+        power.cut_at(cut);
+        let _ = next.breaking(rule).open().await;
+        is_whole_after_cuts(&next, &told, 8).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_area_that_was_found_and_is_trusted_may_never_be_durable() {
+        let mut broken = 0;
+        for (kill, cut) in (40..100).flat_map(|kill| (12..40).step_by(1).map(move |cut| (kill, cut))) {
+            broken += u64::from(!is_whole_after_a_kill(Some(Mutation::FoundAreaTrusted), kill, cut).await);
+            if broken > 0 {
+                assert!(is_whole_after_a_kill(None, kill, cut).await, "kill {kill}, cut {cut}");
+                return;
+            }
+        }
+        panic!("FoundAreaTrusted goes unnoticed");
+    }
 }

@@ -75,14 +75,9 @@ impl Fleet {
         Ok(())
     }
 
-    /// Closes every shard where it is, also one that a move has left between two processes.
     pub(crate) async fn close_all(&self) -> Result<(), Failure> {
         for shard in 0..self.cli.shards {
-            for no in 0..self.cli.processes {
-                self.link(no).await?.ask(&format!("close {shard}")).await?;
-            }
-            let place = place_of(&self.cli, shard)?.into_inner();
-            self.places[shard as usize].store(place, Ordering::Release);
+            self.link(self.place(shard)).await?.ask(&format!("close {shard}")).await?;
         }
         Ok(())
     }

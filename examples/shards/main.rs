@@ -23,6 +23,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -114,10 +115,15 @@ async fn distributed(fleet: &Arc<Fleet>) -> Result<bool, Failure> {
     let load = Arc::new(Load::begin(Arc::clone(fleet)).await?);
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg}")?);
     let clients = load.clients();
+    // Looked at between moves: what has begun ends, so that each shard is in one process.
+    let stopped = Arc::new(AtomicBool::new(false));
+    tokio::spawn({
+        let stopped = Arc::clone(&stopped);
+        async move { stopped.store(tokio::signal::ctrl_c().await.is_ok(), Ordering::Relaxed) }
+    });
     let ended = tokio::select! {
-        moved = moves(fleet, &load, &bar) => moved.map(|()| false),
+        moved = moves(fleet, &load, &bar, &stopped) => moved,
         failed = load.failed() => Err(failed),
-        _ = tokio::signal::ctrl_c() => Ok(true),
     };
     bar.finish_and_clear();
     load.stop();
@@ -126,7 +132,6 @@ async fn distributed(fleet: &Arc<Fleet>) -> Result<bool, Failure> {
     }
     let is_stopped = ended?;
     load.none_missed()?;
-    // Ctrl-C may have left a shard between two processes: closing says where it is.
     fleet.close_all().await?;
     fleet.open_all().await?;
     let pages = load.check_all().await?;
@@ -136,7 +141,8 @@ async fn distributed(fleet: &Arc<Fleet>) -> Result<bool, Failure> {
     Ok(is_stopped)
 }
 
-async fn moves(fleet: &Arc<Fleet>, load: &Arc<Load>, bar: &ProgressBar) -> Result<(), Failure> {
+/// Returns whether it was stopped.
+async fn moves(fleet: &Fleet, load: &Load, bar: &ProgressBar, stopped: &AtomicBool) -> Result<bool, Failure> {
     let cli = &fleet.cli;
     println!("{} shards in {} processes, {} clients each", cli.shards, cli.processes, cli.clients);
     println!(
@@ -144,7 +150,9 @@ async fn moves(fleet: &Arc<Fleet>, load: &Arc<Load>, bar: &ProgressBar) -> Resul
         "shard", "process", "drained", "drain ms", "close ms", "open ms", "pause ms"
     );
     for no in 0..cli.moves {
-        under_load(load, bar, Duration::from_millis(cli.every_ms)).await;
+        if under_load(load, bar, cli.every_ms, stopped).await {
+            return Ok(true);
+        }
         let shard = no % cli.shards;
         let (from, to) = (fleet.place(shard), (fleet.place(shard) + 1) % cli.processes);
         load.begin_pause(shard);
@@ -161,16 +169,17 @@ async fn moves(fleet: &Arc<Fleet>, load: &Arc<Load>, bar: &ProgressBar) -> Resul
         });
         load.check(shard).await?;
     }
-    under_load(load, bar, Duration::from_millis(cli.every_ms)).await;
-    Ok(())
+    Ok(under_load(load, bar, cli.every_ms, stopped).await)
 }
 
-async fn under_load(load: &Load, bar: &ProgressBar, time: Duration) {
-    let until = tokio::time::Instant::now() + time;
-    while tokio::time::Instant::now() < until {
+/// Lets the clients work and shows what they have done. Returns whether to stop.
+async fn under_load(load: &Load, bar: &ProgressBar, ms: u64, stopped: &AtomicBool) -> bool {
+    let until = tokio::time::Instant::now() + Duration::from_millis(ms);
+    while tokio::time::Instant::now() < until && !stopped.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let (reads, writes) = load.counts();
         bar.set_message(format!("{reads} reads, {writes} acknowledged writes"));
         bar.tick();
     }
+    stopped.load(Ordering::Relaxed)
 }

@@ -38,6 +38,7 @@ use super::contents::with_size;
 use super::slack::{SLACK_BYTES, Slack};
 use super::superblock::{AREA_UNIT, HEAD_BYTES};
 use super::tail::{self, End, Placed};
+use crate::seam::Seam;
 use futures_util::FutureExt;
 use pagetier_devio::task::{Boxed, spawn};
 use pagetier_devio::{DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice};
@@ -119,6 +120,7 @@ struct State {
 pub(crate) struct Areas {
     joint: Arc<Joint>,
     runtime: Handle,
+    seam: Seam,
     state: Mutex<State>,
     /// Ends with the last save that began.
     last: Mutex<Option<oneshot::Receiver<()>>>,
@@ -126,9 +128,9 @@ pub(crate) struct Areas {
 
 impl Areas {
     /// The areas on the device of `joint`, of `area_bytes` each unless it has some.
-    pub(crate) fn new(joint: Arc<Joint>, area_bytes: u64, runtime: Handle) -> Self {
+    pub(crate) fn new(joint: Arc<Joint>, area_bytes: u64, runtime: Handle, seam: Seam) -> Self {
         let state = State { area_bytes, current: None, unproved: None, save: 0, tail: None };
-        Self { joint, runtime, state: Mutex::new(state), last: Mutex::default() }
+        Self { joint, runtime, seam, state: Mutex::new(state), last: Mutex::default() }
     }
 
     pub(crate) fn device(&self) -> &SharedDevice {
@@ -212,7 +214,7 @@ impl Areas {
         let save = save + 1;
         (self.state.lock().save, self.state.lock().tail) = (save, None);
         let seen = self.joint.failures();
-        if let (Some((area, header)), Some(sum)) = (current, unproved) {
+        if let (Some((area, header)), Some(sum)) = (current, self.seam.unproved_area(unproved)) {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
             if crc32c::crc32c(&bytes) != sum {
@@ -223,7 +225,7 @@ impl Areas {
             self.state.lock().unproved = None;
         }
         // The manifest stays whole until the last step.
-        let area = current.map_or(0, |(area, _)| 1 - area);
+        let area = current.map_or(0, |(area, _)| self.seam.area_to_write(area));
         let header = Header { save, area_bytes, size: size as u64 };
         let written = async {
             self.device().grow(HEAD_BYTES + 2 * area_bytes)?;
@@ -233,8 +235,13 @@ impl Areas {
                 let begun = Header { save: 0, area_bytes, size: 0 };
                 self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;
             }
-            self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
-            self.write(HEAD_BYTES + area * area_bytes, &contents, seen).await?;
+            if self.seam.blanks_headers() {
+                self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
+            }
+            unflushed(self.device(), HEAD_BYTES + area * area_bytes, &contents).await?;
+            if self.seam.contents_first() {
+                self.joint.flush(seen, IoClass::Meta).await?;
+            }
             self.write(headers_at(area), &header.encode().repeat(2), seen).await
         };
         written.await.map_err(failed)?;

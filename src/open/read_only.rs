@@ -124,7 +124,7 @@ impl Config {
             (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
             (None, _, Some(hdd)) if self.options.manifest_on_hdd => {
                 let (_, joint) = Joint::of(hdd);
-                let areas = Areas::new(joint, self.options.manifest_bytes_max, Handle::current());
+                let areas = Areas::new(joint, self.options.manifest_bytes_max, Handle::current(), self.seam);
                 Some(ManifestStore::volume(areas))
             }
             (None, Some(held), _) if !self.options.manifest_on_hdd => {

@@ -216,7 +216,7 @@ impl Devices {
         let (hdd, joint) = Joint::of(hdd);
         // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
-        let areas = Areas::new(joint, manifest_bytes_max, Handle::current());
+        let areas = Areas::new(joint, manifest_bytes_max, Handle::current(), self.config.seam);
         Ok((Arc::new(ManifestStore::volume(areas)), Some(self.tenure.guard(hdd))))
     }
 

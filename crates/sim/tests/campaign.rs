@@ -211,6 +211,15 @@ fn broken_protocols_are_caught_by_the_lives_directed_at_them() {
 }
 
 #[test]
+fn broken_protocols_of_a_manifest_on_the_hdd_are_caught() {
+    for mutation in [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents] {
+        let plan = |seed| Plan { mutation: Some(mutation), on_hdd: 1, ..small(seed) };
+        let found = (0..24).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());
+        assert!(found, "{mutation:?} goes unnoticed");
+    }
+}
+
+#[test]
 fn every_policy_passes_and_shows_what_it_does() {
     let seen = |policy, states: &[&str]| {
         let mut totals = Totals::default();

@@ -259,6 +259,16 @@ pub enum Mutation {
     /// After a crash, unreadable slots of the zone and places of journal and ring count as empty. Let one of
     /// them fail all reads.
     UnreadableIsEmpty,
+    /// A save of a manifest on the HDD writes the area that is the manifest. Cut the power in it.
+    ManifestInPlace,
+    /// The headers of a manifest's area may be durable before its contents. Cut the power in a save.
+    HeadersBeforeContents,
+    /// A save leaves the headers that an earlier one, which failed, may have written. Let the last flush of a
+    /// save fail; cut the power while the next one writes the contents that those headers name.
+    FailedHeadersKept,
+    /// The first save of a process counts the manifest that it found as durable. Kill a process after it has
+    /// written headers and before they are flushed; cut the power in the next one's first save.
+    FoundAreaTrusted,
 }
 
 impl Mutation {
@@ -318,6 +328,8 @@ impl Mutation {
         Self::GivenBackInUse,
         Self::BackupUptoLate,
         Self::ExchangeUnrecorded,
+        Self::ManifestInPlace,
+        Self::HeadersBeforeContents,
     ];
 
     /// The mutations whose schedule random runs rarely produce. Each fails a test of its own:
@@ -369,6 +381,8 @@ impl Mutation {
     /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
     ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
     /// - `UnbegunForgotten`: `unbegun.rs`, `images_that_are_given_up_cost_the_only_copies`
+    /// - `FailedHeadersKept`: `on_hdd.rs`, `headers_of_a_failed_save_that_are_kept_name_torn_contents`
+    /// - `FoundAreaTrusted`: `on_hdd.rs`, `an_area_that_was_found_and_is_trusted_may_never_be_durable`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -408,5 +422,7 @@ impl Mutation {
         Self::LossKeepsChain,
         Self::LossMeanwhileIgnored,
         Self::UnbegunForgotten,
+        Self::FailedHeadersKept,
+        Self::FoundAreaTrusted,
     ];
 }

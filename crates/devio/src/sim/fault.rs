@@ -28,6 +28,14 @@ pub enum FaultEffect {
     BitFlip,
     /// It takes this much longer, in tokio's time.
     Slow(Duration),
+    /// The whole device blocks, as a network volume does: this operation, and every one that begins within
+    /// `time`, hangs until `time` has passed. Then all go on, or all fail with EIO.
+    Blocked {
+        /// How long the device blocks from the affected operation on, in tokio's time.
+        time: Duration,
+        /// Whether what has hung fails.
+        fails: bool,
+    },
 }
 
 /// What a failed flush does to the completed writes that it covered. Some of them may have reached the medium

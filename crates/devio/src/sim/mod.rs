@@ -40,6 +40,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A simulated device. See the module.
 #[derive(Debug)]
@@ -67,6 +68,8 @@ struct State {
     ops: u64,
     grows: u64,
     present: bool,
+    /// Until when the device blocks, and whether what hangs then fails.
+    blocked: Option<(Instant, bool)>,
 }
 
 /// A device's size, and the part of it that certainly survives a power cut, in bytes.
@@ -114,8 +117,8 @@ impl SimDevice {
     fn build(name: Arc<str>, cache: Cache, extent: Extent, seed: u64, power: &SimPower) -> Self {
         let rng = SmallRng::seed_from_u64(seed);
         let flush_failure = FlushFailure::default();
-        let (faults, ops, grows, present) = (Vec::new(), 0, 0, true);
-        let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present };
+        let (faults, ops, grows, present, blocked) = (Vec::new(), 0, 0, true, None);
+        let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present, blocked };
         let (meter, power, state) = (Meter::new(name), power.clone(), Mutex::new(state));
         let shared = Arc::new(Shared { meter, power, state });
         Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
@@ -314,10 +317,11 @@ impl Shared {
         // The fault is drawn at the start, the outcome at the end: in between the power may be cut, and
         // the write is then one in flight with any part of it landed.
         let effect = state.take_fault(spot, number);
+        let (effect, hangs) = state.hang(effect);
         let write = state.begin_change(spot, &bufs, effect);
         // A flush covers what completed before it began, and nothing that completes while it runs.
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
-        let delay = state.delay(effect, latency_max);
+        let delay = state.delay(effect, latency_max) + hangs;
         let size = state.extent.size;
         let in_flight = self.meter.occupancy.enter();
         (Ok(Op { spot, class, bufs, powered, effect, write, flushes, size, in_flight }), delay)
@@ -381,6 +385,19 @@ impl State {
             fault.times -= 1;
         }
         Some(fault.effect)
+    }
+
+    /// Lets an operation hang while the device blocks. Returns what then becomes of it, and how long it
+    /// hangs.
+    fn hang(&mut self, effect: Option<FaultEffect>) -> (Option<FaultEffect>, Duration) {
+        let now = Instant::now();
+        if let Some(FaultEffect::Blocked { time, fails }) = effect {
+            self.blocked = Some((now + time, fails));
+        }
+        match self.blocked.filter(|(until, _)| now < *until) {
+            Some((until, fails)) => (if fails { Some(FaultEffect::Eio) } else { effect }, until - now),
+            None => (effect, Duration::ZERO),
+        }
     }
 
     fn delay(&mut self, effect: Option<FaultEffect>, latency_max: Duration) -> Duration {

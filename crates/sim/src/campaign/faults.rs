@@ -15,6 +15,7 @@ use super::world::{Lenient, check, examine, in_virtual_time};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Whether an opening reports that it cannot determine the newest map, which is correct if map blocks were
 /// reported as written but were not.
@@ -39,7 +40,12 @@ const fn kind(name: &'static str, effect: FaultEffect, op: Option<IoOp>, times: 
     Kind { name, effect, op, times, corrupts }
 }
 
-const KINDS: [Kind; 16] = [
+/// The whole device hangs, for longer than requests wait for a frame.
+const fn blocked(fails: bool) -> FaultEffect {
+    FaultEffect::Blocked { time: Duration::from_secs(30), fails }
+}
+
+const KINDS: [Kind; 18] = [
     kind("EIO on a read or write", FaultEffect::Eio, None, 1),
     kind("EIO three times", FaultEffect::Eio, None, 3),
     kind("EIO for ever", FaultEffect::Eio, None, u64::MAX),
@@ -51,6 +57,8 @@ const KINDS: [Kind; 16] = [
     kind("device gone for a moment", FaultEffect::Gone, None, 5),
     kind("device gone for good", FaultEffect::Gone, None, u64::MAX),
     kind("fenced for good", FaultEffect::Fenced, None, u64::MAX),
+    kind("blocks, then goes on", blocked(false), None, 1),
+    kind("blocks, then fails", blocked(true), None, 1),
     kind("short transfer", FaultEffect::Short, None, 1),
     kind("misdirected write", FaultEffect::Misdirected(3 * 4096), Some(IoOp::Write), 1),
     kind("lost write", FaultEffect::Lost, Some(IoOp::Write), 1),

@@ -179,7 +179,9 @@ impl Plan {
             Some(hazard) => Self::directed(seed, hazard),
             None => Self::from_seed(seed),
         };
-        (plan.mutation, plan.on_hdd) = (Some(mutation), 0);
+        // The other rules hold wherever the manifest is.
+        let on_hdd = [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents].contains(&mutation);
+        (plan.mutation, plan.on_hdd) = (Some(mutation), u32::from(on_hdd && plan.hazard != Hazard::Past));
         plan.suit(mutation);
         plan
     }

@@ -125,6 +125,14 @@ impl Planned {
                 Fault { op: None, ..Fault::new(FaultEffect::Fenced).from_op(rng.random_range(1..2000)) };
             return Self::device(false, "the HDD is fenced", fault);
         }
+        if rng.clone().random_bool(0.2) {
+            // The volume of a cluster that does not answer blocks, as a whole. Requests that the pool or the
+            // SSD cannot serve wait meanwhile; then everything goes on, or has failed.
+            let time = Duration::from_millis(rng.random_range(100..60_000));
+            let effect = FaultEffect::Blocked { time, fails: rng.random_bool(0.3) };
+            let fault = Fault { op: None, ..Fault::new(effect).from_op(rng.random_range(1..2000)).times(1) };
+            return Self::device(false, "the HDD blocks", fault);
+        }
         let op = [Some(IoOp::Read), Some(IoOp::Write), Some(IoOp::Write), Some(IoOp::Flush), None]
             [rng.random_range(0..5)];
         let times = [1, 1, 3, 20][rng.random_range(0..4)];
@@ -143,7 +151,12 @@ impl Planned {
     fn failed_home_writes(&self) -> u64 {
         let On::Device { ssd: false, fault, .. } = &self.on else { return 0 };
         let writes = matches!(fault.op, None | Some(IoOp::Write));
-        if writes && fault.effect == FaultEffect::Eio { fault.times } else { 0 }
+        match fault.effect {
+            FaultEffect::Eio if writes => fault.times,
+            // As many as begin while the device blocks.
+            FaultEffect::Blocked { fails: true, .. } if writes => u64::MAX,
+            _ => 0,
+        }
     }
 
     pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
