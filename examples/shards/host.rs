@@ -2,7 +2,7 @@
 //! closes its stores first, so that none needs a recovery when the program that started it is killed.
 
 use crate::{Cli, Failure};
-use pagetier::{DrainOptions, PageId, PageStore, SpaceId, SsdMode};
+use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode};
 use std::sync::Arc;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -94,12 +94,12 @@ impl Host {
     async fn get(&self, shard: u32, no: u32) -> Result<Option<u64>, Failure> {
         let held = self.shards[shard as usize].read().await;
         let Some(Shard { store, pages }) = held.as_ref() else { return Ok(None) };
-        let id = PageId::new(*pages, no);
-        if !store.exists(id) {
-            return Ok(Some(0));
+        match store.get(PageId::new(*pages, no)).await {
+            Ok(page) => content::read(&page, shard, no).map(Some),
+            // Not written yet.
+            Err(Error::NoSuchPage { .. }) => Ok(Some(0)),
+            Err(error) => Err(error.into()),
         }
-        let page = store.get(id).await?;
-        content::read(&page, shard, no).map(Some)
     }
 
     /// Writes a page; it is durable when this returns.
