@@ -276,16 +276,6 @@ impl Seam {
         !self.lack(Mutation::HeadersBeforeContents)
     }
 
-    /// Whether a save blanks the headers that an earlier one may have left.
-    pub(crate) fn blanks_headers(self) -> bool {
-        !self.lack(Mutation::FailedHeadersKept)
-    }
-
-    /// What of the manifest that an opening found is still to be proved durable.
-    pub(crate) fn unproved_area(self, unproved: Option<u32>) -> Option<u32> {
-        unproved.filter(|_| !self.lack(Mutation::FoundAreaTrusted))
-    }
-
     /// Closes the fence of a store that is dropped.
     pub(crate) fn close(self, fence: &Fence) {
         if !self.lack(Mutation::FenceOpen) {

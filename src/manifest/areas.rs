@@ -214,7 +214,7 @@ impl Areas {
         let save = save + 1;
         (self.state.lock().save, self.state.lock().tail) = (save, None);
         let seen = self.joint.failures();
-        if let (Some((area, header)), Some(sum)) = (current, self.seam.unproved_area(unproved)) {
+        if let (Some((area, header)), Some(sum)) = (current, unproved) {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
             if crc32c::crc32c(&bytes) != sum {
@@ -235,9 +235,7 @@ impl Areas {
                 let begun = Header { save: 0, area_bytes, size: 0 };
                 self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;
             }
-            if self.seam.blanks_headers() {
-                self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
-            }
+            self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
             unflushed(self.device(), HEAD_BYTES + area * area_bytes, &contents).await?;
             if self.seam.contents_first() {
                 self.joint.flush(seen, IoClass::Meta).await?;

@@ -263,12 +263,6 @@ pub enum Mutation {
     ManifestInPlace,
     /// The headers of a manifest's area may be durable before its contents. Cut the power in a save.
     HeadersBeforeContents,
-    /// A save leaves the headers that an earlier one, which failed, may have written. Let the last flush of a
-    /// save fail; cut the power while the next one writes the contents that those headers name.
-    FailedHeadersKept,
-    /// The first save of a process counts the manifest that it found as durable. Kill a process after it has
-    /// written headers and before they are flushed; cut the power in the next one's first save.
-    FoundAreaTrusted,
 }
 
 impl Mutation {
@@ -381,8 +375,6 @@ impl Mutation {
     /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
     ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
     /// - `UnbegunForgotten`: `unbegun.rs`, `images_that_are_given_up_cost_the_only_copies`
-    /// - `FailedHeadersKept`: `on_hdd.rs`, `headers_of_a_failed_save_that_are_kept_name_torn_contents`
-    /// - `FoundAreaTrusted`: `on_hdd.rs`, `an_area_that_was_found_and_is_trusted_may_never_be_durable`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -422,7 +414,5 @@ impl Mutation {
         Self::LossKeepsChain,
         Self::LossMeanwhileIgnored,
         Self::UnbegunForgotten,
-        Self::FailedHeadersKept,
-        Self::FoundAreaTrusted,
     ];
 }
