@@ -1,5 +1,5 @@
-//! A process: the stores that it has open, and the requests to them. It ends when its standard input does, and
-//! closes its stores first, so that none needs a recovery when the program that started it is killed.
+//! A process: the stores that it has open, and the requests to them. It ends when its standard input does,
+//! and closes its stores first, so that none needs a recovery when the program that started it is killed.
 
 use crate::{Cli, Failure};
 use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode};
@@ -16,8 +16,8 @@ struct Shard {
 struct Host {
     cli: Cli,
     no: u32,
-    /// A request holds the shard's lock shared, and closing takes it exclusively: so a shard is closed between
-    /// requests, and each one that comes later finds that it is gone.
+    /// A request holds the shard's lock shared, and closing takes it exclusively: so a shard is closed
+    /// between requests, and each one that comes later finds that it is gone.
     shards: Vec<RwLock<Option<Shard>>>,
     /// Stores are opened and closed, and the memory divided, one at a time.
     dividing: Mutex<()>,

@@ -1,13 +1,14 @@
-//! Shards: each is a store of its own. Several processes have some of them each; the stores of a process share
-//! its runtime, its memory and its SSD. Shards move between the processes under load, and every acknowledged
-//! write is looked for after each move.
+//! Shards: each is a store of its own. Several processes have some of them each; the stores of a process
+//! share its runtime, its memory and its SSD. Shards move between the processes under load, and every
+//! acknowledged write is looked for after each move.
 //!
 //! `cargo run --release --example shards`; `-- --help` lists the options. Plain files, no set-up.
 //!
 //! A move is four steps. Only the third and the fourth interrupt the shard:
 //!
 //! 1. The process that gets the shard makes room: its other stores' pools shrink (`resize_pool`).
-//! 2. The one that has it stops keeping new versions on its SSD alone (`SsdMode::WriteThrough`) and drains it.
+//! 2. The one that has it stops keeping new versions on its SSD alone (`SsdMode::WriteThrough`), and drains
+//!    it.
 //! 3. It closes the store, and removes the shard's part of the SSD.
 //! 4. The other opens the homes, which have the manifest, with a blank part of its own SSD.
 
