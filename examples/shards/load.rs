@@ -158,11 +158,13 @@ impl Load {
         let before = known.pause.lock().unwrap().answers;
         loop {
             let answered = known.answered.notified();
-            let pause = known.pause.lock().unwrap();
-            if pause.answers > before {
-                return pause.longest;
+            let (answers, longest) = {
+                let pause = known.pause.lock().unwrap();
+                (pause.answers, pause.longest)
+            };
+            if answers > before {
+                return longest;
             }
-            drop(pause);
             answered.await;
         }
     }
