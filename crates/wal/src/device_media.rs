@@ -8,7 +8,7 @@
 //! and a higher turn; a crash in between leaves both, and the higher turn counts.
 
 use crate::media::Media;
-use pagetier::device::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier::device::{DeviceError, IoBuf, IoBufs, IoClass, IoFuture, SharedDevice};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind};
 use std::path::PathBuf;
@@ -26,6 +26,8 @@ const SLOTS_AT: u64 = 64 << 10;
 const SLOTS_MIN: u64 = 4;
 /// The smallest slot of a new log.
 const SLOT_BYTES_MIN: u64 = 256 << 10;
+/// The headers that are read or written at once: a network volume takes a millisecond or more for each.
+const HEADERS_AT_ONCE: usize = 64;
 /// The bytes that one operation zeroes.
 const ZEROED_AT_ONCE: usize = 1 << 20;
 
@@ -73,16 +75,22 @@ impl DeviceMedia {
         let (id, slot_bytes) = (0, 0);
         let mut media = Self { device, id, slot_bytes, slots: Vec::new(), turn: 0, active: None };
         media.identify(segment_bytes)?;
-        for slot in 0..media.slots.len() {
-            let header = media.read_at(media.slot_at(slot), HEADER_BYTES)?;
+        let all: Vec<usize> = (0..media.slots.len()).collect();
+        for (slot, header) in media.headers(&all, |media, at| {
+            let bufs = IoBufs::from_iter([IoBuf::zeroed(HEADER_BYTES)]);
+            media.device.read(at, bufs, IoClass::Recovery)
+        })? {
             let found = decode(&SLOT_MAGIC, &header).filter(|[id, ..]| *id == media.id);
             media.slots[slot] = found.map(|[_, start, turn]| Slot { start, turn });
             media.turn = media.turn.max(media.slots[slot].map_or(0, |slot| slot.turn));
         }
         // A removed segment, too, may be readable as such without being so durably: it would come back once
         // the segments after it are gone.
-        let mut free = (0..media.slots.len()).filter(|slot| media.slots[*slot].is_none());
-        free.try_for_each(|slot| media.write_at(media.slot_at(slot), &[0; HEADER_BYTES]))?;
+        let free: Vec<usize> = all.into_iter().filter(|slot| media.slots[*slot].is_none()).collect();
+        media.headers(&free, |media, at| {
+            let bufs = IoBufs::from_iter([IoBuf::zeroed(HEADER_BYTES)]);
+            media.device.write(at, bufs, IoClass::Meta)
+        })?;
         media.flush()?;
         // What a crash in `create` left. The one that counts may be readable without being durable, so it is
         // written again before the other is given up.
@@ -147,6 +155,25 @@ impl DeviceMedia {
             }
         }
         Ok(())
+    }
+
+    /// Reads or writes the headers of `slots` by `start`, which gets their offsets. Returns their bytes.
+    fn headers(
+        &self,
+        slots: &[usize],
+        start: impl Fn(&Self, u64) -> IoFuture,
+    ) -> io::Result<Vec<(usize, Vec<u8>)>> {
+        let mut headers = Vec::new();
+        for slots in slots.chunks(HEADERS_AT_ONCE) {
+            let started: Vec<_> = slots.iter().map(|slot| start(self, self.slot_at(*slot))).collect();
+            // All have ended before an error is returned: none may land in what an opening that follows does.
+            let done: Vec<_> = started.into_iter().map(futures_executor::block_on).collect();
+            for (slot, done) in slots.iter().zip(done) {
+                done.result.map_err(failed)?;
+                headers.push((*slot, done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect()));
+            }
+        }
+        Ok(headers)
     }
 
     fn slot_at(&self, slot: usize) -> u64 {
