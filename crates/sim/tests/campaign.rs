@@ -251,7 +251,8 @@ fn a_failing_scenario_shrinks_to_one_that_still_fails() {
         mutation: Some(Mutation::SlotReusedEarly),
         ..reduced(Plan::within_zone(seed, Hazard::Free))
     };
-    let found = (0..16).find_map(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).err()).unwrap();
+    // Several of these fail: which ones depends a little on the threads that write files.
+    let found = (16..40).find_map(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).err()).unwrap();
     let less = shrink(found.clone(), 60, &GO);
     let work = |plan: &Plan| plan.lives * plan.ops * plan.pages * plan.tasks;
     assert!(work(&less.plan) < work(&found.plan), "{:?}", less.plan);
