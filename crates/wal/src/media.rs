@@ -298,6 +298,9 @@ impl Media for FileMedia {
         let file = options.write(true).create(true).truncate(false).mode(0o600).open(self.reserve_path())?;
         self.allocate(&file)?;
         file.sync_all()?;
+        // If its name were not durable, a power cut could show its next contents under that of the segment
+        // that it was.
+        sync_directory(&self.dir)?;
         self.has_reserve = true;
         // The segment that an opening has resumed.
         if let Some(active) = self.active.as_ref().filter(|_| before != bytes) {
@@ -351,8 +354,9 @@ impl Media for FileMedia {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        sync_directory(&self.dir)?;
         self.has_reserve |= keep;
-        sync_directory(&self.dir)
+        Ok(())
     }
 
     fn path(&self, start: u64) -> PathBuf {
