@@ -105,7 +105,7 @@ impl SlotPolicy for Script {
 fn slots(policy: Box<Script>, pages: u32, zone: u32) -> Slots {
     let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
     let map: Vec<_> = (0..SLOTS).map(|no| (no < pages).then(|| entry(no))).collect();
-    let params = SlotParams { slots: SLOTS, zone, reserve: 4, clean_ahead: 2 };
+    let params = SlotParams { slots: SLOTS, zone, reserve: 4, burst: 4, clean_ahead: 2 };
     let mut slots = Slots::new(params, policy, &map, 0);
     slots.begin_checkpoint(NOW);
     slots.end_checkpoint(true);

@@ -287,7 +287,7 @@ mod tests {
     fn protocol(policy: &str) -> Protocol {
         let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
         let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
-        let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
+        let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
         let policy = policy.parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
         let slots = Slots::new(params, policy, &full, 0);

@@ -2,7 +2,7 @@
 
 use super::Slots;
 use super::slot::{Phase, Slot, Standing};
-use super::types::Capture;
+use super::types::{Capture, SlotParams};
 use crate::format::map::{Entry, MapBody};
 use pagetier_policy::Millis;
 
@@ -20,6 +20,9 @@ impl Discards {
         self.all += 1;
     }
 }
+
+/// The checkpoints after which the slots kept for bursts are all given to pages, if no rewrite had to wait.
+const BURST_LASTS: u32 = 16;
 
 impl Slots {
     /// The number of discards so far of versions that the HDD lacks.
@@ -63,6 +66,10 @@ impl Slots {
         }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
+        // Without bursts, the slots for them get pages again, within the next checkpoints.
+        let SlotParams { reserve, burst, .. } = self.params;
+        let step = burst.saturating_sub(reserve).div_ceil(BURST_LASTS);
+        self.keep_empty = self.keep_empty.saturating_sub(step).max(reserve);
         self.zones_changed();
     }
 
@@ -113,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_policy_learns_which_slots_a_write_back_made_clean() {
-        let params = SlotParams { slots: 8, zone: 8, reserve: 0, clean_ahead: 2 };
+        let params = SlotParams { slots: 8, zone: 8, reserve: 0, burst: 0, clean_ahead: 2 };
         let policy = "cac:dirty".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
             Costs::PAPER,
             8,
@@ -201,7 +208,7 @@ mod tests {
     #[test]
     fn a_spent_zone_is_noticed_at_the_first_page_rejected_for_it() {
         for policy in ["lru2", "cac"] {
-            let params = SlotParams { slots: 32, zone: 8, reserve: 4, clean_ahead: 2 };
+            let params = SlotParams { slots: 32, zone: 8, reserve: 4, burst: 4, clean_ahead: 2 };
             let policy = policy.parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
                 Costs::PAPER,
                 32,

@@ -85,6 +85,8 @@ pub struct Slots {
     /// The number of rejections at which [`Slots::wants_look`] returns true.
     next_look: u64,
     starved: bool,
+    /// The slots to keep without a page at present: from the reserve to what a burst needs.
+    keep_empty: u32,
     /// Reads are sent to the HDD: the SSD is being taken out of use.
     hidden: bool,
     counts: SlotCounts,
@@ -136,6 +138,8 @@ impl Slots {
             rejected_before: 0,
             next_look: REJECTIONS_PER_LOOK,
             starved: false,
+            // New stores and recovered ones may be written in bursts from the start.
+            keep_empty: params.burst,
             hidden: false,
             counts: SlotCounts::default(),
             waiting_for_home: Vec::new(),
@@ -501,8 +505,12 @@ impl Slots {
 
     /// Whether another page may get a copy without using the reserve.
     fn has_room(&self) -> bool {
-        let taken = self.by_page.len() + self.arriving + self.bad;
-        taken < self.params.slots.saturating_sub(self.params.reserve) as usize
+        self.empty() > self.keep_empty as usize
+    }
+
+    /// Slots that no page has or is about to get.
+    fn empty(&self) -> usize {
+        (self.params.slots as usize).saturating_sub(self.by_page.len() + self.arriving + self.bad)
     }
 
     /// Whether `slot` may be written under every checkpoint that a crash could find.

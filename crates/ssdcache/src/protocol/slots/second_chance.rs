@@ -120,7 +120,7 @@ mod tests {
     fn moving() -> (Slots, Vec<Move>) {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
-        let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
+        let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
         // The policy gives every page a second chance.
         pagetier_hostile::register();
         let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(

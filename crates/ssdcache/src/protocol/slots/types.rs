@@ -14,24 +14,27 @@ pub struct SlotParams {
     pub zone: u32,
     /// Slots kept without a page, so that a page on the SSD can be rewritten elsewhere.
     pub reserve: u32,
+    /// The slots kept without a page while rewrites come in bursts, at least the reserve. A burst takes those
+    /// of pages of little benefit, and new pages get them once there are no more bursts.
+    pub burst: u32,
     /// The number of next victims to keep clean.
     pub clean_ahead: u32,
 }
 
-/// The slots to keep without a page on a small SSD: at most this number and a sixteenth of them, and fewer of
-/// the smallest SSDs, which need their slots for pages.
-const RESERVE_MIN: u32 = 256;
+/// What a burst may take on a small SSD: at most this number and an eighth of the slots.
+const BURST_MIN: u32 = 256;
 
 impl SlotParams {
     /// The sizes for `slots` slots and a zone of `zone_percent` per cent of them.
     #[must_use]
     pub fn new(slots: u32, zone_percent: f64) -> Self {
-        // With a 64th alone, a burst on a small SSD would write a map checkpoint every few dozen pages.
-        let floor = RESERVE_MIN.min(slots / 16).min(slots.saturating_sub(512) / 8);
-        let reserve = (slots / 64).max(floor).clamp(4, 1 << 16);
+        let reserve = (slots / 64).clamp(4, 1 << 16);
+        // With the reserve alone, a burst on a small SSD would write a map checkpoint every few dozen pages;
+        // a larger reserve would keep the slots from pages also while there is no burst.
+        let burst = BURST_MIN.min(slots / 8).max(reserve);
         let zone = (f64::from(slots) * zone_percent / 100.0) as u32;
-        let zone = zone.clamp((2 * reserve).max(8), slots.max(8));
-        Self { slots, zone, reserve, clean_ahead: (zone / 8).clamp(2, 64) }
+        let zone = zone.clamp((2 * reserve).max(burst).max(8), slots.max(8));
+        Self { slots, zone, reserve, burst, clean_ahead: (zone / 8).clamp(2, 64) }
     }
 }
 

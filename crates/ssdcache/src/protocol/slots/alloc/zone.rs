@@ -95,28 +95,37 @@ impl Slots {
             self.counts.rewritten += 1;
             return Ok((slot, None));
         }
-        // A checkpoint or a flush will make one writable: waiting is cheaper than a home write.
-        if self.count_free().1 > 0 || !self.retired.is_empty() {
-            return Err(NoSlot::Soon);
+        // A checkpoint or a flush will make a slot writable: waiting is cheaper than a home write. Cheaper
+        // still is the place of a page of little benefit, but each burst may cost only so many of them.
+        let soon = self.count_free().1 > 0 || !self.retired.is_empty();
+        if soon {
+            // Bursts come in rows, so the slots that they need are kept from new pages for a while.
+            self.keep_empty = self.params.burst;
+            if self.empty() >= self.params.burst as usize {
+                return Err(NoSlot::Soon);
+            }
         }
-        self.rewrite_without_reserve(page, now)
-    }
-
-    /// A recovery may leave a page in every slot, and then none becomes free by itself: `page` takes the
-    /// place of a clean copy, or is written home.
-    fn rewrite_without_reserve(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         let mut next = Vec::new();
         self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
-        next.extend((0..self.params.slots).map(SlotId));
-        let usable = |slot: &SlotId| {
+        if !soon {
+            // A recovery may leave a page in every slot, and then none becomes free by itself.
+            next.extend((0..self.params.slots).map(SlotId));
+        }
+        let none = if soon { NoSlot::Soon } else { NoSlot::Never };
+        self.rewrite_over(page, &next, now).unwrap_or(Err(none))
+    }
+
+    /// Writes `page` to the slot of the first of `next` that may be given up, if there is one.
+    fn rewrite_over(&mut self, page: PageId, next: &[SlotId], now: Millis) -> Option<Result<Grant, NoSlot>> {
+        let usable = |slot: &&SlotId| {
             let other = |s: &super::Slot| s.version().is_some_and(|version| version.page != page);
-            let s = self.slots.find(*slot).filter(other);
+            let s = self.slots.find(**slot).filter(other);
             s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing))
         };
-        let victim = next.into_iter().find(usable).ok_or(NoSlot::Never)?;
+        let victim = *next.iter().find(usable)?;
         let displaced = self.evict(victim, now);
         self.counts.rewritten += 1;
-        self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Soon)
+        Some(self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Soon))
     }
 
     /// Asks the policy whether `page` gets a place on the SSD.
@@ -269,9 +278,13 @@ mod tests {
 
     /// Slots whose first `pages` hold clean copies, with a zone of half the slots.
     fn slots(pages: u32) -> Slots {
+        slots_with(pages, 4)
+    }
+
+    fn slots_with(pages: u32, burst: u32) -> Slots {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let map: Vec<_> = (0..SLOTS).map(|no| (no < pages).then(|| entry(no))).collect();
-        let params = SlotParams { slots: SLOTS, zone: SLOTS / 2, reserve: 4, clean_ahead: 2 };
+        let params = SlotParams { slots: SLOTS, zone: SLOTS / 2, reserve: 4, burst, clean_ahead: 2 };
         let policy = "lru2".parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8));
         let mut slots = Slots::new(params, policy, &map, 0);
@@ -306,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_single_free_slot_is_worth_a_checkpoint_only_to_a_writer_that_waits() {
-        let mut slots = slots(SLOTS - 2);
+        let mut slots = slots_with(SLOTS - 2, 3);
         let no = page_of(&slots, false);
         let Located::Slot { slot, .. } = slots.begin_read(page(no)) else { panic!("it has a copy") };
         slots.end_read(slot);
@@ -319,5 +332,35 @@ mod tests {
         assert_eq!(slots.map_work(false, NOW), None, "it can wait for more");
         assert_eq!(rewritten(&mut slots, 2), Plan::Wait);
         assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint));
+    }
+
+    #[test]
+    fn a_burst_of_rewrites_takes_some_copies_places_and_new_pages_get_them_once_it_is_over() {
+        let mut slots = slots_with(SLOTS - 4, 6);
+        let no = page_of(&slots, false);
+        let Located::Slot { slot, .. } = slots.begin_read(page(no)) else { panic!("it has a copy") };
+        slots.end_read(slot);
+        assert!(slots.drop_bad_copy(page(no), slot, NOW));
+        assert_eq!(slots.count_free(), (4, 1), "one waits for a checkpoint");
+        // The zone's own pages are the ones that may be given up.
+        let outside = slots.slots.iter().filter(|s| !s.in_zone()).filter_map(|s| s.live().map(|v| v.page.no));
+        let mut rewrites = outside.collect::<Vec<_>>().into_iter();
+        let mut displaced = |slots: &mut Slots| match rewritten(slots, rewrites.next().expect("a page")) {
+            Plan::Ssd(ticket) => ticket.displaced,
+            plan => panic!("{plan:?}"),
+        };
+        for _ in 0..4 {
+            assert_eq!(displaced(&mut slots), None, "the reserve");
+        }
+        assert!(displaced(&mut slots).is_some(), "a copy of the zone was given up");
+        let next = rewrites.next().expect("a page");
+        assert_eq!(rewritten(&mut slots, next), Plan::Wait, "no more than six slots without a page");
+        assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint));
+        assert!(!slots.has_room(), "more bursts may follow");
+        for _ in 0..16 {
+            slots.begin_checkpoint(NOW);
+            slots.end_checkpoint(true);
+        }
+        assert!(slots.has_room(), "new pages need to displace nothing until the reserve is reached");
     }
 }
