@@ -1,25 +1,28 @@
 //! A file of bytes over a space of a store: for an engine that reads and writes a file at positions.
 //!
 //! Page 0 of the space is the header: a magic number and the file's length. From page 1 on the file's bytes
-//! follow in units of the store's page size, each in a page of its own but for the last 32 bytes, whose room
-//! the page's header takes. These are in the page in front of a group of units, which has the ends of them
-//! all: 127 with pages of 4 KiB. An engine's page that is aligned in the file is thereby written without a
-//! read of what was there, and read from one page and another one that is in memory, since so many share it;
-//! if units were packed, every second one would lie in two pages that are far apart on the SSD. A page that
-//! does not exist reads as zeroes, so a hole costs nothing.
+//! follow in units of the store's page size, each in a page of its own. A page's header takes 32 bytes, so a
+//! unit does not fit into its page: one chunk of 64 bytes is left out. If any chunk of the unit is blank, it
+//! is that one, and the page has its number; an engine's pages usually have some room left. Otherwise the last
+//! chunk is in the page in front of a group of units, which has the ends of them all: 63 with pages of 4 KiB.
+//! An engine's page that is aligned in the file is thereby written without a read of what was there, at once
+//! or not at all if it has a blank chunk, and read from one page, at times from another one that many share; if
+//! units were packed, every second one would lie in two pages that are far apart on the SSD. A page that does
+//! not exist reads as zeroes, so a hole costs nothing.
 //!
 //! After a crash the file has what the last [`File::sync`] made durable, and any part of what was written
-//! later, as a file of the system has. Its length is the durable one, and whatever lay beyond it is gone: a
-//! file that grows again shows zeroes there, not the bytes that a crash left behind.
+//! later, as a file of the system has: bytes beside those do not change. Its length is the durable one, and
+//! whatever lay beyond it is gone: a file that grows again shows zeroes there, not the bytes that a crash left
+//! behind.
 
 use pagetier::blocking::PageStore;
-use pagetier::{PageId, SpaceId};
-use parking_lot::RwLock;
+use pagetier::{PageId, PageRef, SpaceId};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// The first bytes of the header. The last one is the version of this layout.
-const MAGIC: [u8; 8] = *b"PTFILE\0\x02";
+const MAGIC: [u8; 8] = *b"PTFILE\0\x03";
 
 /// The header's bytes: the magic number, the length.
 const HEADER_BYTES: usize = 16;
@@ -47,49 +50,51 @@ struct Length {
 struct Layout {
     /// The bytes of a page, and of a unit.
     unit: u64,
-    /// The bytes of a page without its header: what a unit has in a page of its own.
+    /// The bytes of a page without its header.
     payload: u64,
 }
 
-/// Bytes of the file that lie in one page.
-#[derive(Debug, PartialEq, Eq)]
-struct Piece {
-    page: u64,
-    /// Where it begins in the page's payload.
-    from: usize,
-    bytes: usize,
+/// The bytes of a unit that its page leaves out.
+const CHUNK: usize = 64;
+
+/// The chunk that a unit's page leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Out {
+    /// The last one, which is in the page with the ends.
+    Last,
+    /// This one, which is blank.
+    Blank(u16),
 }
 
 impl Layout {
-    /// The bytes of a unit that are not in its page.
-    fn end(self) -> u64 {
-        self.unit - self.payload
-    }
-
     /// The units of a group.
     fn units(self) -> u64 {
-        self.payload / self.end()
+        self.payload / CHUNK as u64
     }
 
-    /// The page with the ends of the group that `unit` belongs to.
-    fn ends_of(self, unit: u64) -> u64 {
-        1 + unit / self.units() * (self.units() + 1)
+    /// The page with the ends of the group that `unit` belongs to, and where the end of `unit` is in it.
+    fn end_of(self, unit: u64) -> (u64, usize) {
+        (1 + unit / self.units() * (self.units() + 1), (unit % self.units()) as usize * CHUNK)
     }
 
     fn page_of(self, unit: u64) -> u64 {
-        self.ends_of(unit) + 1 + unit % self.units()
+        self.end_of(unit).0 + 1 + unit % self.units()
     }
 
-    /// What of the `bytes` bytes from `at` on lies in the first page.
-    fn piece(self, at: u64, bytes: usize) -> Piece {
-        let (unit, within) = (at / self.unit, at % self.unit);
-        let (page, from, room) = if within < self.payload {
-            (self.page_of(unit), within, self.payload - within)
-        } else {
-            let from = unit % self.units() * self.end() + within - self.payload;
-            (self.ends_of(unit), from, self.unit - within)
-        };
-        Piece { page, from: from as usize, bytes: bytes.min(room as usize) }
+    /// Where the last chunk begins in a unit.
+    fn last(self) -> usize {
+        self.unit as usize - CHUNK
+    }
+
+    /// Where a unit's bytes begin in its page, behind the number of the chunk that is left out.
+    fn head(self) -> usize {
+        self.payload as usize - self.last()
+    }
+
+    /// The unit with the byte at `at`, where that is in it, and how many of `bytes` are in the unit.
+    fn part(self, at: u64, bytes: usize) -> (u64, usize, usize) {
+        let within = (at % self.unit) as usize;
+        (at / self.unit, within, bytes.min(self.unit as usize - within))
     }
 
     /// The number of pages of a file of `bytes` bytes, with the header.
@@ -98,13 +103,43 @@ impl Layout {
         bytes.div_ceil(self.unit).checked_sub(1).map_or(1, |last| self.page_of(last) + 1)
     }
 
-    /// What lies beyond the first `bytes` bytes in the pages that these need: pages, and the positions in
-    /// their payloads from which on they are to be blank.
-    fn beyond(self, bytes: u64) -> impl Iterator<Item = (u64, usize)> {
-        let (unit, within) = (bytes / self.unit, bytes % self.unit);
-        let ends = unit % self.units() * self.end() + within.saturating_sub(self.payload);
-        let pages = [(self.page_of(unit), within.min(self.payload)), (self.ends_of(unit), ends)];
-        pages.into_iter().filter(move |(page, _)| *page < self.pages(bytes)).map(|(no, at)| (no, at as usize))
+    /// The chunk that the page of a unit with these bytes leaves out.
+    fn leave_out(unit: &[u8]) -> Out {
+        // From the end on, where an engine's page is blank most often.
+        let blank = unit.chunks_exact(CHUNK).rposition(|chunk| chunk == [0; CHUNK]);
+        blank.and_then(|chunk| u16::try_from(chunk).ok()).map_or(Out::Last, Out::Blank)
+    }
+
+    /// What the page of a unit leaves out, and where that begins in the unit.
+    fn out(self, page: &[u8]) -> (Out, usize) {
+        match u16::from_le_bytes([page[0], page[1]]).checked_sub(1) {
+            Some(chunk) => (Out::Blank(chunk), (usize::from(chunk) * CHUNK).min(self.last())),
+            None => (Out::Last, self.last()),
+        }
+    }
+
+    /// Copies bytes of a unit from its page, from `within` on; zeroes for the chunk that is left out.
+    fn take(self, page: &[u8], within: usize, into: &mut [u8]) -> Out {
+        let ((out, gap), head) = (self.out(page), self.head());
+        let (before, rest) = into.split_at_mut(gap.saturating_sub(within).min(into.len()));
+        before.copy_from_slice(&page[head + within.min(gap)..][..before.len()]);
+        let from = within.max(gap);
+        let (blank, after) = rest.split_at_mut((gap + CHUNK).saturating_sub(from).min(rest.len()));
+        blank.fill(0);
+        after.copy_from_slice(&page[head + from.max(gap + CHUNK) - CHUNK..][..after.len()]);
+        out
+    }
+
+    /// Puts a unit into its page.
+    fn put(self, page: &mut [u8], out: Out, unit: &[u8]) {
+        let (number, gap) = match out {
+            Out::Last => (0, self.last()),
+            Out::Blank(chunk) => (chunk + 1, usize::from(chunk) * CHUNK),
+        };
+        page[..2].copy_from_slice(&number.to_le_bytes());
+        let (before, after) = page[self.head()..].split_at_mut(gap);
+        before.copy_from_slice(&unit[..gap]);
+        after.copy_from_slice(&unit[gap + CHUNK..]);
     }
 }
 
@@ -155,50 +190,128 @@ impl File {
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
         let (mut rest, mut at) = (&mut out[..wanted], at);
         while !rest.is_empty() {
-            let piece = self.layout.piece(at, rest.len());
-            let (page, (now, later)) = (self.page(piece.page)?, rest.split_at_mut(piece.bytes));
-            // A page that is to be freed still has its contents, which a truncation took from the file.
-            match self.store.exists(page).then(|| self.store.get(page)) {
-                Some(Ok(page)) => now.copy_from_slice(&page[piece.from..piece.from + piece.bytes]),
-                None | Some(Err(pagetier::Error::NoSuchPage { .. })) => now.fill(0),
-                Some(Err(error)) => return Err(error.into()),
-            }
-            (rest, at) = (later, at + piece.bytes as u64);
+            let (unit, within, bytes) = self.layout.part(at, rest.len());
+            let (now, later) = rest.split_at_mut(bytes);
+            self.read_unit(unit, within, now)?;
+            (rest, at) = (later, at + bytes as u64);
         }
         Ok(wanted)
     }
 
-    /// Writes `data` from position `at` on; the file grows to hold it. A piece in one page is written as one;
-    /// readers of several pages may see some of them.
+    fn read_unit(&self, unit: u64, within: usize, into: &mut [u8]) -> Result<()> {
+        let out = match self.look(self.layout.page_of(unit))? {
+            Some(page) => self.layout.take(&page, within, into),
+            None => {
+                into.fill(0);
+                Out::Last
+            }
+        };
+        let (last, end) = (self.layout.last(), within + into.len());
+        if out == Out::Last && end > last {
+            let (page, at) = self.layout.end_of(unit);
+            let into = &mut into[last.saturating_sub(within)..];
+            if let Some(page) = self.look(page)? {
+                into.copy_from_slice(&page[at + end - into.len() - last..at + end - last]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The page, if there is one.
+    fn look(&self, no: u64) -> Result<Option<PageRef<'_>>> {
+        let page = self.page(no)?;
+        // A page that is to be freed still has its contents, which a truncation took from the file.
+        match self.store.exists(page).then(|| self.store.get(page)) {
+            Some(Ok(page)) => Ok(Some(page)),
+            None | Some(Err(pagetier::Error::NoSuchPage { .. })) => Ok(None),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Writes `data` from position `at` on; the file grows to hold it. Readers meanwhile may see some of it.
     ///
     /// # Errors
     /// The store's; the HDD has no room. A part of the data may have been written.
     pub fn write_at(&self, data: &[u8], at: u64) -> Result<usize> {
         let end = at.checked_add(data.len() as u64).ok_or(ErrorKind::FileTooLarge)?;
         // Held to the end: what a truncation meanwhile left beyond the file's end would show when it grows.
-        let _writing = loop {
+        let mut writing = self.reaching(end)?;
+        let (mut rest, mut at) = (data, at);
+        while !rest.is_empty() {
+            let (unit, within, bytes) = self.layout.part(at, rest.len());
+            let (now, later) = rest.split_at(bytes);
+            while !self.write_unit(unit, within, now)? {
+                drop(writing);
+                self.use_end(unit)?;
+                writing = self.reaching(end)?;
+            }
+            (rest, at) = (later, at + bytes as u64);
+        }
+        Ok(data.len())
+    }
+
+    /// Lets the file reach to `end`, and keeps others from shortening it.
+    fn reaching(&self, end: u64) -> Result<RwLockReadGuard<'_, Length>> {
+        loop {
             let length = self.length.read();
             if end <= length.bytes {
-                break length;
+                return Ok(length);
             }
             drop(length);
             self.resize(|now| now.max(end))?;
-        };
-        let (mut rest, mut at) = (data, at);
-        while !rest.is_empty() {
-            let piece = self.layout.piece(at, rest.len());
-            let (page, (now, later)) = (self.page(piece.page)?, rest.split_at(piece.bytes));
-            let mut page = if piece.bytes as u64 == self.layout.payload {
-                // Whole: what the page held need not be read.
-                self.store.overwrite(page)?
-            } else {
-                self.store.get_or_create(page)?
-            };
-            page[piece.from..piece.from + piece.bytes].copy_from_slice(now);
-            drop(page);
-            (rest, at) = (later, at + piece.bytes as u64);
         }
-        Ok(data.len())
+    }
+
+    /// Writes a part of a unit; returns whether it did. If not, its end is to be used first.
+    fn write_unit(&self, unit: u64, within: usize, data: &[u8]) -> Result<bool> {
+        let (page, last, end) =
+            (self.page(self.layout.page_of(unit))?, self.layout.last(), within + data.len());
+        let mut out = Out::Last;
+        if data.len() as u64 == self.layout.unit {
+            out = Layout::leave_out(data);
+        } else {
+            let mut page = self.store.get_or_create(page)?;
+            if let (Out::Blank(_), _) = self.layout.out(&page) {
+                let mut all = vec![0; self.layout.unit as usize];
+                self.layout.take(&page, 0, &mut all);
+                all[within..end].copy_from_slice(data);
+                let out = Layout::leave_out(&all);
+                if out != Out::Last {
+                    self.layout.put(&mut page, out, &all);
+                }
+                return Ok(out != Out::Last);
+            }
+            if within < last {
+                let here = &data[..data.len().min(last - within)];
+                page[self.layout.head() + within..][..here.len()].copy_from_slice(here);
+            }
+        }
+        if out == Out::Last && end > last {
+            let (page, at) = self.layout.end_of(unit);
+            let data = &data[last.saturating_sub(within)..];
+            let mut page = self.store.get_or_create(self.page(page)?)?;
+            page[at + end - data.len() - last..at + end - last].copy_from_slice(data);
+        }
+        if data.len() as u64 == self.layout.unit {
+            // What the page held need not be read.
+            self.layout.put(&mut *self.store.overwrite(page)?, out, data);
+        }
+        Ok(true)
+    }
+
+    /// Leaves the contents of a unit as they are, but has its last chunk in the page with the ends. That page
+    /// is durable first: after a crash, a page that leaves out its last chunk must not find there what another
+    /// version of it left.
+    fn use_end(&self, unit: u64) -> Result<()> {
+        let _alone = self.length.write();
+        let (mut all, (page, at)) = (vec![0; self.layout.unit as usize], self.layout.end_of(unit));
+        self.read_unit(unit, 0, &mut all)?;
+        let end = &all[self.layout.last()..];
+        self.store.get_or_create(self.page(page)?)?[at..at + CHUNK].copy_from_slice(end);
+        self.store.spaces().sync(self.space)?;
+        let page = self.page(self.layout.page_of(unit))?;
+        self.layout.put(&mut *self.store.get_or_create(page)?, Out::Last, &all);
+        Ok(())
     }
 
     /// The length in bytes.
@@ -238,14 +351,33 @@ impl File {
     /// durable: a crash in between must not leave the earlier length with holes.
     fn cut(&self, bytes: u64) -> Result<()> {
         let (kept, pages) = (self.pages(bytes)?, self.store.spaces().pages(self.space)?);
-        for (no, from) in self.layout.beyond(bytes) {
-            let page = self.page(no)?;
-            let is_blank = || -> Result<bool> {
-                let page = self.store.get_or_create(page)?;
-                Ok(page[from..].iter().all(|byte| *byte == 0))
-            };
-            if self.store.exists(page) && !is_blank()? {
-                self.store.get_or_create(page)?[from..].fill(0);
+        let (unit, within, _) = self.layout.part(bytes, 0);
+        let (ends, at) = self.layout.end_of(unit);
+        // In pages that are kept, the header's excepted: of the last unit, and of the ends.
+        let last = self.layout.last();
+        if within > 0
+            && let Some(page) = self.look(self.layout.page_of(unit))?
+        {
+            let mut all = vec![0; self.layout.unit as usize];
+            let out = self.layout.take(&page, 0, &mut all);
+            drop(page);
+            if all[within..].iter().any(|byte| *byte != 0) {
+                all[within..].fill(0);
+                self.layout.put(
+                    &mut *self.store.get_or_create(self.page(self.layout.page_of(unit))?)?,
+                    out,
+                    &all,
+                );
+            }
+        }
+        let from = at + within.saturating_sub(last);
+        if ends < u64::from(kept)
+            && let Some(page) = self.look(ends)?
+        {
+            let is_blank = page[from..].iter().all(|byte| *byte == 0);
+            drop(page);
+            if !is_blank {
+                self.store.get_or_create(self.page(ends)?)?[from..].fill(0);
             }
         }
         let beyond: Vec<PageId> = (kept..pages).map(|no| PageId::new(self.space, no)).collect();
@@ -315,40 +447,38 @@ mod tests {
     const SMALL: Layout = Layout { unit: 4096, payload: 4064 };
 
     #[test]
-    fn a_unit_is_in_its_page_and_its_end_in_that_of_its_group() {
-        let piece = |page, from, bytes| Piece { page, from, bytes };
-        assert_eq!(SMALL.units(), 127);
-        assert_eq!(SMALL.piece(0, 4096), piece(2, 0, 4064));
-        assert_eq!(SMALL.piece(4064, 32), piece(1, 0, 32));
-        assert_eq!(SMALL.piece(2 * 4096 - 5, 9000), piece(1, 59, 5));
+    fn each_unit_and_each_end_has_a_place_of_its_own() {
+        assert_eq!((SMALL.units(), SMALL.head(), SMALL.last()), (63, 32, 4032));
+        assert_eq!(SMALL.part(2 * 4096 - 5, 9000), (1, 4091, 5));
         // The last unit of the first group, and the first of the second.
-        assert_eq!(SMALL.piece(126 * 4096 + 7, 10), piece(128, 7, 10));
-        assert_eq!(SMALL.piece(127 * 4096 - 32, 32), piece(1, 126 * 32, 32));
-        assert_eq!(SMALL.piece(127 * 4096, 1), piece(130, 0, 1));
-        assert_eq!(SMALL.piece(128 * 4096 - 1, 1), piece(129, 31, 1));
+        assert_eq!((SMALL.page_of(62), SMALL.end_of(62)), (64, (1, 62 * 64)));
+        assert_eq!((SMALL.page_of(63), SMALL.end_of(63)), (66, (65, 0)));
+        let (mut pages, mut ends) =
+            (std::collections::BTreeSet::from([0]), std::collections::BTreeSet::new());
+        assert_eq!(SMALL.pages(0), 1);
+        for unit in 0..300 {
+            assert!(pages.insert(SMALL.page_of(unit)) && ends.insert(SMALL.end_of(unit)));
+            assert!(!pages.contains(&SMALL.end_of(unit).0));
+            assert_eq!(SMALL.pages(unit * 4096 + 1), SMALL.page_of(unit) + 1);
+        }
     }
 
     #[test]
-    fn each_byte_has_a_place_of_its_own_and_what_is_beyond_an_end_is_all_that_follows_it() {
-        // Small enough to look at every byte: pages of 16 bytes, of which 12 are the payload.
-        let layout = Layout { unit: 16, payload: 12 };
-        let place = |at| {
-            let Piece { page, from, .. } = layout.piece(at, 1);
-            (page, from)
-        };
-        for bytes in 0..300 {
-            let inside: std::collections::BTreeSet<_> = (0..bytes).map(place).collect();
-            assert_eq!(inside.len() as u64, bytes);
-            assert_eq!(
-                layout.pages(bytes),
-                inside.iter().map(|(page, _)| page + 1).max().unwrap_or(1).max(1)
-            );
-            let beyond: Vec<_> = layout.beyond(bytes).collect();
-            for at in 0..500 {
-                let (page, from) = place(at);
-                let gone = page >= layout.pages(bytes)
-                    || beyond.iter().any(|(cut, start)| *cut == page && from >= *start);
-                assert_eq!(gone, at >= bytes, "byte {at} of a file of {bytes}");
+    fn a_unit_comes_out_of_its_page_in_any_pieces_as_it_went_in() {
+        let full: Vec<u8> = (0..4096).map(|byte| (byte % 251 + 1) as u8).collect();
+        assert_eq!(Layout::leave_out(&full), Out::Last);
+        for chunk in 0..64 {
+            let (mut unit, mut page) = (full.clone(), vec![9; 4064]);
+            unit[chunk * CHUNK..][..CHUNK].fill(0);
+            let out = Layout::leave_out(&unit);
+            assert_eq!(out, Out::Blank(chunk as u16));
+            SMALL.put(&mut page, out, &unit);
+            for within in (0..4096).step_by(37) {
+                for bytes in (0..4096 - within).step_by(53) {
+                    let mut piece = vec![7; bytes];
+                    assert_eq!(SMALL.take(&page, within, &mut piece), out);
+                    assert!(piece == unit[within..within + bytes], "{bytes} bytes from {within} on");
+                }
             }
         }
     }
