@@ -115,6 +115,45 @@ fn a_store_is_operated_without_a_runtime() {
     assert_eq!(store.get(PageId::new(space, 7)).expect("read")[0], 7);
 }
 
+/// Callers drive the store's runtime in turns, with the thread in pauses: no call waits for a turn that does
+/// not come, and what runs in the background does so without any call.
+#[test]
+fn callers_take_turns_while_one_waits_for_ever() {
+    let folder = folder();
+    let store = &PageStore::open(builder(folder.path())).expect("opened");
+    let space = store.spaces().create("t").expect("created");
+    let pages: Vec<_> = (0..600).map(|_| store.allocate(space).expect("allocated").id()).collect();
+    store.sync().expect("synced");
+    std::thread::scope(|scope| {
+        // Waits, without a call of its own that ends, until the others are done.
+        let waiting =
+            scope.spawn(|| store.ssd().events().any(|event| matches!(event, SsdEvent::Mode { .. })));
+        let callers: Vec<_> = (0..4_usize)
+            .map(|no| {
+                let pages = &pages;
+                scope.spawn(move || {
+                    for call in 0..800 {
+                        let page = pages[(call * 37 + no * 151) % pages.len()];
+                        store.get_mut(page).expect("read")[no] = 1;
+                        if call % 50 == 0 {
+                            // Longer and shorter than the thread leaves the runtime to callers.
+                            std::thread::sleep(Duration::from_micros(700 * (no as u64 + 1)));
+                        }
+                    }
+                })
+            })
+            .collect();
+        callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
+        store.ssd().set_mode(SsdMode::ReadOnly).expect("read-only");
+        assert!(waiting.join().expect("no panic"));
+    });
+    // No call waits for this one.
+    let scrub = store.scrub(ScrubOptions::default().pages_per_second(None));
+    while !scrub.is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Opens a store, and makes calls that wait for the devices.
 fn work(dir: &Path) {
     let store = PageStore::open(builder(dir)).expect("opened");

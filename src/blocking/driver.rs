@@ -1,4 +1,8 @@
-//! The runtime of a blocking store, and the thread that drives it.
+//! The runtime of a blocking store, and who drives it.
+//!
+//! A thread drives it, unless callers wait for something: they drive it themselves, as long as calls come,
+//! so that a read's completion wakes the caller alone, not the thread and then the caller. With cores that
+//! are busy each of these waits for one.
 
 use pagetier_bufpool::Waiter;
 use pagetier_devio::Owner;
@@ -6,7 +10,9 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::thread::{JoinHandle, ScopedJoinHandle};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Waker};
+use std::thread::{JoinHandle, ScopedJoinHandle, Thread};
 use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
 use tokio::sync::Notify;
@@ -23,10 +29,86 @@ use tokio::sync::Notify;
 /// ```
 #[derive(Debug)]
 pub struct Driver {
-    handle: Handle,
-    stop: Arc<Notify>,
+    /// The thread has it, too, and drops it: a runtime must not be dropped where another one's tasks run.
+    runtime: Option<Arc<Runtime>>,
+    turns: Arc<Turns>,
     thread: Option<JoinHandle<()>>,
     owner: Owner,
+}
+
+/// Whose turn it is to drive the runtime: the callers', or the thread's.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Tells the thread, while it drives, to let go of the runtime.
+    let_go: Notify,
+    stopped: AtomicBool,
+    thread_drives: AtomicBool,
+    /// The thread waits, without a bound, for the last caller to leave.
+    thread_waits: AtomicBool,
+    /// The callers that drive the runtime, or wait to.
+    callers: AtomicUsize,
+    /// The calls so far that drove it.
+    calls: AtomicU64,
+}
+
+/// How long the thread leaves a runtime to callers of which none has come. A background task that is ready
+/// meanwhile waits for as long.
+const LULL: Duration = Duration::from_millis(1);
+
+impl Turns {
+    /// The thread's work.
+    fn work(&self, runtime: &Runtime) {
+        while !self.stopped.load(Ordering::SeqCst) {
+            self.thread_drives.store(true, Ordering::SeqCst);
+            runtime.block_on(self.let_go.notified());
+            self.thread_drives.store(false, Ordering::SeqCst);
+            self.leave_to_callers();
+        }
+    }
+
+    /// Returns when no caller has come for a while, and none is there.
+    fn leave_to_callers(&self) {
+        while !self.stopped.load(Ordering::SeqCst) {
+            let before = self.calls.load(Ordering::SeqCst);
+            std::thread::park_timeout(LULL);
+            if self.calls.load(Ordering::SeqCst) != before {
+                continue;
+            }
+            // A caller drives, for longer than that: it says when it is done.
+            self.thread_waits.store(true, Ordering::SeqCst);
+            while self.callers.load(Ordering::SeqCst) > 0 && self.thread_waits.load(Ordering::SeqCst) {
+                std::thread::park();
+            }
+            if !self.thread_waits.swap(false, Ordering::SeqCst) {
+                continue;
+            }
+            return;
+        }
+    }
+
+    /// Notes that a caller drives, until the guard is dropped.
+    fn enter<'a>(&'a self, thread: &'a Thread) -> Entered<'a> {
+        self.callers.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if self.thread_drives.load(Ordering::SeqCst) {
+            self.let_go.notify_one();
+        }
+        Entered { turns: self, thread }
+    }
+}
+
+struct Entered<'a> {
+    turns: &'a Turns,
+    thread: &'a Thread,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let was_last = self.turns.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.turns.thread_waits.swap(false, Ordering::SeqCst) {
+            self.thread.unpark();
+        }
+    }
 }
 
 impl Driver {
@@ -35,13 +117,13 @@ impl Driver {
     /// # Errors
     /// The system refuses one of them.
     pub fn start() -> io::Result<Self> {
-        let runtime: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (handle, stop) = (runtime.handle().clone(), Arc::new(Notify::new()));
-        let stopped = Arc::clone(&stop);
+        let runtime = Arc::new(tokio::runtime::Builder::new_current_thread().enable_all().build()?);
+        let turns = Arc::new(Turns::default());
+        let (driven, theirs) = (Arc::clone(&runtime), Arc::clone(&turns));
         let thread = std::thread::Builder::new()
             .name("pagetier-blocking".into())
-            .spawn(move || runtime.block_on(stopped.notified()))?;
-        Ok(Self { handle, stop, thread: Some(thread), owner: Owner::here() })
+            .spawn(move || theirs.work(&driven))?;
+        Ok(Self { runtime: Some(runtime), turns, thread: Some(thread), owner: Owner::here() })
     }
 
     /// Runs `future` to its end while this thread waits, which may also run tasks of another runtime: it then
@@ -55,14 +137,14 @@ impl Driver {
     /// The part of `block_on` that is compiled once, not for each method.
     fn run(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
         if Handle::try_current().is_err() {
-            return self.handle.block_on(future);
+            return self.drive(future);
         }
         // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without tokio's
         // `block_on` would hang: what the future defers, this thread's runtime would wake after the call.
         let waiter = Waiter::current();
         let mut wait = || {
             waiter.stand_in();
-            self.handle.block_on(future.as_mut());
+            self.drive(future.as_mut());
         };
         loop {
             let thread = std::thread::Builder::new().name("pagetier-waiting".into());
@@ -77,9 +159,32 @@ impl Driver {
         }
     }
 
+    /// Runs `future` to its end, and the runtime meanwhile, on this thread, which runs no other one's tasks.
+    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
+        // Most calls need not wait.
+        {
+            let _runtime = self.enter();
+            let now = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if now.is_ready() {
+                return;
+            }
+        }
+        match &self.thread {
+            Some(thread) if self.owner.is_here() => {
+                let _driving = self.turns.enter(thread.thread());
+                self.runtime().block_on(future);
+            }
+            _ => self.runtime().handle().block_on(future),
+        }
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("only a drop takes the runtime")
+    }
+
     /// Makes the runtime the current one of this thread.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
-        self.handle.enter()
+        self.runtime().enter()
     }
 }
 
@@ -87,10 +192,15 @@ impl Drop for Driver {
     fn drop(&mut self) {
         if !self.owner.is_here() {
             // The thread and its runtime exist in the parent process alone.
-            std::mem::forget((self.handle.clone(), Arc::clone(&self.stop), self.thread.take()));
+            std::mem::forget((self.runtime.take(), Arc::clone(&self.turns), self.thread.take()));
             return;
         }
-        self.stop.notify_one();
+        drop(self.runtime.take());
+        self.turns.stopped.store(true, Ordering::SeqCst);
+        self.turns.let_go.notify_one();
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
