@@ -1,8 +1,11 @@
 //! The runtime of a blocking store, and who drives it.
 //!
-//! A thread drives it, unless callers wait for something: they drive it themselves, as long as calls come,
-//! so that a read's completion wakes the caller alone, not the thread and then the caller. With cores that
-//! are busy each of these waits for one.
+//! A thread drives it, unless callers wait for something: they drive it themselves for as long as calls come,
+//! so that a read's completion wakes the caller alone, not the thread and then the caller. Each of these
+//! would wait for a core: on a machine that is busy, a read from fast storage took five times as long. A call
+//! that need not wait is carried out where it is made.
+//!
+//! The price: in the pauses between calls that come quickly, background tasks wait, for at most [`LULL`].
 
 use pagetier_bufpool::Waiter;
 use pagetier_devio::Owner;
@@ -17,7 +20,8 @@ use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
 use tokio::sync::Notify;
 
-/// A runtime with a thread of its own, on which a blocking store runs until this is dropped. For blocking
+/// A runtime with a thread of its own, on which a blocking store runs until this is dropped; callers that
+/// wait take the thread's place. For blocking
 /// forms of crates that build on the asynchronous store, as `pagetier_wal::blocking` is.
 ///
 /// ```
@@ -36,7 +40,9 @@ pub struct Driver {
     owner: Owner,
 }
 
-/// Whose turn it is to drive the runtime: the callers', or the thread's.
+/// Whose turn it is to drive the runtime: the callers', or the thread's. tokio lets one of those drive that
+/// block on it, and chooses another when that one is done. All is ordered sequentially: the thread says that it
+/// waits and then looks for callers, and a caller leaves and then looks whether the thread waits.
 #[derive(Debug, Default)]
 struct Turns {
     /// Tells the thread, while it drives, to let go of the runtime.
@@ -51,9 +57,8 @@ struct Turns {
     calls: AtomicU64,
 }
 
-/// How long the thread leaves a runtime to callers of which none has come. A background task that is ready
-/// meanwhile waits for as long.
-const LULL: Duration = Duration::from_millis(1);
+/// How long the thread leaves the runtime to callers of which none comes.
+const LULL: Duration = Duration::from_micros(500);
 
 impl Turns {
     /// The thread's work.

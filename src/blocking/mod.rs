@@ -1,9 +1,9 @@
 //! The store for code without an async runtime: every call blocks its thread until it completes.
 //!
-//! A thread of the store runs the tokio runtime that [`pagetier::PageStore`](crate::PageStore) needs; any
-//! number of threads may use the store at the same time. Every asynchronous method has a blocking form under
-//! its name; its owned guards keep this store open, its runtime included. [`PageStore::store`] gives access
-//! to the methods that do not wait.
+//! Callers that wait run the tokio runtime that [`pagetier::PageStore`](crate::PageStore) needs, and a thread
+//! of the store does in between; any number of threads may use the store at the same time. Every asynchronous
+//! method has a blocking form under its name; its owned guards keep this store open, its runtime included.
+//! [`PageStore::store`] gives access to the methods that do not wait.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
