@@ -100,11 +100,17 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
     if lost_pages > 0 {
         let _ = writeln!(text, "        LISTS {lost_pages} PAGES AS LOST with an SSD that was given up");
     }
-    let _ = write!(text, "{summary}");
+    // The mode is that of this opening; the store's is the choice of the program that opens it.
+    let shown = summary.to_string().replacen("ssd     read-only, ", "ssd     ", 1);
+    let _ = write!(text, "{shown}");
     let list = spaces.iter().map(|s| json!({"id": s.id.0, "name": s.name, "pages": s.pages, "free": s.free}));
     let list: Vec<Value> = list.collect();
+    let mut stats = serde_json::to_value(&summary)?;
+    if stats["ssd"]["mode"] == "read-only" {
+        stats["ssd"]["mode"] = Value::Null;
+    }
     let value = json!({
-        "page_bytes": page_bytes, "spaces": list, "room": room, "lost_pages": lost_pages, "stats": summary,
+        "page_bytes": page_bytes, "spaces": list, "room": room, "lost_pages": lost_pages, "stats": stats,
         "recovery": recovery(&store.recovery()),
     });
     show::result(json, &value, text)?;
@@ -130,7 +136,8 @@ pub(crate) async fn why(place: &Place, space: &str, no: u32, json: bool) -> Resu
     let store = place.builder().open_read_only().await?;
     let space = store.spaces().find(space).ok_or_else(|| format!("there is no space called \"{space}\""))?;
     let why = store.why(PageId::new(space, no))?;
-    show::result(json, &why, &why)?;
+    // As for `stat`, the mode is that of this opening.
+    show::result(json, &why, why.to_string().replacen(" (mode read-only)", "", 1))?;
     Ok(ExitCode::SUCCESS)
 }
 

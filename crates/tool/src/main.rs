@@ -108,6 +108,12 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(OpenError::AlreadyOpen { .. }) = error.downcast_ref() {
         return Some(running::HOW.to_owned());
     }
+    if let Some(OpenError::NotFound { path }) = error.downcast_ref() {
+        // A program may have its store in a folder, beside other files of its own.
+        let folders = std::fs::read_dir(path).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+        let within = folders.into_iter().find(|folder| folder.join("manifest.json").exists());
+        return within.map(|store| format!("there is one in {}", store.display()));
+    }
     known_remedy(error).map(str::to_owned)
 }
 

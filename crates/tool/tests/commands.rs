@@ -26,8 +26,15 @@ fn what_only_looks_writes_nothing_even_after_a_crash() {
         assert!(verified["checked"].as_u64().unwrap() >= u64::from(PAGES));
         let (code, stat) = json(&["stat", at]);
         assert_eq!((code, &stat["spaces"][0]["pages"]), (0, &PAGES.into()), "{stat}");
-        let (code, why) = json(&["why", at, "--space", "t", "--page", "7"]);
+        let of_page = ["why", at, "--space", "t", "--page", "7"];
+        let (code, why) = json(&of_page);
         assert_eq!((code, &why["no"]), (0, &7.into()));
+        // That is how these commands open it.
+        for command in [&of_page[..], &["stat", at], &["inspect", at]] {
+            assert!(!said(&run(command)).contains("read-only"), "{}", said(&run(command)));
+        }
+        let folder = said(&run(&["stat", dir.path().to_str().unwrap()]));
+        assert!(folder.contains("no store here") && folder.contains(&format!("one in {at}")), "{folder}");
         let (code, listed) = json(&["export-hot", at, "--to", hot.to_str().unwrap()]);
         assert!(code == 0 && listed["pages"] == stat["stats"]["ssd"]["pages"], "{listed} {stat}");
         for command in ["inspect", "verify", "stat"] {
