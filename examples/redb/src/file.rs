@@ -294,7 +294,7 @@ impl File {
         }
         if data.len() as u64 == self.layout.unit {
             // What the page held need not be read.
-            self.layout.put(&mut *self.store.overwrite(page)?, out, data);
+            self.layout.put(&mut self.store.overwrite(page)?, out, data);
         }
         Ok(true)
     }
@@ -310,7 +310,7 @@ impl File {
         self.store.get_or_create(self.page(page)?)?[at..at + CHUNK].copy_from_slice(end);
         self.store.spaces().sync(self.space)?;
         let page = self.page(self.layout.page_of(unit))?;
-        self.layout.put(&mut *self.store.get_or_create(page)?, Out::Last, &all);
+        self.layout.put(&mut self.store.get_or_create(page)?, Out::Last, &all);
         Ok(())
     }
 
@@ -364,7 +364,7 @@ impl File {
             if all[within..].iter().any(|byte| *byte != 0) {
                 all[within..].fill(0);
                 self.layout.put(
-                    &mut *self.store.get_or_create(self.page(self.layout.page_of(unit))?)?,
+                    &mut self.store.get_or_create(self.page(self.layout.page_of(unit))?)?,
                     out,
                     &all,
                 );
