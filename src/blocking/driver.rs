@@ -1,9 +1,9 @@
 //! The runtime of a blocking store, and who drives it.
 //!
-//! A thread drives it, unless callers wait for something: they drive it themselves for as long as calls come,
-//! so that a read's completion wakes the caller alone, not the thread and then the caller. Each of these
-//! would wait for a core: on a machine that is busy, a read from fast storage took five times as long. A call
-//! that need not wait is carried out where it is made.
+//! A thread drives it, unless callers wait for something: they drive it themselves for as long as calls
+//! come, so that a read's completion wakes the caller alone, not the thread and then the caller. Each of
+//! these would wait for a core: on a machine that is busy, a read from fast storage took five times as long.
+//! A call that need not wait is carried out where it is made.
 //!
 //! The price: in the pauses between calls that come quickly, background tasks wait, for at most [`LULL`].
 
@@ -41,8 +41,8 @@ pub struct Driver {
 }
 
 /// Whose turn it is to drive the runtime: the callers', or the thread's. tokio lets one of those drive that
-/// block on it, and chooses another when that one is done. All is ordered sequentially: the thread says that it
-/// waits and then looks for callers, and a caller leaves and then looks whether the thread waits.
+/// block on it, and chooses another when that one is done. All is ordered sequentially: the thread says that
+/// it waits and then looks for callers, and a caller leaves and then looks whether the thread waits.
 #[derive(Debug, Default)]
 struct Turns {
     /// Tells the thread, while it drives, to let go of the runtime.
@@ -131,8 +131,8 @@ impl Driver {
         Ok(Self { runtime: Some(runtime), turns, thread: Some(thread), owner: Owner::here() })
     }
 
-    /// Runs `future` to its end while this thread waits, which may also run tasks of another runtime: it then
-    /// stops that thread's other tasks.
+    /// Runs `future` to its end while this thread waits, which may also run tasks of another runtime: it
+    /// then stops that thread's other tasks.
     pub fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         let mut outcome = None;
         self.run(std::pin::pin!(async { outcome = Some(future.await) }));
@@ -144,8 +144,9 @@ impl Driver {
         if Handle::try_current().is_err() {
             return self.drive(future);
         }
-        // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without tokio's
-        // `block_on` would hang: what the future defers, this thread's runtime would wake after the call.
+        // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without
+        // tokio's `block_on` would hang: what the future defers, this thread's runtime would wake after the
+        // call.
         let waiter = Waiter::current();
         let mut wait = || {
             waiter.stand_in();

@@ -3,17 +3,17 @@
 //! Page 0 of the space is the header: a magic number and the file's length. From page 1 on the file's bytes
 //! follow in units of the store's page size, each in a page of its own. A page's header takes 32 bytes, so a
 //! unit does not fit into its page: one chunk of 64 bytes is left out. If any chunk of the unit is blank, it
-//! is that one, and the page has its number; an engine's pages usually have some room left. Otherwise the last
-//! chunk is in the page in front of a group of units, which has the ends of them all: 63 with pages of 4 KiB.
-//! An engine's page that is aligned in the file is thereby written without a read of what was there, at once
-//! or not at all if it has a blank chunk, and read from one page, at times from another one that many share; if
-//! units were packed, every second one would lie in two pages that are far apart on the SSD. A page that does
-//! not exist reads as zeroes, so a hole costs nothing.
+//! is that one, and the page has its number; an engine's pages usually have some room left. Otherwise the
+//! last chunk is in the page in front of a group of units, which has the ends of them all: 63 with pages of
+//! 4 KiB. An engine's page that is aligned in the file is thereby written without a read of what was there,
+//! at once or not at all if it has a blank chunk, and read from one page, at times from another one that
+//! many share; if units were packed, every second one would lie in two pages that are far apart on the SSD.
+//! A page that does not exist reads as zeroes, so a hole costs nothing.
 //!
 //! After a crash the file has what the last [`File::sync`] made durable, and any part of what was written
 //! later, as a file of the system has: bytes beside those do not change. Its length is the durable one, and
-//! whatever lay beyond it is gone: a file that grows again shows zeroes there, not the bytes that a crash left
-//! behind.
+//! whatever lay beyond it is gone: a file that grows again shows zeroes there, not the bytes that a crash
+//! left behind.
 
 use pagetier::blocking::PageStore;
 use pagetier::{PageId, PageRef, SpaceId};
@@ -299,9 +299,9 @@ impl File {
         Ok(true)
     }
 
-    /// Leaves the contents of a unit as they are, but has its last chunk in the page with the ends. That page
-    /// is durable first: after a crash, a page that leaves out its last chunk must not find there what another
-    /// version of it left.
+    /// Leaves the contents of a unit as they are, but has its last chunk in the page with the ends. That
+    /// page is durable first: after a crash, a page that leaves out its last chunk must not find there what
+    /// another version of it left.
     fn use_end(&self, unit: u64) -> Result<()> {
         let _alone = self.length.write();
         let (mut all, (page, at)) = (vec![0; self.layout.unit as usize], self.layout.end_of(unit));
@@ -324,8 +324,8 @@ impl File {
         self.len() == 0
     }
 
-    /// Sets the length. New bytes are zeroes, and have room on the HDD; a crash before the next sync may show
-    /// the earlier length, with any part of what is cut off.
+    /// Sets the length. New bytes are zeroes, and have room on the HDD; a crash before the next sync may
+    /// show the earlier length, with any part of what is cut off.
     ///
     /// # Errors
     /// The store's; the HDD has no room.

@@ -124,7 +124,7 @@ fn the_file_is_the_model_and_a_crash_leaves_what_was_synced() {
 #[test]
 fn bytes_beside_those_that_are_written_stay_through_a_power_cut() {
     const UNIT: usize = 4096;
-    for seed in 0..seeds() * 30 {
+    for seed in 0..seeds() * 50 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let power = SimPower::new();
         let [hdd, ssd] = [1, 2].map(|no| Arc::new(SimDevice::new("device", 0, seed * 2 + no, &power)));
@@ -147,7 +147,8 @@ fn bytes_beside_those_that_are_written_stay_through_a_power_cut() {
                 data.truncate(durable.len() - at as usize);
                 now[at as usize..][..data.len()].copy_from_slice(&data);
                 written[at as usize..][..data.len()].fill(true);
-                // Part of it may be there even if this fails. It takes operations: it reads, or syncs in between.
+                // Part of it may be there even if this fails. It takes operations: it reads, or syncs in
+                // between.
                 has_power &= file.write_at(&data, at).is_ok();
             }
             if !has_power || file.sync().is_err() {

@@ -285,8 +285,9 @@ impl Vfs for Files {
     }
 
     fn device_characteristics(&self, _handle: &mut Handle) -> VfsResult<i32> {
-        // A crash leaves each of the store's pages in one version, so bytes beside those that were written do
-        // not change. A page of SQLite that has no blank part is in two of the store's: its write is not atomic.
+        // A crash leaves each of the store's pages in one version, so bytes beside those that were written
+        // do not change. A page of SQLite that has no blank part is in two of the store's: its write is not
+        // atomic.
         Ok(vars::SQLITE_IOCAP_POWERSAFE_OVERWRITE)
     }
 

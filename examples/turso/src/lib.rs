@@ -1,7 +1,7 @@
 //! turso with its database in a space of a store: what turso needs of input and output, on a [`File`].
 //!
-//! turso hands a completion to each request, and may go on until it is reported. Here each request is carried
-//! out before its call returns, as turso's own files on Unix do.
+//! turso hands a completion to each request, and may go on until it is reported. Here each request is
+//! carried out before its call returns, as turso's own files on Unix do.
 
 use pagetier::blocking::PageStore;
 use pagetier_example_redb::file::File;

@@ -33,8 +33,8 @@ fn mib<const MIN: u64>(text: &str) -> Result<u64, String> {
 #[derive(Parser)]
 #[command(name = "kv", version)]
 pub(crate) struct Cli {
-    /// The database's directory; created by `put`, `load` and `bench` if it does not exist. The store, for the
-    /// `pagetier` tool, is its folder `pages`
+    /// The database's directory; created by `put`, `load` and `bench` if it does not exist. The store, for
+    /// the `pagetier` tool, is its folder `pages`
     #[arg(short, long, env = "KV_DIR", default_value = "kv-data", global = true)]
     dir: PathBuf,
     /// Memory for pages, in MiB or with a unit (1GiB)
