@@ -276,6 +276,16 @@ impl Seam {
         !self.lack(Mutation::HeadersBeforeContents)
     }
 
+    /// Whether the headers of an area are blanked before its contents are written.
+    pub(crate) fn blanks_headers(self) -> bool {
+        !self.lack(Mutation::FailedHeadersKept)
+    }
+
+    /// What an opening found of the manifest on the HDD, unless it counts as durable.
+    pub(crate) fn unproved(self, found: Option<u32>) -> Option<u32> {
+        found.filter(|_| !self.lack(Mutation::FoundAreaTrusted))
+    }
+
     /// Closes the fence of a store that is dropped.
     pub(crate) fn close(self, fence: &Fence) {
         if !self.lack(Mutation::FenceOpen) {

@@ -61,7 +61,7 @@ impl Ssd<'_> {
                 let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
                 // Before the exchange, which stops writes. If pages are left, the exchange refuses and names
                 // their number.
-                let _ = shared.ending.or_shutdown(shared.tier.drain(None, None)).await;
+                let _ = shared.ending.or_shutdown(shared.tier.drain(None, None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
                     shared.switch_off().await
@@ -115,11 +115,12 @@ impl Ssd<'_> {
     /// cannot be read, or when a device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy
     /// is damaged but which are in memory are rewritten from there soon after.
     pub async fn drain(self, drain: DrainOptions) -> DrainReport {
-        let (shared, DrainOptions { deadline, progress }) = (&self.0.shared, drain);
+        let (shared, DrainOptions { deadline, up_to, progress }) = (&self.0.shared, drain);
         if !shared.ending.is_here() {
             return DrainReport::default();
         }
-        let Some(report) = shared.ending.or_shutdown(shared.tier.drain(deadline, progress)).await else {
+        let drained = shared.tier.drain(deadline, up_to, progress);
+        let Some(report) = shared.ending.or_shutdown(drained).await else {
             let mut ended = DrainReport::default();
             ended.left = shared.tier.ask(Slots::only_copies).len() as u64;
             return ended;

@@ -29,6 +29,7 @@ const STANDBY_RING_PAGES: u32 = 256;
 #[must_use]
 pub struct DrainOptions {
     pub(crate) deadline: Option<Duration>,
+    pub(crate) up_to: Option<Lsn>,
     pub(crate) progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
 }
 
@@ -44,6 +45,15 @@ impl DrainOptions {
         self
     }
 
+    /// Drains only the pages for which redo would need the log up to and including `lsn` if the SSD were
+    /// lost: [`PageStore::redo_from`](crate::PageStore::redo_from) with [`Loss::Ssd`](crate::Loss::Ssd) is
+    /// later then, if [`PageStore::flush_to`](crate::PageStore::flush_to) of the same position was called
+    /// before. Meanwhile changed pages go to the SSD as usual. Default: all pages.
+    pub fn up_to(mut self, lsn: Lsn) -> Self {
+        self.up_to = Some(lsn);
+        self
+    }
+
     /// Calls `report` after every batch of pages.
     pub fn on_progress(mut self, report: impl Fn(DrainProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
@@ -53,7 +63,8 @@ impl DrainOptions {
 
 impl std::fmt::Debug for DrainOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DrainOptions").field("deadline", &self.deadline).finish_non_exhaustive()
+        let mut shown = f.debug_struct("DrainOptions");
+        shown.field("deadline", &self.deadline).field("up_to", &self.up_to).finish_non_exhaustive()
     }
 }
 

@@ -19,7 +19,7 @@ impl Shared {
         // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
         let meanwhile = self.tier.at_most(SsdMode::WriteThrough);
         // Outside of the exchange, which stops writes: a drain may take hours. What it left is refused below.
-        let _ = self.ending.or_shutdown(self.tier.drain(None, None)).await;
+        let _ = self.ending.or_shutdown(self.tier.drain(None, None, None)).await;
         let replaced = self.alone(|shared| async move {
             let _meanwhile = meanwhile;
             shared.replace(new).await

@@ -263,6 +263,12 @@ pub enum Mutation {
     ManifestInPlace,
     /// The headers of a manifest's area may be durable before its contents. Cut the power in a save.
     HeadersBeforeContents,
+    /// The headers of a failed save of a manifest on the HDD stay while the next one writes its contents. Let
+    /// the flush of headers fail, and cut the power while the next contents are written.
+    FailedHeadersKept,
+    /// The area of a manifest on the HDD that an opening found counts as durable. Let a flush fail after
+    /// headers were written, kill the process, and cut the power in the next one's first save.
+    FoundAreaTrusted,
 }
 
 impl Mutation {
@@ -375,6 +381,8 @@ impl Mutation {
     /// - `LossMeanwhileIgnored`: `backup_rules.rs`,
     ///   `a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved`
     /// - `UnbegunForgotten`: `unbegun.rs`, `images_that_are_given_up_cost_the_only_copies`
+    /// - `FailedHeadersKept`: `manifest/areas.rs`, `headers_of_a_failed_save_name_half_written_contents`
+    /// - `FoundAreaTrusted`: `manifest/areas.rs`, `an_area_that_was_found_may_not_be_durable`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -414,5 +422,7 @@ impl Mutation {
         Self::LossKeepsChain,
         Self::LossMeanwhileIgnored,
         Self::UnbegunForgotten,
+        Self::FailedHeadersKept,
+        Self::FoundAreaTrusted,
     ];
 }

@@ -161,6 +161,8 @@ pub(crate) enum HddModel {
     /// Seek curve, rotation, transfer, one actuator
     #[value(name = "7200rpm")]
     Rpm7200,
+    /// A network volume: 1.2 ms a read, 3 ms a write, 64 at once
+    Replicated,
     /// None: the file at its own speed
     None,
 }

@@ -189,6 +189,7 @@ impl Location {
         let pace = match self.model {
             HddModel::Paper => "at the speed of the paper's disk",
             HddModel::Rpm7200 => "at the speed of a 7200 rpm disk",
+            HddModel::Replicated => "at the speed of a replicated volume",
             HddModel::None => "at its own speed",
         };
         let given = |path: &Path| format!("{} at its own speed", path.display());
@@ -380,6 +381,7 @@ impl Location {
     fn hdd_model(&self, db_bytes: u64, page_bytes: u64) -> DeviceModel {
         match self.model {
             HddModel::Rpm7200 => DeviceModel::disk_7200rpm(db_bytes / 2 * 3),
+            HddModel::Replicated => DeviceModel::replicated_volume(),
             _ => DeviceModel::paper_hdd().with_page_bytes(page_bytes as u32),
         }
     }

@@ -3,7 +3,7 @@
 use crate::error::CheckpointError;
 use crate::log::{Shared, Wal};
 use crate::options::Keep;
-use pagetier::{Loss, Lsn, PageStore};
+use pagetier::{DrainOptions, Loss, Lsn, PageStore};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,11 +12,15 @@ use tokio::task::JoinHandle;
 
 /// The pause after a failed checkpoint.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The pause after one that could not make enough room, as during a backup, which holds the log.
+const PAUSE_HELD: Duration = Duration::from_secs(1);
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
 /// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
-/// durable in the log's reserve, writes all pages, and gives up every segment that it can. Call it whenever
+/// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
+/// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
+/// it whenever
 /// [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task that does.
 /// Waits for guards, so the caller must hold none. Cancel-safe.
 ///
@@ -29,6 +33,7 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
         // The reserve is used up. Pages whose records are durable can be written; a segment that only they
         // needed can go, and becomes the next reserve.
         let _ = store.flush_to(wal.durable()).await;
+        bring_home(store, wal).await?;
         truncate(store, wal, true).await?;
         reserved = wal.flush_or_reserve(wal.end()).await;
     }
@@ -39,7 +44,13 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
     if wal.len_bytes() > capacity / 4 * 3 {
         store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await?;
     }
-    truncate(store, wal, false).await?;
+    if let Some(lsn) = wal.to_go() {
+        store.flush_to(lsn).await?;
+        bring_home(store, wal).await?;
+        truncate(store, wal, true).await?;
+    } else {
+        truncate(store, wal, false).await?;
+    }
     if wal.len_bytes() > capacity || tight {
         // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
         store.flush_to(wal.end()).await?;
@@ -49,6 +60,16 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
     }
     reserved?;
     freed.map(drop)
+}
+
+/// Writes the pages home for whose copies on the SSD the log keeps what should go.
+async fn bring_home(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {
+    let Some(lsn) = wal.to_go().filter(|_| wal.keep() == Keep::ForSsdLoss) else { return Ok(()) };
+    let drained = store.ssd().drain(DrainOptions::new().up_to(lsn)).await;
+    match drained.stopped_by {
+        Some(error) => Err(pagetier::Error::from(error).into()),
+        None => Ok(()),
+    }
 }
 
 async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), CheckpointError> {
@@ -107,9 +128,16 @@ async fn keep_short(of: (Weak<PageStore>, Weak<Shared>), growth: Arc<Notify>, fa
         loop {
             let (Some(store), Some(wal)) = (of.0.upgrade(), of.1.upgrade().map(Wal)) else { return };
             let done = checkpoint(&store, &wal).await.map_err(Arc::new);
+            let is_scarce = wal.is_scarce();
             drop((store, wal));
             *failure.lock() = done.as_ref().err().cloned();
-            let Err(error) = done else { break };
+            let Err(error) = done else {
+                if is_scarce {
+                    // Those who wait for room would have the next one begin at once.
+                    tokio::time::sleep(PAUSE_HELD).await;
+                }
+                break;
+            };
             tracing::warn!(error = %pagetier::errors::Causes(&*error), "a checkpoint of the log failed");
             tokio::time::sleep(PAUSE).await;
         }

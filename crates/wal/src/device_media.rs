@@ -8,7 +8,7 @@
 //! and a higher turn; a crash in between leaves both, and the higher turn counts.
 
 use crate::media::Media;
-use pagetier::device::{DeviceError, IoBuf, IoBufs, IoClass, IoFuture, SharedDevice};
+use pagetier::device::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoFuture, SharedDevice};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const BLOCK: usize = 4096;
 const HEADER_BYTES: usize = 2 * BLOCK;
 /// Where the slots begin, in bytes.
 const SLOTS_AT: u64 = 64 << 10;
-/// The fewest slots with which a log can shorten itself, and replace a segment meanwhile.
+/// The fewest slots with which a log can shorten itself, and replace a segment meanwhile; one is the reserve.
 const SLOTS_MIN: u64 = 4;
 /// The smallest slot of a new log.
 const SLOT_BYTES_MIN: u64 = 256 << 10;
@@ -59,6 +59,11 @@ pub struct DeviceMedia {
     slots: Vec<Option<Slot>>,
     turn: u64,
     active: Option<Active>,
+    /// Whether a slot is kept as the reserve.
+    reserves: bool,
+    /// The free slot that is the reserve. The last one that was released, if any: all of it was written, so a
+    /// volume that is thinly provisioned and full may still take it.
+    reserve: Option<usize>,
 }
 
 impl DeviceMedia {
@@ -73,7 +78,8 @@ impl DeviceMedia {
         }
         // From here on dropped, and vacated, like an open one.
         let (id, slot_bytes) = (0, 0);
-        let mut media = Self { device, id, slot_bytes, slots: Vec::new(), turn: 0, active: None };
+        let (slots, turn, active, reserves, reserve) = (Vec::new(), 0, None, false, None);
+        let mut media = Self { device, id, slot_bytes, slots, turn, active, reserves, reserve };
         media.identify(segment_bytes)?;
         let all: Vec<usize> = (0..media.slots.len()).collect();
         for (slot, header) in media.headers(&all, |media, at| {
@@ -231,7 +237,29 @@ impl DeviceMedia {
         self.write_at(self.slot_at(slot), &[0; HEADER_BYTES])?;
         self.flush()?;
         self.slots[slot] = None;
+        self.reserve = Some(slot).filter(|_| self.reserves);
         Ok(())
+    }
+
+    /// Creates the segment in `slot`, and gives up the slots that it had.
+    fn create_in(&mut self, slot: usize, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let before = self.holders(start);
+        self.fill(slot, bytes)?;
+        let active = self.active.take();
+        self.turn += 1;
+        // Taken although the write may fail: its block may be on the device, and names this segment, which
+        // would come back once its other slot is free.
+        self.slots[slot] = Some(Slot { start, turn: self.turn });
+        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn]))?;
+        self.flush()?;
+        before.into_iter().filter(|before| *before != slot).try_for_each(|before| self.release(before))?;
+        self.active = active;
+        Ok(())
+    }
+
+    /// The slots without a segment.
+    fn free(&self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..self.slots.len()).filter(|slot| self.slots[*slot].is_none())
     }
 
     fn read_at(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -265,22 +293,27 @@ impl Media for DeviceMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        let before = self.holders(start);
         // Calls that fail again and again must not take all slots. Nothing of what an earlier one left was
         // reported durable: a segment is created where the durable log ends.
-        let free = self.slots.iter().position(Option::is_none).or(before.first().copied());
-        let slot = free.ok_or_else(|| Error::from(ErrorKind::StorageFull))?;
-        self.fill(slot, bytes)?;
-        let active = self.active.take();
-        self.turn += 1;
-        // Taken although the write may fail: its block may be on the device, and names this segment, which
-        // would come back once its other slot is free.
-        self.slots[slot] = Some(Slot { start, turn: self.turn });
-        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn]))?;
-        self.flush()?;
-        before.into_iter().filter(|before| *before != slot).try_for_each(|before| self.release(before))?;
-        self.active = active;
-        Ok(())
+        let free = self.free().find(|slot| Some(*slot) != self.reserve);
+        let slot = free.or_else(|| self.holders(start).first().copied());
+        self.create_in(slot.ok_or(ErrorKind::StorageFull)?, start, bytes)
+    }
+
+    fn reserve(&mut self, _bytes: u64) -> io::Result<()> {
+        self.reserves = true;
+        self.reserve = self.reserve.or_else(|| self.free().next_back());
+        self.reserve.map(drop).ok_or_else(|| ErrorKind::StorageFull.into())
+    }
+
+    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let slot = self.reserve.take().ok_or(ErrorKind::StorageFull)?;
+        let created = self.create_in(slot, start, bytes);
+        if self.slots[slot].is_none() {
+            // It did not get that far.
+            self.reserve = Some(slot);
+        }
+        created
     }
 
     fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
@@ -319,6 +352,10 @@ impl Media for DeviceMedia {
         let mut holders = self.holders(start);
         holders.sort_by_key(|slot| self.slots[*slot].map(|slot| slot.turn));
         holders.into_iter().try_for_each(|slot| self.release(slot))
+    }
+
+    fn segments_max(&self) -> usize {
+        self.slots.len() - 1
     }
 
     fn room(&self) -> u64 {
@@ -368,5 +405,8 @@ fn too_small(size: u64, segment_bytes: u64) -> Error {
 }
 
 fn failed(error: DeviceError) -> Error {
-    Error::other(error)
+    match error.kind {
+        DeviceErrorKind::NoSpace => Error::new(ErrorKind::StorageFull, error),
+        _ => Error::other(error),
+    }
 }

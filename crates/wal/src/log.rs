@@ -15,7 +15,7 @@
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
-//! checkpoint shorten the log, which gives room back.
+//! checkpoint shorten the log, which gives room back. On a device it is one of the slots.
 //!
 //! **Locks.** `output` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
 //! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
@@ -82,6 +82,11 @@ pub(crate) struct Shared {
     failing: AtomicBool,
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
+    /// The log up to here should go, because its medium is full or almost so; 0: there is room. A copy of
+    /// what the segments say, which a write may hold for long.
+    to_go: AtomicU64,
+    /// Almost all segments that the medium takes are in use: changes wait for a checkpoint.
+    scarce: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
@@ -154,8 +159,9 @@ impl Wal {
     /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
     /// a second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the
     /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
-    /// KiB) can never be written. The device needs four times the capacity, and as much again as the engine
-    /// keeps for a loss of the SSD.
+    /// KiB) can never be written. The device needs four times the capacity, and four times what the engine is
+    /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
+    /// the oldest changes first.
     ///
     /// # Errors
     /// The device has other data, is too small or in use, has another format, or the log is damaged before
@@ -194,7 +200,7 @@ impl Wal {
             holds: BTreeMap::new(),
             next_hold: 0,
         };
-        Ok(Self(Arc::new(Shared {
+        let shared = Shared {
             options,
             state: Mutex::new(state),
             output: Mutex::new(Output { segments, writing: Vec::new() }),
@@ -206,12 +212,16 @@ impl Wal {
             blocks,
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
+            to_go: AtomicU64::new(0),
+            scarce: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
             freeing: tokio::sync::Mutex::new(()),
             grown: Arc::default(),
             truncated: Notify::new(),
-        })))
+        };
+        shared.note_room(&shared.output.lock().segments);
+        Ok(Self(Arc::new(shared)))
     }
 
     /// The log as a store's gate. The gate does not keep the log open: tasks of a dropped store may hold it
@@ -265,6 +275,21 @@ impl Wal {
     /// Whether the log should become as short as it can be, for the room that this gives back.
     pub(crate) fn is_tight(&self) -> bool {
         self.0.tight.load(Ordering::Acquire)
+    }
+
+    /// The position up to which the log should go, for the room that this gives back.
+    pub(crate) fn to_go(&self) -> Option<Lsn> {
+        Some(Lsn(self.0.to_go.load(Ordering::Acquire))).filter(|lsn| lsn.0 > 0)
+    }
+
+    /// Whether the medium takes few segments more.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.0.scarce.load(Ordering::Acquire)
+    }
+
+    /// Whether changes should wait for a checkpoint.
+    pub(crate) fn is_long(&self) -> bool {
+        self.len_bytes() > self.0.options.capacity_bytes || self.is_scarce()
     }
 
     /// Bytes that a recovery after a crash would read.
@@ -392,10 +417,10 @@ impl Wal {
         self.0.grown.notify_one();
     }
 
-    /// Waits until the log is below its capacity, or abandoned. Callers must hold no locks and no pages.
+    /// Waits until the log is below its capacity and its medium takes more, or until it is abandoned.
+    /// Callers must hold no locks and no pages.
     pub async fn has_room(&self) {
-        let full =
-            || self.len_bytes() > self.0.options.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire);
+        let full = || self.is_long() && !self.is_abandoned();
         while full() {
             let truncated = self.0.truncated.notified();
             tokio::pin!(truncated);
@@ -517,6 +542,7 @@ impl Shared {
             self.failing.store(written.is_err(), Ordering::Release);
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
+            self.note_room(segments);
             written?;
             if segments.was_full() {
                 self.grown.notify_one();
@@ -546,7 +572,17 @@ impl Shared {
         // Before any record takes the room that is free now.
         output.segments.reserve(self.options.segment_bytes());
         self.tight.store(false, Ordering::Release);
+        self.note_room(&output.segments);
         Ok(())
+    }
+
+    /// Notes how much of the medium's room is used; asks for a checkpoint if that is most.
+    fn note_room(&self, segments: &Segments) {
+        let to_go = segments.half(self.tight.load(Ordering::Acquire)).unwrap_or(0);
+        self.scarce.store(segments.are_scarce(), Ordering::Release);
+        if to_go > self.to_go.swap(to_go, Ordering::AcqRel) {
+            self.grown.notify_one();
+        }
     }
 }
 

@@ -84,6 +84,12 @@ pub trait Media: Send + Debug {
         Err(ErrorKind::StorageFull.into())
     }
 
+    /// The most segments that there can be besides the room set aside. When three quarters of them are in
+    /// use, a checkpoint brings the pages home that need the older half. Default: no limit.
+    fn segments_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// The most bytes that a segment can have. Default: no limit.
     fn room(&self) -> u64 {
         u64::MAX

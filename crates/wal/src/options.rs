@@ -7,9 +7,11 @@ pub enum Keep {
     #[default]
     ForCrash,
     /// A crash, or the loss of the SSD: also keep the changes that the HDD lacks. The log grows beyond its
-    /// capacity by as much as the SSD is ahead of the HDD ([`Ssd::drain`](pagetier::Ssd::drain) shortens it).
-    /// The store records how far the log was shortened, so an engine may choose this at any opening; the log
-    /// suffices once the store has recorded a position, which [`recover`](crate::recover) checks.
+    /// capacity, from the oldest change on that only the SSD has. [`Ssd::drain`](pagetier::Ssd::drain)
+    /// shortens it. A checkpoint drains the pages with the oldest changes when the disk is full, or a log on
+    /// a device has few slots left. The store records how far the log was shortened, so an engine may choose
+    /// this at any opening; the log suffices once the store has recorded a position, which
+    /// [`recover`](crate::recover) checks.
     ForSsdLoss,
 }
 

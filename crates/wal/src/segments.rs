@@ -129,6 +129,20 @@ impl Segments {
         self.full
     }
 
+    /// Where the younger half of the segments begins, if the older half must go: because the medium is full,
+    /// or because most of the segments that it takes are in use.
+    pub(crate) fn half(&self, is_full: bool) -> Option<u64> {
+        let most = self.media.segments_max();
+        let due = is_full || self.starts.len() > most - most.div_ceil(4);
+        self.starts.get(self.starts.len() / 2).copied().filter(|_| due && self.starts.len() > 1)
+    }
+
+    /// Whether almost all segments that the medium takes are in use.
+    pub(crate) fn are_scarce(&self) -> bool {
+        let most = self.media.segments_max();
+        self.starts.len() > most - most.div_ceil(8)
+    }
+
     /// Sets the reserve aside, if the medium can and has room.
     pub(crate) fn reserve(&mut self, bytes: u64) {
         if let Err(error) = self.media.reserve(bytes) {

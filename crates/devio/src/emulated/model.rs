@@ -87,6 +87,22 @@ impl DeviceModel {
         Self { kind: Kind::Flash(flash), page_bytes: 16 << 10 }
     }
 
+    /// A volume of a cluster that replicates over a network: 64 operations in parallel, 1.2 ms per read and
+    /// 3 ms per write, which waits for all replicas, plus the transfer at 1 GB/s. A flush waits for nothing:
+    /// what was acknowledged is durable.
+    #[must_use]
+    pub const fn replicated_volume() -> Self {
+        let volume = Flash {
+            channels: 64,
+            read_ns: 1_200_000,
+            write_ns: 3_000_000,
+            flush_ns: 50_000,
+            read_rate: 1e9,
+            write_rate: 1e9,
+        };
+        Self { kind: Kind::Flash(volume), page_bytes: 16 << 10 }
+    }
+
     /// The page size in bytes by which the paper's models charge. Default: 16 KiB, the paper's.
     #[must_use]
     pub const fn with_page_bytes(mut self, bytes: u32) -> Self {

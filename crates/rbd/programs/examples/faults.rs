@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+/// Within as many seconds before the load ends a write must have been acknowledged.
+const SECONDS_AT_END: usize = 10;
+
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Writes and reads keys until a file appears, checks that nothing acknowledged is lost, and draws a chart.
@@ -84,7 +87,7 @@ fn main() -> ExitCode {
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("faults: {failure}");
+            eprintln!("faults: {}", pagetier::errors::Causes(&*failure));
             ExitCode::FAILURE
         }
     }
@@ -113,6 +116,11 @@ fn run(cli: &Cli, runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
         again.check().await?;
         again.kv.close().await.map_err(Failure::from)
     })?;
+    // Otherwise all that came after a fault would prove nothing.
+    let recent = &seconds[seconds.len().saturating_sub(SECONDS_AT_END)..];
+    if recent.iter().all(|second| second.writes == 0) {
+        return Err(format!("no write was acknowledged in the last {SECONDS_AT_END} s").into());
+    }
     let errors = errors.into_inner();
     println!("every acknowledged write is there, also after closing and opening; {errors} requests failed");
     report(&seconds);
@@ -184,7 +192,8 @@ impl Load {
             if let Err(failure) = self.put(key).await {
                 // A full pool, for example: what failed is not acknowledged, and asked for again.
                 if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
-                    eprintln!("a write failed: {failure}");
+                    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+                    eprintln!("a write failed at {now}: {}", pagetier::errors::Causes(&*failure));
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }

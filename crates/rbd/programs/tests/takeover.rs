@@ -129,10 +129,14 @@ impl Drop for Owner {
     }
 }
 
+/// Past the test harness, which hides the output of passing tests.
+fn say(what: &str) {
+    let _ = std::io::stderr().write_all(format!("\n{what}\n").as_bytes());
+}
+
 async fn images(what: &str) -> Option<[String; 2]> {
     if std::env::var_os("CEPH_CONF").is_none() {
-        // Past the test harness, which hides the output of passing tests.
-        let _ = std::io::stderr().write_all(b"\nSKIPPED: no Ceph cluster: run crates/rbd/run-tests\n");
+        say("SKIPPED: no Ceph cluster: run crates/rbd/run-tests");
         return None;
     }
     let cluster = Cluster::connect(ConnectOptions::default()).await.expect("a cluster");
@@ -152,7 +156,7 @@ async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
     let Some([homes, log]) = images("killed").await else { return };
     let mut rng = SmallRng::seed_from_u64(u64::from(std::process::id()));
     let (mut acknowledged, mut takeovers) = (0, 0);
-    for _ in 0..rounds() {
+    for round in 1..=rounds() {
         let mut owner = Owner::start(&homes, &log, acknowledged);
         let begun = rng.random_bool(0.7);
         if begun {
@@ -162,6 +166,7 @@ async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
         tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_500))).await;
         owner.signal("-KILL");
         acknowledged = owner.last("has ").map_or(acknowledged, |no| no.parse().unwrap());
+        say(&format!("killed {round}: {}, {acknowledged} keys", if begun { "open" } else { "opening" }));
     }
     let mut last = Owner::start(&homes, &log, acknowledged);
     last.wait_for("sound");
@@ -176,7 +181,7 @@ async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
     let mut acknowledged = 0;
     let mut owner = Owner::start(&homes, &log, acknowledged);
     owner.wait_for("sound");
-    for _ in 0..rounds() {
+    for round in 1..=rounds() {
         tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_000))).await;
         owner.signal("-STOP");
         // What it has said is in the pipe, which ends when the process does.
@@ -199,6 +204,7 @@ async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
         // Every key that the old owner ever acknowledged was there when the new one opened.
         assert!(heard <= there, "{heard} were acknowledged, {there} are there");
         acknowledged = there - there % 32;
+        say(&format!("stopped and resumed {round}: refused, {there} keys"));
         owner = next;
     }
     owner.signal("-KILL");

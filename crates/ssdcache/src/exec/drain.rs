@@ -8,7 +8,7 @@ use crate::protocol::slots::Slots;
 use pagetier_bufpool::TierError;
 use pagetier_devio::DeviceError;
 use pagetier_devio::task::{self, Boxed};
-use pagetier_page::PageId;
+use pagetier_page::{Lsn, PageId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -77,11 +77,13 @@ impl Drop for Waiting {
 
 impl SsdTier {
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
-    /// SSD gets no new only copies. Runs in a task of its own. Cancel-safe: that task ends after its current
-    /// batch when this future is dropped.
+    /// SSD gets no new only copies. With `up_to` only those pages that redo would need the log up to there
+    /// for, and meanwhile the SSD gets what it always gets: changes since then are newer. Runs in a task of
+    /// its own. Cancel-safe: that task ends after its current batch when this future is dropped.
     pub fn drain(
         &self,
         deadline: Option<Duration>,
+        up_to: Option<Lsn>,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) -> Boxed<'_, DrainReport> {
         Box::pin(async move {
@@ -89,10 +91,10 @@ impl SsdTier {
             let waiting = Waiting(Arc::clone(&drain));
             // Stop new only copies first, then list the old ones. The other way round, the list would never
             // be empty under load.
-            let draining = Draining::new(&self.core);
+            let draining = up_to.is_none().then(|| Draining::new(&self.core));
             let (core, task_drain) = (Arc::clone(&self.core), Arc::clone(&drain));
             let task = task::spawn(&self.core.runtime, async move {
-                core.drain_all(&task_drain, progress).await;
+                core.drain_up_to(up_to, &task_drain, progress).await;
                 drop(draining);
             });
             match deadline {
@@ -110,8 +112,9 @@ impl SsdTier {
 }
 
 impl Core {
-    async fn drain_all(
+    async fn drain_up_to(
         &self,
+        up_to: Option<Lsn>,
         drain: &DrainState,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) {
@@ -138,8 +141,9 @@ impl Core {
             // be), so look again until no only copy is left.
             let left: Vec<PageId> = {
                 let state = self.state.lock();
-                let only = state.slots.only_copies().into_iter().map(|(page, _)| page);
-                only.filter(|page| !skip.contains(page)).collect()
+                let mut only = state.slots.only_copies();
+                only.retain(|(page, lsn)| up_to.is_none_or(|up_to| *lsn <= up_to) && !skip.contains(page));
+                only.into_iter().map(|(page, _)| page).collect()
             };
             report(left.len() + skip.len());
             let stopped = drain.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
