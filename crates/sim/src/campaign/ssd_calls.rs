@@ -9,7 +9,7 @@ use super::polls::up_to;
 use super::saves::Saves;
 use super::work::{Outcome, Reads, Worker};
 use super::world::look;
-use pagetier::{DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
+use pagetier::{DrainOptions, Error, Location, Lsn, PageId, PageStore, SpaceHints, SsdLoss, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(super) enum Act {
     Off,
     On(SsdMode),
     Drain,
+    /// Of the pages that redo needs the log up to there for.
+    DrainUpTo(Lsn),
 }
 
 /// What a call reports.
@@ -52,7 +54,16 @@ impl Act {
                 let _ = store.ssd().drain(DrainOptions::new()).await;
                 Ok(nothing)
             }
+            Self::DrainUpTo(lsn) => {
+                let _ = store.ssd().drain(DrainOptions::new().up_to(lsn)).await;
+                Ok(nothing)
+            }
         }
+    }
+
+    /// Whether the call leaves the SSD in use, and what is on it.
+    pub(super) const fn drains(self) -> bool {
+        matches!(self, Self::Drain | Self::DrainUpTo(_))
     }
 
     /// Whether calls of this kind run one at a time: once one has ended, so have all that began before it.
@@ -71,7 +82,7 @@ impl Model {
     fn ssd_call_begins(&mut self, act: Act) -> u32 {
         self.ssd_calls.running += 1;
         self.ssd_calls.last += 1;
-        self.ssd_touched |= act != Act::Drain;
+        self.ssd_touched |= !act.drains();
         self.lost_to = u32::MAX;
         self.loss_spares_synced &= act != Act::Abandon;
         self.ssd_calls.last
@@ -104,13 +115,21 @@ impl Worker {
         [SsdMode::WriteBack, SsdMode::WriteThrough, SsdMode::ReadOnly][self.rng.random_range(0..3)]
     }
 
+    /// Drains the SSD, of all pages or of those changed up to some version.
+    pub(super) async fn drain(&mut self) -> Outcome {
+        let last = self.model.lock().last_version;
+        let up_to = Lsn(u64::from(self.rng.random_range(0..=last)));
+        let act = if self.rng.random_bool(0.5) { Act::Drain } else { Act::DrainUpTo(up_to) };
+        self.ssd_call(act).await
+    }
+
     /// Performs a call, which may be dropped. It may be refused, but must not hang.
     pub(super) async fn ssd_call(&mut self, act: Act) -> Outcome {
         if self.plan.slots == 0 || self.model.lock().ssd_calls.acknowledging {
             return Ok(());
         }
         self.model.lock().strict = self.plan.has("readmit-spares");
-        if !self.plan.has("abandon-in-backup") && act != Act::Drain && self.model.lock().doing.backup > 0 {
+        if !self.plan.has("abandon-in-backup") && !act.drains() && self.model.lock().doing.backup > 0 {
             return Ok(());
         }
         // The report of a readmission names the pages that are older again: only its caller learns that.
@@ -119,7 +138,7 @@ impl Worker {
         self.probe.mark(match act {
             Act::Abandon => State::SsdGivenUp,
             Act::Readmit => State::SsdReadmitted,
-            Act::Off | Act::On(_) | Act::Drain => State::SsdOff,
+            Act::Off | Act::On(_) | Act::Drain | Act::DrainUpTo(_) => State::SsdOff,
         });
         let call = self.model.lock().ssd_call_begins(act);
         let store = Arc::clone(&self.store);

@@ -417,7 +417,7 @@ impl World {
         self.states.add(match act {
             Act::Abandon => State::SsdGivenUp,
             Act::Readmit => State::SsdReadmitted,
-            Act::Off | Act::On(_) | Act::Drain => State::SsdOff,
+            Act::Off | Act::On(_) | Act::Drain | Act::DrainUpTo(_) => State::SsdOff,
         });
         let Some(done) = called else {
             self.states.add(State::SsdCallDropped);
@@ -520,6 +520,6 @@ fn waits(act: Act, store: &PageStore) -> bool {
     match act {
         Act::Abandon | Act::Readmit => true,
         Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
-        Act::Drain => false,
+        Act::Drain | Act::DrainUpTo(_) => false,
     }
 }

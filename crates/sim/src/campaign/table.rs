@@ -143,7 +143,7 @@ pub(super) const TABLE: &[Operation] = &[
     op("write back again", (Ssd, 2), &["Ssd::set_mode"], |w| {
         Box::pin(w.ssd_call(Act::On(SsdMode::WriteBack)))
     }),
-    op("drain", (Ssd, 3), &["Ssd::drain"], |w| Box::pin(w.ssd_call(Act::Drain))),
+    op("drain", (Ssd, 3), &["Ssd::drain"], |w| Box::pin(w.drain())),
     op("acknowledge a loss", (Ssd, 4), &["Ssd::acknowledge_loss", "Ssd::loss"], |w| {
         Box::pin(w.acknowledge())
     }),
