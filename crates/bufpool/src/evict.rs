@@ -178,7 +178,7 @@ impl<T: Tier> PoolInner<T> {
         drop(bucket);
         // The bucket is free again, the policy is not: a load of the same page into another frame cannot
         // insert it before this removal, or the policy would hold the page twice.
-        policy.remove(victim, true);
+        policy.evicted(victim, page);
         self.displaced(policy, displaced);
         let evicted = self.counters.evictions.fetch_add(1, Ordering::Relaxed) + 1;
         self.periods.evicted(evicted, self.frames.count());

@@ -271,7 +271,7 @@ impl Tiers {
         }
         let Frame { page, slot, .. } = self.frames[victim.at()];
         self.ssd.left_pool(page, self.now());
-        self.pool.remove(victim, true);
+        self.pool.evicted(victim, page);
         if slot == NONE {
             self.places.remove(&page);
         } else {

@@ -28,8 +28,6 @@ const PERIOD: usize = 3;
 #[derive(Debug)]
 struct Past {
     uses: Sketch,
-    /// The page in each frame.
-    pages: Vec<PageId>,
     /// Departures since the counts were halved.
     departures: usize,
 }
@@ -98,21 +96,11 @@ impl Past {
     fn new(frames: usize) -> Self {
         // The pages that leave in a period, and those in the pool, which have uses from before.
         let uses = Sketch::of_pages((PERIOD + 1) * frames);
-        Self { uses, pages: Vec::new(), departures: 0 }
+        Self { uses, departures: 0 }
     }
 
-    /// Records that `frame` has `page`; returns its uses before.
-    fn arrived(&mut self, frame: FrameId, page: PageId) -> u8 {
-        if frame.at() >= self.pages.len() {
-            self.pages.resize(frame.at() + 1, page);
-        }
-        self.pages[frame.at()] = page;
-        self.uses.estimate(page)
-    }
-
-    /// Records that the page in `frame` leaves after this many uses.
-    fn left(&mut self, frame: FrameId, uses: u8, frames: usize) {
-        let Some(&page) = self.pages.get(frame.at()) else { return };
+    /// Records that `page` leaves a pool of `frames` frames after this many uses.
+    fn left(&mut self, page: PageId, uses: u8, frames: usize) {
         self.uses.raise(page, u32::from(uses));
         self.departures += 1;
         if self.departures >= PERIOD * frames {
@@ -120,16 +108,12 @@ impl Past {
             self.uses.halve();
         }
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.uses.memory_bytes() + self.pages.capacity() * size_of::<PageId>()
-    }
 }
 
 impl FramePolicy for AdaptivePool {
     fn insert(&mut self, frame: FrameId, page: PageId, location: Location, access: Access) {
         self.spend(location, self.costs.of(location).0);
-        let before = self.past.as_mut().map_or(0, |past| past.arrived(frame, page));
+        let before = self.past.as_ref().map_or(0, |past| past.uses.estimate(page));
         self.ranked.insert_used(frame, location, access, before);
     }
 
@@ -150,10 +134,14 @@ impl FramePolicy for AdaptivePool {
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
-        if let Some(past) = self.past.as_mut().filter(|_| evicted) {
-            past.left(frame, self.ranked.uses(frame), self.frames);
-        }
         self.ranked.remove(frame, evicted);
+    }
+
+    fn evicted(&mut self, frame: FrameId, page: PageId) {
+        if let Some(past) = &mut self.past {
+            past.left(page, self.ranked.uses(frame), self.frames);
+        }
+        self.remove(frame, true);
     }
 
     fn dirtied(&mut self, frame: FrameId) {
@@ -187,7 +175,7 @@ impl FramePolicy for AdaptivePool {
     }
 
     fn extra_memory_bytes(&self) -> usize {
-        self.past.as_ref().map_or(0, Past::memory_bytes)
+        self.past.as_ref().map_or(0, |past| past.uses.memory_bytes())
     }
 
     fn len(&self) -> usize {
@@ -206,16 +194,15 @@ mod tests {
 
     /// A pool of four frames after reads of this many pages from each device.
     fn after(ssd_reads: u32, hdd_reads: u32) -> AdaptivePool {
-        let mut pool = AdaptivePool::new(4, Costs::PAPER);
+        let (mut pool, mut pages) = (AdaptivePool::new(4, Costs::PAPER), [PageId::default(); 4]);
         for no in 0..ssd_reads + hdd_reads {
             let location = if no < ssd_reads { Location::Ssd } else { Location::Hdd };
+            let frame = if pool.len() == 4 { pool.victim(&mut |_| true).unwrap() } else { FrameId(no) };
             if pool.len() == 4 {
-                let victim = pool.victim(&mut |_| true).unwrap();
-                pool.remove(victim, true);
-                pool.insert(victim, PageId::new(SpaceId(1), no), location, Access::Random);
-            } else {
-                pool.insert(FrameId(no), PageId::new(SpaceId(1), no), location, Access::Random);
+                pool.evicted(frame, pages[frame.at()]);
             }
+            pages[frame.at()] = PageId::new(SpaceId(1), no);
+            pool.insert(frame, pages[frame.at()], location, Access::Random);
         }
         pool.validate().unwrap();
         pool
@@ -285,7 +272,7 @@ mod tests {
             let mut pool = AdaptivePool::new(2, Costs::PAPER);
             pool.insert(FrameId(0), page(0), Location::Hdd, Access::Random);
             (0..3).for_each(|_| pool.hit(FrameId(0), false));
-            pool.remove(FrameId(0), true);
+            pool.evicted(FrameId(0), page(0));
             pool.insert(FrameId(1), page(1), location, Access::Random);
             pool.insert(FrameId(0), page(0), Location::Hdd, Access::Random);
             // Four uses and this one, or this one alone.

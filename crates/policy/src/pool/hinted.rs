@@ -292,6 +292,13 @@ impl HintedPool {
             append_dirty(self.kept.iter(&self.links), depth, full, state, out);
         }
     }
+
+    /// Takes `frame` out of all lists. Returns whether the inner policy tracks it.
+    fn vacated(&mut self, frame: FrameId, evicted: bool) -> bool {
+        // The clock of the scan-only pages: how many victims the pool has needed since each entered.
+        self.evictions += u64::from(evicted);
+        self.take_out(frame).is_none_or(|held| held.retention == Retention::Usual)
+    }
 }
 
 /// Appends the dirty ones of `frames` to `out`, until `depth` were clean or dirty, or it has `full`.
@@ -375,10 +382,14 @@ impl FramePolicy for HintedPool {
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
-        // The clock of the scan-only pages: how many victims the pool has needed since each entered.
-        self.evictions += u64::from(evicted);
-        if self.take_out(frame).is_none_or(|held| held.retention == Retention::Usual) {
+        if self.vacated(frame, evicted) {
             self.inner.remove(frame, evicted);
+        }
+    }
+
+    fn evicted(&mut self, frame: FrameId, page: PageId) {
+        if self.vacated(frame, true) {
+            self.inner.evicted(frame, page);
         }
     }
 

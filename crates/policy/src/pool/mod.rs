@@ -93,6 +93,13 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// otherwise because its page was discarded.
     fn remove(&mut self, frame: FrameId, evicted: bool);
 
+    /// Reports that `page` was evicted from `frame`, as the victim of a replacement. A policy that remembers
+    /// pages that left need not know which frame holds which page until then. By default the same as
+    /// [`FramePolicy::remove`], which is not called as well.
+    fn evicted(&mut self, frame: FrameId, _page: PageId) {
+        self.remove(frame, true);
+    }
+
     /// Reports that the page in `frame` became dirty (the first change since it was loaded or cleaned).
     fn dirtied(&mut self, frame: FrameId);
 
