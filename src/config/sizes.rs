@@ -8,19 +8,21 @@ use pagetier_ssdcache::{Layout, SlotParams};
 /// The memory budget for the pool's policy, in bytes per frame. It covers GD2L and its relatives, and, except
 /// in small pools, the simulations of the default.
 pub(crate) const FRAME_POLICY_BYTES: usize = 48;
-/// The same for both policies: 54 for the SSD's record of a page that is in memory only.
-pub(crate) const POOL_POLICY_BYTES: usize = FRAME_POLICY_BYTES + 54;
+/// The same for both policies, with the SSD's record of a page that is in memory only, which takes as much as
+/// one in the outqueue.
+pub(crate) const POOL_POLICY_BYTES: usize = FRAME_POLICY_BYTES + OUTQUEUE_BYTES as usize;
 /// Memory per slot in bytes: its entry, its entry in the page map, its log position, the flush that it waits
 /// for (as many slots as the eviction zone has by default may wait for one); the policy's record, where that
 /// is found by page and by slot, and the eviction zone; and the policy's simulations.
-const SLOT_BYTES: u64 = (18 + 6 + 8 + 4) + (48 + 6 + 4 + 3) + 12;
+const SLOT_BYTES: u64 = (18 + 6 + 8 + 4) + (36 + 6 + 4 + 3) + 12;
 /// The slots whose simulation by the SSD's policy takes [`SIMULATED_BYTES`], however small the SSD. Of a
 /// larger one it simulates a share, which [`SLOT_BYTES`] covers.
 const SIMULATED_SLOTS: u64 = 768;
 /// Memory per simulated slot in bytes.
 const SIMULATED_BYTES: u64 = 150;
-/// Memory per entry of the outqueue in bytes: the policy's record, and where that is found by page.
-const OUTQUEUE_BYTES: u64 = 48 + 6;
+/// Memory per entry of the outqueue in bytes: the policy's record, its page and place in the queue, and where
+/// that is found by page.
+const OUTQUEUE_BYTES: u64 = 36 + 16 + 6;
 
 /// The maximum length of the moving averages of costs, in points: 256 MiB for the two devices.
 pub(crate) const COST_POINTS_MAX: usize = 1 << 24;

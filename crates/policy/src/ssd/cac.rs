@@ -7,13 +7,14 @@
 
 use super::ageing::{Ager, Due};
 use super::groups::{Dropped, GroupRules, Groups};
-use super::page_stats::{PageRecord, PageStats, SUBRANGES_MAX};
-use super::tracked::{RecordId, Tracked};
+use super::page_stats::{PageRecord, PageRecordMut, PageStats, SUBRANGES_MAX};
+use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::sketch::Sketch;
 use crate::collections::slot_set::SlotSet;
-use crate::{Access, Costs, Location, Millis, PageId, SlotId};
+use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
+use std::sync::Arc;
 
 /// Whether CAC anticipates a page's reads and writes after a move.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -189,8 +190,8 @@ impl Estimate {
     }
 
     /// Equations 2 to 6, in milliseconds; with α = 1, equation 1.
-    fn benefit(&self, record: &PageRecord) -> f64 {
-        let (costs, counts) = (&self.costs, &record.kept);
+    fn benefit(&self, record: PageRecord<'_>) -> f64 {
+        let (costs, counts) = (&self.costs, record.kept);
         let (r_d, r_s) = (f64::from(counts.reads_hdd), f64::from(counts.reads_ssd));
         let (w_d, w_s) = (f64::from(counts.writes_hdd), f64::from(counts.writes_ssd));
         let saved = match &self.groups {
@@ -217,9 +218,9 @@ impl Estimate {
     }
 
     /// The cost of evicting the page's slot, as far as it counts.
-    fn eviction_cost(&self, record: &PageRecord) -> f64 {
+    fn eviction_cost(&self, record: PageRecord<'_>) -> f64 {
         // A closure, since most options do not ask.
-        let dirty = || record.slot().is_some_and(|slot| self.dirty.contains(slot));
+        let dirty = || record.slot.is_some_and(|slot| self.dirty.contains(slot));
         let copy = self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         match self.options.eviction_cost {
             EvictionCost::Copy if dirty() => copy,
@@ -252,8 +253,8 @@ impl Estimate {
         match &mut self.groups {
             // The groups halve with their pages: sums that kept their weight would outvote the pages' new
             // accesses, and α would follow the workload late.
-            Some(groups) => groups.halve(stats.live_mut(), now),
-            None => stats.live_mut().for_each(|record| {
+            Some(groups) => groups.halve(stats, now),
+            None => stats.each_live(|record| {
                 record.kept.settle(self.step);
                 record.kept.halve();
             }),
@@ -274,14 +275,14 @@ impl Estimate {
     }
 
     /// Restores the reads that the sketch remembers of a page that had no record.
-    fn restore(&self, record: &mut PageRecord) {
+    fn restore(&self, record: &mut PageRecordMut<'_>) {
         if let Some(sketch) = &self.sketch {
             record.kept.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
         }
     }
 
     /// Counts a random physical read from `location`, which is also a logical read.
-    fn read(&mut self, record: &mut PageRecord, location: Location, now: Millis) {
+    fn read(&mut self, record: &mut PageRecordMut<'_>, location: Location, now: Millis) {
         // With α = 1 there are no sums to add to, so nothing has to wait.
         if self.groups.is_none() {
             record.kept.settle(self.step);
@@ -295,7 +296,7 @@ impl Estimate {
         self.logical(record, 1, location, now);
     }
 
-    fn logical(&mut self, record: &mut PageRecord, n: u32, location: Location, now: Millis) {
+    fn logical(&mut self, record: &mut PageRecordMut<'_>, n: u32, location: Location, now: Millis) {
         let Some(groups) = &mut self.groups else { return };
         let mut left = record.kept.count_logical(n, location);
         // The counter of waiting reads holds those of one home, up to a limit. At a change of home, or when
@@ -307,20 +308,20 @@ impl Estimate {
     }
 
     /// Settles the record, upon one of the three events of section 5.2.
-    fn settle(&mut self, record: &mut PageRecord, now: Millis) {
+    fn settle(&mut self, record: &mut PageRecordMut<'_>, now: Millis) {
         if let Some(groups) = &mut self.groups {
             groups.settle(record, now);
         }
     }
 
-    fn assign(&mut self, record: &mut PageRecord, now: Millis) {
+    fn assign(&mut self, record: &mut PageRecordMut<'_>, now: Millis) {
         if let Some(groups) = &mut self.groups {
             groups.assign(record, now);
         }
     }
 
     /// Handles a record that dropped out of the outqueue.
-    fn dropped(&mut self, record: &PageRecord) {
+    fn dropped(&mut self, record: PageRecord<'_>) {
         if let Some(groups) = &mut self.groups {
             groups.dropped(record);
         }
@@ -331,7 +332,7 @@ impl Estimate {
         }
     }
 
-    fn forget(&mut self, record: &PageRecord) {
+    fn forget(&mut self, record: PageRecord<'_>) {
         if let Some(groups) = &mut self.groups {
             groups.forget(record);
         }
@@ -348,6 +349,8 @@ impl Estimate {
 #[derive(Debug)]
 pub struct Cac {
     stats: Tracked<PageStats>,
+    /// The time of the latest read.
+    now: Millis,
     zone: Zone,
     estimate: Estimate,
     ager: Option<Ager>,
@@ -361,6 +364,7 @@ impl Cac {
         let ages = options.ageing.is_some() || options.sketch;
         Self {
             stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
+            now: Millis(0),
             zone: if options.strict_zone { Zone::strict() } else { Zone::new() },
             estimate: Estimate::new(options, params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
@@ -370,7 +374,7 @@ impl Cac {
     /// Updates the slot's position in the zone after the record's counts or group changed.
     fn reposition(&mut self, id: RecordId) {
         let record = self.stats.get(id);
-        if let Some(slot) = record.slot().filter(|&slot| self.zone.contains(slot)) {
+        if let Some(slot) = record.slot.filter(|&slot| self.zone.contains(slot)) {
             self.zone.update(slot, self.estimate.benefit(record));
         }
     }
@@ -398,22 +402,22 @@ impl Cac {
             if from.is_some() {
                 // Only for a page that is read: one that was newly allocated has no past, although its number
                 // may have.
-                self.estimate.restore(self.stats.get_mut(id));
+                self.estimate.restore(&mut self.stats.get_mut(id));
             }
             id
         })
     }
 
     fn settle(&mut self, id: RecordId, now: Millis) {
-        self.estimate.settle(self.stats.get_mut(id), now);
+        self.estimate.settle(&mut self.stats.get_mut(id), now);
         self.reposition(id);
     }
 
     /// Drops the records beyond the outqueue's capacity.
     fn trim(&mut self) {
         while let Some((id, _)) = self.stats.surplus() {
-            let record = self.stats.forget(id);
-            self.estimate.dropped(&record);
+            let Record { page, slot, kept } = self.stats.forget(id);
+            self.estimate.dropped(Record { page, slot, kept: &kept });
         }
     }
 
@@ -425,12 +429,24 @@ impl Cac {
 }
 
 impl SlotPolicy for Cac {
+    fn share_pages(&mut self, pages: &Arc<SlotPages>) {
+        self.stats.share(pages);
+    }
+
+    fn overwritten(&mut self, slot: SlotId) {
+        // Before the store says which page is there now: the record would become that page's.
+        if let Some(page) = self.stats.in_slot(slot).map(|id| self.stats.page(id)) {
+            self.removed(page, true, self.now);
+        }
+    }
+
     fn read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis) {
+        self.now = now;
         let id = self.find_or_track(page, from, now);
         // Sequential reads do not count (section 5.3): a scan costs a disk little, and would make every page
         // of a table look worth caching.
         if let (Some(location), Access::Random) = (from, access) {
-            self.estimate.read(self.stats.get_mut(id), location, now);
+            self.estimate.read(&mut self.stats.get_mut(id), location, now);
             self.reposition(id);
         }
         self.stats.set_buffered(id, true);
@@ -441,7 +457,7 @@ impl SlotPolicy for Cac {
 
     fn logical(&mut self, page: PageId, n: u32, location: Location, now: Millis) {
         if let Some(id) = self.stats.find(page) {
-            self.estimate.logical(self.stats.get_mut(id), n, location, now);
+            self.estimate.logical(&mut self.stats.get_mut(id), n, location, now);
         }
     }
 
@@ -464,7 +480,7 @@ impl SlotPolicy for Cac {
             // group's sums.
             Cause::Evicted => self.settle(id, now),
             // The page stays in the pool: it only needs a group, for its α.
-            Cause::Cleaned | Cause::Read => self.estimate.assign(self.stats.get_mut(id), now),
+            Cause::Cleaned | Cause::Read => self.estimate.assign(&mut self.stats.get_mut(id), now),
         }
         let benefit = self.estimate.benefit(self.stats.get(id)) + self.estimate.saved_at_once(cause);
         let (zone, now) = self.zone();
@@ -475,7 +491,7 @@ impl SlotPolicy for Cac {
         if let Some(id) = self.stats.find(page) {
             let record = self.stats.get_mut(id);
             record.kept.count_write(location, self.estimate.step);
-            if let (Location::Ssd, Some(slot)) = (location, record.slot()) {
+            if let (Location::Ssd, Some(slot)) = (location, record.slot) {
                 self.estimate.set_dirty(slot, true);
             }
             match location {
@@ -488,14 +504,12 @@ impl SlotPolicy for Cac {
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
-        if let Some(before) =
-            self.stats.in_slot(slot).map(|id| self.stats.get(id).page).filter(|&p| p != page)
-        {
+        if let Some(before) = self.stats.in_slot(slot).map(|id| self.stats.page(id)).filter(|&p| p != page) {
             // The slot's page is evicted without a call of its own, if the store overwrites the slot.
             self.removed(before, true, now);
         }
         let id = self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)));
-        if let Some(before) = self.stats.get(id).slot() {
+        if let Some(before) = self.stats.slot(id) {
             // A page that moves to another slot must not stay a candidate in the one it left.
             self.zone.remove(before);
         }
@@ -509,13 +523,13 @@ impl SlotPolicy for Cac {
         let id = self.stats.track(page, PageStats::new(Millis(0)));
         self.stats.set_slot(id, Some(slot));
         // At once, so that the page has a group: one without would have α = 1 until it is used.
-        self.estimate.settle(self.stats.get_mut(id), Millis(0));
+        self.estimate.settle(&mut self.stats.get_mut(id), Millis(0));
     }
 
     fn copied_home(&mut self, page: PageId, slot: SlotId) {
         // The page may have moved to another slot while its copy was on its way home: that slot is still
         // dirty.
-        if let Some(id) = self.stats.find(page).filter(|id| self.stats.get(*id).slot() == Some(slot)) {
+        if let Some(id) = self.stats.find(page).filter(|id| self.stats.slot(*id) == Some(slot)) {
             self.estimate.set_dirty(slot, false);
             self.reposition(id);
         }
@@ -523,7 +537,7 @@ impl SlotPolicy for Cac {
 
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
         let Some(id) = self.stats.find(page) else { return };
-        let Some(slot) = self.stats.get(id).slot() else { return };
+        let Some(slot) = self.stats.slot(id) else { return };
         self.zone.remove(slot);
         // An eviction moves the page between tiers, which is an event of section 5.2; an invalidation is
         // followed by one, when the page is written.
@@ -546,11 +560,11 @@ impl SlotPolicy for Cac {
     fn forget(&mut self, page: PageId) {
         if let Some(id) = self.stats.find(page) {
             // A freed page's slot is empty: as a candidate it would be offered with nothing to evict.
-            if let Some(slot) = self.stats.get(id).slot() {
+            if let Some(slot) = self.stats.slot(id) {
                 self.zone.remove(slot);
             }
-            let record = self.stats.forget(id);
-            self.estimate.forget(&record);
+            let Record { page, slot, kept } = self.stats.forget(id);
+            self.estimate.forget(Record { page, slot, kept: &kept });
         }
     }
 
@@ -565,7 +579,7 @@ impl SlotPolicy for Cac {
         let candidates = stats
             .occupied()
             .filter(|&(slot, _)| eligible(slot))
-            .map(|(slot, record)| (slot, estimate.benefit(record)));
+            .map(|(slot, id)| (slot, estimate.benefit(stats.get(id))));
         zone.start(k, candidates, out);
     }
 

@@ -14,7 +14,8 @@
 //! - *Age of young pages*: a page younger than 1 / width, the time in which one read amounts to one subrange,
 //!   gets its rate over that time. Otherwise a page read once would start in the highest group.
 
-use super::page_stats::{Counted, PageRecord};
+use super::page_stats::{Counted, PageRecord, PageRecordMut, PageStats};
+use super::tracked::Tracked;
 use crate::{GroupStats, Millis, SpaceId};
 use rustc_hash::FxHashMap;
 
@@ -128,26 +129,26 @@ impl Groups {
     }
 
     /// α of the record's group; 1 for a page that has none yet.
-    pub(crate) fn alpha(&self, record: &PageRecord) -> f64 {
+    pub(crate) fn alpha(&self, record: PageRecord<'_>) -> f64 {
         let group =
             record.kept.subrange().and_then(|at| self.by_space.get(&record.page.space)?.get(usize::from(at)));
         group.map_or(1.0, |group| group.alpha)
     }
 
     /// The minutes over which the page's counts accumulated; minutes before a halving count half.
-    fn age_min(&self, record: &PageRecord, now: Millis) -> f64 {
-        let age = record.kept.age_min(now);
+    fn age_min(&self, stats: &PageStats, now: Millis) -> f64 {
+        let age = stats.age_min(now);
         // The counts before a halving weigh half, so their time must as well, or every rate would fall by
         // half.
         self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
     }
 
-    /// Halves every sum, and the counts of the `live` records after settling them.
-    pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut PageRecord>, now: Millis) {
+    /// Halves every sum, and the counts of all records after settling them.
+    pub(crate) fn halve(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
         let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
         let rules = self.rules;
-        for record in live {
-            self.settle(record, now);
+        stats.each_live(|mut record| {
+            self.settle(&mut record, now);
             let before = record.kept.counted(rules.step);
             record.kept.halve();
             if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.kept.subrange()) {
@@ -156,7 +157,7 @@ impl Groups {
                 group.subtract(before);
                 group.add(record.kept.counted(rules.step));
             }
-        }
+        });
         for group in self.by_space.values_mut().flatten() {
             if rules.dropped == Dropped::Kept {
                 // The sums include pages that are no longer tracked, so they cannot be recounted from the
@@ -170,18 +171,19 @@ impl Groups {
     }
 
     /// Gives the page a group if it has none.
-    pub(crate) fn assign(&mut self, record: &mut PageRecord, now: Millis) {
+    pub(crate) fn assign(&mut self, record: &mut PageRecordMut<'_>, now: Millis) {
         if record.kept.subrange().is_none() {
             let subrange =
-                self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record, now));
+                self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record.kept, now));
             let counted = record.kept.counted(self.rules.step);
             self.enter(record, subrange, counted);
         }
     }
 
     /// Adds the page's pending counts to the sums, and moves the page to the group of its logical read rate.
-    pub(crate) fn settle(&mut self, record: &mut PageRecord, now: Millis) {
-        let subrange = self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record, now));
+    pub(crate) fn settle(&mut self, record: &mut PageRecordMut<'_>, now: Millis) {
+        let subrange =
+            self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record.kept, now));
         let before = record.kept.counted(self.rules.step);
         // Before the comparison of subranges: the waiting reads belong to the group that the page leaves or
         // stays in, not to none.
@@ -198,13 +200,13 @@ impl Groups {
         } else {
             // The page takes its counts with it: a group's sums are those of its pages, plus those of dropped
             // ones.
-            self.leave(record, before);
+            self.leave(record.shared(), before);
             self.enter(record, subrange, after);
         }
     }
 
     /// Handles the outqueue's drop of the record.
-    pub(crate) fn dropped(&mut self, record: &PageRecord) {
+    pub(crate) fn dropped(&mut self, record: PageRecord<'_>) {
         match self.rules.dropped {
             // The sums keep the reads, so that the rates of a group do not depend on the outqueue's length.
             Dropped::Kept => self.leave(record, Counted::default()),
@@ -213,7 +215,7 @@ impl Groups {
     }
 
     /// Handles a page that ceased to exist.
-    pub(crate) fn forget(&mut self, record: &PageRecord) {
+    pub(crate) fn forget(&mut self, record: PageRecord<'_>) {
         self.dropped(record);
         let space = record.page.space;
         // A space whose last page is forgotten was dropped: its number may name another table later, with
@@ -232,7 +234,7 @@ impl Groups {
         &mut groups[at]
     }
 
-    fn enter(&mut self, record: &mut PageRecord, subrange: u16, counted: Counted) {
+    fn enter(&mut self, record: &mut PageRecordMut<'_>, subrange: u16, counted: Counted) {
         record.kept.set_subrange(subrange);
         let rules = self.rules;
         let group = self.group(record.page.space, subrange);
@@ -241,7 +243,7 @@ impl Groups {
         group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
     }
 
-    fn leave(&mut self, record: &PageRecord, counted: Counted) {
+    fn leave(&mut self, record: PageRecord<'_>, counted: Counted) {
         let Some(subrange) = record.kept.subrange() else { return };
         let rules = self.rules;
         let group = self.group(record.page.space, subrange);
@@ -277,7 +279,7 @@ impl Groups {
     }
 
     /// Recounts the groups' pages, and their sums if these are those of the tracked pages.
-    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = &'a PageRecord>) -> Result<(), String> {
+    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>) -> Result<(), String> {
         let mut recount = Self::new(self.rules);
         for record in live {
             if let Some(subrange) = record.kept.subrange() {

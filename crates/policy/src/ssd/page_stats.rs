@@ -1,6 +1,6 @@
-//! CAC's and CC's statistics of a page (2013 paper, section 5.1): with its place, 48 bytes.
+//! CAC's and CC's statistics of a page (2013 paper, section 5.1): with its place, 36 bytes.
 
-use super::tracked::{Kept, PLACE_BITS, Record};
+use super::tracked::{Kept, PLACE_BITS, Record, Stored};
 use crate::{Location, Millis, PageCounts};
 
 /// The bits of the page's place.
@@ -39,9 +39,11 @@ pub(crate) struct PageStats {
 }
 
 /// A page's record under CAC and CC.
-pub(crate) type PageRecord = Record<PageStats>;
+pub(crate) type PageRecord<'a> = Record<&'a PageStats>;
+/// The same, to change the counts.
+pub(crate) type PageRecordMut<'a> = Record<&'a mut PageStats>;
 
-const _: () = assert!(size_of::<PageRecord>() == 48);
+const _: () = assert!(size_of::<Stored<PageStats>>() == 36);
 
 impl Kept for PageStats {
     fn place(&self) -> u8 {

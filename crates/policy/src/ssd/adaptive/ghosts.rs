@@ -16,7 +16,7 @@ use super::listed::Listed;
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
 use crate::collections::page_index::mixed;
-use crate::ssd::tracked::{Record, RecordId, Tracked};
+use crate::ssd::tracked::{Kept, Record, RecordId, Tracked};
 use crate::{Cause, Costs, PageId};
 
 const _: () = assert!(SETTINGS.len() <= GHOSTS_MAX);
@@ -102,8 +102,8 @@ impl Ghosts {
     }
 
     /// Calls `visit` for every record that a ghost holds.
-    fn visit(&mut self, pages: &mut Tracked<Seen>, visit: impl FnMut(RecordId, &mut Record<Seen>)) {
-        self.listed.visit(pages, |record| record.kept.ghosts.by_any(), visit);
+    fn visit(&mut self, pages: &mut Tracked<Seen>, visit: impl FnMut(RecordId, &Seen)) {
+        self.listed.visit(pages, |seen| seen.ghosts.by_any(), visit);
     }
 
     pub(crate) fn set_costs(&mut self, costs: Costs) {
@@ -131,7 +131,7 @@ impl Ghosts {
     pub(crate) fn offer(&mut self, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
         self.accesses += usize::from(cause == Cause::Cleaned);
         for at in 0..self.ghosts.len() {
-            let held = pages.get(id).kept.ghosts;
+            let held = pages.kept(id).ghosts;
             let setting = self.ghosts[at].setting;
             match cause {
                 Cause::Cleaned if held.newer_in(setting) => {
@@ -140,7 +140,7 @@ impl Ghosts {
                 // The copy was identical to the HDD's, so the change of the page invalidated it.
                 Cause::Cleaned if held.by(setting) => {
                     self.ghosts[at].used -= 1;
-                    pages.get_mut(id).kept.ghosts.set(setting, false, false);
+                    pages.kept_mut(id).ghosts.set(setting, false, false);
                     self.consider(at, pages, id, cause, scale);
                 }
                 _ if held.by(setting) => {}
@@ -154,7 +154,7 @@ impl Ghosts {
         let newer = cause == Cause::Cleaned;
         if self.ghosts[at].used >= self.slots {
             self.full = true;
-            let key = scale.key_of_candidate(setting, &pages.get(id).kept, cause);
+            let key = scale.key_of_candidate(setting, pages.kept(id), cause);
             let Some(victim) = self.victim(at, pages, key, scale) else {
                 self.ghosts[at].cost_ms += if newer { self.costs.hdd_write_ms } else { 0.0 };
                 return;
@@ -169,7 +169,7 @@ impl Ghosts {
             // setting that fills its slots with such pages look cheap until then.
             ghost.cost_ms += self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         }
-        let seen = &mut pages.get_mut(id).kept;
+        let seen = pages.kept_mut(id);
         seen.ghosts.set(ghost.setting, true, newer);
         if setting.segmented {
             seen.ghosts.set_again_in_ghost(false);
@@ -179,7 +179,7 @@ impl Ghosts {
 
     fn evict(&mut self, at: usize, pages: &mut Tracked<Seen>, victim: RecordId) {
         let ghost = &mut self.ghosts[at];
-        let held = &mut pages.get_mut(victim).kept.ghosts;
+        let held = &mut pages.kept_mut(victim).ghosts;
         held.set(ghost.setting, false, false);
         ghost.used -= 1;
     }
@@ -191,7 +191,7 @@ impl Ghosts {
             let setting = &SETTINGS[ghost.setting];
             while let Some(&(no, on_file)) = ghost.zone.last() {
                 let id = RecordId(no);
-                let seen = &pages.get(id).kept;
+                let seen = pages.kept(id);
                 if !seen.ghosts.by(ghost.setting) {
                     ghost.zone.pop();
                     continue;
@@ -219,8 +219,7 @@ impl Ghosts {
         let setting = &SETTINGS[no];
         let mut all = std::mem::take(&mut self.scratch);
         all.clear();
-        self.visit(pages, |id, record| {
-            let seen = &record.kept;
+        self.visit(pages, |id, seen| {
             if seen.ghosts.by(no) {
                 all.push((id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, no))));
             }
@@ -268,8 +267,8 @@ impl Ghosts {
     #[cold]
     pub(crate) fn change_ms(&mut self, pages: &mut Tracked<Seen>, setting: usize) -> f64 {
         let mut missing = 0;
-        self.visit(pages, |_, record| {
-            missing += usize::from(record.kept.ghosts.by(setting) && record.slot().is_none());
+        self.visit(pages, |_, seen| {
+            missing += usize::from(seen.ghosts.by(setting) && !seen.is_on_ssd());
         });
         REFILLED * missing as f64 * self.costs.read_saving_ms()
     }

@@ -1,7 +1,7 @@
 //! The records that the ghosts look through, so that no ghost has to look through all records.
 
 use super::score::Seen;
-use crate::ssd::tracked::{Record, RecordId, Tracked};
+use crate::ssd::tracked::{RecordId, Tracked};
 
 /// Of a record that is not listed.
 const NOT: u8 = 0;
@@ -24,7 +24,7 @@ impl Listed {
 
     /// Lists the record, unless it is listed already.
     pub(crate) fn add(&mut self, pages: &mut Tracked<Seen>, id: RecordId) {
-        let seen = &mut pages.get_mut(id).kept;
+        let seen = pages.kept_mut(id);
         if seen.listed() == NOT {
             seen.set_listed(self.round);
             self.numbers.push(id.0);
@@ -41,22 +41,22 @@ impl Listed {
     pub(crate) fn visit(
         &mut self,
         pages: &mut Tracked<Seen>,
-        wanted: impl Fn(&Record<Seen>) -> bool,
-        mut visit: impl FnMut(RecordId, &mut Record<Seen>),
+        wanted: impl Fn(&Seen) -> bool,
+        mut visit: impl FnMut(RecordId, &Seen),
     ) {
         let before = self.round;
         self.round = 3 - before;
         let round = self.round;
         self.numbers.retain(|&no| {
-            let record = pages.get_mut(RecordId(no));
-            if record.kept.listed() != before {
+            let seen = pages.kept_mut(RecordId(no));
+            if seen.listed() != before {
                 // Forgotten since, or listed again after that and visited already.
                 return false;
             }
-            let stays = wanted(record);
-            record.kept.set_listed(if stays { round } else { NOT });
+            let stays = wanted(seen);
+            seen.set_listed(if stays { round } else { NOT });
             if stays {
-                visit(RecordId(no), record);
+                visit(RecordId(no), seen);
             }
             stays
         });
@@ -80,6 +80,7 @@ impl Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ssd::tracked::Kept;
     use crate::{PageId, SlotId, SpaceId};
 
     fn page(no: u32) -> PageId {
@@ -89,7 +90,9 @@ mod tests {
     /// The pages that a visit finds, among those on the SSD.
     fn visited(listed: &mut Listed, pages: &mut Tracked<Seen>) -> Vec<u32> {
         let mut found = Vec::new();
-        listed.visit(pages, |record| record.slot().is_some(), |_, record| found.push(record.page.no));
+        let mut ids = Vec::new();
+        listed.visit(pages, Seen::is_on_ssd, |id, _| ids.push(id));
+        found.extend(ids.into_iter().map(|id| pages.page(id).no));
         found
     }
 

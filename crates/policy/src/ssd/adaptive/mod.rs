@@ -13,7 +13,7 @@
 //!
 //! An access takes O(half-lives) and O(log zone), a decision O(log zone). A sampled access takes O(settings)
 //! more; a ghost starts a new zone, O(records that ghosts hold), once per tenth of its slots. A record takes
-//! 44 bytes.
+//! 32 bytes, and 16 more if its page is not on the SSD.
 
 mod ghosts;
 mod held;
@@ -22,18 +22,19 @@ mod retention;
 mod score;
 mod setting;
 
-use super::tracked::{RecordId, Tracked};
+use super::tracked::{Kept, RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::slot_set::SlotSet;
 use crate::{
-    Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPolicy, SlotPolicyParams,
-    Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
+    SlotPolicyParams, Verdict,
 };
 use ghosts::Ghosts;
 use retention::Retention;
 use score::{Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale};
+use std::sync::Arc;
 
 /// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
 /// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `second-sight`.
@@ -108,7 +109,7 @@ impl Adaptive {
 
     fn key_in_slot(&self, slot: SlotId) -> f64 {
         let Some(id) = self.pages.in_slot(slot) else { return f64::NEG_INFINITY };
-        let seen = &self.pages.get(id).kept;
+        let seen = self.pages.kept(id);
         self.scale().key_of_held(
             &SETTINGS[self.chooser.chosen],
             seen,
@@ -117,7 +118,7 @@ impl Adaptive {
     }
 
     fn reposition(&mut self, id: RecordId) {
-        if let Some(slot) = self.pages.get(id).slot().filter(|&slot| self.zone.contains(slot)) {
+        if let Some(slot) = self.pages.slot(id).filter(|&slot| self.zone.contains(slot)) {
             let key = self.key_in_slot(slot);
             self.zone.update(slot, key);
         }
@@ -127,15 +128,15 @@ impl Adaptive {
     fn count(&mut self, id: RecordId, saved_ms: f64, write: bool) {
         self.accesses += 1;
         let tick = self.scale().tick;
-        self.pages.get_mut(id).kept.add(tick, saved_ms, write);
+        self.pages.kept_mut(id).add(tick, saved_ms, write);
         self.reposition(id);
     }
 
     /// Records that the pool retained a page until now, if the page has no copy.
     fn note_retention(&mut self, id: RecordId) {
-        let record = self.pages.get(id);
-        if !self.pinned && record.slot().is_none() {
-            self.retention.ended(record.kept.idle(self.scale().tick));
+        let seen = self.pages.kept(id);
+        if !self.pinned && !seen.is_on_ssd() {
+            self.retention.ended(seen.idle(self.scale().tick));
         }
     }
 
@@ -157,7 +158,7 @@ impl Adaptive {
     /// queued again instead, unless so many are beyond the capacity already.
     fn trim(&mut self) {
         let Some((id, surplus)) = self.pages.surplus() else { return };
-        let held = self.pages.get(id).kept.ghosts;
+        let held = self.pages.kept(id).ghosts;
         if held.by_any() && surplus <= self.ghosts.records_max() {
             self.pages.requeue(id);
             return;
@@ -172,7 +173,7 @@ impl Adaptive {
         let setting = &SETTINGS[chooser.chosen];
         (zone, move |slot| {
             pages.in_slot(slot).map_or(f64::NEG_INFINITY, |id| {
-                let seen = &pages.get(id).kept;
+                let seen = pages.kept(id);
                 scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot)))
             })
         })
@@ -180,6 +181,17 @@ impl Adaptive {
 }
 
 impl SlotPolicy for Adaptive {
+    fn share_pages(&mut self, pages: &Arc<SlotPages>) {
+        self.pages.share(pages);
+    }
+
+    fn overwritten(&mut self, slot: SlotId) {
+        // Before the store says which page is there now: the record would become that page's.
+        if let Some(page) = self.pages.in_slot(slot).map(|id| self.pages.page(id)) {
+            self.removed(page, true, Millis(0));
+        }
+    }
+
     fn read(&mut self, page: PageId, from: Option<Location>, access: Access, _now: Millis) {
         let id = self.pages.find(page).unwrap_or_else(|| {
             let tick = self.scale().tick;
@@ -187,12 +199,12 @@ impl SlotPolicy for Adaptive {
         });
         self.pages.set_buffered(id, true);
         if from == Some(Location::Ssd) {
-            self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(true);
+            self.pages.kept_mut(id).ghosts.set_again_on_ssd(true);
         }
         if from.is_some() {
             if self.samples(page) {
                 let tick = self.scale().tick;
-                let seen = &mut self.pages.get_mut(id).kept;
+                let seen = self.pages.kept_mut(id);
                 let retained = from == Some(Location::Ssd) && self.retention.covers(seen.idle(tick));
                 self.ghosts.read(seen, retained);
             }
@@ -217,15 +229,14 @@ impl SlotPolicy for Adaptive {
             return Verdict::AdmitFree;
         }
         let Some(id) = self.pages.find(page) else { return Verdict::Reject };
-        let key =
-            self.scale().key_of_candidate(&SETTINGS[self.chooser.chosen], &self.pages.get(id).kept, cause);
+        let key = self.scale().key_of_candidate(&SETTINGS[self.chooser.chosen], self.pages.kept(id), cause);
         let (zone, keys) = self.zone_and_keys();
         zone.decide(key, keys, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
     fn wrote(&mut self, page: PageId, location: Location, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
-        if let (Location::Ssd, Some(slot)) = (location, self.pages.get(id).slot()) {
+        if let (Location::Ssd, Some(slot)) = (location, self.pages.slot(id)) {
             self.dirty.set(slot, true);
         }
         if location == Location::Hdd {
@@ -240,14 +251,14 @@ impl SlotPolicy for Adaptive {
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
-        let before = self.pages.in_slot(slot).map(|id| self.pages.get(id).page);
+        let before = self.pages.in_slot(slot).map(|id| self.pages.page(id));
         if let Some(before) = before.filter(|&before| before != page) {
             self.removed(before, true, now);
         }
         let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page, Seen::default()));
-        match self.pages.get(id).slot() {
+        match self.pages.slot(id) {
             Some(before) => self.zone.remove(before),
-            None => self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(false),
+            None => self.pages.kept_mut(id).ghosts.set_again_on_ssd(false),
         }
         self.zone.remove(slot);
         self.dirty.set(slot, false);
@@ -256,7 +267,7 @@ impl SlotPolicy for Adaptive {
     }
 
     fn copied_home(&mut self, page: PageId, slot: SlotId) {
-        if let Some(id) = self.pages.find(page).filter(|id| self.pages.get(*id).slot() == Some(slot)) {
+        if let Some(id) = self.pages.find(page).filter(|id| self.pages.slot(*id) == Some(slot)) {
             self.dirty.set(slot, false);
             self.reposition(id);
         }
@@ -264,7 +275,7 @@ impl SlotPolicy for Adaptive {
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
-        let Some(slot) = self.pages.get(id).slot() else { return };
+        let Some(slot) = self.pages.slot(id) else { return };
         self.zone.remove(slot);
         self.pages.set_slot(id, None);
         self.trim();
@@ -272,7 +283,7 @@ impl SlotPolicy for Adaptive {
 
     fn left_pool(&mut self, page: PageId, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
-        if !self.pages.get(id).kept.written_last() {
+        if !self.pages.kept(id).written_last() {
             self.note_retention(id);
         }
         if self.samples(page) {
@@ -285,7 +296,7 @@ impl SlotPolicy for Adaptive {
 
     fn forget(&mut self, page: PageId) {
         let Some(id) = self.pages.find(page) else { return };
-        if let Some(slot) = self.pages.get(id).slot() {
+        if let Some(slot) = self.pages.slot(id) {
             self.zone.remove(slot);
         }
         let record = self.pages.forget(id);
@@ -303,8 +314,8 @@ impl SlotPolicy for Adaptive {
         let Self { zone, pages, dirty, chooser, .. } = self;
         let setting = &SETTINGS[chooser.chosen];
         let occupied = pages.occupied().filter(|&(slot, _)| eligible(slot));
-        let keys = occupied.map(|(slot, record)| {
-            let seen = &record.kept;
+        let keys = occupied.map(|(slot, id)| {
+            let seen = pages.kept(id);
             (slot, scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot))))
         });
         zone.start(k, keys, out);

@@ -1,7 +1,7 @@
 //! What a page's accesses were worth: one decaying sum per half-life.
 
 use super::held::Held;
-use crate::ssd::tracked::{Kept, PLACE_BITS, Record};
+use crate::ssd::tracked::{Kept, PLACE_BITS, Stored};
 
 /// Ticks of the clock per access per slot.
 pub(crate) const TICKS_PER_SLOT: u32 = 64;
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     place: u8,
 }
 
-const _: () = assert!(size_of::<Record<Seen>>() == 44);
+const _: () = assert!(size_of::<Stored<Seen>>() == 32);
 
 const PLACE: u8 = WRITTEN_LAST - 1;
 /// Set if the last access was a write.

@@ -211,8 +211,8 @@ mod tests {
             (SsdPolicy::Custom(&RivalSsd::Lru2), 40.0),
             (SsdPolicy::Custom(&RivalSsd::Tac), 40.0),
             (SsdPolicy::Custom(&RivalSsd::MvFifo), 40.0),
-            (named("auto"), 81.0),
-            (named("cac"), 85.0),
+            (named("auto"), 69.0),
+            (named("cac"), 73.0),
         ] {
             let (all, own) = bytes_per_slot(policy);
             eprintln!("{policy}: {all:.1} bytes, {own:.1} of them the policy's");
