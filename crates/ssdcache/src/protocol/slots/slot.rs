@@ -211,7 +211,7 @@ mod tests {
             (SsdPolicy::Custom(&RivalSsd::Lru2), 40.0),
             (SsdPolicy::Custom(&RivalSsd::Tac), 40.0),
             (SsdPolicy::Custom(&RivalSsd::MvFifo), 40.0),
-            (named("auto"), 69.0),
+            (named("auto"), 59.0),
             (named("cac"), 73.0),
         ] {
             let (all, own) = bytes_per_slot(policy);
