@@ -56,8 +56,8 @@ impl<T> Record<&mut T> {
 /// A record as it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored<T> {
-    /// The slot of a page on the SSD; of another page, the number of its [`Away`]; the next free one of a free
-    /// record. In halves, so that it does not need more than the alignment of `kept`.
+    /// The slot of a page on the SSD; of another page, the number of its [`Away`]; the next free one of a
+    /// free record. In halves, so that it does not need more than the alignment of `kept`.
     link: [u16; 2],
     kept: T,
 }
@@ -155,7 +155,7 @@ impl<T: Kept> Records<T> {
         if stored.is_in(ON_SSD) {
             self.pages.get(stored.link())
         } else {
-            self.away[stored.link() as usize].page
+            self.away.get(stored.link() as usize).map(|away| away.page).unwrap_or_default()
         }
     }
 
