@@ -192,7 +192,7 @@ impl<T: Tier> PoolInner<T> {
         let frame = match self.frames.hints.exceeds_quota(page.space, 1) {
             // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
             false if self.is_barren() => return None,
-            false => self.frames.free.pop().or_else(|| self.evict())?,
+            false => self.frames.take_free().or_else(|| self.evict())?,
             true => match self.evict_own(page.space) {
                 Own::Frame(frame) => frame,
                 Own::Later | Own::Nothing => return None,

@@ -246,9 +246,9 @@ impl<T: Tier> PoolInner<T> {
         // SAFETY: the caller holds the shared latch for the whole call.
         let image = unsafe { self.frames.arena.bytes(frame.at()) };
         buf.as_mut_slice().copy_from_slice(image);
-        // The order matters: `Frame::redo_from` must find the LSN in one of the two at every moment.
+        // The order matters: `Frames::redo_from` must find the LSN in one of the two at every moment.
         let redo_from = f.recovery_lsn.load(Ordering::Acquire);
-        f.writing_lsn.store(redo_from, Ordering::Release);
+        self.frames.writing.begin(frame, redo_from);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
         let Header { page, lsn, .. } = Header::peek(buf.as_slice());
         let writing_home = self.tier.goes_home(page);
@@ -342,14 +342,14 @@ impl<T: Tier> PoolInner<T> {
 
     fn end_write(&self, frame: FrameId, result: Result<Location, ()>, reason: CleanReason) {
         let f = self.frames.at(frame);
-        // What redo needs is settled before the page can count as clean or dirty: `redo_from` looks at the
-        // LSNs alone, at any moment.
-        let lsn = f.writing_lsn.load(Ordering::Acquire);
+        // What redo needs is settled before the page can count as clean or dirty: `Frames::redo_from` looks
+        // at the LSNs alone, at any moment.
         if result.is_err() {
             bump(&self.counters.write_errors);
-            f.recovery_lsn.fetch_min(lsn, Ordering::AcqRel);
+            // It stays among those being written, too: see `writing`.
+            f.recovery_lsn.fetch_min(self.frames.writing.lsn(frame), Ordering::AcqRel);
         } else {
-            f.writing_lsn.store(NO_LSN, Ordering::Release);
+            self.frames.writing.forget(frame);
         }
         let mut policy = self.policy.lock();
         // Under the policy's lock. Otherwise a change could come between the new state and its report: the

@@ -49,7 +49,7 @@ impl<T: Tier> PoolInner<T> {
             return Ok(frame);
         }
         let evicted = || if self.is_barren() { None } else { self.evict() };
-        if let Some(frame) = self.frames.free.pop().or_else(evicted) {
+        if let Some(frame) = self.frames.take_free().or_else(evicted) {
             return Ok(frame);
         }
         self.wait_for_frame(page).await
@@ -91,7 +91,7 @@ impl<T: Tier> PoolInner<T> {
                 // pinned.
                 let ended = self.writes_ended.load(Ordering::Relaxed);
                 if !barren {
-                    let frame = self.frames.free.pop().or_else(|| self.evict());
+                    let frame = self.frames.take_free().or_else(|| self.evict());
                     if let Some(frame) = frame.or_else(|| self.evict_any()) {
                         // Found without a wake-up: guards were dropped, perhaps many. Requests that come now
                         // would otherwise wait here in turn, each for a frame that it could have at once.

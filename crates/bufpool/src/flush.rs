@@ -32,7 +32,7 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
-        self.flush_where(|frame| frame.word.is_unwritten()).await
+        self.flush_where(|frame, _| frame.word.is_unwritten()).await
     }
 
     /// As [`Pool::flush_all`], for the pages of `space` alone.
@@ -41,7 +41,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::flush_all`].
     pub async fn flush_space(&self, space: SpaceId) -> Result<(), PoolError> {
         let of_space = |frame: &Frame| frame.page().is_some_and(|page| page.space == space);
-        self.flush_where(|frame| frame.word.is_unwritten() && of_space(frame)).await
+        self.flush_where(|frame, _| frame.word.is_unwritten() && of_space(frame)).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn`, and every page that was created and not changed
@@ -52,20 +52,18 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::flush_all`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
         // Includes pages that are not dirty yet because the guard that logged the change still lives.
-        self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn || from == Lsn::BLANK))
-            .await
+        self.flush_where(|_, from| from <= lsn || from == Lsn::BLANK).await
     }
 
-    async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
+    /// `wanted` gets a frame with unwritten changes, and the smallest LSN that redo would need for its page.
+    async fn flush_where(&self, wanted: impl Fn(&Frame, Lsn) -> bool) -> Result<(), PoolError> {
         // The cause of the cleaner's back-off may be gone.
         self.inner.need_cleaner();
-        let mut pages: Vec<(Option<Lsn>, PageId)> = Vec::new();
         let frames = &self.inner.frames;
-        frames.unwritten.walk(&frames.all, |_, f| {
-            if wanted(f) {
-                pages.extend(f.page().map(|page| (f.redo_from(), page)));
-            }
-        });
+        let changed = frames.with_changes().into_iter().map(|(frame, from)| (frames.at(frame), from));
+        let wanted = changed.filter(|&(frame, from)| wanted(frame, from));
+        let mut pages: Vec<(Lsn, PageId)> =
+            wanted.filter_map(|(frame, from)| Some((from, frame.page()?))).collect();
         // The oldest change first: redo's starting point moves on even if the flush ends half-way. Equal
         // LSNs go by page number, so that neighbours reach the tier together.
         pages.sort_unstable();

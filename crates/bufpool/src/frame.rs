@@ -13,7 +13,7 @@ pub(crate) const NO_LSN: u64 = u64::MAX;
 /// The recovery LSN of a page that is dirty because it was created, and has no change.
 const BLANK: u64 = Lsn::BLANK.0;
 
-/// A frame's metadata: 40 bytes.
+/// A frame's metadata: 32 bytes, so that none straddles two cache lines.
 ///
 /// Invariants, under the lock of the page's bucket: `page` is set if and only if the frame is in that
 /// bucket's chain, and then the word is not that of a free frame. Under the exclusive latch: a dirty page has
@@ -23,15 +23,17 @@ pub(crate) struct Frame {
     pub(crate) word: Word,
     /// The page, or [`NO_PAGE`]. Changes only under the bucket's lock; any thread may read it at any time.
     pub(crate) page: AtomicU64,
-    /// The LSN of the first change since the page was last clean.
+    /// The LSN of the first change since the page was last clean, or was last staged to be written: that of
+    /// the staged version is in `Writing`.
     pub(crate) recovery_lsn: AtomicU64,
-    /// The same for the version being written. Kept when the write fails: the storage below still lacks the
-    /// changes.
-    pub(crate) writing_lsn: AtomicU64,
-    /// The next frame in the page table's chain.
+    /// The next frame in the page table's chain; of a free frame, the next free one.
     pub(crate) next: AtomicU32,
     pub(crate) uses: Uses,
 }
+
+// A model's atomics are larger.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Frame>() == 32);
 
 impl Frame {
     /// A frame without a page. `end` ends the page table's chains.
@@ -40,7 +42,6 @@ impl Frame {
             word: Word::new(),
             page: AtomicU64::new(NO_PAGE),
             recovery_lsn: AtomicU64::new(NO_LSN),
-            writing_lsn: AtomicU64::new(NO_LSN),
             next: AtomicU32::new(end),
             uses: Uses::new(),
         }
@@ -60,14 +61,8 @@ impl Frame {
     /// Whether the page has, or is about to have, changes that the storage below lacks: it is dirty or being
     /// written, or a change was logged whose guard still lives.
     pub(crate) fn is_unwritten(&self) -> bool {
-        self.word.is_unwritten() || self.redo_from().is_some()
-    }
-
-    /// The smallest LSN that redo would need for this page; `None` when the page is clean, [`Lsn::BLANK`]
-    /// when it needs none. An LSN only moves from `recovery_lsn` to `writing_lsn`, and is in both in between;
-    /// reading them in that order never misses it.
-    pub(crate) fn redo_from(&self) -> Option<Lsn> {
-        let lsn = self.recovery_lsn.load(Ordering::Acquire).min(self.writing_lsn.load(Ordering::Acquire));
-        (lsn != NO_LSN).then_some(Lsn(lsn))
+        // The LSN first. A logged change has one from the start; once staging takes it away, the page is
+        // being written, and it is dirty again before that ends in a failure.
+        self.recovery_lsn.load(Ordering::Acquire) != NO_LSN || self.word.is_unwritten()
     }
 }

@@ -5,13 +5,14 @@
 
 use crate::arena::Arena;
 use crate::frame::{Frame, NO_LSN};
+use crate::free::FreeStack;
 use crate::hinted_spaces::Hints;
 use crate::memory::Growable;
-use crate::sync::SegQueue;
 use crate::table::Table;
 use crate::unwritten::Unwritten;
 use crate::waits::queues::LatchQueues;
 use crate::word::{Mode, Released};
+use crate::writing::Writing;
 use pagetier_devio::Owner;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::FrameId;
@@ -29,9 +30,10 @@ pub(crate) struct Frames {
     pub(crate) table: Table,
     /// The frames that `sync` has to look at.
     pub(crate) unwritten: Unwritten,
+    pub(crate) writing: Writing,
     pub(crate) waiters: Arc<LatchQueues>,
     pub(crate) hints: Hints,
-    pub(crate) free: SegQueue<FrameId>,
+    pub(crate) free: FreeStack,
     /// The frames that the pool has given up: neither free nor in use, and without memory.
     given_up: Mutex<Vec<FrameId>>,
     /// The number of all other frames: `all.len() == count + given_up.len()` while the size does not change,
@@ -58,9 +60,10 @@ impl Frames {
             all: Growable::new(max, || Frame::new(crate::table::NONE))?,
             table: Table::new(count, max)?,
             unwritten: Unwritten::new(max)?,
+            writing: Writing::new(),
             waiters: Arc::new(LatchQueues::new()),
             hints: Hints::default(),
-            free: SegQueue::new(),
+            free: FreeStack::new(),
             given_up: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
             freed: Notify::new(),
@@ -94,7 +97,8 @@ impl Frames {
         added.extend((from as u32..to as u32).map(FrameId));
         // Counted before they are free: there are never more free frames than `count` says.
         self.count.fetch_add(more, Ordering::AcqRel);
-        added.into_iter().for_each(|frame| self.free.push(frame));
+        // The first will be on top.
+        added.into_iter().rev().for_each(|frame| self.free.push(&self.all, frame));
         self.freed.notify_waiters();
         Ok(())
     }
@@ -138,6 +142,25 @@ impl Frames {
         }
     }
 
+    /// The frames with changes that the storage below lacks, each with the smallest LSN that redo would need
+    /// for its page, be it [`Lsn::BLANK`]. Finds each change that was noted before the call.
+    pub(crate) fn with_changes(&self) -> Vec<(FrameId, Lsn)> {
+        let mut found = Vec::new();
+        let noted = |f: &Frame| Lsn(f.recovery_lsn.load(Ordering::Acquire));
+        self.unwritten.walk(&self.all, |frame, f| found.push((frame, noted(f))));
+        // Afterwards, as `writing` requires: an LSN may have moved there meanwhile.
+        self.writing.lower(&mut found);
+        found
+    }
+
+    /// The smallest LSN that redo would need for any page; [`Lsn::BLANK`] or above if for none.
+    pub(crate) fn redo_from(&self) -> Lsn {
+        let mut oldest = NO_LSN;
+        self.unwritten.walk(&self.all, |_, f| oldest = oldest.min(f.recovery_lsn.load(Ordering::Acquire)));
+        // Afterwards, as above.
+        Lsn(oldest.min(self.writing.oldest()))
+    }
+
     /// Releases latch and pin; then frees the frame or grants its latch to waiters if necessary.
     #[inline]
     pub(crate) fn release(&self, frame: FrameId, mode: Mode) {
@@ -170,16 +193,21 @@ impl Frames {
     pub(crate) fn recycle(&self, frame: FrameId) {
         let f = self.at(frame);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
-        f.writing_lsn.store(NO_LSN, Ordering::Release);
+        self.writing.forget(frame);
         f.uses.reset();
         f.word.reset();
         // All of the above first: from here on another task may fill the frame.
         self.give_back(frame);
     }
 
+    /// Takes a frame off the free list.
+    pub(crate) fn take_free(&self) -> Option<FrameId> {
+        self.free.pop(&self.all)
+    }
+
     /// Returns a frame without a page to the free list.
     pub(crate) fn give_back(&self, frame: FrameId) {
-        self.free.push(frame);
+        self.free.push(&self.all, frame);
         self.freed.notify_one();
     }
 

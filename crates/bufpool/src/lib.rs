@@ -14,6 +14,7 @@ mod flush;
 mod forked;
 mod frame;
 mod frames;
+mod free;
 mod guard;
 mod hinted_spaces;
 mod hints;
@@ -41,6 +42,7 @@ mod unwritten;
 mod uses;
 mod waits;
 mod word;
+mod writing;
 
 pub use ahead::{Cursor, Scan};
 pub use exhausted::Exhausted;

@@ -22,7 +22,9 @@
 //! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
 //! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
-//! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | `recovery_lsn` cleared before it is among those being written; removed from there when a write fails; the frames looked at last | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | the stack of free frames without the number of its changes | `no_frame_is_taken_twice` |
+//! | the frames counted before the top of that stack is read | `a_page_in_memory_is_found_while_the_pool_grows` |
 //! | "dirty" and "being written" read one after the other | `a_page_whose_write_fails_never_seems_clean` |
 //! | the set of unwritten frames: a frame added only if its bit is clear; cleared without a second look; walks that do not exclude each other | `every_later_walk_finds_a_change` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
@@ -35,6 +37,7 @@
 
 use crate::frame::{Frame, NO_LSN};
 use crate::frames::Frames;
+use crate::free::FreeStack;
 use crate::hits::{BATCH, HitBuffers, SHARED, ThreadNumbers};
 use crate::inner::PoolInner;
 use crate::latch::Wait;
@@ -494,6 +497,35 @@ fn the_redo_position_of_an_unwritten_change_never_disappears() {
         join(vec![cleans]);
         assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
         assert_ne!(pool.inner.frames.at(FIRST).recovery_lsn.load(Ordering::Relaxed), NO_LSN);
+    });
+}
+
+#[test]
+fn no_frame_is_taken_twice() {
+    model(3, || {
+        let all: Vec<Frame> = (0..3).map(|_| Frame::new(crate::table::NONE)).collect();
+        let free = FreeStack::new();
+        [2, 1, 0].into_iter().for_each(|frame| free.push(&all, FrameId(frame)));
+        let shared = loom::sync::Arc::new((all, free));
+        let theirs = loom::sync::Arc::clone(&shared);
+        // Takes the upper two and returns the first: the top is then the same, and what lies below is not.
+        let other = thread::spawn(move || {
+            let (all, free) = &*theirs;
+            let first = free.pop(all);
+            let second = free.pop(all);
+            first.into_iter().for_each(|frame| free.push(all, frame));
+            second
+        });
+        let (all, free) = &*shared;
+        let mut taken: Vec<FrameId> = free.pop(all).into_iter().collect();
+        match other.join() {
+            Ok(theirs) => taken.extend(theirs),
+            Err(_) => panic!("the other thread panicked"),
+        }
+        assert_eq!((taken.len(), free.len()), (2, 1));
+        taken.extend(std::iter::from_fn(|| free.pop(all)));
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 2].map(FrameId), "a frame was lost, or is in use twice");
     });
 }
 

@@ -39,9 +39,9 @@ pub struct PoolParams {
     pub cleaner_sleeps: bool,
 }
 
-/// The memory per frame besides its page, in bytes: its metadata, its place in the list of free frames, and
-/// at most four heads of chains in the page table.
-pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 4 + 16;
+/// The memory per frame besides its page, in bytes: its metadata, and at most four heads of chains in the
+/// page table.
+pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 16;
 
 /// The memory of a pool of any size, in bytes: hit buffers, and the locks of the page table.
 pub const POOL_OVERHEAD_BYTES: usize = 8 << 10;
@@ -106,7 +106,7 @@ impl PoolParams {
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {
         let pages = frames.saturating_add(staging_for(frames)).saturating_mul(page_size.bytes());
         let rest = frames.saturating_mul(FRAME_OVERHEAD_BYTES + policy_bytes);
-        let unwritten = crate::unwritten::bytes_for(frames);
+        let unwritten = crate::unwritten::bytes_for(frames) + crate::writing::bytes_for(staging_for(frames));
         pages.saturating_add(rest).saturating_add(unwritten).saturating_add(POOL_OVERHEAD_BYTES) as u64
     }
 
@@ -295,7 +295,8 @@ mod tests {
         for frames in [16, 1000] {
             let pages = (frames + staging_for(frames)) * PageSize::MIN.bytes();
             let rest = frames * FRAME_OVERHEAD_BYTES + crate::unwritten::bytes_for(frames);
-            let all = pages + rest + POOL_OVERHEAD_BYTES;
+            let writing = crate::writing::bytes_for(staging_for(frames));
+            let all = pages + rest + writing + POOL_OVERHEAD_BYTES;
             assert_eq!(bytes(frames, 0), all as u64);
             assert_eq!(bytes(frames, 24), bytes(frames, 0) + 24 * frames as u64);
         }

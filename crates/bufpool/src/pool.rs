@@ -259,7 +259,7 @@ impl<T: Tier> Pool<T> {
         let params = inner.params();
         let page = params.page_size.bytes();
         // Of the largest size ever: a shrunken pool gives up pages, not metadata (`resize`).
-        let metadata = inner.frames.all.len() * (size_of::<crate::frame::Frame>() + 4)
+        let metadata = inner.frames.all.len() * size_of::<crate::frame::Frame>()
             + inner.frames.table.memory_bytes()
             + crate::unwritten::bytes_for(inner.frames.all.len())
             + inner.hits.memory_bytes();
@@ -297,11 +297,7 @@ impl<T: Tier> Pool<T> {
     /// A pool that ended without having written everything returns 0.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
-        let (frames, mut oldest) = (&self.inner.frames, Lsn::BLANK);
-        frames
-            .unwritten
-            .walk(&frames.all, |_, f| oldest = f.redo_from().map_or(oldest, |lsn| lsn.min(oldest)));
-        let oldest = (oldest < Lsn::BLANK).then_some(oldest);
+        let oldest = Some(self.inner.frames.redo_from()).filter(|oldest| *oldest < Lsn::BLANK);
         // Check this last: it is set before a change is dropped.
         if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }

@@ -137,7 +137,7 @@ impl<T: Tier> Shrinking<'_, T> {
     pub(crate) fn take(&mut self) -> bool {
         let pool = self.pool;
         // Free frames cost nothing; then the pages that the policy values least; then any that can leave.
-        let frame = pool.frames.free.pop().or_else(|| pool.evict()).or_else(|| pool.evict_any());
+        let frame = pool.frames.take_free().or_else(|| pool.evict()).or_else(|| pool.evict_any());
         let Some(frame) = frame else { return false };
         pool.frames.count_given_up();
         self.taken.push(frame);

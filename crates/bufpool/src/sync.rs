@@ -6,7 +6,7 @@
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use crossbeam_queue::{ArrayQueue, SegQueue};
+    pub(crate) use crossbeam_queue::ArrayQueue;
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 }
@@ -41,19 +41,25 @@ mod modelled {
         }
     }
 
-    /// Models crossbeam's unbounded queue as a lock around a list: its contract, not its implementation.
+    /// Models crossbeam's bounded queue as a lock around a list: its contract, not its implementation.
     #[derive(Debug)]
-    pub(crate) struct SegQueue<T> {
+    pub(crate) struct ArrayQueue<T> {
         items: Mutex<VecDeque<T>>,
+        capacity: usize,
     }
 
-    impl<T> SegQueue<T> {
-        pub(crate) fn new() -> Self {
-            Self { items: Mutex::new(VecDeque::new()) }
+    impl<T> ArrayQueue<T> {
+        pub(crate) fn new(capacity: usize) -> Self {
+            Self { items: Mutex::new(VecDeque::new()), capacity }
         }
 
-        pub(crate) fn push(&self, item: T) {
-            self.items.lock().push_back(item);
+        pub(crate) fn push(&self, item: T) -> Result<(), T> {
+            let mut items = self.items.lock();
+            if items.len() == self.capacity {
+                return Err(item);
+            }
+            items.push_back(item);
+            Ok(())
         }
 
         pub(crate) fn pop(&self) -> Option<T> {
@@ -64,39 +70,9 @@ mod modelled {
             self.items.lock().len()
         }
     }
-
-    /// Models its bounded queue in the same way.
-    #[derive(Debug)]
-    pub(crate) struct ArrayQueue<T> {
-        items: SegQueue<T>,
-        capacity: usize,
-    }
-
-    impl<T> ArrayQueue<T> {
-        pub(crate) fn new(capacity: usize) -> Self {
-            Self { items: SegQueue::new(), capacity }
-        }
-
-        pub(crate) fn push(&self, item: T) -> Result<(), T> {
-            let mut items = self.items.items.lock();
-            if items.len() == self.capacity {
-                return Err(item);
-            }
-            items.push_back(item);
-            Ok(())
-        }
-
-        pub(crate) fn pop(&self) -> Option<T> {
-            self.items.pop()
-        }
-
-        pub(crate) fn len(&self) -> usize {
-            self.items.len()
-        }
-    }
 }
 
 #[cfg(loom)]
-pub(crate) use modelled::{ArrayQueue, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, SegQueue};
+pub(crate) use modelled::{ArrayQueue, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub(crate) use real::{ArrayQueue, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, SegQueue};
+pub(crate) use real::{ArrayQueue, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
