@@ -78,7 +78,7 @@ async fn a_home_that_is_repaired_from_the_ring_is_counted() {
 async fn a_home_that_rotted_while_the_store_was_closed_is_repaired_from_the_slot_written_back_last() {
     let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
-    assert_eq!(fixture.tier.drain(None, None).await.written, 1);
+    assert_eq!(fixture.tier.drain(None, None, None).await.written, 1);
     timeout(LONG, fixture.tier.shutdown()).await.expect("it ends").expect("closed");
     assert_eq!(fixture.repaired_after(true).await, 1);
 }
@@ -125,7 +125,7 @@ async fn a_drain_says_what_stopped_it() {
     let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-    let report = fixture.tier.drain(None, None).await;
+    let report = fixture.tier.drain(None, None, None).await;
     assert_eq!((report.written, report.left), (0, 1), "without a flush no page counts as home");
     let stopped_by = report.stopped_by.expect("the flush failed");
     assert_eq!((&*stopped_by.device, stopped_by.op), ("hdd", IoOp::Flush));
@@ -138,7 +138,7 @@ async fn a_drain_that_is_given_up_ends_after_its_current_batch() {
         assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Ssd);
     }
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write));
-    let report = fixture.tier.drain(Some(Duration::from_secs(1)), None).await;
+    let report = fixture.tier.drain(Some(Duration::from_secs(1)), None, None).await;
     assert_eq!((report.written, report.left), (0, 70));
     sleep(LONG).await;
     let left = fixture.tier.stats().dirty_pages;

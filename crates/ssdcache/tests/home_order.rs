@@ -484,7 +484,7 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
     fixture.sync().await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(1));
     let tier = Arc::clone(&fixture.tier);
-    let drain = tokio::spawn(async move { tier.drain(None, None).await });
+    let drain = tokio::spawn(async move { tier.drain(None, None, None).await });
     sleep(Duration::from_secs(1)).await;
     assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot repairs");
     timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
@@ -503,7 +503,7 @@ async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
     fixture.sync().await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
     let tier = Arc::clone(&fixture.tier);
-    let drain = tokio::spawn(async move { tier.drain(None, None).await });
+    let drain = tokio::spawn(async move { tier.drain(None, None, None).await });
     sleep(Duration::from_secs(1)).await;
     assert!(fixture.tier.discarded(page(P)));
     let closing = timeout(Duration::from_secs(10), fixture.tier.shutdown());
@@ -560,7 +560,7 @@ async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_othe
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
         fixture.ssd.inject(slow.on(IoOp::Read).within(slots).times(1));
         let tier = Arc::clone(&fixture.tier);
-        let drain = tokio::spawn(async move { tier.drain(None, None).await });
+        let drain = tokio::spawn(async move { tier.drain(None, None, None).await });
         sleep(Duration::from_secs(1)).await;
         let begun = Instant::now();
         timeout(LONG, fixture.tier.discard_space(space)).await.expect("it ends").expect("forgotten");
@@ -573,7 +573,7 @@ async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_othe
 async fn a_drain_that_is_given_up_before_it_begins_writes_nothing() {
     let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
-    let report = fixture.tier.drain(Some(Duration::ZERO), None).await;
+    let report = fixture.tier.drain(Some(Duration::ZERO), None, None).await;
     assert_eq!((report.written, report.left), (0, 1));
     sleep(Duration::from_secs(10)).await;
     assert_eq!(fixture.tier.stats().dirty_pages, 1);
@@ -590,7 +590,7 @@ async fn a_drain_counts_pages_that_fail_among_those_that_are_left() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&told);
     let progress = move |p: DrainProgress| notes.lock().expect("told").push((p.written, p.left));
-    let report = fixture.tier.drain(None, Some(Box::new(progress))).await;
+    let report = fixture.tier.drain(None, None, Some(Box::new(progress))).await;
     assert_eq!((report.written, report.left, report.failed.len()), (1, 1, 1));
     assert_eq!(*told.lock().expect("told"), [(0, 2), (1, 1), (1, 1)]);
 }
@@ -620,7 +620,7 @@ async fn a_drain_flushes_the_ssd_for_its_records_only_when_the_slots_are_durable
         let flush = Duration::from_secs(5);
         fixture.ssd.inject(Fault::new(FaultEffect::Slow(flush)).on(IoOp::Flush));
         let begun = Instant::now();
-        assert_eq!(fixture.tier.drain(None, None).await.written, 1);
+        assert_eq!(fixture.tier.drain(None, None, None).await.written, 1);
         assert_eq!(begun.elapsed(), if synced { flush } else { 2 * flush });
     }
 }

@@ -281,7 +281,7 @@ async fn write_backs_that_somebody_waits_for_do_not_yield() {
             "{policy}: {urgent} urgent, {patient} not; {went_home}"
         );
         // No write waits for a drain's copies.
-        assert!(fixture.tier.drain(None, None).await.written > 0, "{policy}");
+        assert!(fixture.tier.drain(None, None, None).await.written > 0, "{policy}");
         assert_eq!(write_backs(&fixture)[0], urgent, "{policy}");
     }
 }

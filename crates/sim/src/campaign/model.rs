@@ -151,7 +151,7 @@ pub(super) struct SpaceModel {
     pub(super) state: SpaceState,
     pub(super) pages: BTreeMap<u32, PageModel>,
     /// A drop of it failed, and a crash may show it as completed; a `sync` that begins later resolves this.
-    doubt: Option<u32>,
+    pub(super) doubt: Option<u32>,
 }
 
 /// What a `sync` that begins at this moment will guarantee when it returns.
