@@ -118,6 +118,7 @@ fn a_store_is_operated_without_a_runtime() {
 /// Callers drive the store's runtime in turns, with the thread in pauses: no call waits for a turn that does
 /// not come, and what runs in the background does so without any call.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "no task of a runtime waits here")]
 fn callers_take_turns_while_one_waits_for_ever() {
     let folder = folder();
     let store = &PageStore::open(builder(folder.path())).expect("opened");

@@ -381,11 +381,10 @@ fn failed(error: DeviceError) -> Error {
     Error::new(kind, error)
 }
 
+// The rules of a save, each left out in turn.
+#[cfg(feature = "mutations")]
 #[cfg(test)]
 mod tests {
-    //! The rules of a save, each left out in turn.
-    #![cfg(feature = "mutations")]
-
     use super::*;
     use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
     use pagetier_ssdcache::Mutation;
