@@ -5,6 +5,10 @@
 //! method has a blocking form under its name; its owned guards keep this store open, its runtime included.
 //! [`PageStore::store`] gives access to the methods that do not wait.
 //!
+//! The embedder's own code that the store calls (reports of progress, a [`LogGate`](crate::LogGate), a
+//! subscriber of `tracing`) may run on any thread that is inside of a call. It must not block, wait for the
+//! store, or take a lock that is held across a call.
+//!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let temporary = tempfile::tempdir()?;

@@ -48,7 +48,8 @@ impl DrainOptions {
     /// Drains only the pages for which redo would need the log up to and including `lsn` if the SSD were
     /// lost: [`PageStore::redo_from`](crate::PageStore::redo_from) with [`Loss::Ssd`](crate::Loss::Ssd) is
     /// later then, if [`PageStore::flush_to`](crate::PageStore::flush_to) of the same position was called
-    /// before. Meanwhile changed pages go to the SSD as usual. Default: all pages.
+    /// before. Meanwhile changed pages go to the SSD as usual, but for the end of the drain. Default: all
+    /// pages.
     pub fn up_to(mut self, lsn: Lsn) -> Self {
         self.up_to = Some(lsn);
         self

@@ -62,6 +62,9 @@ impl Writing {
     /// Lowers each of these frames' LSNs to that of the version in it. The caller has read them before.
     pub(crate) fn lower(&self, frames: &mut [(FrameId, Lsn)]) {
         let writing = self.0.lock();
+        if writing.is_empty() {
+            return;
+        }
         for (frame, lsn) in frames {
             if let Some(written) = writing.get(frame) {
                 lsn.0 = lsn.0.min(*written);

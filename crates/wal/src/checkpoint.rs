@@ -1,9 +1,9 @@
 //! Fuzzy checkpoints truncate the log while the engine runs.
 
 use crate::error::CheckpointError;
-use crate::log::{Shared, Wal};
+use crate::log::{PAUSE_HELD, Shared, Wal};
 use crate::options::Keep;
-use pagetier::{DrainOptions, Loss, Lsn, PageStore};
+use pagetier::{DrainOptions, DrainReport, Loss, Lsn, PageStore};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,17 +12,14 @@ use tokio::task::JoinHandle;
 
 /// The pause after a failed checkpoint.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause after one that could not make enough room, as during a backup, which holds the log.
-const PAUSE_HELD: Duration = Duration::from_secs(1);
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
 /// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
 /// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
 /// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
-/// it whenever
-/// [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task that does.
-/// Waits for guards, so the caller must hold none. Cancel-safe.
+/// it whenever [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task
+/// that does. Waits for guards, so the caller must hold none. Cancel-safe.
 ///
 /// # Errors
 /// The store or the log failed; the next step retries.
@@ -33,8 +30,11 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
         // The reserve is used up. Pages whose records are durable can be written; a segment that only they
         // needed can go, and becomes the next reserve.
         let _ = store.flush_to(wal.durable()).await;
-        bring_home(store, wal).await?;
-        truncate(store, wal, true).await?;
+        match wal.to_go() {
+            // What it cannot do shows below.
+            Some(lsn) => drop(give_up(store, wal, lsn).await),
+            None => truncate(store, wal, true).await?,
+        }
         reserved = wal.flush_or_reserve(wal.end()).await;
     }
     // If this fails, the log still loses what precedes the oldest pending free.
@@ -44,12 +44,9 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
     if wal.len_bytes() > capacity / 4 * 3 {
         store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await?;
     }
-    if let Some(lsn) = wal.to_go() {
-        store.flush_to(lsn).await?;
-        bring_home(store, wal).await?;
-        truncate(store, wal, true).await?;
-    } else {
-        truncate(store, wal, false).await?;
+    match wal.to_go() {
+        Some(lsn) => give_up(store, wal, lsn).await?,
+        None => truncate(store, wal, false).await?,
     }
     if wal.len_bytes() > capacity || tight {
         // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
@@ -62,13 +59,32 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
     freed.map(drop)
 }
 
-/// Writes the pages home for whose copies on the SSD the log keeps what should go.
-async fn bring_home(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {
-    let Some(lsn) = wal.to_go().filter(|_| wal.keep() == Keep::ForSsdLoss) else { return Ok(()) };
-    let drained = store.ssd().drain(DrainOptions::new().up_to(lsn)).await;
-    match drained.stopped_by {
-        Some(error) => Err(pagetier::Error::from(error).into()),
-        None => Ok(()),
+/// Gives up the log before `target`, segment by segment: writes the pages that need it, also home from the
+/// SSD if it is kept for that. Each segment makes room for changes; those for all of it may take the disk
+/// minutes.
+async fn give_up(store: &PageStore, wal: &Wal, target: Lsn) -> Result<(), CheckpointError> {
+    let mut result = Ok(());
+    loop {
+        let next = wal.next_to_go();
+        let step = next.min(target);
+        // Pages whose records are not durable cannot be written where the log is full; the others count.
+        result = result.and(store.flush_to(step).await);
+        let mut drained = DrainReport::default();
+        if wal.keep() == Keep::ForSsdLoss {
+            drained = store.ssd().drain(DrainOptions::new().up_to(step)).await;
+        }
+        // First, since part of it may be done.
+        truncate(store, wal, true).await?;
+        if let Some(error) = drained.stopped_by {
+            return Err(pagetier::Error::from(error).into());
+        }
+        if next >= target || wal.next_to_go() == next {
+            // A page that cannot go home keeps the log from here on, and is the cause if there is no room.
+            if let Some((_, error)) = drained.failed.into_iter().next().filter(|_| wal.is_scarce()) {
+                return Err(pagetier::Error::from(error).into());
+            }
+            return Ok(result?);
+        }
     }
 }
 
@@ -128,18 +144,13 @@ async fn keep_short(of: (Weak<PageStore>, Weak<Shared>), growth: Arc<Notify>, fa
         loop {
             let (Some(store), Some(wal)) = (of.0.upgrade(), of.1.upgrade().map(Wal)) else { return };
             let done = checkpoint(&store, &wal).await.map_err(Arc::new);
-            let is_scarce = wal.is_scarce();
+            // Where room is scarce, each attempt has much to do.
+            let pause = if wal.is_scarce() { PAUSE_HELD } else { PAUSE };
             drop((store, wal));
             *failure.lock() = done.as_ref().err().cloned();
-            let Err(error) = done else {
-                if is_scarce {
-                    // Those who wait for room would have the next one begin at once.
-                    tokio::time::sleep(PAUSE_HELD).await;
-                }
-                break;
-            };
+            let Err(error) = done else { break };
             tracing::warn!(error = %pagetier::errors::Causes(&*error), "a checkpoint of the log failed");
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause).await;
         }
     }
 }

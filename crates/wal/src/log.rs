@@ -38,7 +38,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
+pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
 
 /// The start of a new log. It is above zero, the LSN of a page that no record has touched.
 pub(crate) const FIRST_LSN: u64 = 64;
@@ -85,6 +89,8 @@ pub(crate) struct Shared {
     /// The log up to here should go, because its medium is full or almost so; 0: there is room. A copy of
     /// what the segments say, which a write may hold for long.
     to_go: AtomicU64,
+    /// The position up to which the oldest segment alone would go.
+    next_to_go: AtomicU64,
     /// Almost all segments that the medium takes are in use: changes wait for a checkpoint.
     scarce: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
@@ -161,7 +167,8 @@ impl Wal {
     /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
     /// KiB) can never be written. The device needs four times the capacity, and four times what the engine is
     /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
-    /// the oldest changes first.
+    /// the oldest changes first. Of pages that were on the SSD at the opening none is known to have older
+    /// changes than another, so all of them go home.
     ///
     /// # Errors
     /// The device has other data, is too small or in use, has another format, or the log is damaged before
@@ -213,6 +220,7 @@ impl Wal {
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
             to_go: AtomicU64::new(0),
+            next_to_go: AtomicU64::new(0),
             scarce: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
@@ -280,6 +288,11 @@ impl Wal {
     /// The position up to which the log should go, for the room that this gives back.
     pub(crate) fn to_go(&self) -> Option<Lsn> {
         Some(Lsn(self.0.to_go.load(Ordering::Acquire))).filter(|lsn| lsn.0 > 0)
+    }
+
+    /// The position up to which the oldest segment alone would go.
+    pub(crate) fn next_to_go(&self) -> Lsn {
+        Lsn(self.0.next_to_go.load(Ordering::Acquire))
     }
 
     /// Whether the medium takes few segments more.
@@ -430,6 +443,11 @@ impl Wal {
             }
             self.signal_grown();
             truncated.await;
+            if self.is_scarce() {
+                // The checkpoint could not make enough room, as during a backup, which holds the log. One
+                // after the other would find the same.
+                tokio::time::sleep(PAUSE_HELD).await;
+            }
         }
     }
 
@@ -578,8 +596,12 @@ impl Shared {
 
     /// Notes how much of the medium's room is used; asks for a checkpoint if that is most.
     fn note_room(&self, segments: &Segments) {
-        let to_go = segments.half(self.tight.load(Ordering::Acquire)).unwrap_or(0);
+        // A full medium alone is no reason if the log is kept for a crash: pages in memory need it, and the
+        // checkpoint that a full medium asks for writes them all.
+        let is_full = self.tight.load(Ordering::Acquire) && self.options.keep == Keep::ForSsdLoss;
+        let to_go = segments.half(is_full).unwrap_or(0);
         self.scarce.store(segments.are_scarce(), Ordering::Release);
+        self.next_to_go.store(segments.second().unwrap_or(0), Ordering::Release);
         if to_go > self.to_go.swap(to_go, Ordering::AcqRel) {
             self.grown.notify_one();
         }

@@ -137,6 +137,11 @@ impl Segments {
         self.starts.get(self.starts.len() / 2).copied().filter(|_| due && self.starts.len() > 1)
     }
 
+    /// Where the second segment begins.
+    pub(crate) fn second(&self) -> Option<u64> {
+        self.starts.get(1).copied()
+    }
+
     /// Whether almost all segments that the medium takes are in use.
     pub(crate) fn are_scarce(&self) -> bool {
         let most = self.media.segments_max();

@@ -11,13 +11,12 @@ pub(crate) struct TaskId(#[cfg(debug_assertions)] (Option<tokio::task::Id>, std:
 impl TaskId {
     #[cfg(debug_assertions)]
     pub(crate) fn current() -> Self {
-        if let Some(task) = WAITS_FOR.get() {
-            return task;
+        // A thread that waits for a task may run others meanwhile.
+        if let Some(task) = tokio::task::try_id() {
+            // A task may move between threads.
+            return Self((Some(task), *FIRST_THREAD));
         }
-        let task = tokio::task::try_id();
-        // A task may move between threads.
-        let thread = if task.is_some() { *FIRST_THREAD } else { std::thread::current().id() };
-        Self((task, thread))
+        WAITS_FOR.get().unwrap_or_else(|| Self((None, std::thread::current().id())))
     }
 
     #[cfg(not(debug_assertions))]
@@ -39,7 +38,7 @@ impl Waiter {
         Self(TaskId::current())
     }
 
-    /// From here on this thread waits for the task, and does nothing else.
+    /// From here on this thread waits for the task; what it does outside of other tasks is the task's.
     pub fn stand_in(self) {
         #[cfg(debug_assertions)]
         WAITS_FOR.set(Some(self.0));

@@ -78,8 +78,9 @@ impl Drop for Waiting {
 impl SsdTier {
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
     /// SSD gets no new only copies. With `up_to` only those pages that redo would need the log up to there
-    /// for, and meanwhile the SSD gets what it always gets: changes since then are newer. Runs in a task of
-    /// its own. Cancel-safe: that task ends after its current batch when this future is dropped.
+    /// for, and until all of them were copied once, the SSD gets what it always gets: changes since then are
+    /// newer. Runs in a task of its own. Cancel-safe: that task ends after its current batch when this future
+    /// is dropped.
     pub fn drain(
         &self,
         deadline: Option<Duration>,
@@ -113,7 +114,7 @@ impl SsdTier {
 
 impl Core {
     async fn drain_up_to(
-        &self,
+        self: &Arc<Self>,
         up_to: Option<Lsn>,
         drain: &DrainState,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
@@ -136,6 +137,7 @@ impl Core {
                 progress(DrainProgress { written, left: left as u64 });
             }
         };
+        let mut draining = None;
         loop {
             // While a version is copied home, its page may be rewritten on the SSD (without a ring it must
             // be), so look again until no only copy is left.
@@ -170,6 +172,9 @@ impl Core {
                     return;
                 }
             }
+            // What is left was rewritten meanwhile, and its older changes still count: pages that are written
+            // as fast as the HDD takes them would go on for ever.
+            draining.get_or_insert_with(|| Draining::new(self));
         }
     }
 }
