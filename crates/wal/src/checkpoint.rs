@@ -24,6 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
+    let _one = wal.0.checkpoints.lock().await;
     // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
     let mut reserved = if wal.is_failing() { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
     if reserved.is_err() && wal.is_tight() {

@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     leader: tokio::sync::Mutex<()>,
     /// Held while the store frees pages: see `frees.rs`.
     pub(crate) freeing: tokio::sync::Mutex<()>,
+    /// One checkpoint at a time: a second one would find the reserve in use before it is set aside anew.
+    pub(crate) checkpoints: tokio::sync::Mutex<()>,
     grown: Arc<Notify>,
     truncated: Notify,
 }
@@ -225,6 +227,7 @@ impl Wal {
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
             freeing: tokio::sync::Mutex::new(()),
+            checkpoints: tokio::sync::Mutex::new(()),
             grown: Arc::default(),
             truncated: Notify::new(),
         };
@@ -449,6 +452,11 @@ impl Wal {
                 tokio::time::sleep(PAUSE_HELD).await;
             }
         }
+    }
+
+    /// Completes when the log has been shortened.
+    pub(crate) fn shortened(&self) -> tokio::sync::futures::Notified<'_> {
+        self.0.truncated.notified()
     }
 
     /// Releases all tasks that wait for room, because no checkpoint will follow.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Checkpoints, checkpoint};
 use crate::copy::copy_log;
-use crate::error::{CheckpointError, WalError};
+use crate::error::{CheckpointError, WalError, is_full};
 use crate::guard::Guard;
 use crate::identity;
 use crate::log::Wal;
@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep, timeout};
 const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long a record that frees pages waits for a checkpoint to set the log's reserve aside anew.
+const RESERVE_WAIT: Duration = Duration::from_secs(2);
 
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
 ///
@@ -165,7 +168,20 @@ impl LoggedStore {
     /// that loses it.
     pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
         let (lsn, gives_room) = change.record();
-        self.wal.flush_record(lsn, gives_room).await?;
+        let shortened = self.wal.shortened();
+        tokio::pin!(shortened);
+        shortened.as_mut().enable();
+        let flushed = self.wal.flush_record(lsn, gives_room).await;
+        match flushed {
+            Err(WalError::Io { source, .. }) if gives_room && is_full(&source) => {
+                // Another record had the reserve, and a checkpoint is about to set one aside anew. With a
+                // bound, since it may wait for a guard that the caller holds.
+                self.wal.signal_grown();
+                let _ = timeout(RESERVE_WAIT, shortened).await;
+                self.wal.flush_record(lsn, gives_room).await?;
+            }
+            other => other?,
+        }
         Ok(lsn)
     }
 
