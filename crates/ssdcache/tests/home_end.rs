@@ -4,7 +4,7 @@
 use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
-use pagetier_page::SpaceId;
+use pagetier_page::{Lsn, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{Layout, OpenParams, SsdMode, SsdTier};
 use std::sync::Arc;
@@ -129,6 +129,30 @@ async fn a_drain_says_what_stopped_it() {
     assert_eq!((report.written, report.left), (0, 1), "without a flush no page counts as home");
     let stopped_by = report.stopped_by.expect("the flush failed");
     assert_eq!((&*stopped_by.device, stopped_by.op), ("hdd", IoOp::Flush));
+}
+
+/// Their older changes still count while copies of newer versions replace each other.
+#[tokio::test(start_paused = true)]
+async fn a_drain_up_to_a_change_ends_although_its_pages_are_written_again_and_again() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    for no in 0..8 {
+        assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Ssd);
+    }
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_millis(50))).on(IoOp::Write));
+    let drain = timeout(LONG, fixture.tier.drain(None, Some(Lsn(0)), None));
+    let writes = async {
+        for version in (2..200).cycle() {
+            for no in 0..8 {
+                fixture.write(no, version).await.expect("written");
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let report = tokio::select! {
+        report = drain => report.expect("it ends"),
+        () = writes => unreachable!(),
+    };
+    assert!(report.written >= 8 && report.failed.is_empty(), "{report:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -83,3 +83,22 @@ impl Holders {
         self.pages.lock().get(&page).is_some_and(|tasks| tasks.contains(&task))
     }
 }
+
+#[cfg(all(test, not(loom), debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_runs_on_a_thread_that_waits_for_another_one_is_itself() {
+        let waiter = Waiter::current();
+        let waits = std::thread::spawn(move || {
+            waiter.stand_in();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let inside = runtime.block_on(async { tokio::spawn(async { TaskId::current() }).await.unwrap() });
+            (runtime.block_on(async { TaskId::current() }), inside)
+        });
+        let (outside, inside) = waits.join().unwrap();
+        assert_eq!(outside, TaskId::current(), "what is no task's is done for the one that waits");
+        assert_ne!(inside, outside);
+    }
+}

@@ -224,7 +224,7 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_until_it_can() {
     let db = world.filled().await;
     world.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
     let error = world.fill_up(&db, true).await;
-    assert!(matches!(error, WalError::Full { .. }), "{error}");
+    assert!(matches!(error, WalError::Full { cause: Some(_) }), "{error} names what keeps the log");
     assert!(db.wal().segment_starts().len() < 8, "the reserve is in use");
     let before = world.hdd.ops();
     tokio::time::sleep(Duration::from_secs(60)).await;

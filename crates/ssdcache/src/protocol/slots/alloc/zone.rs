@@ -111,21 +111,16 @@ impl Slots {
             // A recovery may leave a page in every slot, and then none becomes free by itself.
             next.extend((0..self.params.slots).map(SlotId));
         }
-        let none = if soon { NoSlot::Soon } else { NoSlot::Never };
-        self.rewrite_over(page, &next, now).unwrap_or(Err(none))
-    }
-
-    /// Writes `page` to the slot of the first of `next` that may be given up, if there is one.
-    fn rewrite_over(&mut self, page: PageId, next: &[SlotId], now: Millis) -> Option<Result<Grant, NoSlot>> {
-        let usable = |slot: &&SlotId| {
+        let usable = |slot: &SlotId| {
             let other = |s: &super::Slot| s.version().is_some_and(|version| version.page != page);
-            let s = self.slots.find(**slot).filter(other);
+            let s = self.slots.find(*slot).filter(other);
             s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing))
         };
-        let victim = *next.iter().find(usable)?;
+        let none = if soon { NoSlot::Soon } else { NoSlot::Never };
+        let victim = next.into_iter().find(usable).ok_or(none)?;
         let displaced = self.evict(victim, now);
         self.counts.rewritten += 1;
-        Some(self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Soon))
+        self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Soon)
     }
 
     /// Asks the policy whether `page` gets a place on the SSD.
