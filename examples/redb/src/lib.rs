@@ -3,4 +3,5 @@
 #[cfg(feature = "redb")]
 pub mod backend;
 pub mod file;
+pub mod kills;
 pub mod measure;

@@ -2,12 +2,12 @@
 
 use pagetier::{MemoryManifest, PageStore, blocking, device::MemoryDevice};
 use pagetier_devio::{SimDevice, SimPower};
+use pagetier_example_redb::kills::{killed, rounds};
 use pagetier_example_sqlite::vfs::{Journals, Registered, register};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -149,44 +149,14 @@ fn connections_in_threads_exclude_each_other() {
     }
 }
 
-/// Rounds of the tests with kills and power cuts. `PAGETIER_KILL_ROUNDS` sets more.
-fn rounds() -> u64 {
-    std::env::var("PAGETIER_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(6)
-}
-
 #[test]
 fn a_killed_sqlite_has_every_acknowledged_commit() {
     for mode in ["delete", "wal"] {
         let folder = tempfile::tempdir().unwrap();
         let mut rng = SmallRng::seed_from_u64(7);
-        let mut acknowledged = 0;
-        for round in 0..rounds() {
-            let mut child = Command::new(env!("CARGO_BIN_EXE_pagetier-example-sqlite"))
-                .args(["commit".as_ref(), folder.path(), mode.as_ref()])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            let after = rng.random_range(1..100);
-            let mut found = None;
-            for line in lines.map_while(Result::ok) {
-                match line.split_once(' ') {
-                    Some(("found", rows)) => {
-                        let rows: u64 = rows.parse().unwrap();
-                        assert!(rows >= acknowledged, "{mode}, round {round}: {rows} rows of {acknowledged}");
-                        (found, acknowledged) = (Some(rows), rows);
-                    }
-                    Some(("committed", no)) => acknowledged = no.parse::<u64>().unwrap() + 1,
-                    _ => {}
-                }
-                // What it still prints before it dies was acknowledged, too.
-                if found.is_some_and(|found| acknowledged >= found + after) {
-                    child.kill().unwrap();
-                }
-            }
-            child.wait().unwrap();
-            assert!(found.is_some(), "{mode}, round {round}: the child failed");
-        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagetier-example-sqlite"));
+        let command = command.args(["commit".as_ref(), folder.path(), mode.as_ref()]);
+        killed(command, || rng.random_range(1..100));
     }
 }
 

@@ -2,13 +2,13 @@
 
 use pagetier::{PageSize, PageStore, blocking, device::MemoryDevice};
 use pagetier_devio::{SimDevice, SimPower};
+use pagetier_example_redb::kills::killed;
 use pagetier_example_turso::Spaces;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use turso_core::{Connection, Database, OpenOptions, SqliteDialect, Value};
 
@@ -111,42 +111,10 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
     check(&connection);
 }
 
-/// Rounds of the kill test. `PAGETIER_KILL_ROUNDS` sets more.
-fn rounds() -> u64 {
-    std::env::var("PAGETIER_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(6)
-}
-
 #[test]
 fn a_killed_turso_has_every_acknowledged_commit() {
     let folder = tempfile::tempdir().unwrap();
     let mut rng = SmallRng::seed_from_u64(7);
-    let mut acknowledged = 0;
-    for round in 0..rounds() {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pagetier-example-turso"))
-            .arg("commit")
-            .arg(folder.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let after = rng.random_range(1..100);
-        let mut found = None;
-        for line in lines.map_while(Result::ok) {
-            match line.split_once(' ') {
-                Some(("found", rows)) => {
-                    let rows: u64 = rows.parse().unwrap();
-                    assert!(rows >= acknowledged, "round {round}: {rows} rows of {acknowledged}");
-                    (found, acknowledged) = (Some(rows), rows);
-                }
-                Some(("committed", no)) => acknowledged = no.parse::<u64>().unwrap() + 1,
-                _ => {}
-            }
-            // What it still prints before it dies was acknowledged, too.
-            if found.is_some_and(|found| acknowledged >= found + after) {
-                child.kill().unwrap();
-            }
-        }
-        child.wait().unwrap();
-        assert!(found.is_some(), "round {round}: the child failed");
-    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetier-example-turso"));
+    killed(command.arg("commit").arg(folder.path()), || rng.random_range(1..100));
 }
