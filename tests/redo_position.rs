@@ -1,7 +1,7 @@
 //! The log positions that the store hands out for the loss of the SSD, and names after the loss.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
-use pagetier::{DrainOptions, Loss, Lsn, PageId, SpaceId, SsdLoss};
+use pagetier::{DrainOptions, Loss, Lsn, PageId, SpaceHints, SpaceId, SsdLoss};
 use pagetier_page::Header;
 use pagetier_ssdcache::Mutation;
 
@@ -121,4 +121,26 @@ async fn a_position_that_cannot_be_recorded_is_not_handed_out() {
     fixture.manifest.fail_saves(0, 1, false);
     store.redo_from(log_end(9), Loss::Ssd).await.unwrap_err();
     store.redo_from(log_end(9), Loss::Ssd).await.unwrap();
+}
+
+/// Of a page that went home the ring has the image, and no slot a copy, until the HDD is flushed.
+#[tokio::test(start_paused = true)]
+async fn a_drain_leaves_nothing_to_the_ring_alone() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let _ = store.ssd().drain(DrainOptions::new()).await;
+    store.spaces().set_hints(space, SpaceHints::new().never_to_ssd(true)).unwrap();
+    while store.stats().ssd.leaving > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    write(&store, space, 0, 2).await.unwrap();
+    store.flush_to(log_end(2)).await.unwrap();
+    assert_eq!(store.redo_from(log_end(3), Loss::Ssd).await.unwrap(), log_end(2), "the ring has it alone");
+    let drained = store.ssd().drain(DrainOptions::new().up_to(log_end(1))).await;
+    assert_eq!((drained.written, drained.left), (0, 0));
+    assert_eq!(store.redo_from(log_end(3), Loss::Ssd).await.unwrap(), log_end(2), "it is newer");
+    let drained = store.ssd().drain(DrainOptions::new().up_to(log_end(2))).await;
+    assert_eq!((drained.written, drained.left), (0, 0));
+    assert_eq!(store.redo_from(log_end(3), Loss::Ssd).await.unwrap(), log_end(3));
 }

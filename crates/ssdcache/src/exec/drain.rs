@@ -121,10 +121,15 @@ impl Core {
     ) {
         // Wait for the slot writes that were in flight when the drain began.
         drop(self.writers.write().await);
-        // Slots that back home writes need only an HDD flush.
+        // Slots that back home writes need only an HDD flush. So do images in the ring, and if nothing is left to
+        // be copied, none would follow: the log would be kept for them, and writers that wait for its room
+        // would bring none about.
         let settles = {
             let state = self.state.lock();
-            state.home.flush_would_settle() || state.slots.wants_home_flush(&|_| false)
+            let ringed = state.home.oldest_lsn();
+            state.home.flush_would_settle()
+                || state.slots.wants_home_flush(&|_| false)
+                || ringed.is_some_and(|lsn| up_to.is_none_or(|up_to| lsn <= up_to))
         };
         if settles && let Err(source) = self.flush_hdd().await {
             *drain.stopped_by.lock() = Some(source);
