@@ -128,6 +128,8 @@ impl Builder {
             progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
+            #[cfg(feature = "mutations")]
+            map_piece: config.map_piece,
         })
         .await?;
         let tier = Arc::new(tier);
