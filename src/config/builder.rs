@@ -193,8 +193,8 @@ impl Builder {
         self
     }
 
-    /// Test-only: the number of slots whose entries a checkpoint of the SSD's map captures at a time; 0: as in
-    /// a store in use, where a small SSD's are captured at once.
+    /// Test-only: the number of slots whose entries a checkpoint of the SSD's map captures at a time; 0: as
+    /// in a store in use, where a small SSD's are captured at once.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub fn map_piece(mut self, slots: u32) -> Self {

@@ -1,8 +1,8 @@
 //! Crashes of checkpoints that are captured in pieces, against a model of both devices (I44).
 //!
-//! Pages are written, moved, written back, written home, changed in memory and discarded between any two steps
-//! of a checkpoint. After each step the power is cut: what no flush has covered is kept, lost or torn at
-//! random, and a recovery has to find every page, no older than it was at the last flush that covers it.
+//! Pages are written, moved, written back, written home, changed in memory and discarded between any two
+//! steps of a checkpoint. After each step the power is cut: what no flush has covered is kept, lost or torn
+//! at random, and a recovery has to find every page, no older than it was at the last flush that covers it.
 
 use super::checkpoint::Checkpoint;
 use super::flushes::{HddFlush, SsdFlush};

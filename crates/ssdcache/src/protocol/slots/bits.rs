@@ -1,5 +1,5 @@
-//! A bit per slot. Which few of many slots a bit is set for is copied, combined and found a word at a time, so
-//! that a checkpoint need not look at every slot while the state is locked.
+//! A bit per slot. Slots whose bit is set are found, copied and combined a word at a time, so that a
+//! checkpoint need not look at every slot while the state is locked.
 
 use pagetier_policy::SlotId;
 

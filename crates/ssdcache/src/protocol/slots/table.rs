@@ -498,8 +498,9 @@ mod tests {
                 prop_assert_eq!(table.flushes.len(), kept(&|s| s.durable_at != SsdFlush::NONE));
                 prop_assert_eq!(table.crowded.len(), kept(&|s| s.readers >= CROWDED));
                 prop_assert_eq!(table.count_free(), kept(&Slot::is_free));
-                let unsettled = |slot: &SlotId| model[slot.at()].is_writing() || model[slot.at()].is_retired();
-                prop_assert!(table.unsettled().eq(table.ids().filter(unsettled)));
+                let unsettled = |s: &Slot| s.is_writing() || s.is_retired();
+                let all = table.ids().filter(|slot| unsettled(&model[slot.at()]));
+                prop_assert!(table.unsettled().eq(all));
             }
         }
     }
