@@ -81,7 +81,9 @@ pub(crate) fn tables(policy: &str, slots: u32) -> BTreeMap<String, f64> {
     (0..slots).step_by(10).for_each(|slot| body.set_in_zone(slot));
     let (_, body_crc) = body.encode(StoreSeed::NONE);
     assert!(body_crc != 0 || slots == 0);
-    let mut time = |name: &str, seconds: f64| took.insert(name.to_owned(), seconds);
+    let mut time = |name: &str, seconds: f64| {
+        took.insert(name.to_owned(), seconds);
+    };
 
     let began = Instant::now();
     let entries = body.entries().flatten().count();
@@ -110,6 +112,15 @@ pub(crate) fn tables(policy: &str, slots: u32) -> BTreeMap<String, f64> {
     let mut tables = Slots::new(SlotParams::new(slots, ZONE_PERCENT), policy.build(&params), &found, 1);
     time("opening: filling the tables", began.elapsed().as_secs_f64());
 
+    checkpoint(&mut tables, slots, &mut time);
+    time("memory, resident", status("VmRSS") - before);
+    time("memory, as the store counts it", tables.memory_bytes() as f64);
+    assert_eq!(tables.pages(), slots as usize);
+    took
+}
+
+/// Captures a checkpoint as the store does, which locks the tables for each of its parts.
+fn checkpoint(tables: &mut Slots, slots: u32, time: &mut impl FnMut(&str, f64)) {
     let k = (f64::from(slots) * ZONE_PERCENT / 100.0) as usize;
     let began = Instant::now();
     tables.policy_mut().start_zone(k, &mut |_| true, Millis(0), &mut Vec::new());
@@ -139,8 +150,4 @@ pub(crate) fn tables(policy: &str, slots: u32) -> BTreeMap<String, f64> {
     let end = began.elapsed().as_secs_f64();
     time("a checkpoint: its end, under the lock", end);
     time("a checkpoint: the longest time under the lock", begin.max(longest).max(end));
-    time("memory, resident", status("VmRSS") - before);
-    time("memory, as the store counts it", tables.memory_bytes() as f64);
-    assert_eq!(tables.pages(), slots as usize);
-    took
 }
