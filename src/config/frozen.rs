@@ -49,6 +49,8 @@ pub(crate) struct Config {
     pub(super) working: Option<Arc<HeldDir>>,
     #[cfg(feature = "mutations")]
     pub(crate) slow_saves: Option<std::time::Duration>,
+    #[cfg(feature = "mutations")]
+    pub(crate) map_piece: u32,
     /// The directory is a restoration's: a store in it is unfinished, and begins again as a new one under the
     /// same id, so that devices formatted for it are its own.
     pub(crate) starts_over: bool,

@@ -112,7 +112,7 @@ impl Builder {
         let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
         let seed = config.seed(&meta.manifest.store);
-        let tier = SsdTier::open(OpenParams {
+        let opening = OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
             seed,
@@ -128,9 +128,10 @@ impl Builder {
             progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
-        })
-        .await?;
-        let tier = Arc::new(tier);
+            #[cfg(feature = "mutations")]
+            map_piece: config.map_piece,
+        };
+        let tier = Arc::new(SsdTier::open(opening).await?);
         if config.options.ssd_write_budget.is_some() {
             tier.set_write_budget(config.options.ssd_write_budget, costs);
         }

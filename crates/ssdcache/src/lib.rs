@@ -35,7 +35,7 @@ pub use format::layout::{
     BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,
     zone_bitmap_bytes,
 };
-pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
+pub use format::map::{Entry, MapBody, MapHeader, MapPiece, decode_mark, encode_mark};
 pub use format::superblock::{Found, Label, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
 #[doc(hidden)]

@@ -35,6 +35,9 @@ pub enum Mutation {
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,
+    /// A checkpoint's watermark is that of the end of its capture, not of its begin: what is written
+    /// meanwhile, to slots that were captured before, does not count.
+    WatermarkLate,
     /// An opening uses the newest sound checkpoint, even if there is proof that a newer one was in force.
     /// Close a store, or crash it after a checkpoint; flip a bit of the newest map's body or of both its
     /// headers; open: older pages, no error.
@@ -286,6 +289,7 @@ impl Mutation {
         Self::NextZoneIgnored,
         Self::HeaderBeforeBody,
         Self::HeaderNotFlushed,
+        Self::WatermarkLate,
         Self::MapUnproved,
         Self::RingFreedEarly,
         Self::RingNotRepaired,

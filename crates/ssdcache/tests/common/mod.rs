@@ -83,6 +83,9 @@ pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout,
         progress: None,
         #[cfg(feature = "mutations")]
         mutation: None,
+        #[cfg(feature = "mutations")]
+        // Many pieces to a checkpoint, in a build that can.
+        map_piece: 5,
     }
 }
 

@@ -169,6 +169,11 @@ pub struct OpenParams {
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub mutation: Option<Mutation>,
+    /// Test-only: the number of slots whose entries a checkpoint captures at a time; 0: as many as it writes
+    /// at a time.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub map_piece: u32,
 }
 
 impl OpenParams {
@@ -177,6 +182,14 @@ impl OpenParams {
             #[cfg(feature = "mutations")]
             self.mutation,
         )
+    }
+
+    fn map_piece(&self) -> u32 {
+        #[cfg(feature = "mutations")]
+        if self.map_piece > 0 {
+            return self.map_piece;
+        }
+        u32::MAX
     }
 }
 
@@ -288,7 +301,7 @@ fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &V
 
 /// The executor of a store whose protocol is in the recovered `state`. Nothing is under way.
 fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) -> Core {
-    let seam = params.seam();
+    let (seam, map_piece) = (params.seam(), params.map_piece());
     let RecoveryFlushes { hdd: hdd_flush, cache, failures, unflushed, runtime } = flushes;
     Core {
         seed: params.seed,
@@ -317,6 +330,7 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) ->
         choice_changes: AtomicU64::new(0),
         budget: Budget::default(),
         runtime,
+        map_piece,
         seam,
     }
 }

@@ -67,6 +67,9 @@ impl Slots {
         if let Some(copy) = self.slots.edit(to.slot).version_mut() {
             (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
         }
+        if version.is_dirty() {
+            self.note_captured(version.lsn);
+        }
         // The copy has the same version, so it does not supersede the source.
         self.set_being_replaced(from, false);
         self.moving.insert(page, to.slot);
