@@ -12,6 +12,7 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, ManifestFile, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
+use crate::manifest::policy_file::Owner;
 use crate::manifest::saver::Saver;
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
 use crate::store::devices::Devices;
@@ -28,8 +29,8 @@ use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
-use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
+use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicy, SlotPolicyParams};
+use pagetier_ssdcache::{Knowledge, Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -112,6 +113,9 @@ impl Builder {
         let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
         let seed = config.seed(&meta.manifest.store);
+        // After any other end the pages on the SSD may be others than the policy knew.
+        let slots = Some(prepared.layout.slots).filter(|_| was_clean);
+        let knowledge = slots.and_then(|slots| config.knowledge(&meta.manifest, slots, &tenure));
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
@@ -125,6 +129,7 @@ impl Builder {
             mode: config.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
+            knowledge,
             progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
@@ -486,6 +491,19 @@ impl Config {
     /// The entries of the outqueue for an SSD of `slots`.
     pub(crate) fn outqueue_entries(&self, slots: u64) -> u64 {
         self.options.outqueue.map_or(slots, |entries| entries as u64)
+    }
+
+    /// What the SSD's policy knew at the close that `manifest` records.
+    fn knowledge(&self, manifest: &Manifest, slots: u32, tenure: &Tenure) -> Option<Knowledge> {
+        let owner = Owner::of(manifest, slots, self.options.ssd_policy)?;
+        let (file, present) = (self.policy_file()?, tenure.present());
+        let waits = !file.is_in_memory();
+        let tell = move |policy: &mut dyn SlotPolicy| {
+            file.tell(&owner, policy);
+            // A failed opening waits until its thread has closed the file.
+            drop(present);
+        };
+        Some(Knowledge { tell: Box::new(tell), waits })
     }
 
     /// The parameters of a policy for an SSD of `slots` below a pool of `frames`.
