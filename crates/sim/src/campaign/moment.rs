@@ -109,8 +109,10 @@ impl Moment {
                 _ => {
                     // With a checksum that matches, as no crash leaves it: the policy must survive it.
                     let end = file.len().saturating_sub(12);
-                    for byte in file.iter_mut().take(end).skip(56).filter(|_| rng.random_bool(0.02)) {
-                        *byte = rng.random();
+                    for byte in file.iter_mut().take(end).skip(56) {
+                        if rng.random_bool(0.02) {
+                            *byte = rng.random();
+                        }
                     }
                     let sum = file.len().saturating_sub(4);
                     let crc = crc32c::crc32c(&file[..sum]);
