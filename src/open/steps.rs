@@ -113,9 +113,6 @@ impl Builder {
         let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
         let seed = config.seed(&meta.manifest.store);
-        // After any other end the pages on the SSD may be others than the policy knew.
-        let slots = Some(prepared.layout.slots).filter(|_| was_clean);
-        let knowledge = slots.and_then(|slots| config.knowledge(&meta.manifest, slots, &tenure));
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
@@ -129,7 +126,7 @@ impl Builder {
             mode: config.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
-            knowledge,
+            knowledge: config.knowledge(&meta.manifest, prepared.layout.slots, was_clean, &tenure),
             progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
@@ -494,8 +491,15 @@ impl Config {
     }
 
     /// What the SSD's policy knew at the close that `manifest` records.
-    fn knowledge(&self, manifest: &Manifest, slots: u32, tenure: &Tenure) -> Option<Knowledge> {
-        let owner = Owner::of(manifest, slots, self.options.ssd_policy)?;
+    fn knowledge(
+        &self,
+        manifest: &Manifest,
+        slots: u32,
+        was_clean: bool,
+        tenure: &Tenure,
+    ) -> Option<Knowledge> {
+        // After any other end the pages on the SSD may be others than the policy knew.
+        let owner = Owner::of(manifest, slots, self.options.ssd_policy).filter(|_| was_clean)?;
         let (file, present) = (self.policy_file()?, tenure.present());
         let waits = !file.is_in_memory();
         let tell = move |policy: &mut dyn SlotPolicy| {

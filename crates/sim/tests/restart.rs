@@ -7,7 +7,10 @@ const FRAMES: u32 = 300;
 const SLOTS: u32 = 1_000;
 
 fn pool() -> Box<dyn pagetier_policy::FramePolicy> {
-    PoolPolicy::Gd2l.build(&FramePolicyParams::new(FRAMES as usize, Costs::PAPER))
+    "gd2l"
+        .parse::<PoolPolicy>()
+        .expect("a policy")
+        .build(&FramePolicyParams::new(FRAMES as usize, Costs::PAPER))
 }
 
 fn ssd(policy: &str) -> Box<dyn pagetier_policy::SlotPolicy> {
