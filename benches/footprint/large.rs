@@ -134,7 +134,7 @@ fn checkpoint(tables: &mut Slots, slots: u32, time: &mut impl FnMut(&str, f64)) 
     let (mut size, mut body_crc) = (0, StoreSeed::NONE.checksum(&words.collect::<Vec<_>>()));
     for from in (0..slots).step_by(PIECE) {
         let began = Instant::now();
-        let piece = tables.capture(from..slots.min(from + PIECE as u32));
+        let piece = tables.capture(from..from + (slots - from).min(PIECE as u32));
         longest = longest.max(began.elapsed().as_secs_f64());
         body_crc = StoreSeed::more(body_crc, piece.bytes());
         size += piece.bytes().len();

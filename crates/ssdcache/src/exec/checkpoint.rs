@@ -157,7 +157,8 @@ impl Core {
         let (mut from, slots) = (0, planned.header.slots);
         while from < slots {
             let room = body.room();
-            let to = slots.min(from + room.min(self.map_piece));
+            // Not past `slots` at any moment: the largest SSD has `u32::MAX - 1`.
+            let to = from + room.min(self.map_piece).min(slots - from);
             let piece = {
                 let mut state = self.state.lock();
                 let piece = state.slots.capture(from..to);
@@ -229,7 +230,7 @@ mod tests {
         let mut from = 0;
         while from < slots {
             let room = body.room();
-            let to = slots.min(from + room.min(most));
+            let to = from + room.min(most).min(slots - from);
             let bytes: Vec<u8> = (from as usize * 16..to as usize * 16).map(byte).collect();
             put(&mut body, &bytes, to == slots || to - from < room);
             from = to;

@@ -132,6 +132,8 @@ impl SsdTier {
             // First let copies become clean, so that the last checkpoint names them as such.
             self.core.flush_hdd().await?;
             if self.core.has_slots() {
+                // Whoever changes the slots in one step holds it, and must not come between two pieces (I44).
+                let _duty = self.core.map_duty.lock().await;
                 self.core.checkpoint().await?;
                 // Makes the mark durable that puts the checkpoint in force.
                 self.core.flush_ssd().await?;

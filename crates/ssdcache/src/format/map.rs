@@ -21,7 +21,7 @@ const LIVE_BIT: u64 = 1 << 62;
 pub struct Entry {
     /// The page in the slot.
     pub page: PageId,
-    /// The version in the slot, or on its way there at the capture.
+    /// The version in the slot, or on its way there when its entry was captured.
     pub stamp: Stamp,
     /// Whether the HDD durably has the same version.
     pub clean: bool,
@@ -32,9 +32,10 @@ pub struct Entry {
 pub struct MapHeader {
     /// Increases with every checkpoint.
     pub generation: u64,
-    /// Every slot write with a larger stamp began after the map was captured.
+    /// Every slot write with a larger stamp began after the checkpoint did, before any entry was captured.
     pub watermark: Stamp,
-    /// The first journal block appended after the map was captured.
+    /// The first journal block that is still needed: those before it were superfluous when the checkpoint
+    /// began.
     pub journal_from: JournalSeq,
     /// The checksum of the body, which proves that header and body belong together.
     pub body_crc: u32,

@@ -12,11 +12,11 @@ use pagetier_policy::{Millis, SlotId};
 use std::ops::Range;
 
 /// Counts discards of versions that the HDD lacks. A crash may bring such a version back until a checkpoint
-/// that was captured after the discard is durable.
+/// that began after the discard is durable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Discards {
     all: u64,
-    captured: u64,
+    begun: u64,
     final_up_to: u64,
 }
 
@@ -49,7 +49,7 @@ impl Slots {
         self.name_next_zone(now);
         self.capturing = true;
         self.changes = 0;
-        self.discards.captured = self.discards.all;
+        self.discards.begun = self.discards.all;
         self.rejected_before = self.counts.rejected;
         self.starved = false;
         self.oldest_captured = None;
@@ -99,7 +99,7 @@ impl Slots {
         // durable.
         if ok {
             self.in_force = self.generation + 1;
-            self.discards.final_up_to = self.discards.captured;
+            self.discards.final_up_to = self.discards.begun;
         }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_only_copy_may_come_back_until_a_checkpoint_captured_later_is_durable() {
+    fn a_discarded_only_copy_may_come_back_until_a_checkpoint_begun_later_is_durable() {
         let policy =
             "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
@@ -217,7 +217,7 @@ mod tests {
         let third = discard(&mut slots, 3);
         slots.end_checkpoint(true);
         let are_final = [first, second, third].map(|discards| slots.discards_are_final(discards));
-        assert_eq!(are_final, [true, true, false], "the last came after the capture");
+        assert_eq!(are_final, [true, true, false], "the last came after the begin");
     }
 
     #[test]
@@ -241,6 +241,21 @@ mod tests {
         assert_eq!(captured(&mut slots), (false, true), "the flush may make it clean, and its slot free");
         slots.homes_flushed(&|_| false);
         assert_eq!(captured(&mut slots), (true, false));
+    }
+
+    /// Its slot may have been captured already, and that of the copy that it replaces is captured later.
+    #[test]
+    fn a_checkpoint_counts_the_change_of_a_copy_that_begins_to_await_its_homes_flush() {
+        let policy =
+            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        slots.begin_checkpoint(NOW);
+        let page = PageId::new(SpaceId(1), 1);
+        let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || Stamp::from_bits(1));
+        slots.wait_for_home(&mut ticket.expect("there is room"), Lsn(5));
+        assert_eq!(slots.oldest_captured(), Some(Lsn(5)));
     }
 
     #[test]

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::format::map::Entry;
     use crate::protocol::slots::SlotParams;
-    use pagetier_page::SpaceId;
+    use pagetier_page::{Lsn, SpaceId};
     use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
 
     fn page(no: u32) -> PageId {
@@ -153,6 +153,25 @@ mod tests {
         assert_eq!((slots.count_bad(), slots.readers()), (0, 0));
         assert_eq!(slots.counts().second_chances, 0);
         slots.validate().expect("sound slots");
+    }
+
+    /// The copy's new slot may have been captured already, and its old one may be given away before it is.
+    #[test]
+    fn a_checkpoint_counts_the_oldest_change_of_a_copy_that_moves_while_it_is_captured() {
+        let (mut slots, moves) = moving();
+        for one in moves {
+            slots.end_move(one, false, Millis(0));
+        }
+        let page = slots.copies().into_iter().min().expect("a copy");
+        let from = slots.slot_of(page).expect("it is in a slot");
+        if let Some(version) = slots.slots.edit(from).version_mut() {
+            (version.standing, version.lsn) = (Standing::Only, Lsn(5));
+        }
+        slots.begin_checkpoint(Millis(0));
+        let (to, _) = slots.take_front(Millis(0)).expect("room at the front");
+        slots.set_moving(from, true);
+        slots.start_move(from, to, Millis(0), Stamp::from_bits(200)).expect("it may move");
+        assert_eq!(slots.oldest_captured(), Some(Lsn(5)));
     }
 
     #[test]

@@ -120,6 +120,11 @@ impl SlotTable {
         matches!(phase, Some(Phase::Live { .. }))
     }
 
+    /// Whether the write to `slot`, which exists, failed. A new zone asks this of each of its slots.
+    pub(super) fn is_bad(&self, slot: SlotId) -> bool {
+        phase_of(self.packed[slot.at()].flags) == Phase::Bad
+    }
+
     /// The slot `slot`, which exists, to be changed.
     pub(super) fn edit(&mut self, slot: SlotId) -> Edited<'_> {
         let value = self.get(slot);

@@ -261,7 +261,7 @@ impl Slots {
         while wanted > 0 && circle.left_next < circle.slots {
             let slot = circle.at(circle.left_next);
             circle.left_next += 1;
-            if self.slots.get(slot).phase != Phase::Bad {
+            if !self.slots.is_bad(slot) {
                 self.slots.put_in_next_zone(slot);
                 wanted -= 1;
             }
