@@ -27,7 +27,7 @@ const FIXED_BYTES: usize = 56;
 const TRAILER_BYTES: u64 = 12;
 
 /// How long a close may write the file: beyond that, relearning costs less than waiting. 64 million slots
-/// take some 2 GiB.
+/// take some 2 GiB. The policy then still says the rest, which is not written.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 
 /// The buffer for reading and writing, in bytes.
@@ -95,6 +95,8 @@ impl PolicyFile {
                 saved
             }
             Self::Directory(held) => {
+                // Beforehand: of a large SSD it takes seconds, and whoever waits for the close wants to know.
+                tracing::info!(slots = owner.slots, "the close saves what the SSD's policy has learned");
                 let file = held.file(POLICY, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | ITSELF);
                 file.and_then(|file| {
                     // Not a disk that someone has made a node for under this name.

@@ -119,9 +119,10 @@ mod tests {
         PageId::new(SpaceId(1), no)
     }
 
-    /// Slots full of clean copies, and the second chances that have begun.
-    fn moving() -> (Slots, Vec<Move>) {
-        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+    /// Slots full of copies, of which `dirty` is the only one of its version.
+    fn full(dirty: Option<u32>) -> Slots {
+        let stamp = |no| Stamp::from_bits(u64::from(no) + 1);
+        let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: dirty != Some(no) };
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
         // The policy gives every page a second chance.
@@ -134,10 +135,18 @@ mod tests {
         let mut slots = Slots::new(params, policy, &full, 0);
         slots.begin_checkpoint(Millis(0));
         slots.end_checkpoint(true);
-        let mut moves = Vec::new();
-        while let Some(more) = slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100)) {
-            moves.extend(more);
-        }
+        slots
+    }
+
+    fn move_all(slots: &mut Slots) -> Vec<Move> {
+        let more = || slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100));
+        std::iter::from_fn(more).flatten().collect()
+    }
+
+    /// Slots full of clean copies, and the second chances that have begun.
+    fn moving() -> (Slots, Vec<Move>) {
+        let mut slots = full(None);
+        let moves = move_all(&mut slots);
         assert!(!moves.is_empty(), "nothing was moved");
         (slots, moves)
     }
@@ -158,19 +167,13 @@ mod tests {
     /// The copy's new slot may have been captured already, and its old one may be given away before it is.
     #[test]
     fn a_checkpoint_counts_the_oldest_change_of_a_copy_that_moves_while_it_is_captured() {
-        let (mut slots, moves) = moving();
-        for one in moves {
-            slots.end_move(one, false, Millis(0));
-        }
-        let page = slots.copies().into_iter().min().expect("a copy");
-        let from = slots.slot_of(page).expect("it is in a slot");
-        if let Some(version) = slots.slots.edit(from).version_mut() {
-            (version.standing, version.lsn) = (Standing::Only, Lsn(5));
-        }
+        let moved = moving().1.last().map(|one| one.from.slot.0);
+        let mut slots = full(moved);
+        slots.set_lsn_floor(Lsn(5));
         slots.begin_checkpoint(Millis(0));
-        let (to, _) = slots.take_front(Millis(0)).expect("room at the front");
-        slots.set_moving(from, true);
-        slots.start_move(from, to, Millis(0), Stamp::from_bits(200)).expect("it may move");
+        assert_eq!(slots.oldest_captured(), None);
+        let moves = move_all(&mut slots);
+        assert!(moves.iter().any(|one| Some(one.from.slot.0) == moved), "the dirty copy stays");
         assert_eq!(slots.oldest_captured(), Some(Lsn(5)));
     }
 
