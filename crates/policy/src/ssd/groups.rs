@@ -354,11 +354,12 @@ impl Groups {
         let mut room = RESTORED_MAX;
         for _ in 0..count {
             let (space, subrange): (_, u16) = (SpaceId(from.number()?), from.number()?);
-            // A space has all groups up to its highest one.
-            room = room.checked_sub(u64::from(subrange) + 1)?;
             if subrange >= rules.subranges {
                 return None;
             }
+            // A space has all groups up to its highest one: only those that are added take room.
+            let groups = self.by_space.get(&space).map_or(0, Vec::len);
+            room = room.checked_sub((u64::from(subrange) + 1).saturating_sub(groups as u64))?;
             let mut dropped = [0; 4];
             for sum in &mut dropped {
                 *sum = from.take().filter(|&sum| sum < SUM_MAX)?;
@@ -400,5 +401,46 @@ impl Groups {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Saves the groups of `spaces` spaces, whose pages are no longer tracked. Returns how many the next
+    /// policy takes over; `None`: it refuses them.
+    fn taken_over(spaces: u32) -> Option<usize> {
+        let (alpha_min, alpha_max, subranges) = (0.001, 1000.0, 1000);
+        let rules = GroupRules {
+            width_per_min: 1.0,
+            subranges,
+            alpha_min,
+            alpha_max,
+            dropped: Dropped::Kept,
+            step: 1,
+        };
+        let mut groups = Groups::new(rules);
+        for (space, subrange) in (0..spaces).flat_map(|space| (0..subranges).map(move |at| (space, at))) {
+            groups.group(SpaceId(space), subrange).logical_hdd = 1;
+        }
+        let mut saved = Vec::new();
+        let mut sink = |bytes: &[u8]| saved.extend_from_slice(bytes);
+        groups.save(std::iter::empty(), &mut Writer::new(&mut sink));
+        let (mut left, mut next) = (&saved[..], Groups::new(rules));
+        let mut source = |buf: &mut [u8]| {
+            let n = left.len().min(buf.len());
+            buf[..n].copy_from_slice(&left[..n]);
+            left = &left[n..];
+            n
+        };
+        next.restore(&mut Reader::new(&mut source))?;
+        Some(next.stats().len())
+    }
+
+    #[test]
+    fn the_groups_of_many_spaces_are_taken_over_up_to_a_limit() {
+        assert_eq!(taken_over(100), Some(100_000));
+        assert_eq!(taken_over(1 + RESTORED_MAX as u32 / 1000), None);
     }
 }
