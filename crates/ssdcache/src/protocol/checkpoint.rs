@@ -74,8 +74,8 @@ impl Protocol {
         checkpoint.header.lsn_floor = oldest.filter(|lsn| *lsn != Lsn::BLANK).unwrap_or(self.lsn_floor);
     }
 
-    /// Ends a checkpoint. If it is durable (`ok`), its zone is in force and the journal is free up to what was
-    /// needed at its begin; otherwise the previous one still counts.
+    /// Ends a checkpoint. If it is durable (`ok`), its zone is in force, and the journal is free up to what
+    /// was needed at its begin; otherwise the previous one still counts.
     pub(crate) fn end_checkpoint(&mut self, header: &MapHeader, ok: bool) {
         (self.map_doubtful, self.map_failed) = (!ok, !ok);
         self.slots.end_checkpoint(ok);
