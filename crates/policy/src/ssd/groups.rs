@@ -312,7 +312,7 @@ impl Groups {
     /// Saves what the records do not say: the reads of pages that are no longer tracked, and when counts were
     /// halved.
     pub(crate) fn save<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>, out: &mut Writer<'_>) {
-        let mut tracked = self.recount(live);
+        let tracked = self.recount(live);
         out.put_fraction(self.rules.width_per_min);
         out.put(self.rules.subranges);
         out.put_fraction(self.span_min);
@@ -320,10 +320,13 @@ impl Groups {
         out.put(self.halved.map_or(0, |at| at.0.saturating_add(1)));
         let mut dropped = Vec::new();
         for (&space, groups) in &self.by_space {
-            for (group, subrange) in groups.iter().zip(0..) {
+            for (group, subrange) in groups.iter().zip(0_u16..) {
                 let mut sums = group.sums();
-                for (sum, tracked) in sums.iter_mut().zip(tracked.group(space, subrange).sums()) {
-                    *sum = sum.saturating_sub(tracked);
+                // Without making groups that no tracked page has: there may be many.
+                let counted =
+                    tracked.by_space.get(&space).and_then(|groups| groups.get(usize::from(subrange)));
+                for (sum, counted) in sums.iter_mut().zip(counted.unwrap_or(&Group::EMPTY).sums()) {
+                    *sum = sum.saturating_sub(counted);
                 }
                 if sums != [0; 4] {
                     dropped.push((space, subrange, sums));
