@@ -23,6 +23,7 @@ impl Tiers {
             } else {
                 self.slots[slot as usize].frame = NONE;
                 self.places.insert(page, Place::Slot(slot));
+                self.frames[frame].slot = NONE;
             }
         }
         self.free_frames = (0..self.frames.len() as u32).rev().collect();
