@@ -25,6 +25,7 @@ mod hints;
 mod hostile;
 mod hot;
 mod identity;
+mod knowledge;
 mod leaving;
 mod locks;
 mod log_gate;

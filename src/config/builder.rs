@@ -193,6 +193,15 @@ impl Builder {
         self
     }
 
+    /// Test-only: the number of slots whose entries a checkpoint of the SSD's map captures at a time; 0: as
+    /// in a store in use, where a small SSD's are captured at once.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub fn map_piece(mut self, slots: u32) -> Self {
+        self.config.map_piece = slots;
+        self
+    }
+
     /// A ready-made device for the doublewrite ring while the store has no SSD. Default: the file `ring` in
     /// the directory. A store without a directory keeps the ring in memory: it does not outlive the process,
     /// and if such a store has an SSD, it does not switch to operation without the SSD by itself.

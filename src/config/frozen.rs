@@ -5,6 +5,7 @@ use super::options::Options;
 use crate::error::OpenError;
 use crate::manifest::id::id_bytes;
 use crate::manifest::memory::MemoryManifest;
+use crate::manifest::policy_file::PolicyFile;
 use crate::seam::Seam;
 use crate::tenure::held_dir::{At, HeldDir};
 use pagetier_devio::SharedDevice;
@@ -49,6 +50,8 @@ pub(crate) struct Config {
     pub(super) working: Option<Arc<HeldDir>>,
     #[cfg(feature = "mutations")]
     pub(crate) slow_saves: Option<std::time::Duration>,
+    #[cfg(feature = "mutations")]
+    pub(crate) map_piece: u32,
     /// The directory is a restoration's: a store in it is unfinished, and begins again as a new one under the
     /// same id, so that devices formatted for it are its own.
     pub(crate) starts_over: bool,
@@ -98,6 +101,11 @@ impl Config {
             Place::Default => self.held.as_ref().map(|held| At::within(held, default)),
             Place::Device(_) => None,
         }
+    }
+
+    /// The file that keeps what the SSD's policy knows across a clean restart.
+    pub(crate) fn policy_file(&self) -> Option<PolicyFile> {
+        PolicyFile::of(self.memory.as_ref(), self.held.as_ref())
     }
 
     pub(crate) fn hdd_place(&self) -> Place {

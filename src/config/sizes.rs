@@ -11,9 +11,9 @@ pub(crate) const FRAME_POLICY_BYTES: usize = 48;
 /// The same for both policies, with the SSD's record of a page that is in memory only, which takes as much as
 /// one in the outqueue.
 pub(crate) const POOL_POLICY_BYTES: usize = FRAME_POLICY_BYTES + OUTQUEUE_BYTES as usize;
-/// Memory per slot in bytes: its entry, its entry in the page map, its log position, the flush that it waits
-/// for (as many slots as the eviction zone has by default may wait for one); the policy's record, where that
-/// is found by page and by slot, and the eviction zone; and the policy's simulations.
+/// Memory per slot in bytes: its entry, its entry in the page map with four bits, its log position, the flush
+/// that it waits for (as many slots as the eviction zone has by default may wait for one); the policy's
+/// record, where that is found by page and by slot, and the eviction zone; and the policy's simulations.
 const SLOT_BYTES: u64 = (18 + 6 + 8 + 4) + (36 + 6 + 4 + 3) + 12;
 /// The slots whose simulation by the SSD's policy takes [`SIMULATED_BYTES`], however small the SSD. Of a
 /// larger one it simulates a share, which [`SLOT_BYTES`] covers.

@@ -2,7 +2,8 @@
 //! encoded, and how a file of it is replaced; when to record, the callers decide.
 //!
 //! Begin with `contents` (the manifest), then `kept` (how it is saved), `file` and `areas` (how a save
-//! survives a crash) and `tail` (how a small change is appended).
+//! survives a crash) and `tail` (how a small change is appended). `policy_file` is apart: it holds nothing
+//! that the store needs.
 
 mod apply;
 pub(crate) mod areas;
@@ -15,6 +16,7 @@ pub(crate) mod kept;
 pub(crate) mod memory;
 pub(crate) mod only_copies;
 pub(crate) mod page_runs;
+pub(crate) mod policy_file;
 pub(crate) mod saver;
 pub(crate) mod slack;
 pub(crate) mod superblock;

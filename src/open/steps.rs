@@ -12,6 +12,7 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, ManifestFile, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
+use crate::manifest::policy_file::Owner;
 use crate::manifest::saver::Saver;
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
 use crate::store::devices::Devices;
@@ -28,8 +29,8 @@ use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
-use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
+use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicy, SlotPolicyParams};
+use pagetier_ssdcache::{Knowledge, Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -112,7 +113,7 @@ impl Builder {
         let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
         let seed = config.seed(&meta.manifest.store);
-        let tier = SsdTier::open(OpenParams {
+        let opening = OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
             seed,
@@ -125,12 +126,14 @@ impl Builder {
             mode: config.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
+            knowledge: config.knowledge(&meta.manifest, prepared.layout.slots, was_clean, &tenure),
             progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
-        })
-        .await?;
-        let tier = Arc::new(tier);
+            #[cfg(feature = "mutations")]
+            map_piece: config.map_piece,
+        };
+        let tier = Arc::new(SsdTier::open(opening).await?);
         if config.options.ssd_write_budget.is_some() {
             tier.set_write_budget(config.options.ssd_write_budget, costs);
         }
@@ -486,6 +489,26 @@ impl Config {
     /// The entries of the outqueue for an SSD of `slots`.
     pub(crate) fn outqueue_entries(&self, slots: u64) -> u64 {
         self.options.outqueue.map_or(slots, |entries| entries as u64)
+    }
+
+    /// What the SSD's policy knew at the close that `manifest` records.
+    fn knowledge(
+        &self,
+        manifest: &Manifest,
+        slots: u32,
+        was_clean: bool,
+        tenure: &Tenure,
+    ) -> Option<Knowledge> {
+        // After any other end the pages on the SSD may be others than the policy knew.
+        let owner = Owner::of(manifest, slots, self.options.ssd_policy).filter(|_| was_clean)?;
+        let (file, present) = (self.policy_file()?, tenure.present());
+        let waits = !file.is_in_memory();
+        let tell = move |policy: &mut dyn SlotPolicy| {
+            file.tell(&owner, policy);
+            // A failed opening waits until its thread has closed the file.
+            drop(present);
+        };
+        Some(Knowledge { tell: Box::new(tell), waits })
     }
 
     /// The parameters of a policy for an SSD of `slots` below a pool of `frames`.

@@ -24,6 +24,12 @@ impl StoreSeed {
     pub fn checksum(self, bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(self.0, bytes)
     }
+
+    /// The checksum of what `checksum` is of, followed by `bytes`.
+    #[must_use]
+    pub fn more(checksum: u32, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(checksum, bytes)
+    }
 }
 
 #[cfg(test)]
@@ -37,6 +43,8 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|i: u32| (i * 31) as u8).collect();
             assert_ne!(a.checksum(&bytes), b.checksum(&bytes));
             assert_eq!(StoreSeed::NONE.checksum(&bytes), crc32c::crc32c(&bytes));
+            let (head, tail) = bytes.split_at(bytes.len() / 3);
+            assert_eq!(StoreSeed::more(a.checksum(head), tail), a.checksum(&bytes));
         }
     }
 }

@@ -7,6 +7,7 @@ mod campaign;
 mod drawn;
 mod own_policies;
 mod replay;
+mod restart;
 mod sources;
 mod tiers;
 mod what_if;

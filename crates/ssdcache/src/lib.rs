@@ -23,7 +23,8 @@ pub use exec::Homes;
 pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
-    OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark, newest_label,
+    Knowledge, OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark,
+    newest_label,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
@@ -35,7 +36,7 @@ pub use format::layout::{
     BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,
     zone_bitmap_bytes,
 };
-pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
+pub use format::map::{Entry, MapBody, MapHeader, MapPiece, decode_mark, encode_mark};
 pub use format::superblock::{Found, Label, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
 #[doc(hidden)]

@@ -12,10 +12,10 @@ pub enum Mutation {
     /// R: the pool's home writes leave no record, so old copies of their pages come back. Write-backs still
     /// leave records, which recovery uses for other purposes too.
     HomeUnrecorded,
-    /// The journal is free up to a checkpoint's capture, even if pages with older records were still on their
-    /// way home at the capture, so the map still names their copies.
+    /// The journal is free up to a checkpoint's begin, even if pages with older records were still on their
+    /// way home then, so the map may still name their copies.
     HomingForgotten,
-    /// The journal's space is freed when a checkpoint is captured, not when it is durable.
+    /// The journal's space is freed when a checkpoint begins, not when it is durable.
     JournalFreedEarly,
     /// Recovery counts what a slot of the zone held before the checkpoint.
     WatermarkIgnored,
@@ -30,11 +30,14 @@ pub enum Mutation {
     /// A checkpoint's header may be durable before its body and the slots that it vouches for: one flush
     /// follows both instead of each. (Writing and flushing the header before the body would be harmless: the
     /// header's checksum of the body invalidates the checkpoint until the body is whole, the flush between
-    /// them covers every slot that was complete at the capture, and zone and journal change only after the
+    /// them covers every slot that was complete at its capture, and zone and journal change only after the
     /// flush that follows both.)
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,
+    /// A checkpoint's watermark is that of the end of its capture, not of its begin: what is written
+    /// meanwhile, to slots that were captured before, does not count.
+    WatermarkLate,
     /// An opening uses the newest sound checkpoint, even if there is proof that a newer one was in force.
     /// Close a store, or crash it after a checkpoint; flip a bit of the newest map's body or of both its
     /// headers; open: older pages, no error.
@@ -286,6 +289,7 @@ impl Mutation {
         Self::NextZoneIgnored,
         Self::HeaderBeforeBody,
         Self::HeaderNotFlushed,
+        Self::WatermarkLate,
         Self::MapUnproved,
         Self::RingFreedEarly,
         Self::RingNotRepaired,

@@ -5,7 +5,7 @@
 //! [`GuardedProtocol`] does the same to the protocol's state before each step.
 
 use crate::format::journal::Backing;
-use crate::format::map::MapHeader;
+use crate::format::map::{MapHeader, MapPiece};
 use crate::mutation::Mutation;
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use crate::protocol::flushes::SsdFlush;
@@ -20,7 +20,7 @@ use crate::remember::{Flushed, Remember, Unproved};
 use pagetier_bufpool::TierError;
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{Device, DeviceError};
-use pagetier_page::{Defect, Lsn, PageId, Stamp};
+use pagetier_page::{Defect, Lsn, PageId, Stamp, StampSource};
 use pagetier_policy::{Location, Millis, SlotId};
 use parking_lot::{Mutex, MutexGuard};
 use std::any::Any;
@@ -153,7 +153,7 @@ impl Seam {
         }
     }
 
-    /// A newly captured checkpoint.
+    /// A checkpoint that has just begun.
     pub(crate) fn checkpoint(self, state: &mut Protocol, mut planned: Checkpoint) -> Checkpoint {
         let journal_next = state.home.journal_next();
         if self.lack(Mutation::JournalFreedEarly) {
@@ -161,10 +161,6 @@ impl Seam {
         }
         if self.lack(Mutation::HomingForgotten) {
             planned.header.journal_from = journal_next;
-        }
-        #[cfg(feature = "mutations")]
-        if self.lack(Mutation::AwaitingCopyUnmarked) {
-            state.slots.mark_images_in_flight_alone(&mut planned.body);
         }
         let body = planned.steps.iter().position(|step| *step == Step::Body);
         if let Some(body) = body.filter(|_| self.lack(Mutation::HeaderBeforeBody)) {
@@ -181,6 +177,25 @@ impl Seam {
             planned.steps.truncate(headers + 1);
         }
         planned
+    }
+
+    /// A part of a checkpoint's entries that was just captured.
+    pub(crate) fn map_piece(self, slots: &Slots, piece: MapPiece) -> MapPiece {
+        #[cfg(feature = "mutations")]
+        if self.lack(Mutation::AwaitingCopyUnmarked) {
+            let mut piece = piece;
+            slots.mark_images_in_flight_alone(&mut piece);
+            return piece;
+        }
+        let _ = slots;
+        piece
+    }
+
+    /// The header of a checkpoint whose entries have all been captured.
+    pub(crate) fn captured(self, header: &mut MapHeader, stamps: &StampSource) {
+        if self.lack(Mutation::WatermarkLate) {
+            header.watermark = stamps.last();
+        }
     }
 
     /// Starts a flush in a task of its own.

@@ -86,7 +86,7 @@ impl Hazard {
     pub(super) fn against(mutation: Mutation) -> Option<Self> {
         Some(match format!("{mutation:?}").as_str() {
             "HomeUnrecorded" | "NoJournal" | "ChangedCopyKept" => Self::ColdCopies,
-            "JournalFreedEarly" => Self::SlowMap,
+            "JournalFreedEarly" | "WatermarkLate" => Self::SlowMap,
             "StaleWriteBack" | "TwoInFlight" => Self::TwoWaysHome,
             "WriteBackBeforeFlush" | "HomingForgotten" => Self::FreshVictims,
             "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotRepaired" => Self::TornHomes,

@@ -77,6 +77,7 @@ impl Plan {
             .outqueue(self.outqueue as usize)
             .pool_bytes(self.pool_bytes(self.frames))
             .mutation(self.mutation)
+            .map_piece(self.map_piece)
     }
 
     /// The store's options, with its manifest where the plan has it.

@@ -59,6 +59,8 @@ pub struct Plan {
     pub without: u64,
     /// 1: the manifest is at the head of the HDD, and not in memory.
     pub on_hdd: u32,
+    /// The number of slots whose entries a checkpoint captures at a time; 0: all.
+    pub map_piece: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// The disabled rule of the protocol.
@@ -237,6 +239,7 @@ impl Plan {
             flush_failures: [FlushFailure::NeverDurable; 2],
             gate_us: 0,
             on_hdd: 0,
+            map_piece: 0,
             hazard: Hazard::Free,
             mutation: None,
         };
@@ -380,6 +383,7 @@ impl Plan {
             3 => self.zone_percent = 1,
             _ => {}
         }
+        self.map_piece = [0, 4, 9, 30][rng.random_range(0..4)];
     }
 
     /// The probability that a life ends with a close.
@@ -451,7 +455,8 @@ impl Plan {
                 None => {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
-                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, on_hdd, without, on"
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, \
+                         on_hdd, map_piece, without, on"
                     ));
                 }
             },
@@ -461,7 +466,7 @@ impl Plan {
     }
 
     /// The parts that are numbers, by name.
-    fn numbers(&mut self) -> [(&'static str, &mut u32); 10] {
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 11] {
         [
             ("lives", &mut self.lives),
             ("ops", &mut self.ops),
@@ -473,6 +478,7 @@ impl Plan {
             ("slots", &mut self.slots),
             ("gate_us", &mut self.gate_us),
             ("on_hdd", &mut self.on_hdd),
+            ("map_piece", &mut self.map_piece),
         ]
     }
 

@@ -234,6 +234,7 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::low_room",
     "Builder::manifest_bytes_max",
     "Builder::manifest_on_hdd",
+    "Builder::map_piece",
     "Builder::mutation",
     "Builder::on_recovery_progress",
     "Builder::online_costs",

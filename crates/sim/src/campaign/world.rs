@@ -174,14 +174,14 @@ pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
     in_virtual_time(async {
         let model = moment.model.clone();
         if matches!(rate, Rate::Never) {
-            let manifest = Arc::new(moment.manifest.fork());
+            let manifest = Arc::new(moment.manifest_found(outcome));
             let store = plan.open(disks.shared(), &manifest).await?;
             let mut checked = check(&store, &Mutex::new(model), lenient).await?;
             checked.meet(&crash);
             return Ok(Examined { checked, moments: Vec::new() });
         }
         let disks = plan.with_latencies(disks);
-        let probe = Probe::new(plan, disks, moment.manifest.fork(), model, seed ^ 0x77);
+        let probe = Probe::new(plan, disks, moment.manifest_found(outcome), model, seed ^ 0x77);
         probe.set(rate, Phase::Recovering, moment.depth + 1);
         probe.follow(outcome);
         let store = Arc::new(probe.open(plan).await?);

@@ -175,6 +175,8 @@ pub(crate) struct Core {
     /// The number of changes of the policy's choice that have been logged.
     pub(crate) choice_changes: AtomicU64,
     pub(crate) budget: Budget,
+    /// The maximum number of slots whose entries a checkpoint captures at a time.
+    pub(crate) map_piece: u32,
     pub(crate) seam: Seam,
 }
 

@@ -11,7 +11,8 @@ use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPa
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, Location};
+use pagetier_policy::ssd::NoSsd;
+use pagetier_policy::{Access, Costs, Location, Millis, SlotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -131,12 +132,30 @@ impl SsdTier {
             // First let copies become clean, so that the last checkpoint names them as such.
             self.core.flush_hdd().await?;
             if self.core.has_slots() {
+                // Whoever changes the slots in one step holds it, and must not come between two pieces (I44).
+                let _duty = self.core.map_duty.lock().await;
                 self.core.checkpoint().await?;
                 // Makes the mark durable that puts the checkpoint in force.
                 self.core.flush_ssd().await?;
             }
             Ok(())
         })
+    }
+
+    /// Lends the policy to `use_it`, with the present time, after a shutdown: no event reaches it meanwhile,
+    /// and reports find a policy that knows nothing. The lock of the slots is free, since to save what a
+    /// large SSD's policy knows takes seconds.
+    pub async fn with_policy<T, F>(&self, use_it: impl FnOnce(Box<dyn SlotPolicy>, Millis) -> F) -> T
+    where
+        F: Future<Output = (Option<Box<dyn SlotPolicy>>, T)>,
+    {
+        let now = self.core.now();
+        let policy = self.core.state.lock().slots.lend_policy(Box::new(NoSsd));
+        let (policy, result) = use_it(policy, now).await;
+        if let Some(policy) = policy {
+            drop(self.core.state.lock().slots.lend_policy(policy));
+        }
+        result
     }
 
     /// Subscribes to events from now on. A slow subscriber loses the oldest.

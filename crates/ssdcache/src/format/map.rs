@@ -9,6 +9,7 @@ use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_blo
 use crate::format::layout::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
 use pagetier_page::{Lsn, PageId, Stamp, StoreSeed};
+use std::ops::Range;
 
 const MAGIC: [u8; 8] = *b"PGTIERMP";
 const MARK_MAGIC: [u8; 8] = *b"PGTIERGN";
@@ -20,7 +21,7 @@ const LIVE_BIT: u64 = 1 << 62;
 pub struct Entry {
     /// The page in the slot.
     pub page: PageId,
-    /// The version in the slot, or on its way there at the capture.
+    /// The version in the slot, or on its way there when its entry was captured.
     pub stamp: Stamp,
     /// Whether the HDD durably has the same version.
     pub clean: bool,
@@ -31,9 +32,10 @@ pub struct Entry {
 pub struct MapHeader {
     /// Increases with every checkpoint.
     pub generation: u64,
-    /// Every slot write with a larger stamp began after the map was captured.
+    /// Every slot write with a larger stamp began after the checkpoint did, before any entry was captured.
     pub watermark: Stamp,
-    /// The first journal block appended after the map was captured.
+    /// The first journal block that is still needed: those before it were superfluous when the checkpoint
+    /// began.
     pub journal_from: JournalSeq,
     /// The checksum of the body, which proves that header and body belong together.
     pub body_crc: u32,
@@ -44,12 +46,18 @@ pub struct MapHeader {
     pub lsn_floor: Lsn,
 }
 
-/// A checkpoint's body, in memory as it is on disk: 16 bytes per slot, since a capture takes them while the
-/// checkpoint is written.
+/// A checkpoint's body as a recovery read it: in memory as it is on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapBody {
     slots: u32,
     /// The zone, a bit per slot, and then the entries; padded to whole blocks.
+    bytes: Vec<u8>,
+}
+
+/// The entries of successive slots, a part of a body that is being written, as it is on disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapPiece {
+    slots: Range<u32>,
     bytes: Vec<u8>,
 }
 
@@ -118,19 +126,14 @@ impl MapBody {
     /// What `slot` holds; `None`: nothing that counts.
     #[must_use]
     pub fn entry(&self, slot: u32) -> Option<Entry> {
-        let word = self.word(slot);
-        (word & (LIVE_BIT | CLEAN_BIT) != 0).then(|| Entry {
-            page: PageId::from_u64(u64_at(&self.bytes, Self::place(self.slots, slot))),
-            stamp: Stamp::from_bits(word),
-            clean: word & CLEAN_BIT != 0 && word & LIVE_BIT != 0,
-        })
+        entry_at(&self.bytes, Self::place(self.slots, slot))
     }
 
     /// Whether `slot` may hold something other than its dirty version although that version is the newest: at
     /// the capture the image was on its way, or was a copy of a home write that was not durable.
     #[must_use]
     pub fn in_flight(&self, slot: u32) -> bool {
-        self.word(slot) & (LIVE_BIT | CLEAN_BIT) == CLEAN_BIT
+        u64_at(&self.bytes, Self::place(self.slots, slot) + 8) & (LIVE_BIT | CLEAN_BIT) == CLEAN_BIT
     }
 
     /// Whether `slot` belongs to the zone.
@@ -153,20 +156,26 @@ impl MapBody {
     pub fn set_entry(&mut self, slot: u32, entry: Option<Entry>, in_flight: bool) {
         let at = Self::place(self.slots, slot);
         let Some(entry) = entry else { return self.bytes[at..at + MAP_ENTRY_BYTES as usize].fill(0) };
-        put_u64(&mut self.bytes, at, entry.page.to_u64());
-        // Two bits tell three states apart: CLEAN without LIVE is a dirty version that was on its way at the
-        // capture.
-        let flags = match (entry.clean, in_flight) {
-            (true, _) => LIVE_BIT | CLEAN_BIT,
-            (false, false) => LIVE_BIT,
-            (false, true) => CLEAN_BIT,
-        };
-        put_u64(&mut self.bytes, at + 8, entry.stamp.bits() | flags);
+        put_entry(&mut self.bytes, at, entry, in_flight);
     }
 
     /// Puts `slot` into the zone.
     pub fn set_in_zone(&mut self, slot: u32) {
         self.bytes[slot as usize / 8] |= 1 << (slot % 8);
+    }
+
+    /// The body of `slots` slots with this zone, in the words of a capture, and these entries.
+    #[must_use]
+    pub fn of(slots: u32, zone: &[u64], pieces: &[MapPiece]) -> Self {
+        let mut body = Self::empty(slots);
+        for (at, word) in zone.iter().enumerate() {
+            put_u64(&mut body.bytes, at * 8, *word);
+        }
+        for piece in pieces {
+            let at = Self::place(slots, piece.slots.start);
+            body.bytes[at..at + piece.bytes.len()].copy_from_slice(&piece.bytes);
+        }
+        body
     }
 
     /// The entries that a recovery trusts: those outside the zone.
@@ -198,10 +207,64 @@ impl MapBody {
     fn place(slots: u32, slot: u32) -> usize {
         zone_bitmap_bytes(slots) as usize + slot as usize * MAP_ENTRY_BYTES as usize
     }
+}
 
-    fn word(&self, slot: u32) -> u64 {
-        u64_at(&self.bytes, Self::place(self.slots, slot) + 8)
+impl MapPiece {
+    /// Entries for `slots`, all of which hold nothing that counts.
+    #[must_use]
+    pub fn empty(slots: Range<u32>) -> Self {
+        let bytes = vec![0; slots.len() * MAP_ENTRY_BYTES as usize];
+        Self { slots, bytes }
     }
+
+    /// The slots that it describes.
+    #[must_use]
+    pub fn slots(&self) -> Range<u32> {
+        self.slots.clone()
+    }
+
+    /// What `slot`, one of them, holds; `None`: nothing that counts.
+    #[must_use]
+    pub fn entry(&self, slot: u32) -> Option<Entry> {
+        entry_at(&self.bytes, self.place(slot))
+    }
+
+    /// Notes what `slot`, one of them, holds. `in_flight` counts for dirty versions.
+    pub fn set_entry(&mut self, slot: u32, entry: Entry, in_flight: bool) {
+        let at = self.place(slot);
+        put_entry(&mut self.bytes, at, entry, in_flight);
+    }
+
+    /// Its bytes in the body.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn place(&self, slot: u32) -> usize {
+        (slot - self.slots.start) as usize * MAP_ENTRY_BYTES as usize
+    }
+}
+
+fn entry_at(bytes: &[u8], at: usize) -> Option<Entry> {
+    let word = u64_at(bytes, at + 8);
+    (word & (LIVE_BIT | CLEAN_BIT) != 0).then(|| Entry {
+        page: PageId::from_u64(u64_at(bytes, at)),
+        stamp: Stamp::from_bits(word),
+        clean: word & CLEAN_BIT != 0 && word & LIVE_BIT != 0,
+    })
+}
+
+fn put_entry(bytes: &mut [u8], at: usize, entry: Entry, in_flight: bool) {
+    put_u64(bytes, at, entry.page.to_u64());
+    // Two bits tell three states apart: CLEAN without LIVE is a dirty version that was on its way at the
+    // capture.
+    let flags = match (entry.clean, in_flight) {
+        (true, _) => LIVE_BIT | CLEAN_BIT,
+        (false, false) => LIVE_BIT,
+        (false, true) => CLEAN_BIT,
+    };
+    put_u64(bytes, at + 8, entry.stamp.bits() | flags);
 }
 
 #[cfg(test)]
@@ -242,6 +305,40 @@ mod tests {
         assert_eq!(MapBody::decode(SEED, &bytes, &header, &layout), None);
         let theirs = StoreSeed::of_store([1; 16]);
         assert_eq!(MapHeader::decode(theirs, &header.encode(SEED)), None, "another store's");
+    }
+
+    #[test]
+    fn a_body_is_the_sum_of_its_pieces_wherever_they_are_cut() {
+        let entry = |slot| Entry {
+            page: PageId::new(SpaceId(2), slot),
+            stamp: Stamp::from_bits(u64::from(slot) + 1),
+            clean: slot % 2 == 0,
+        };
+        for slots in [1, 64, 65, 130] {
+            let mut whole = MapBody::empty(slots);
+            let mut zone = vec![0_u64; slots.div_ceil(64) as usize];
+            for slot in (0..slots).filter(|slot| slot % 3 > 0) {
+                whole.set_entry(slot, Some(entry(slot)), slot % 7 == 0);
+                whole.set_in_zone(slot);
+                zone[slot as usize / 64] |= 1 << (slot % 64);
+            }
+            for cut in [1, 7, 64, 200] {
+                let mut pieces = Vec::new();
+                for from in (0..slots).step_by(cut) {
+                    let mut piece = MapPiece::empty(from..slots.min(from + cut as u32));
+                    for slot in piece.slots().filter(|slot| slot % 3 > 0) {
+                        piece.set_entry(slot, entry(slot), slot % 7 == 0);
+                        assert_eq!(piece.entry(slot), Some(entry(slot)));
+                    }
+                    pieces.push(piece);
+                }
+                assert_eq!(MapBody::of(slots, &zone, &pieces), whole);
+                // Its checksum can be taken piece by piece.
+                let bytes = zone.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+                let crc = pieces.iter().fold(SEED.checksum(&bytes), |crc, p| StoreSeed::more(crc, p.bytes()));
+                assert_eq!(crc, whole.encode(SEED).1);
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Map checkpoints: what the header vouches for, and the order in which the parts are written (I9).
+//!
+//! Zone, watermark and place in the journal are those of one moment, the begin; the entries are captured
+//! after it, in pieces (I44).
 
 use super::Protocol;
 use super::slots::Capture;
-use crate::format::map::{MapBody, MapHeader};
+use crate::format::map::MapHeader;
 use pagetier_page::{Lsn, Stamp};
 use pagetier_policy::Millis;
 
@@ -33,31 +36,46 @@ pub(crate) fn steps(doubtful: bool) -> Vec<Step> {
 /// A checkpoint to be written.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// Without the body's checksum.
+    /// Without the body's checksum and the floor of log positions, which are known once every entry was
+    /// captured.
     pub(crate) header: MapHeader,
-    pub(crate) body: MapBody,
+    /// The zone, a bit per slot.
+    pub(crate) zone: Vec<u64>,
     pub(crate) steps: Vec<Step>,
+    /// The oldest change in memory or in the ring; `None`: it is not known.
+    besides_copies: Option<Option<Lsn>>,
 }
 
 impl Protocol {
-    /// Captures a fuzzy checkpoint. `watermark`: no write whose stamp is larger has begun. `in_memory`: the
-    /// oldest change that is dirty in memory, if that is known.
+    /// Begins a fuzzy checkpoint. `watermark`: no write whose stamp is larger has begun. `in_memory`: the
+    /// oldest change that is dirty in memory, if that is known. The entries are to be captured next
+    /// ([`Slots::capture`](super::slots::Slots::capture)), then comes [`Protocol::captured`].
     pub(crate) fn begin_checkpoint(
         &mut self,
         watermark: Stamp,
         in_memory: Option<Option<Lsn>>,
         now: Millis,
     ) -> Checkpoint {
-        let lsn_floor = self.next_lsn_floor(in_memory);
+        let besides_copies = in_memory.map(|lsn| lsn.into_iter().chain(self.home.oldest_lsn()).min());
         let journal_from = self.home.journal_needed_from();
-        let Capture { generation, body } = self.slots.begin_checkpoint(now);
-        let slots = body.slots();
-        let header = MapHeader { generation, watermark, journal_from, body_crc: 0, slots, lsn_floor };
-        Checkpoint { header, body, steps: steps(self.map_doubtful) }
+        let Capture { generation, zone } = self.slots.begin_checkpoint(now);
+        let slots = self.slots.total();
+        let header =
+            MapHeader { generation, watermark, journal_from, body_crc: 0, slots, lsn_floor: self.lsn_floor };
+        Checkpoint { header, zone, steps: steps(self.map_doubtful), besides_copies }
     }
 
-    /// Ends a checkpoint. If it is durable (`ok`), its zone is in force and the journal is free up to its
-    /// capture; otherwise the previous one still counts.
+    /// Notes in the header of `checkpoint`, whose entries have all been captured, a lower bound of the
+    /// changes that the HDD lacks and a copy has, present or written later.
+    pub(crate) fn captured(&self, checkpoint: &mut Checkpoint) {
+        let Some(besides_copies) = checkpoint.besides_copies else { return };
+        let oldest = besides_copies.into_iter().chain(self.slots.oldest_captured()).min();
+        // With nothing dirty anywhere, all that is known of future changes is that they are newer.
+        checkpoint.header.lsn_floor = oldest.filter(|lsn| *lsn != Lsn::BLANK).unwrap_or(self.lsn_floor);
+    }
+
+    /// Ends a checkpoint. If it is durable (`ok`), its zone is in force, and the journal is free up to what
+    /// was needed at its begin; otherwise the previous one still counts.
     pub(crate) fn end_checkpoint(&mut self, header: &MapHeader, ok: bool) {
         (self.map_doubtful, self.map_failed) = (!ok, !ok);
         self.slots.end_checkpoint(ok);

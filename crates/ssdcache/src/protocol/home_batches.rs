@@ -137,7 +137,7 @@ impl HomeBatch {
         self.flush().is_some_and(|needed| needed <= flush)
     }
 
-    /// Whether the map of a checkpoint captured at this moment would name copies that the batch's records
+    /// Whether the map of a checkpoint that begins at this moment may name copies that the batch's records
     /// void, or name as only copies slots that may soon be given away.
     fn pins_journal(&self) -> bool {
         !self.journal.is_empty() && (self.is_under_way() || self.backing != Backing::Ring)

@@ -5,6 +5,8 @@
 pub(crate) mod checkpoint;
 pub(crate) mod flushes;
 pub(crate) mod home_batches;
+#[cfg(test)]
+mod pieces;
 pub(crate) mod recovery;
 pub(crate) mod slots;
 
@@ -106,14 +108,6 @@ impl Protocol {
     pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
         let oldest = self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min();
         oldest.filter(|lsn| *lsn != Lsn::BLANK)
-    }
-
-    /// A lower bound, for a checkpoint, of the changes that the HDD lacks and a copy has, present or written
-    /// later. `in_memory`: the oldest change that is dirty in memory, if that is known.
-    pub(crate) fn next_lsn_floor(&self, in_memory: Option<Option<Lsn>>) -> Lsn {
-        let Some(in_memory) = in_memory else { return self.lsn_floor };
-        // With nothing dirty anywhere, all that is known of future changes is that they are newer.
-        in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
     }
 
     /// What the SSD is used for at present.

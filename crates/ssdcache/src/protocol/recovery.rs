@@ -23,7 +23,7 @@ pub struct Image {
 pub struct Evidence {
     /// The newest sound checkpoint's map and zone.
     pub map: MapBody,
-    /// Images of the zone with larger stamps were written after its capture (I11).
+    /// Images of the zone with larger stamps were written after the checkpoint began (I11).
     pub watermark: Stamp,
     /// By slot of the zone, its image; slots without a sound image are absent.
     pub zone: FxHashMap<u32, Image>,
@@ -117,8 +117,8 @@ impl Evidence {
         unnamed.min().filter(|_| !self.closed)
     }
 
-    /// Slots whose images the checkpoint does not vouch for: they were written since its capture, or being
-    /// written then.
+    /// Slots whose images the checkpoint does not vouch for: they were written since it began, or were being
+    /// written when their entries were captured.
     pub(crate) fn unflushed_slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.map.zone().filter(|slot| {
             let image = self.zone.get(slot);

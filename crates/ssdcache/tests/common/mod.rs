@@ -80,9 +80,13 @@ pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout,
         mode: SsdMode::WriteBack,
         closed: false,
         remember: Arc::new(RememberInMemory::default()),
+        knowledge: None,
         progress: None,
         #[cfg(feature = "mutations")]
         mutation: None,
+        #[cfg(feature = "mutations")]
+        // Many pieces to a checkpoint, in a build that can.
+        map_piece: 5,
     }
 }
 

@@ -19,6 +19,7 @@ mod ghosts;
 mod held;
 mod listed;
 mod retention;
+mod saved;
 mod score;
 mod setting;
 
@@ -26,6 +27,7 @@ use super::tracked::{Kept, RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::slot_set::SlotSet;
+use crate::saved::{Reader, Writer};
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
     SlotPolicyParams, Verdict,
@@ -345,6 +347,18 @@ impl SlotPolicy for Adaptive {
         self.ghosts.set_costs(costs);
         let (zone, keys) = self.zone_and_keys();
         zone.scale(1.0, keys);
+    }
+
+    fn save(&self, _now: Millis, out: &mut dyn FnMut(&[u8])) -> bool {
+        self.write_down(&mut Writer::new(out));
+        true
+    }
+
+    fn restore(&mut self, from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        let restored = self.take_over(&mut Reader::new(from)).is_some();
+        // Whatever was in it was ranked by other sums.
+        self.zone.clear();
+        restored
     }
 
     fn memory_bytes(&self) -> usize {

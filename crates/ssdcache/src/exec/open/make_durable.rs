@@ -9,7 +9,7 @@
 //! close, a flush may have failed, noted or not. Recovery rewrites everything that it relies on unless a
 //! flush is known to have covered it. A sound map header proves that a flush has covered its body and the
 //! slots that it vouches for. What remains are the headers and marks, the journal, the ring, and the slots of
-//! the zone written since the capture or being written at that moment.
+//! the zone written since the checkpoint began, or being written when their entries were captured.
 
 use crate::exec::check;
 use crate::exec::open::images::readable;

@@ -136,6 +136,28 @@ pub struct RecoveryReport {
     pub rewritten: u64,
 }
 
+/// Tells the policy of an opening what its predecessor knew at the last clean close.
+pub struct Knowledge {
+    /// Called with the policy, which knows every page on the SSD and has decided nothing.
+    pub tell: Box<dyn FnOnce(&mut dyn SlotPolicy) + Send + Sync>,
+    /// Whether `tell` waits for files, and so needs a thread that may wait.
+    pub waits: bool,
+}
+
+impl Knowledge {
+    async fn told_to(self, mut slots: Slots) -> Slots {
+        if !self.waits {
+            (self.tell)(slots.policy_mut());
+            return slots;
+        }
+        let told = move || {
+            (self.tell)(slots.policy_mut());
+            slots
+        };
+        finished(tokio::task::spawn_blocking(told)).await
+    }
+}
+
 /// The parameters of an opening.
 pub struct OpenParams {
     /// The HDD, on which every page has its home.
@@ -163,12 +185,19 @@ pub struct OpenParams {
     pub closed: bool,
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
+    /// What the policy knew at the last clean close.
+    pub knowledge: Option<Knowledge>,
     /// Called with the progress of the recovery.
     pub progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     /// Test-only: the rule of the protocol to leave out.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub mutation: Option<Mutation>,
+    /// Test-only: the number of slots whose entries a checkpoint captures at a time; 0: as many as it writes
+    /// at a time.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub map_piece: u32,
 }
 
 impl OpenParams {
@@ -177,6 +206,14 @@ impl OpenParams {
             #[cfg(feature = "mutations")]
             self.mutation,
         )
+    }
+
+    fn map_piece(&self) -> u32 {
+        #[cfg(feature = "mutations")]
+        if self.map_piece > 0 {
+            return self.map_piece;
+        }
+        u32::MAX
     }
 }
 
@@ -246,6 +283,10 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     }
     let mut slots = finished(slots).await;
     slots.apply_recovered(&entries);
+    // Before the checkpoint below, which names the first zone by what the policy knows.
+    if let Some(knowledge) = params.knowledge.take() {
+        slots = knowledge.told_to(slots).await;
+    }
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     // All blocks since the checkpoint stay in use until the next one is durable (I7).
@@ -288,7 +329,7 @@ fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &V
 
 /// The executor of a store whose protocol is in the recovered `state`. Nothing is under way.
 fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) -> Core {
-    let seam = params.seam();
+    let (seam, map_piece) = (params.seam(), params.map_piece());
     let RecoveryFlushes { hdd: hdd_flush, cache, failures, unflushed, runtime } = flushes;
     Core {
         seed: params.seed,
@@ -317,6 +358,7 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) ->
         choice_changes: AtomicU64::new(0),
         budget: Budget::default(),
         runtime,
+        map_piece,
         seam,
     }
 }

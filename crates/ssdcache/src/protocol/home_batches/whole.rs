@@ -101,8 +101,8 @@ impl HomeBatches {
         self.journal.end
     }
 
-    /// The oldest block that is still needed after a checkpoint captured at this moment. Its map is about to
-    /// become outdated for pages on their way home, and only their records show that.
+    /// The oldest block that is still needed after a checkpoint that begins at this moment. Its map is about
+    /// to become outdated for pages on their way home, and only their records show that.
     #[must_use]
     pub fn journal_needed_from(&self) -> JournalSeq {
         let pinned = self.batches.iter().filter(|batch| batch.pins_journal());

@@ -1,17 +1,22 @@
 //! The slots' map checkpoint: what it captures, and what its end changes.
+//!
+//! The zone is captured at the begin, the entries later, a few slots at a time: the state must not be locked
+//! for as long as it takes to look at every slot (I44).
 
 use super::Slots;
 use super::slot::{Phase, Slot, Standing};
 use super::types::{Capture, SlotParams};
-use crate::format::map::{Entry, MapBody};
-use pagetier_policy::Millis;
+use crate::format::map::{Entry, MapPiece};
+use pagetier_page::Lsn;
+use pagetier_policy::{Millis, SlotId};
+use std::ops::Range;
 
 /// Counts discards of versions that the HDD lacks. A crash may bring such a version back until a checkpoint
-/// that was captured after the discard is durable.
+/// that began after the discard is durable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Discards {
     all: u64,
-    captured: u64,
+    begun: u64,
     final_up_to: u64,
 }
 
@@ -37,32 +42,64 @@ impl Slots {
         self.discards.final_up_to >= discards
     }
 
-    /// Captures the map and names the next zone. Until [`Slots::end_checkpoint`], only slots in both zones
-    /// are given out.
+    /// Names the next zone. Until [`Slots::end_checkpoint`], only slots in both zones are given out, so the
+    /// entries may be captured ([`Slots::capture`]) at any time before the checkpoint's flush.
     pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
         debug_assert!(!self.capturing);
         self.name_next_zone(now);
         self.capturing = true;
         self.changes = 0;
-        self.discards.captured = self.discards.all;
+        self.discards.begun = self.discards.all;
         self.rejected_before = self.counts.rejected;
         self.starved = false;
+        self.oldest_captured = None;
         self.zones_changed();
-        Capture { generation: self.generation + 1, body: self.body() }
+        // A copy: a discard takes its slot out of the zone, but recovery has to read what was written there
+        // since the begin.
+        Capture { generation: self.generation + 1, zone: self.slots.next_zone().words().to_vec() }
+    }
+
+    /// Captures the entries of `slots` for the checkpoint being written.
+    pub fn capture(&mut self, slots: Range<u32>) -> MapPiece {
+        debug_assert!(self.capturing);
+        let mut piece = MapPiece::empty(slots.clone());
+        for slot in slots {
+            let s = self.slots.get(SlotId(slot));
+            if let Some(version) = s.version().filter(Slot::is_dirty) {
+                self.note_captured(version.lsn);
+            }
+            if let Some(version) = named(&s) {
+                piece.set_entry(slot, entry(version), may_be_gone(&s));
+            }
+        }
+        piece
+    }
+
+    /// Notes the log position of a dirty copy that the checkpoint being written names, or that is written
+    /// meanwhile. The latter counts because the copy that it replaces may be gone when its slot is captured,
+    /// and the slot of its successor may have been captured before.
+    pub(super) fn note_captured(&mut self, lsn: Lsn) {
+        self.oldest_captured = Some(self.oldest_captured.map_or(lsn, |oldest| oldest.min(lsn)));
+    }
+
+    /// The oldest log position that redo would need if every copy were lost that the checkpoint being written
+    /// names, or that was written since its begin. Once all slots are captured.
+    pub(crate) fn oldest_captured(&self) -> Option<Lsn> {
+        self.oldest_captured
     }
 
     /// Ends a checkpoint, which is durable (`ok`) or failed. After a failure a crash may find either of the
     /// two checkpoints, so only slots in both zones stay writable until one succeeds.
     pub fn end_checkpoint(&mut self, ok: bool) {
         debug_assert!(self.capturing);
-        self.slots.rezone(|s| (s.in_next() && (ok || s.in_zone()), false));
+        self.slots.end_next_zone(ok);
         self.capturing = false;
         self.zone_is_in_force(ok);
         // After a failure the next checkpoint goes to the same area: the other holds the one known to be
         // durable.
         if ok {
             self.in_force = self.generation + 1;
-            self.discards.final_up_to = self.discards.captured;
+            self.discards.final_up_to = self.discards.begun;
         }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
@@ -78,17 +115,18 @@ impl Slots {
         self.changes > 0 || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone)
     }
 
-    fn body(&self) -> MapBody {
-        let mut body = MapBody::empty(self.params.slots);
-        for (slot, s) in self.slots.numbered() {
-            if let Some(version) = named(&s) {
-                body.set_entry(slot.0, Some(entry(version)), may_be_gone(&s));
-            }
-            if s.in_next() {
-                body.set_in_zone(slot.0);
-            }
-        }
-        body
+    /// The zone of the checkpoint being written, as it is by now.
+    #[cfg(test)]
+    pub(crate) fn next_zone_words(&self) -> Vec<u64> {
+        self.slots.next_zone().words().to_vec()
+    }
+
+    /// Begins a checkpoint and captures all of it.
+    #[cfg(test)]
+    pub(super) fn begin_and_capture(&mut self, now: Millis) -> crate::format::map::MapBody {
+        let capture = self.begin_checkpoint(now);
+        let piece = self.capture(0..self.params.slots);
+        crate::format::map::MapBody::of(self.params.slots, &capture.zone, &[piece])
     }
 }
 
@@ -154,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_only_copy_may_come_back_until_a_checkpoint_captured_later_is_durable() {
+    fn a_discarded_only_copy_may_come_back_until_a_checkpoint_begun_later_is_durable() {
         let policy =
             "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
@@ -179,7 +217,7 @@ mod tests {
         let third = discard(&mut slots, 3);
         slots.end_checkpoint(true);
         let are_final = [first, second, third].map(|discards| slots.discards_are_final(discards));
-        assert_eq!(are_final, [true, true, false], "the last came after the capture");
+        assert_eq!(are_final, [true, true, false], "the last came after the begin");
     }
 
     #[test]
@@ -196,13 +234,28 @@ mod tests {
         slots.wait_for_home(&mut ticket, Lsn(0));
         slots.end_write(ticket, true, SsdFlush(1), NOW);
         let captured = |slots: &mut Slots| {
-            let body = slots.begin_checkpoint(NOW).body;
+            let body = slots.begin_and_capture(NOW);
             slots.end_checkpoint(true);
             (body.entry(slot).expect("it is named").clean, body.in_flight(slot))
         };
         assert_eq!(captured(&mut slots), (false, true), "the flush may make it clean, and its slot free");
         slots.homes_flushed(&|_| false);
         assert_eq!(captured(&mut slots), (true, false));
+    }
+
+    /// Its slot may have been captured already, and that of the copy that it replaces is captured later.
+    #[test]
+    fn a_checkpoint_counts_the_change_of_a_copy_that_begins_to_await_its_homes_flush() {
+        let policy =
+            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        slots.begin_checkpoint(NOW);
+        let page = PageId::new(SpaceId(1), 1);
+        let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || Stamp::from_bits(1));
+        slots.wait_for_home(&mut ticket.expect("there is room"), Lsn(5));
+        assert_eq!(slots.oldest_captured(), Some(Lsn(5)));
     }
 
     #[test]

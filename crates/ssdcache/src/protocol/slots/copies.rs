@@ -15,9 +15,11 @@ impl Slots {
     pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
         let Some(page) = self.slots.get(slot).version().map(|version| version.page) else { return };
         let older = self.live(page).filter(Slot::is_dirty);
+        let lsn = older.map_or(lsn, |older| older.lsn.min(lsn));
         if let Some(version) = self.slots.edit(slot).version_mut() {
-            version.lsn = older.map_or(lsn, |older| older.lsn.min(lsn));
+            version.lsn = lsn;
         }
+        self.note_captured(lsn);
     }
 
     /// Notes, after a recovery, that the HDD has every change older than `floor` of every copy.

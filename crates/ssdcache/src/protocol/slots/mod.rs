@@ -8,6 +8,7 @@
 //! [`Slots::validate`] recounts.
 
 mod alloc;
+mod bits;
 mod checkpoint;
 mod copies;
 mod kept_off;
@@ -44,7 +45,7 @@ use alloc::Alloc;
 use checkpoint::Discards;
 use kept_off::KeptOff;
 use page_map::PageMap;
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Location, Millis, SlotId, SlotPolicy};
 use readmitted::Predecessor;
 use rustc_hash::FxHashMap;
@@ -105,6 +106,9 @@ pub struct Slots {
     kept_off: KeptOff,
     /// Discards of versions that the HDD lacks.
     discards: Discards,
+    /// The oldest log position of the dirty copies that the latest checkpoint has captured, and of those
+    /// written since its begin.
+    oldest_captured: Option<Lsn>,
 }
 
 impl Slots {
@@ -150,6 +154,7 @@ impl Slots {
             write_price_ms: None,
             kept_off: KeptOff::default(),
             discards: Discards::default(),
+            oldest_captured: None,
         };
         this.apply_recovered(map);
         this
@@ -405,14 +410,12 @@ impl Slots {
     fn give_up_copy(&mut self, page: PageId) {
         self.cancel_incoming(page);
         if let Some(slot) = self.unmap(page) {
-            let mut s = self.slots.edit(slot);
-            if s.version().is_some_and(|version| version.is_dirty()) {
+            if self.slots.get(slot).version().is_some_and(|version| version.is_dirty()) {
                 // A crash may find a checkpoint that names this copy, or an older one of the page, as the
                 // newest version. Recovery would then look for this one, and report the page as damaged
                 // without it. So the slot waits for a checkpoint that does not name the page (I15).
-                s.set_zones(false, false);
+                self.slots.leave_zones(slot);
             }
-            drop(s);
             self.release(slot);
         }
     }
@@ -515,7 +518,7 @@ impl Slots {
 
     /// Whether `slot` may be written under every checkpoint that a crash could find.
     fn is_writable(&self, slot: SlotId) -> bool {
-        self.slots.get(slot).writable(self.capturing)
+        self.slots.writable(slot, self.capturing)
     }
 
     // ---- displaced pages to report to the pool
@@ -546,6 +549,11 @@ impl Slots {
         &*self.policy
     }
 
+    /// Exchanges the policy while nothing happens.
+    pub(crate) fn lend_policy(&mut self, instead: Box<dyn SlotPolicy>) -> Box<dyn SlotPolicy> {
+        std::mem::replace(&mut self.policy, instead)
+    }
+
     /// The policy, to be informed.
     pub fn policy_mut(&mut self) -> &mut dyn SlotPolicy {
         &mut *self.policy
@@ -556,6 +564,11 @@ impl Slots {
     pub fn free_slots(&self) -> FreeSlots {
         let (writable, waiting) = self.count_free();
         FreeSlots { writable, waiting, retired: self.retired.len(), checkpointing: self.capturing }
+    }
+
+    /// The number of slots.
+    pub(crate) fn total(&self) -> u32 {
+        self.params.slots
     }
 
     /// The number of pages that have a copy on the SSD.

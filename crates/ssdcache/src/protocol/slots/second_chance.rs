@@ -67,6 +67,9 @@ impl Slots {
         if let Some(copy) = self.slots.edit(to.slot).version_mut() {
             (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
         }
+        if version.is_dirty() {
+            self.note_captured(version.lsn);
+        }
         // The copy has the same version, so it does not supersede the source.
         self.set_being_replaced(from, false);
         self.moving.insert(page, to.slot);
@@ -109,16 +112,17 @@ mod tests {
     use super::*;
     use crate::format::map::Entry;
     use crate::protocol::slots::SlotParams;
-    use pagetier_page::SpaceId;
+    use pagetier_page::{Lsn, SpaceId};
     use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
 
     fn page(no: u32) -> PageId {
         PageId::new(SpaceId(1), no)
     }
 
-    /// Slots full of clean copies, and the second chances that have begun.
-    fn moving() -> (Slots, Vec<Move>) {
-        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+    /// Slots full of copies, of which `dirty` is the only one of its version.
+    fn full(dirty: Option<u32>) -> Slots {
+        let stamp = |no| Stamp::from_bits(u64::from(no) + 1);
+        let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: dirty != Some(no) };
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
         // The policy gives every page a second chance.
@@ -131,10 +135,18 @@ mod tests {
         let mut slots = Slots::new(params, policy, &full, 0);
         slots.begin_checkpoint(Millis(0));
         slots.end_checkpoint(true);
-        let mut moves = Vec::new();
-        while let Some(more) = slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100)) {
-            moves.extend(more);
-        }
+        slots
+    }
+
+    fn move_all(slots: &mut Slots) -> Vec<Move> {
+        let more = || slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100));
+        std::iter::from_fn(more).flatten().collect()
+    }
+
+    /// Slots full of clean copies, and the second chances that have begun.
+    fn moving() -> (Slots, Vec<Move>) {
+        let mut slots = full(None);
+        let moves = move_all(&mut slots);
         assert!(!moves.is_empty(), "nothing was moved");
         (slots, moves)
     }
@@ -150,6 +162,19 @@ mod tests {
         assert_eq!((slots.count_bad(), slots.readers()), (0, 0));
         assert_eq!(slots.counts().second_chances, 0);
         slots.validate().expect("sound slots");
+    }
+
+    /// The copy's new slot may have been captured already, and its old one may be given away before it is.
+    #[test]
+    fn a_checkpoint_counts_the_oldest_change_of_a_copy_that_moves_while_it_is_captured() {
+        let moved = moving().1.last().map(|one| one.from.slot.0);
+        let mut slots = full(moved);
+        slots.set_lsn_floor(Lsn(5));
+        slots.begin_checkpoint(Millis(0));
+        assert_eq!(slots.oldest_captured(), None);
+        let moves = move_all(&mut slots);
+        assert!(moves.iter().any(|one| Some(one.from.slot.0) == moved), "the dirty copy stays");
+        assert_eq!(slots.oldest_captured(), Some(Lsn(5)));
     }
 
     #[test]

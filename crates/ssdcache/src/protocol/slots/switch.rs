@@ -65,9 +65,9 @@ mod tests {
     }
 
     fn checkpoint(slots: &mut Slots) -> Vec<Option<Entry>> {
-        let capture = slots.begin_checkpoint(NOW);
+        let body = slots.begin_and_capture(NOW);
         slots.end_checkpoint(true);
-        capture.body.entries().collect()
+        body.entries().collect()
     }
 
     /// Plans and completes a write of page `no` to a slot. Returns false if none is writable.

@@ -5,7 +5,11 @@
 //! flush that a version waits for is known of versions written since the last flush, readers in large numbers
 //! of hardly any slot, and log positions only in a store with a log. So [`SlotTable`] takes a slot apart when
 //! it stores it and puts it together when it is asked for it: nothing is rounded, and nothing is lost.
+//!
+//! Beside them stand four bits of each slot: the two zones that it may be in, and what a checkpoint looks for
+//! among all slots.
 
+use super::bits::{Bits, slots_of};
 use super::slot::{Phase, Slot, Standing};
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -14,11 +18,8 @@ use rustc_hash::FxHashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The bits of [`Packed::flags`]: the phase in the lowest four, then the zones; the readers in the highest
-/// six.
+/// The bits of [`Packed::flags`]: the phase in the lowest four; the readers in the highest six.
 const PHASE: u16 = 0xF;
-const ZONES_SHIFT: u32 = 4;
-const ZONES: u16 = 3 << ZONES_SHIFT;
 const PERHAPS_HOME: u16 = 1 << 6;
 const MOVING: u16 = 1 << 7;
 /// The slot waits for a flush that [`SlotTable::flushes`] names.
@@ -62,6 +63,15 @@ pub(super) struct SlotTable {
     crowded: FxHashMap<SlotId, u16>,
     /// By slot, its log position; empty while every one is 0 or blank, as in a store without a log.
     lsns: Vec<u64>,
+    /// The zone of the durable checkpoint.
+    zone: Bits,
+    /// The zone of the checkpoint being written.
+    next: Bits,
+    /// The slots that hold nothing of value.
+    free: Bits,
+    /// The slots that are being written or retired: their contents are about to count for less or more than
+    /// they do now.
+    unsettled: Bits,
 }
 
 impl SlotTable {
@@ -73,6 +83,10 @@ impl SlotTable {
             flushes: FxHashMap::default(),
             crowded: FxHashMap::default(),
             lsns: Vec::new(),
+            zone: Bits::new(slots, false),
+            next: Bits::new(slots, false),
+            free: Bits::new(slots, true),
+            unsettled: Bits::new(slots, false),
         }
     }
 
@@ -100,6 +114,17 @@ impl SlotTable {
         self.packed.get(slot.at()).map(|packed| self.unpacked(slot, *packed))
     }
 
+    /// Whether `slot`, if there is one, holds its page's current copy. A policy asks this of every slot.
+    pub(super) fn is_live(&self, slot: SlotId) -> bool {
+        let phase = self.packed.get(slot.at()).map(|packed| phase_of(packed.flags));
+        matches!(phase, Some(Phase::Live { .. }))
+    }
+
+    /// Whether the write to `slot`, which exists, failed. A new zone asks this of each of its slots.
+    pub(super) fn is_bad(&self, slot: SlotId) -> bool {
+        phase_of(self.packed[slot.at()].flags) == Phase::Bad
+    }
+
     /// The slot `slot`, which exists, to be changed.
     pub(super) fn edit(&mut self, slot: SlotId) -> Edited<'_> {
         let value = self.get(slot);
@@ -116,17 +141,97 @@ impl SlotTable {
         self.ids().map(|slot| self.get(slot))
     }
 
-    /// Sets the zones of every slot to what `zones` returns: whether it is in the zone of the durable
-    /// checkpoint, and in that of the one being written.
-    pub(super) fn rezone(&mut self, mut zones: impl FnMut(&Slot) -> (bool, bool)) {
-        for at in 0..self.packed.len() {
-            let mut slot = self.get(SlotId(at as u32));
-            let (zone, next) = zones(&slot);
-            slot.set_zones(zone, next);
-            // Nothing else has changed, and there are many slots.
-            let flags = self.packed[at].flags & !ZONES;
-            self.packed[at].flags = flags | u16::from(slot.zones) << ZONES_SHIFT;
+    // ---- zones
+
+    /// Whether `slot` is in the zone of the durable checkpoint.
+    #[cfg(test)]
+    pub(super) fn in_zone(&self, slot: SlotId) -> bool {
+        self.zone.has(slot)
+    }
+
+    /// The zone of the durable checkpoint.
+    #[cfg(feature = "mutations")]
+    pub(super) fn zone(&self) -> &Bits {
+        &self.zone
+    }
+
+    /// The zone of the checkpoint being written.
+    pub(super) fn next_zone(&self) -> &Bits {
+        &self.next
+    }
+
+    /// Whether recovery would read `slot` under every checkpoint that a crash could find (I2).
+    pub(super) fn writable(&self, slot: SlotId, capturing: bool) -> bool {
+        self.zone.has(slot) && (!capturing || self.next.has(slot))
+    }
+
+    /// The slots that may be written under every checkpoint, in words.
+    fn writable_words(&self, capturing: bool) -> impl Iterator<Item = u64> + '_ {
+        let next = if capturing { 0 } else { u64::MAX };
+        self.zone.words().iter().zip(self.next.words()).map(move |(zone, of_next)| zone & (of_next | next))
+    }
+
+    /// The free slots that may be written under every checkpoint, in order.
+    pub(super) fn free_writable(&self, capturing: bool) -> impl Iterator<Item = SlotId> + '_ {
+        let writable = self.writable_words(capturing);
+        slots_of(self.free.words().iter().zip(writable).map(|(free, writable)| free & writable))
+    }
+
+    /// The free slots that may not, in order.
+    pub(super) fn free_waiting(&self, capturing: bool) -> impl Iterator<Item = SlotId> + '_ {
+        let writable = self.writable_words(capturing);
+        slots_of(self.free.words().iter().zip(writable).map(|(free, writable)| free & !writable))
+    }
+
+    pub(super) fn count_free(&self) -> usize {
+        self.free.count()
+    }
+
+    /// The slots that are being written or retired, in order.
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = SlotId> + '_ {
+        slots_of(self.unsettled.words().iter().copied())
+    }
+
+    /// Begins the zone of the checkpoint being written with `first`; the others follow.
+    pub(super) fn begin_next_zone(&mut self, first: &[SlotId]) {
+        self.next.set_words(|_| 0);
+        first.iter().for_each(|slot| self.next.set(*slot, true));
+    }
+
+    /// Puts `slot` into the zone of the checkpoint being written.
+    pub(super) fn put_in_next_zone(&mut self, slot: SlotId) {
+        self.next.set(slot, true);
+    }
+
+    /// Ends the checkpoint being written. Its zone is in force; if it failed (`ok` is false), as far as the
+    /// one before is, too.
+    pub(super) fn end_next_zone(&mut self, ok: bool) {
+        if ok {
+            std::mem::swap(&mut self.zone, &mut self.next);
+        } else {
+            self.zone.keep_those_in(&self.next);
         }
+        self.next.set_words(|_| 0);
+    }
+
+    /// Takes `slot` out of both zones.
+    pub(super) fn leave_zones(&mut self, slot: SlotId) {
+        self.zone.set(slot, false);
+        self.next.set(slot, false);
+    }
+
+    /// Replaces the zones.
+    #[cfg(feature = "mutations")]
+    pub(super) fn set_zones(&mut self, zone: &[u64], next: &[u64]) {
+        self.zone.set_words(|at| zone[at]);
+        self.next.set_words(|at| next[at]);
+    }
+
+    /// Puts every slot into both zones.
+    #[cfg(feature = "mutations")]
+    pub(super) fn put_all_in_zones(&mut self) {
+        let slots = self.packed.len() as u32;
+        (self.zone, self.next) = (Bits::new(slots, true), Bits::new(slots, true));
     }
 
     /// The numbers of the slots, in order.
@@ -166,7 +271,8 @@ impl SlotTable {
     pub(super) fn memory_bytes(&self) -> usize {
         let waiting = self.flushes.capacity() * (size_of::<(SlotId, SsdFlush)>() + 1);
         let packed = self.packed.capacity() * size_of::<Packed>() + self.pages.memory_bytes();
-        packed + self.lsns.capacity() * size_of::<u64>() + waiting
+        let bits = [&self.zone, &self.next, &self.free, &self.unsettled].map(Bits::memory_bytes);
+        packed + self.lsns.capacity() * size_of::<u64>() + waiting + bits.iter().sum::<usize>()
     }
 
     fn unpacked(&self, slot: SlotId, packed: Packed) -> Slot {
@@ -192,12 +298,15 @@ impl SlotTable {
             },
             perhaps_home: flags & PERHAPS_HOME != 0,
             moving: flags & MOVING != 0,
-            zones: ((flags & ZONES) >> ZONES_SHIFT) as u8,
         }
     }
 
     fn store(&mut self, slot: SlotId, value: &Slot) {
         let before = self.packed[slot.at()].flags;
+        if phase_of(before) != value.phase {
+            self.free.set(slot, value.phase == Phase::Free);
+            self.unsettled.set(slot, value.is_writing() || value.is_retired());
+        }
         let awaits = value.durable_at != SsdFlush::NONE;
         if awaits {
             self.flushes.insert(slot, value.durable_at);
@@ -219,8 +328,7 @@ impl SlotTable {
             *lsn = value.lsn.0;
         }
         let flag = |is: bool, flag: u16| if is { flag } else { 0 };
-        let flags = u16::from(value.zones) << ZONES_SHIFT
-            | flag(value.perhaps_home, PERHAPS_HOME)
+        let flags = flag(value.perhaps_home, PERHAPS_HOME)
             | flag(value.moving, MOVING)
             | flag(awaits, AWAITS)
             | flag(blank, BLANK);
@@ -359,7 +467,7 @@ mod tests {
         let readers = prop_oneof![0..4_u16, CROWDED - 2..CROWDED + 2, any::<u16>()];
         let lsns = [Lsn(0), Lsn(0), Lsn::BLANK, Lsn(7), Lsn(u64::MAX)];
         let numbers = (any::<[u32; 2]>(), any::<u64>(), 0..lsns.len(), 0..4_u64, readers);
-        (numbers, phases, standings, any::<[bool; 4]>()).prop_map(
+        (numbers, phases, standings, any::<[bool; 2]>()).prop_map(
             move |(([space, no], stamp, lsn, until, readers), phase, standing, flags)| Slot {
                 page: PageId::new(SpaceId(space), no),
                 stamp: Stamp::from_bits(stamp),
@@ -370,7 +478,6 @@ mod tests {
                 standing,
                 perhaps_home: flags[0],
                 moving: flags[1],
-                zones: u8::from(flags[2]) | u8::from(flags[3]) << 1,
             },
         )
     }
@@ -395,6 +502,10 @@ mod tests {
                 let kept = |f: &dyn Fn(&Slot) -> bool| model.iter().filter(|s| f(s)).count();
                 prop_assert_eq!(table.flushes.len(), kept(&|s| s.durable_at != SsdFlush::NONE));
                 prop_assert_eq!(table.crowded.len(), kept(&|s| s.readers >= CROWDED));
+                prop_assert_eq!(table.count_free(), kept(&Slot::is_free));
+                let unsettled = |s: &Slot| s.is_writing() || s.is_retired();
+                let all = table.ids().filter(|slot| unsettled(&model[slot.at()]));
+                prop_assert!(table.unsettled().eq(all));
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::alloc::Alloc;
 use super::slot::{Phase, Slot, Standing};
 use super::{Plan, Slots, SsdFlush};
-use crate::format::map::MapBody;
+use crate::format::map::MapPiece;
 use crate::mutation::Mutation;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
@@ -13,7 +13,7 @@ use pagetier_policy::{Millis, SlotId};
 #[doc(hidden)]
 pub struct Tampered {
     /// The zone of the checkpoint being written, as the protocol named it.
-    next_zone: Option<Vec<bool>>,
+    next_zone: Option<Vec<u64>>,
     /// The second chances under way: page, new slot and stamp.
     moves: Vec<(PageId, SlotId, Stamp)>,
 }
@@ -37,8 +37,9 @@ impl Slots {
     }
 
     fn put_all_in_zone(&mut self) {
-        let outside = self.slots.iter().any(|s| !(s.in_zone() && s.in_next()));
-        self.slots.rezone(|_| (true, true));
+        let slots = self.params.slots as usize;
+        let outside = self.slots.zone().count() < slots || self.slots.next_zone().count() < slots;
+        self.slots.put_all_in_zones();
         if let Alloc::Circle(circle) = &mut self.alloc {
             circle.put_all_in_zone();
         }
@@ -50,21 +51,25 @@ impl Slots {
     fn put_zone_in_next(&mut self, kept: &mut Tampered) {
         match (self.capturing, kept.next_zone.take()) {
             (true, None) => {
-                kept.next_zone = Some(self.slots.iter().map(|s| s.in_next()).collect());
-                self.slots.rezone(|s| (s.in_zone(), s.in_next() || s.in_zone()));
+                let (zone, next) = self.zones();
+                let either: Vec<u64> = zone.iter().zip(&next).map(|(zone, next)| zone | next).collect();
+                self.slots.set_zones(&zone, &either);
+                kept.next_zone = Some(next);
                 self.zones_changed();
             }
             (true, named) => kept.next_zone = named,
             (false, Some(named)) => {
-                let mut named = named.into_iter();
-                self.slots.rezone(|s| {
-                    let named = named.next() == Some(true);
-                    (s.in_zone() && named, s.in_next())
-                });
+                let (zone, next) = self.zones();
+                let both: Vec<u64> = zone.iter().zip(&named).map(|(zone, named)| zone & named).collect();
+                self.slots.set_zones(&both, &next);
                 self.zones_changed();
             }
             (false, None) => {}
         }
+    }
+
+    fn zones(&self) -> (Vec<u64>, Vec<u64>) {
+        (self.slots.zone().words().to_vec(), self.slots.next_zone().words().to_vec())
     }
 
     /// Makes the cancelled second chances count that `which` selects.
@@ -91,10 +96,12 @@ impl Slots {
         writing.filter(|version| version.page == page).all(|version| version.stamp <= stamp)
     }
 
-    /// Removes a checkpoint's marks, except those of slots whose images are on their way.
-    pub(crate) fn mark_images_in_flight_alone(&self, body: &mut MapBody) {
-        for (slot, _) in self.slots.numbered().filter(|(_, s)| !s.is_writing()) {
-            body.set_entry(slot.0, body.entry(slot.0), false);
+    /// Removes the marks of a part of a checkpoint, except those of slots whose images are on their way.
+    pub(crate) fn mark_images_in_flight_alone(&self, piece: &mut MapPiece) {
+        for slot in piece.slots().filter(|slot| !self.slots.get(SlotId(*slot)).is_writing()) {
+            if let Some(entry) = piece.entry(slot) {
+                piece.set_entry(slot, entry, false);
+            }
         }
     }
 

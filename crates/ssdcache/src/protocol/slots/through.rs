@@ -113,6 +113,7 @@ impl Slots {
         if let Some(version) = self.slots.edit(ticket.slot).version_mut() {
             (version.standing, version.lsn) = (Standing::AwaitsFlush, lsn);
         }
+        self.note_captured(lsn);
         (ticket.dirty, ticket.waits_for_home) = (true, true);
         self.waiting_for_home.push((ticket.slot, ticket.stamp));
     }

@@ -1,6 +1,5 @@
 //! The inputs and outputs of the state machine: plain values.
 
-use crate::format::map::MapBody;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::SlotId;
@@ -185,11 +184,11 @@ pub struct FreeSlots {
     pub checkpointing: bool,
 }
 
-/// A map captured for a checkpoint.
+/// What a checkpoint captures at its begin.
 #[derive(Debug)]
 pub struct Capture {
     /// The generation that the header will state.
     pub generation: u64,
-    /// The body to write.
-    pub body: MapBody,
+    /// The zone, a bit per slot, the lowest slot in the lowest bit.
+    pub zone: Vec<u64>,
 }

@@ -251,20 +251,18 @@ impl Slots {
     /// Names the zone: the slots being written, and the slots from the front on.
     pub(super) fn name_front_zone(&mut self) {
         let zone = self.params.zone;
-        let mut writing = 0;
-        self.slots.rezone(|s| {
-            writing += u32::from(s.is_writing());
-            (s.in_zone(), s.is_writing())
-        });
+        let writing = self.slots.unsettled().filter(|slot| self.slots.get(*slot).is_writing());
+        let writing: Vec<SlotId> = writing.collect();
+        self.slots.begin_next_zone(&writing);
         let Alloc::Circle(circle) = &mut self.alloc else { return };
         // However many writes are in flight, the front must be able to advance.
-        let mut wanted = zone.saturating_sub(writing).max(zone / 2);
+        let mut wanted = zone.saturating_sub(writing.len() as u32).max(zone / 2);
         circle.left_next = 0;
         while wanted > 0 && circle.left_next < circle.slots {
-            let mut s = self.slots.edit(circle.at(circle.left_next));
+            let slot = circle.at(circle.left_next);
             circle.left_next += 1;
-            if s.phase != Phase::Bad {
-                s.set_in_next(true);
+            if !self.slots.is_bad(slot) {
+                self.slots.put_in_next_zone(slot);
                 wanted -= 1;
             }
         }

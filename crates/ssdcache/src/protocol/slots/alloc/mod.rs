@@ -58,19 +58,20 @@ impl Slots {
     /// Lists the free `slot`.
     pub(super) fn list_free(&mut self, slot: SlotId) {
         let writable = self.is_writable(slot);
-        if let Alloc::Zone(lists) = &mut self.alloc {
-            lists.add(&mut self.slots, slot, writable);
+        if let Alloc::Zone(lists) = &mut self.alloc
+            && writable
+        {
+            lists.add(&mut self.slots, slot);
         }
     }
 
     /// The number of free slots that may be written at present, and of those that may not.
     pub(super) fn count_free(&self) -> (usize, usize) {
         match &self.alloc {
-            Alloc::Zone(lists) => lists.count(),
+            Alloc::Zone(lists) => lists.count(&self.slots),
             Alloc::Circle(_) => {
-                let free = || self.slots.iter().filter(|s| s.is_free());
-                let now = free().filter(|s| s.writable(self.capturing)).count();
-                (now, free().count() - now)
+                let now = self.slots.free_writable(self.capturing).count();
+                (now, self.slots.count_free() - now)
             }
         }
     }
@@ -123,10 +124,10 @@ impl Slots {
         }
     }
 
-    /// Sorts the free slots again after a change of the zones.
+    /// Lists the free slots again after a change of the zones.
     pub(super) fn zones_changed(&mut self) {
         if let Alloc::Zone(lists) = &mut self.alloc {
-            lists.sort(&mut self.slots, self.capturing);
+            lists.list(&mut self.slots, self.capturing);
         }
     }
 
@@ -141,7 +142,8 @@ impl Slots {
     /// last.
     pub(super) fn start_after_recovery(&mut self, newest: Option<SlotId>) {
         match &mut self.alloc {
-            Alloc::Zone(lists) => lists.start(&mut self.slots),
+            // No slot may be written yet.
+            Alloc::Zone(lists) => *lists = FreeLists::default(),
             Alloc::Circle(circle) => circle.continue_after(newest),
         }
     }
@@ -156,13 +158,17 @@ impl Slots {
 
     pub(super) fn validate_free(&self) -> Result<(), String> {
         let free = self.slots.iter().filter(|s| s.is_free()).count();
-        let (writable, waiting) = self.count_free();
-        if free != writable + waiting {
-            return Err(format!("{free} free slots, {} listed", writable + waiting));
+        if free != self.slots.count_free() {
+            return Err(format!("{free} free slots, {} counted", self.slots.count_free()));
+        }
+        let unsettled = self.slots.iter().filter(|s| s.is_writing() || s.is_retired()).count();
+        if unsettled != self.slots.unsettled().count() {
+            return Err(format!("{unsettled} slots are being written or retired, others are noted"));
         }
         let Alloc::Zone(lists) = &self.alloc else { return Ok(()) };
-        if !lists.add_up(&self.slots) {
-            return Err(format!("the lists of free slots do not add up: {lists:?}"));
+        let writable = self.slots.free_writable(self.capturing).count();
+        if !lists.adds_up(&self.slots) || lists.count(&self.slots).0 != writable {
+            return Err(format!("{writable} free slots may be written, listed are {lists:?}"));
         }
         match lists.writable(&self.slots).find(|slot| !self.is_writable(*slot)) {
             Some(slot) => Err(format!("slot {} is listed as writable outside the zone", slot.0)),

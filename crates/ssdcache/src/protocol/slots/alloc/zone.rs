@@ -7,12 +7,10 @@ use crate::protocol::slots::types::{MapWork, NoSlot};
 use pagetier_page::PageId;
 use pagetier_policy::{Cause, Millis, SlotId, Verdict};
 
-/// The free slots, by whether they may be written.
+/// The free slots that may be written. The others wait for the next checkpoint.
 #[derive(Debug, Default)]
 pub(in crate::protocol::slots) struct FreeLists {
     writable: FreeList,
-    /// Outside the zone until the next checkpoint.
-    waiting: FreeList,
     /// Whether the policy rejected a page because its zone had no candidate left.
     spent: bool,
     /// Whether, since the last write-back, a dirty page was written home only because the victim that it
@@ -21,20 +19,19 @@ pub(in crate::protocol::slots) struct FreeLists {
 }
 
 impl FreeLists {
-    pub(super) fn add(&mut self, slots: &mut SlotTable, slot: SlotId, writable: bool) {
+    pub(super) fn add(&mut self, slots: &mut SlotTable, slot: SlotId) {
         // The slot that became free last is given out first.
-        if writable { self.writable.put_first(slots, slot) } else { self.waiting.put_last(slots, slot) }
+        self.writable.put_first(slots, slot);
     }
 
-    pub(super) fn count(&self) -> (usize, usize) {
-        (self.writable.len(), self.waiting.len())
+    /// The number of free slots that may be written, and of those that wait.
+    pub(super) fn count(&self, slots: &SlotTable) -> (usize, usize) {
+        (self.writable.len(), slots.count_free() - self.writable.len())
     }
 
-    /// Whether every list has as many slots as it counts.
-    pub(super) fn add_up(&self, slots: &SlotTable) -> bool {
-        [&self.writable, &self.waiting]
-            .iter()
-            .all(|list| list.iter(slots).take(list.len() + 1).count() == list.len())
+    /// Whether the list has as many slots as it counts.
+    pub(super) fn adds_up(&self, slots: &SlotTable) -> bool {
+        self.writable(slots).take(self.writable.len() + 1).count() == self.writable.len()
     }
 
     pub(super) fn writable<'a>(&self, slots: &'a SlotTable) -> impl Iterator<Item = SlotId> + use<'a> {
@@ -49,24 +46,12 @@ impl FreeLists {
         std::mem::take(&mut self.held_up)
     }
 
-    /// Starts with all free slots, none of which may be written yet.
-    pub(super) fn start(&mut self, slots: &mut SlotTable) {
-        (self.writable, self.waiting) = (FreeList::default(), FreeList::default());
-        for slot in slots.ids() {
-            if slots.get(slot).is_free() {
-                self.waiting.put_last(slots, slot);
-            }
-        }
-    }
-
-    /// Sorts the slots so that low ones are given out first, in runs.
-    pub(super) fn sort(&mut self, slots: &mut SlotTable, capturing: bool) {
-        let mut free: Vec<SlotId> = self.writable.iter(slots).chain(self.waiting.iter(slots)).collect();
-        free.sort_unstable_by(|a, b| b.cmp(a));
-        (self.writable, self.waiting) = (FreeList::default(), FreeList::default());
-        for slot in free {
-            let writable = slots.get(slot).writable(capturing);
-            self.add(slots, slot, writable);
+    /// Lists the free slots anew, after a change of the zones: low ones are given out first, in runs.
+    pub(super) fn list(&mut self, slots: &mut SlotTable, capturing: bool) {
+        self.writable = FreeList::default();
+        // No more than a zone has.
+        for slot in slots.free_writable(capturing).collect::<Vec<_>>() {
+            self.writable.put_last(slots, slot);
         }
     }
 }
@@ -114,7 +99,7 @@ impl Slots {
         let usable = |slot: &SlotId| {
             let other = |s: &super::Slot| s.version().is_some_and(|version| version.page != page);
             let s = self.slots.find(*slot).filter(other);
-            s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing))
+            s.is_some_and(|s| s.is_idle_clean()) && self.is_writable(*slot)
         };
         let none = if soon { NoSlot::Soon } else { NoSlot::Never };
         let victim = next.into_iter().find(usable).ok_or(none)?;
@@ -135,8 +120,9 @@ impl Slots {
         let room = if has_room { writable } else { 0 };
         let (slots, capturing) = (&self.slots, self.capturing);
         // A policy may name any slot, even one that does not exist.
-        let usable =
-            |slot: SlotId| slots.find(slot).is_some_and(|s| s.is_idle_clean() && s.writable(capturing));
+        let usable = |slot: SlotId| {
+            slots.find(slot).is_some_and(|s| s.is_idle_clean()) && slots.writable(slot, capturing)
+        };
         let (mut refused_dirty, mut has_candidates) = (false, false);
         let mut asked = |slot: SlotId| {
             has_candidates = true;
@@ -226,30 +212,26 @@ impl Slots {
     /// Names the zone: all slots being written or retired, then, up to the zone's size, free slots and those
     /// of the pages of lowest benefit.
     pub(super) fn name_zone(&mut self, now: Millis) {
-        let mut left = self.params.zone as usize;
-        self.slots.rezone(|s| {
-            // These will soon hold something else than the map says. A recovery reads slots of the zone, and
-            // trusts the map for all others (I2).
-            let next = s.is_writing() || s.is_retired();
-            left = left.saturating_sub(usize::from(next));
-            (s.in_zone(), next)
-        });
+        // These will soon hold something else than the map says. A recovery reads slots of the zone, and
+        // trusts the map for all others (I2).
+        let mut named: Vec<SlotId> = self.slots.unsettled().collect();
+        let mut left = (self.params.zone as usize).saturating_sub(named.len());
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.spent = false;
-            let free = lists.writable.iter(&self.slots).chain(lists.waiting.iter(&self.slots));
-            for slot in free.take(left).collect::<Vec<_>>() {
-                self.slots.edit(slot).set_in_next(true);
-            }
-            left = left.saturating_sub(lists.writable.len() + lists.waiting.len());
+            let unsettled = named.len();
+            let waiting = self.slots.free_waiting(self.capturing);
+            named.extend(lists.writable(&self.slots).chain(waiting).take(left));
+            left -= named.len() - unsettled;
         }
+        self.slots.begin_next_zone(&named);
         let mut candidates = Vec::new();
         let slots = &self.slots;
-        let mut eligible = |slot: SlotId| slots.get(slot).live().is_some();
+        let mut eligible = |slot: SlotId| slots.is_live(slot);
         self.policy.start_zone(left, &mut eligible, now, &mut candidates);
         // A larger zone, or one with other slots, would make a recovery read more than configured.
         for slot in candidates {
-            if left > 0 && self.slots.find(slot).is_some_and(|s| s.live().is_some()) {
-                self.slots.edit(slot).set_in_next(true);
+            if left > 0 && self.slots.is_live(slot) {
+                self.slots.put_in_next_zone(slot);
                 left -= 1;
             }
         }
@@ -294,8 +276,8 @@ mod tests {
 
     /// The first page with a copy in the zone (`inside`) or outside.
     fn page_of(slots: &Slots, inside: bool) -> u32 {
-        let copies = slots.slots.iter().filter(|s| s.in_zone() == inside).filter_map(|s| s.live());
-        copies.map(|stored| stored.page.no).next().expect("there is one")
+        let mut copies = slots.copies_by_slot().filter(|(slot, _)| slots.slots.in_zone(*slot) == inside);
+        copies.next().expect("there is one").1.page.no
     }
 
     #[test]
@@ -303,7 +285,7 @@ mod tests {
         let mut slots = slots(SLOTS);
         // Without a reserve a rewrite takes the place of a copy of the zone, but these are all being read.
         for no in 0..SLOTS {
-            if slots.slots.get(SlotId(no)).in_zone() {
+            if slots.slots.in_zone(SlotId(no)) {
                 assert!(matches!(slots.begin_read(page(no)), Located::Slot { .. }));
             }
         }
@@ -338,8 +320,8 @@ mod tests {
         assert!(slots.drop_bad_copy(page(no), slot, NOW));
         assert_eq!(slots.count_free(), (4, 1), "one waits for a checkpoint");
         // The zone's own pages are the ones that may be given up.
-        let outside = slots.slots.iter().filter(|s| !s.in_zone()).filter_map(|s| s.live().map(|v| v.page.no));
-        let mut rewrites = outside.collect::<Vec<_>>().into_iter();
+        let outside = slots.copies_by_slot().filter(|(slot, _)| !slots.slots.in_zone(*slot));
+        let mut rewrites = outside.map(|(_, stored)| stored.page.no).collect::<Vec<_>>().into_iter();
         let mut displaced = |slots: &mut Slots| match rewritten(slots, rewrites.next().expect("a page")) {
             Plan::Ssd(ticket) => ticket.displaced,
             plan => panic!("{plan:?}"),
