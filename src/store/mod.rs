@@ -8,6 +8,8 @@ pub(crate) mod background;
 pub(crate) mod devices;
 pub(crate) mod guards;
 pub(crate) mod headroom;
+pub(crate) mod hot_kept;
+mod hot_list;
 pub(crate) mod hot_set;
 pub(crate) mod manifest_state;
 pub(crate) mod owned;

@@ -59,6 +59,8 @@ pub struct Plan {
     pub without: u64,
     /// 1: the manifest is at the head of the HDD, and not in memory.
     pub on_hdd: u32,
+    /// How often the store lists its hot set, in milliseconds; 0: it keeps none.
+    pub hot_ms: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// The disabled rule of the protocol.
@@ -168,6 +170,7 @@ impl Plan {
         // A generator of its own, as in `draw_policy`.
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x0a5e_11e4_d015_7a2b);
         plan.on_hdd = u32::from(hazard != Hazard::Past && rng.random_ratio(1, 6));
+        plan.hot_ms = [0, 0, 0, 0, 0, 12, 60, 400][rng.random_range(0..8)];
         plan
     }
 
@@ -182,6 +185,8 @@ impl Plan {
         // The other rules hold wherever the manifest is.
         let on_hdd = [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents].contains(&mutation);
         (plan.mutation, plan.on_hdd) = (Some(mutation), u32::from(on_hdd && plan.hazard != Hazard::Past));
+        // Its pages would be written and read between those that the seed has chosen.
+        plan.hot_ms = 0;
         plan.suit(mutation);
         plan
     }
@@ -237,6 +242,7 @@ impl Plan {
             flush_failures: [FlushFailure::NeverDurable; 2],
             gate_us: 0,
             on_hdd: 0,
+            hot_ms: 0,
             hazard: Hazard::Free,
             mutation: None,
         };
@@ -451,7 +457,8 @@ impl Plan {
                 None => {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
-                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, on_hdd, without, on"
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, on_hdd, \
+                         hot_ms, without, on"
                     ));
                 }
             },
@@ -461,7 +468,7 @@ impl Plan {
     }
 
     /// The parts that are numbers, by name.
-    fn numbers(&mut self) -> [(&'static str, &mut u32); 10] {
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 11] {
         [
             ("lives", &mut self.lives),
             ("ops", &mut self.ops),
@@ -473,6 +480,7 @@ impl Plan {
             ("slots", &mut self.slots),
             ("gate_us", &mut self.gate_us),
             ("on_hdd", &mut self.on_hdd),
+            ("hot_ms", &mut self.hot_ms),
         ]
     }
 

@@ -1,0 +1,494 @@
+//! The hot set that a store keeps on its HDD by itself: a task lists the hot pages in a space of their own
+//! from time to time, and warms memory and SSD from the list once, when it begins.
+//!
+//! The list lies in ordinary pages, so it needs no format of its own, no place that is reserved, and no rule
+//! of recovery: `hot_list` says what one page has. Its space is kept off the SSD, with which it would be
+//! lost. These are the schedules that shape the rest:
+//!
+//! - A crash or a failure half-way leaves a list that is in part of the time before. Entries are hints.
+//! - A crash, or a close, while the store still warms up. A list of what is warm by then would forget the
+//!   rest, so the list stays as it is until the warming has ended.
+//! - The SSD fails, and is replaced later: the list stays as it is meanwhile, for the same reason.
+//! - The pages of the list cannot be written, because the disk is full or their place on it is bad. They are
+//!   discarded: while they are dirty, each `sync` would fail with them.
+//! - The log. No record describes these pages, so they have no LSN: they wait for no log, and no position of
+//!   redo goes back for them ([`PageMut::unlogged`](pagetier_bufpool::PageMut::unlogged)).
+//! - A `sync` beside it writes the list's dirty pages, too: few at a time.
+
+use super::hot_list::{self, Part, Was, entries_in};
+use super::page_store::PageStore;
+use super::shared::Shared;
+use crate::error::Error;
+use crate::volume::space_hints::SpaceHints;
+use crate::volume::table::Claimed;
+use pagetier_bufpool::Cursor;
+use pagetier_devio::{Causes, task};
+use pagetier_page::{PageId, SpaceId};
+use pagetier_policy::pool::Retention;
+use pagetier_ssdcache::{Homes, Slots, SsdState};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The name of the list's space.
+const SPACE: &str = "pagetier-hot-set";
+/// The most entries of a list: 64 MiB of them.
+const LISTED_MAX: usize = 8 << 20;
+/// The most pages of the list that are dirty, or in memory, at a time.
+const BATCH: usize = 32;
+/// Slots that are looked at while the tier's state is locked, and one in how many of such groups makes up the
+/// sample of a large SSD.
+const LOOK: u32 = 1024;
+const SAMPLE: usize = 16;
+/// Pages that are read between two looks at whether the store still exists.
+const STEP: usize = 256;
+/// Once so many pages of a step were read and none got a copy, the SSD's policy wants none.
+const IN_VAIN: u64 = 32;
+/// The shortest time between two lists.
+const EVERY_MIN: Duration = Duration::from_millis(10);
+/// How long a close waits for its list.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
+
+/// The hot set that the store keeps ([`PageStore::keep_hot_set`]). All 0 if it keeps none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HotSetStats {
+    /// Pages on the newest list: those in memory, then those on the SSD.
+    pub listed: u64,
+    /// How often they were listed.
+    pub lists: u64,
+    /// Whether the store is still warming up from the list that it found.
+    pub warming: bool,
+    /// Pages that were read into memory for that, or found there.
+    pub to_memory: u64,
+    /// Pages that were read for the SSD, and got a copy there.
+    pub to_ssd: u64,
+}
+
+/// What the store's handle and the task share.
+#[derive(Debug, Default)]
+pub(crate) struct HotKept {
+    /// The last call's: the call after it ends its task.
+    current: Mutex<Option<Current>>,
+    listed: AtomicU64,
+    lists: AtomicU64,
+    warming: AtomicBool,
+    to_memory: AtomicU64,
+    to_ssd: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Current {
+    list: Arc<List>,
+    /// Dropped: the task ends.
+    _task: oneshot::Sender<()>,
+}
+
+/// The list on the HDD.
+#[derive(Debug)]
+struct List {
+    space: SpaceId,
+    /// By page, the digest of what this opening has written there.
+    digests: Mutex<Vec<Option<u64>>>,
+    /// It may be replaced: the store has warmed up from it.
+    is_used: AtomicBool,
+}
+
+impl HotKept {
+    pub(crate) fn stats(&self) -> HotSetStats {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        HotSetStats {
+            listed: of(&self.listed),
+            lists: of(&self.lists),
+            warming: self.warming.load(Ordering::Relaxed),
+            to_memory: of(&self.to_memory),
+            to_ssd: of(&self.to_ssd),
+        }
+    }
+}
+
+/// The hot pages of a moment.
+struct Hot {
+    in_memory: Vec<PageId>,
+    on_ssd: Vec<PageId>,
+}
+
+impl Hot {
+    /// The parts of the list, for pages with `entries` entries each.
+    fn parts(&self, entries: usize) -> impl Iterator<Item = Part<'_>> {
+        let lists = [(Was::InMemory, &self.in_memory), (Was::OnSsd, &self.on_ssd)];
+        lists.into_iter().flat_map(move |(was, pages)| {
+            pages.chunks(entries.max(1)).map(move |pages| Part { was, pages })
+        })
+    }
+}
+
+impl PageStore {
+    /// See [`PageStore::keep_hot_set`].
+    pub(crate) async fn begin_keeping(&self, every: Duration) -> Result<(), Error> {
+        let shared = &self.shared;
+        shared.refuse_read_only()?;
+        shared.ending.here()?;
+        let space = self.hot_space().await?;
+        let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
+        self.spaces().set_hints(space, hints.frames_max(shared.batch() as u64))?;
+        let list = Arc::new(List { space, digests: Mutex::default(), is_used: AtomicBool::default() });
+        let (alive, ended) = oneshot::channel();
+        let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), _task: alive });
+        drop(replaced);
+        // Weak: the task waits for most of its life, and must not keep a dropped store alive.
+        let (begun, weak) = (shared.ending.shutdown_begun(), Arc::downgrade(shared));
+        task::spawn(&shared.runtime, async move {
+            tokio::select! {
+                biased;
+                _ = ended => {}
+                () = begun => {}
+                () = keep(weak, list, every.max(EVERY_MIN)) => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// The space of the list, which is created if there is none.
+    async fn hot_space(&self) -> Result<SpaceId, Error> {
+        loop {
+            let Some(space) = self.spaces().find(SPACE) else {
+                match self.spaces().create(SPACE).await {
+                    // Another call was faster.
+                    Err(Error::SpaceExists { .. }) => continue,
+                    created => return created,
+                }
+            };
+            // An embedder's own space of that name. One that cannot be read is the list: a lost ring may have
+            // left its pages torn.
+            return match self.get(PageId::new(space, 0)).await {
+                Ok(page) if hot_list::read(&page).is_none() => {
+                    Err(Error::SpaceExists { name: SPACE.to_owned() })
+                }
+                _ => Ok(space),
+            };
+        }
+    }
+}
+
+/// Warms up from the list, then replaces it from time to time.
+async fn keep(shared: Weak<Shared>, list: Arc<List>, every: Duration) {
+    if warm(&shared, &list).await.is_none() {
+        return;
+    }
+    // The first one at once: a close makes no room for a list.
+    let (mut pause, mut failed) = (Duration::ZERO, false);
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(shared) = shared.upgrade() else { return };
+        pause = every;
+        let written = shared.list_hot(&list, When::InUse).await;
+        match &written {
+            Ok(()) => {}
+            // Its engine has dropped the space.
+            Err(Error::NoSuchSpace { .. }) => return,
+            Err(error) if failed => tracing::debug!(%error, "the hot pages cannot be listed"),
+            // Once per failure, not once per interval.
+            Err(error) => {
+                tracing::warn!(error = %Causes(error), "the hot pages cannot be listed; the list before stays");
+            }
+        }
+        failed = written.is_err();
+    }
+}
+
+/// Reads the pages of the list into memory, and then, as long as the SSD has free slots, onto it. `None`: the
+/// store is gone.
+async fn warm(store: &Weak<Shared>, list: &List) -> Option<()> {
+    let pages = {
+        let shared = store.upgrade()?;
+        shared.hot.warming.store(true, Ordering::Relaxed);
+        shared.volume.pages(list.space).unwrap_or(0)
+    };
+    let warmed = warm_from(store, Cursor::new(list.space, 0..pages)).await?;
+    let shared = store.upgrade()?;
+    list.is_used.store(true, Ordering::Release);
+    shared.hot.warming.store(false, Ordering::Relaxed);
+    if warmed {
+        let HotSetStats { to_memory, to_ssd, .. } = shared.hot.stats();
+        tracing::info!(to_memory, to_ssd, "the store has warmed up from its hot set");
+    }
+    Some(())
+}
+
+/// The steps of [`warm`]. Returns whether the list named any pages.
+async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor) -> Option<bool> {
+    // Pages that were in memory come first on the list.
+    let (mut hot, mut fills) = (Some(Vec::new()), true);
+    let mut passed_on = 0;
+    while fills {
+        let shared = store.upgrade()?;
+        let found = match cursor.next(&shared.pool).await {
+            None => break,
+            // A damaged page costs its entries.
+            Some(page) => page.ok().and_then(|page| hot_list::read(&page)),
+        };
+        let Some((was, mut pages)) = found else { continue };
+        if was == Was::InMemory {
+            if let Some(hot) = hot.as_mut().filter(|hot| hot.len() < LISTED_MAX) {
+                hot.append(&mut pages);
+            }
+            continue;
+        }
+        drop(shared);
+        if let Some(hot) = hot.take() {
+            warm_memory(store, hot).await?;
+        }
+        // In order of their numbers, so nearly in that of the disk.
+        for some in pages.chunks(STEP) {
+            let shared = store.upgrade()?;
+            let exist = some.iter().copied().filter(|page| shared.volume.exists(*page)).collect::<Vec<_>>();
+            let passed = shared.pool.pass_below(&exist).await;
+            shared.hot.to_ssd.fetch_add(passed.kept, Ordering::Relaxed);
+            passed_on += passed.read;
+            // A policy may take none of them, and one that appends takes any number, each in place of another.
+            let in_vain = passed.read >= IN_VAIN && passed.kept == 0;
+            if passed.is_full || in_vain || passed_on >= u64::from(shared.tier.slots()) {
+                fills = false;
+                break;
+            }
+        }
+    }
+    let named = hot.as_ref().is_none_or(|hot| !hot.is_empty());
+    if let Some(hot) = hot {
+        warm_memory(store, hot).await?;
+    }
+    Some(named)
+}
+
+/// Reads the hottest of `pages` into memory, in disk order.
+async fn warm_memory(store: &Weak<Shared>, pages: Vec<PageId>) -> Option<()> {
+    if pages.is_empty() {
+        return Some(());
+    }
+    let pages = {
+        let shared = store.upgrade()?;
+        tracing::info!(listed = pages.len(), "the store warms up from its hot set");
+        shared.in_disk_order(&pages)
+    };
+    for some in pages.chunks(STEP) {
+        let shared = store.upgrade()?;
+        let loaded = shared.pool.warm(some).await;
+        shared.hot.to_memory.fetch_add(loaded, Ordering::Relaxed);
+    }
+    Some(())
+}
+
+/// When a list is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum When {
+    InUse,
+    /// By the close, when no operation is in progress: the space does not grow.
+    AtEnd,
+}
+
+impl Shared {
+    /// Lists the hot pages for the last time, before everything else is written for the last time.
+    pub(super) async fn list_hot_at_end(self: &Arc<Self>) {
+        let list = self.hot.current.lock().as_ref().map(|current| Arc::clone(&current.list));
+        let Some(list) = list else { return };
+        // The close must not wait for long: a slow device delays it by what has to be written.
+        match tokio::time::timeout(CLOSING_MAX, self.list_hot(&list, When::AtEnd)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the hot pages were not listed at the end"),
+            Err(_) => tracing::debug!("the end did not wait until the hot pages were listed"),
+        }
+    }
+
+    /// Replaces the list.
+    async fn list_hot(self: &Arc<Self>, list: &List, when: When) -> Result<(), Error> {
+        let fails = self.tier.slots() > 0 && self.tier.ssd_state() != SsdState::Active;
+        if !list.is_used.load(Ordering::Acquire) || fails {
+            return Ok(());
+        }
+        let in_memory = self.pool.hottest(LISTED_MAX).into_iter().filter(|page| page.space != list.space);
+        let in_memory: Vec<PageId> = in_memory.collect();
+        let on_ssd = self.hot_on_ssd(LISTED_MAX - in_memory.len()).await;
+        let hot = Hot { in_memory, on_ssd };
+        let mut dirty = Vec::new();
+        let written = self.write_list(&hot, list, when, &mut dirty).await;
+        if let Err(error) = written {
+            // What cannot be written must not make the engine's `sync` fail, nor the close. (A close writes
+            // it, or discards it itself.)
+            let dirty = if matches!(error, Error::Closed) { Vec::new() } else { dirty };
+            for page in dirty {
+                list.forget(page.no);
+                let _ = self.pool.discard(page).await;
+            }
+            return Err(error);
+        }
+        let listed = (hot.in_memory.len() + hot.on_ssd.len()) as u64;
+        self.hot.listed.store(listed, Ordering::Relaxed);
+        self.hot.lists.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes the pages of the list that differ from the one before. `dirty`: those that may not be written
+    /// yet.
+    async fn write_list(
+        self: &Arc<Self>,
+        hot: &Hot,
+        list: &List,
+        when: When,
+        dirty: &mut Vec<PageId>,
+    ) -> Result<(), Error> {
+        let empty = Part { was: Was::InMemory, pages: &[] };
+        // Also what a longer list left behind it, which may be torn in the first opening after a loss.
+        let end = self.volume.pages(list.space).ok_or(Error::NoSuchSpace { space: list.space })?;
+        let parts = hot.parts(entries_in(self.page_size().payload_bytes()));
+        let parts = parts.map(Some).chain(std::iter::repeat(None)).zip(0..u32::MAX);
+        for (part, no) in parts.take_while(|(part, no)| part.is_some() || *no < end) {
+            let part = part.unwrap_or(empty);
+            if list.digest(no) == Some(part.digest()) {
+                continue;
+            }
+            let page = PageId::new(list.space, no);
+            if self.put_part(page, part, when, dirty).await? {
+                list.note(no, part.digest());
+            }
+            if dirty.len() >= self.batch() {
+                self.pool.flush_space(list.space).await?;
+                dirty.clear();
+            }
+        }
+        self.pool.flush_space(list.space).await?;
+        dirty.clear();
+        Ok(())
+    }
+
+    /// Writes a part to its page, in memory. Returns false if the page cannot be used at present.
+    async fn put_part(
+        self: &Arc<Self>,
+        page: PageId,
+        part: Part<'_>,
+        when: When,
+        dirty: &mut Vec<PageId>,
+    ) -> Result<bool, Error> {
+        loop {
+            // Per page: a shutdown waits for one, not for the list. It holds the lock itself at the end.
+            let operation = if when == When::InUse { Some(self.ending.enter()?) } else { None };
+            if let Some(cause) = self.tier.refusing() {
+                return Err(Error::Refusing { cause });
+            }
+            match self.volume.claim(page).ok_or(Error::NoSuchSpace { space: page.space })? {
+                Claimed::Yes(_arrives) => {
+                    let mut guard = self.pool.create(page).await?;
+                    part.put(guard.unlogged());
+                    dirty.push(page);
+                    return Ok(true);
+                }
+                Claimed::NoRoom if when == When::InUse => {}
+                // Its engine has freed the page, or the close has no more room for the list.
+                Claimed::NoRoom | Claimed::Leaving | Claimed::Condemned => return Ok(false),
+            }
+            drop(operation);
+            self.grow_space(page.space, page.no).await?;
+        }
+    }
+
+    /// At most `max` pages with copies on the SSD, in order. Of more, those that the policy values most, as
+    /// far as it can tell.
+    async fn hot_on_ssd(&self, max: usize) -> Vec<PageId> {
+        let slots = self.tier.slots();
+        let groups = || (0..slots).step_by(LOOK as usize).map(|from| from..from.saturating_add(LOOK));
+        let worth = |slots: &Slots, page| slots.policy().benefit(page).unwrap_or_default();
+        let (all, mut least) = (self.tier.ask(Slots::pages), f64::NEG_INFINITY);
+        if all > max {
+            let mut sample = Vec::new();
+            for group in groups().step_by(SAMPLE) {
+                self.tier.ask(|slots| sample.extend(slots.copies_in(group).map(|page| worth(slots, page))));
+                tokio::task::yield_now().await;
+            }
+            sample.sort_unstable_by(|a, b| b.total_cmp(a));
+            let share = max as f64 / all as f64;
+            least = sample.get((sample.len() as f64 * share) as usize).copied().unwrap_or(least);
+        }
+        let mut pages = Vec::new();
+        for group in groups() {
+            self.tier.ask(|slots| {
+                let valued = slots.copies_in(group).filter(|page| worth(slots, *page) >= least);
+                pages.extend(valued.take(max - pages.len()));
+            });
+            // A large SSD has many slots: other tasks get their turn.
+            tokio::task::yield_now().await;
+        }
+        pages.sort_unstable();
+        pages
+    }
+
+    /// As many of `pages`, the first ones, as memory has room for, in disk order.
+    pub(super) fn in_disk_order(&self, pages: &[PageId]) -> Vec<PageId> {
+        let frames = self.frames();
+        let mut wanted: Vec<(u64, PageId)> = pages
+            .iter()
+            .filter_map(|page| Some((self.volume.offset(*page)?, *page)))
+            // An eighth stays free for the requests that come meanwhile.
+            .take(frames - frames / 8)
+            .collect();
+        // The list is in order of heat, which would move the arm at each page.
+        wanted.sort_unstable();
+        wanted.into_iter().map(|(_, page)| page).collect()
+    }
+
+    /// How many pages of the list may be dirty at a time.
+    fn batch(&self) -> usize {
+        (self.frames() / 8).clamp(1, BATCH)
+    }
+}
+
+impl List {
+    fn digest(&self, no: u32) -> Option<u64> {
+        self.digests.lock().get(no as usize).copied().flatten()
+    }
+
+    fn note(&self, no: u32, digest: u64) {
+        let mut digests = self.digests.lock();
+        let len = digests.len().max(no as usize + 1);
+        digests.resize(len, None);
+        digests[no as usize] = Some(digest);
+    }
+
+    fn forget(&self, no: u32) {
+        if let Some(digest) = self.digests.lock().get_mut(no as usize) {
+            *digest = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_devio::MemoryDevice;
+    use pagetier_page::PageSize;
+
+    #[tokio::test]
+    async fn of_a_large_ssd_a_part_is_listed() {
+        let device = |name| Arc::new(MemoryDevice::new(name, 0));
+        let builder = PageStore::builder().in_memory(Arc::default()).page_size(PageSize::MIN);
+        let builder = builder.hdd_device(device("hdd")).ssd_device(device("ssd")).ssd_policy("cac");
+        let store = builder.ssd_bytes(16 << 20).pool_bytes(2 << 20).open().await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
+        for _ in 0..3_000 {
+            drop(store.allocate(space).await.unwrap());
+        }
+        store.sync().await.unwrap();
+        let all = store.shared.tier.ask(Slots::pages);
+        assert!(all > 2_000, "{all} pages are on the SSD");
+        for max in [0, 1, 500, all, usize::MAX] {
+            let listed = store.shared.hot_on_ssd(max).await;
+            // The limit is an estimate, where not all are listed.
+            assert!(listed.len() <= max && listed.len() >= max.min(all) / 8, "{} of {max}", listed.len());
+            assert!(max < all || listed.len() == all);
+            assert!(listed.is_sorted());
+            assert!(listed.iter().all(|page| page.space == space));
+        }
+    }
+}
