@@ -175,7 +175,7 @@ pub mod stats {
         PageWhy, PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
     };
     pub use crate::store::headroom::Headroom;
-    pub use crate::store::hot_kept::HotSetStats;
+    pub use crate::store::hot_state::HotSetStats;
     pub use crate::store::stats::Stats;
     pub use pagetier_bufpool::{PoolMemory, PoolResidency, PoolStats};
     pub use pagetier_ssdcache::{BudgetStats, FreeSlots, SlotCounts, TierStats};

@@ -2,7 +2,7 @@
 
 use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdSummary, StatsSummary};
 use crate::store::headroom::Headroom;
-use crate::store::hot_kept::HotSetStats;
+use crate::store::hot_state::HotSetStats;
 use crate::store::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 

@@ -2,7 +2,7 @@
 //! classes of I/O without operations are left out.
 
 use crate::store::headroom::Headroom;
-use crate::store::hot_kept::HotSetStats;
+use crate::store::hot_state::HotSetStats;
 use crate::store::stats::Stats;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};

@@ -16,6 +16,7 @@
 //! - A `sync` beside it writes the list's dirty pages, too: few at a time.
 
 use super::hot_list::{self, Part, Was, entries_in};
+use super::hot_state::{Current, HotSetStats, List};
 use super::page_store::PageStore;
 use super::shared::Shared;
 use crate::error::Error;
@@ -26,9 +27,7 @@ use pagetier_devio::{Causes, task};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::pool::Retention;
 use pagetier_ssdcache::{Homes, Slots, SsdState};
-use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -52,64 +51,6 @@ const EVERY_MIN: Duration = Duration::from_millis(10);
 /// How long a close waits for its list.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
-/// The hot set that the store keeps ([`PageStore::keep_hot_set`]). All 0 if it keeps none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct HotSetStats {
-    /// Pages on the newest list: those in memory, then those on the SSD.
-    pub listed: u64,
-    /// How often they were listed.
-    pub lists: u64,
-    /// Whether the store is still warming up from the list that it found.
-    pub warming: bool,
-    /// Pages that were read into memory for that, or found there.
-    pub to_memory: u64,
-    /// Pages that were read for the SSD, and got a copy there.
-    pub to_ssd: u64,
-}
-
-/// What the store's handle and the task share.
-#[derive(Debug, Default)]
-pub(crate) struct HotKept {
-    /// The last call's: the call after it ends its task.
-    current: Mutex<Option<Current>>,
-    listed: AtomicU64,
-    lists: AtomicU64,
-    warming: AtomicBool,
-    to_memory: AtomicU64,
-    to_ssd: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Current {
-    list: Arc<List>,
-    /// Dropped: the task ends.
-    _task: oneshot::Sender<()>,
-}
-
-/// The list on the HDD.
-#[derive(Debug)]
-struct List {
-    space: SpaceId,
-    /// By page, the digest of what this opening has written there.
-    digests: Mutex<Vec<Option<u64>>>,
-    /// It may be replaced: the store has warmed up from it.
-    is_used: AtomicBool,
-}
-
-impl HotKept {
-    pub(crate) fn stats(&self) -> HotSetStats {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        HotSetStats {
-            listed: of(&self.listed),
-            lists: of(&self.lists),
-            warming: self.warming.load(Ordering::Relaxed),
-            to_memory: of(&self.to_memory),
-            to_ssd: of(&self.to_ssd),
-        }
-    }
-}
-
 /// The hot pages of a moment.
 struct Hot {
     in_memory: Vec<PageId>,
@@ -120,9 +61,9 @@ impl Hot {
     /// The parts of the list, for pages with `entries` entries each.
     fn parts(&self, entries: usize) -> impl Iterator<Item = Part<'_>> {
         let lists = [(Was::InMemory, &self.in_memory), (Was::OnSsd, &self.on_ssd)];
-        lists.into_iter().flat_map(move |(was, pages)| {
-            pages.chunks(entries.max(1)).map(move |pages| Part { was, pages })
-        })
+        lists
+            .into_iter()
+            .flat_map(move |(was, pages)| pages.chunks(entries.max(1)).map(move |pages| Part { was, pages }))
     }
 }
 
@@ -135,7 +76,7 @@ impl PageStore {
         let space = self.hot_space().await?;
         let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
         self.spaces().set_hints(space, hints.frames_max(shared.batch() as u64))?;
-        let list = Arc::new(List { space, digests: Mutex::default(), is_used: AtomicBool::default() });
+        let list = Arc::new(List::new(space));
         let (alive, ended) = oneshot::channel();
         let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), _task: alive });
         drop(replaced);
@@ -441,25 +382,6 @@ impl Shared {
     /// How many pages of the list may be dirty at a time.
     fn batch(&self) -> usize {
         (self.frames() / 8).clamp(1, BATCH)
-    }
-}
-
-impl List {
-    fn digest(&self, no: u32) -> Option<u64> {
-        self.digests.lock().get(no as usize).copied().flatten()
-    }
-
-    fn note(&self, no: u32, digest: u64) {
-        let mut digests = self.digests.lock();
-        let len = digests.len().max(no as usize + 1);
-        digests.resize(len, None);
-        digests[no as usize] = Some(digest);
-    }
-
-    fn forget(&self, no: u32) {
-        if let Some(digest) = self.digests.lock().get_mut(no as usize) {
-            *digest = None;
-        }
     }
 }
 

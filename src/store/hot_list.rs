@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(read(&bad), None, "byte {at}");
         }
         assert_eq!(read(&[]), None);
-        assert_eq!(read(&vec![0; 100]), None);
+        assert_eq!(read(&[0; 100]), None);
     }
 
     #[test]

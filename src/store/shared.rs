@@ -1,7 +1,7 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
 use super::devices::Devices;
-use super::hot_kept::HotKept;
+use super::hot_state::HotKept;
 use super::manifest_state::ManifestState;
 use super::waiting_frees::WaitingFrees;
 use crate::config::frozen::Config;

@@ -1,7 +1,7 @@
 //! A snapshot of all counters.
 
 use super::headroom::Headroom;
-use super::hot_kept::HotSetStats;
+use super::hot_state::HotSetStats;
 use super::shared::Shared;
 use crate::config::sizes::FRAME_POLICY_BYTES;
 use pagetier_bufpool::{PoolMemory, PoolStats};
