@@ -1,5 +1,5 @@
 //! The hot set that a store keeps on its HDD: it outlives the SSD, costs nothing but warmth when it is lost,
-//! and is in nobody's way.
+//! and stands in no other work's way.
 
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::stats::HotSetStats;

@@ -190,7 +190,7 @@ async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor) -> Option<bool> {
             let passed = shared.pool.pass_below(&exist).await;
             shared.hot.to_ssd.fetch_add(passed.kept, Ordering::Relaxed);
             passed_on += passed.read;
-            // A policy may take none of them, and one that appends takes any number, each in place of another.
+            // A policy may take none of them, and one that appends takes any number, each in another's place.
             let in_vain = passed.read >= IN_VAIN && passed.kept == 0;
             if passed.is_full || in_vain || passed_on >= u64::from(shared.tier.slots()) {
                 fills = false;

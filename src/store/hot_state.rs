@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
-/// The hot set that the store keeps ([`PageStore::keep_hot_set`](crate::PageStore::keep_hot_set)). All 0 if it keeps none.
+/// The hot set that the store keeps: see [`PageStore::keep_hot_set`](crate::PageStore::keep_hot_set). All 0
+/// if it keeps none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HotSetStats {

@@ -430,24 +430,24 @@ impl PageStore {
         self.shared.import_hot(path.as_ref().to_owned()).await
     }
 
-    /// Keeps the hot set on the HDD from now on, until the store is closed: lists the pages in memory and those
-    /// with copies on the SSD every `every` (at least 10 ms; some minutes suffice) and once more at a clean
-    /// close, so that a store that lost its SSD, say with its machine, does not begin cold. Call it at every
-    /// opening, of an engine with a log after redo. Of several calls the last one holds.
+    /// Keeps the hot set on the HDD from now on, until the store is closed: lists the pages in memory and
+    /// those with copies on the SSD every `every` (at least 10 ms; some minutes suffice) and once more at a
+    /// clean close, so that a store that lost its SSD, say with its machine, does not begin cold. Call it at
+    /// every opening, of an engine with a log after redo. Of several calls the last one holds.
     ///
-    /// First it warms the store up, in the background, from the list of an earlier opening: reads the hottest
-    /// pages into memory, seven eighths of it, then the others as long as the SSD has free slots, which they
-    /// fill. It reads as read-ahead does, so that requests come first, and as an engine that scans, so that no
-    /// page in use is displaced. [`Stats::hot_set`](crate::stats::Stats::hot_set) and the log report it.
-    /// Until it has ended, the list stays as it is.
+    /// First it warms the store up, in the background, from the list of an earlier opening: reads the
+    /// hottest pages into memory, seven eighths of it, then the others as long as the SSD has free slots,
+    /// which they fill. It reads as read-ahead does, so that requests come first, and displaces no page in
+    /// use. [`Stats::hot_set`](crate::stats::Stats::hot_set) and the log report it. Until it has ended, the
+    /// list stays as it is.
     ///
-    /// The list is in a space of its own, `pagetier-hot-set`, which the first call creates: the space takes a
-    /// number, appears in [`Spaces::list`] and in backups, and may be dropped, which ends the lists. (If you
-    /// restore spaces by number, call this after that.) It takes 8 bytes on the HDD per page listed, at most 64
-    /// MiB for 8 million pages: of a larger SSD it lists the pages that the policy values most. Pages of the
-    /// list that have changed are written in each round, at most 32 at a time, through the doublewrite ring
-    /// like any page. While it cannot be written (a full disk, a store that refuses writes), the list before
-    /// stays, and a warning is logged. A close waits for it for at most 2 s.
+    /// The list is in a space of its own, `pagetier-hot-set`, which the first call creates: the space takes
+    /// a number, appears in [`Spaces::list`] and in backups, and may be dropped, which ends the lists. (If
+    /// you restore spaces by number, call this after that.) It takes 8 bytes on the HDD per page listed, at
+    /// most 64 MiB for 8 million pages: of a larger SSD it lists the pages that the policy values most. Pages
+    /// of the list that have changed are written in each round, at most 32 at a time, through the doublewrite
+    /// ring like any page. While it cannot be written (a full disk, a store that refuses writes), the list
+    /// before stays, and a warning is logged. A close waits for it for at most 2 s.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
