@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # TPC-C over one disk and a slice of one NVMe device: without the SSD, behind the kernel's block caches, and
-# on Pagetier's own tiers. The same engine (tpcc_lite) and the same memory everywhere; see --help.
+# on Pagetier's own tiers. The same engine (tpcc_lite) and the same memory everywhere. With --kv: YCSB by
+# RocksDB and redb on those block caches, and by Pagetier on its tiers; see --help.
 set -euo pipefail
 
 usage() {
@@ -29,6 +30,14 @@ Options:
   --warmup S       seconds before the measurement [default: 180]
   --seconds S      seconds of measurement [default: 180]
   --tpcc PATH      the program [default: built by cargo]
+  --kv PATH        instead of TPC-C: YCSB by RocksDB and redb on a file system over each block cache, and by
+                   the key-value store on Pagetier's own tiers, its log on a part of the slice. PATH is the
+                   bench `ycsb` of crates/bench-rivals, built with the feature rocksdb. Ways: pagetier, and
+                   rocksdb or redb, +, and none, bcache, dm-cache or writecache
+  --memory-mib N   with --kv: the memory of an engine, page cache included [default: 64]
+  --data-times N   with --kv: the bytes of all values, as a multiple of the memory [default: 5]
+  --log-mib N      with --kv: the part of the slice that has Pagetier's log [default: 32]
+  --after-load CMD with --kv: a command for the shell between load and workloads
   --overwrite      allow devices that hold data
   -h, --help       print this
 
@@ -38,14 +47,16 @@ HELP
 
 die() { echo "block_caches: $*" >&2; exit 2; }
 
-WAYS=none,bcache,dm-cache,writecache,lru2,default
+WAYS=''
 WAREHOUSES=4 SSD_MIB=107 POOL_KIB=10922 WARMUP=180 SECONDS_MEASURED=180 TPCC='' OVERWRITE=no
+KV='' MEMORY_MIB=64 DATA_TIMES=5 LOG_MIB=32 AFTER_LOAD=true
 devices=()
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage; exit ;;
         --overwrite) OVERWRITE=yes; shift; continue ;;
-        --only | --warehouses | --ssd-mib | --pool-kib | --warmup | --seconds | --tpcc)
+        --only | --warehouses | --ssd-mib | --pool-kib | --warmup | --seconds | --tpcc | --kv | \
+            --memory-mib | --data-times | --log-mib | --after-load)
             [ $# -ge 2 ] || die "$1 takes a value" ;;
         -*) die "no such option: $1 (see --help)" ;;
         *) devices+=("$1"); shift; continue ;;
@@ -58,13 +69,23 @@ while [ $# -gt 0 ]; do
         --warmup) WARMUP=$2 ;;
         --seconds) SECONDS_MEASURED=$2 ;;
         --tpcc) TPCC=$2 ;;
+        --kv) KV=$2 ;;
+        --memory-mib) MEMORY_MIB=$2 ;;
+        --data-times) DATA_TIMES=$2 ;;
+        --log-mib) LOG_MIB=$2 ;;
+        --after-load) AFTER_LOAD=$2 ;;
     esac
     shift 2
 done
 [ ${#devices[@]} -eq 2 ] || { usage >&2; exit 2; }
-for number in "$WAREHOUSES" "$SSD_MIB" "$POOL_KIB" "$WARMUP" "$SECONDS_MEASURED"; do
+for number in "$WAREHOUSES" "$SSD_MIB" "$POOL_KIB" "$WARMUP" "$SECONDS_MEASURED" "$MEMORY_MIB" "$LOG_MIB"; do
     [[ $number =~ ^[0-9]+$ ]] || die "not a number: $number"
 done
+if [ -z "$WAYS" ]; then
+    WAYS=none,bcache,dm-cache,writecache,lru2,default
+    [ -z "$KV" ] || WAYS=pagetier,rocksdb+bcache,rocksdb+writecache,redb+bcache,redb+writecache
+fi
+[ -z "$KV" ] || [ "$SSD_MIB" -gt $((LOG_MIB + 8)) ] || die "the slice must be larger than the log"
 DISK=$(readlink -f "${devices[0]}") NVME=$(readlink -f "${devices[1]}")
 [ "$DISK" != "$NVME" ] || die "DISK and NVME are the same device"
 [ "$(id -u)" = 0 ] || die "needs root"
@@ -115,7 +136,7 @@ ssd_sectors=$((SSD_MIB * 2048)) meta_sectors=8192
 NAME=pagetier-bc-$$
 LOOK=''
 FOLDER=$(mktemp -d)
-child='' bcache=''
+child='' bcache='' mounted=''
 
 stop_bcache() {
     [ -n "$bcache" ] || return 0
@@ -128,9 +149,11 @@ stop_bcache() {
 }
 
 take_down() {
+    [ -z "$mounted" ] || umount "$FOLDER/mnt"
+    mounted=''
     stop_bcache
     local part
-    for part in cached meta fast slow; do
+    for part in cached meta part log fast slow; do
         ! dmsetup info "$NAME-$part" >/dev/null 2>&1 || dmsetup remove --retry "$NAME-$part" || true
     done
 }
@@ -204,6 +227,17 @@ migration_threshold 204800" || { missing=$LOOK; return; }
             hdd=/dev/mapper/$NAME-cached ;;
         lru2) args=(--ssd "$FAST" --ssd-bytes "${SSD_MIB}MiB" --pool-policy lru --ssd-policy lru2) ;;
         default) args=(--ssd "$FAST" --ssd-bytes "${SSD_MIB}MiB") ;;
+        pagetier)
+            [ "$HAS_MAPPER" = yes ] || { missing="this kernel has no device mapper"; return; }
+            # Of the slice, the first part is the SSD, the second has the log. The store takes blank devices.
+            local ssd=$((ssd_sectors - LOG_MIB * 2048))
+            map part "0 $ssd linear $NVME 0" || { missing=$LOOK; return; }
+            map log "0 $((LOG_MIB * 2048)) linear $NVME $ssd" || { missing=$LOOK; return; }
+            blank "/dev/mapper/$NAME-part" $((SSD_MIB - LOG_MIB))
+            blank "$SLOW" 65
+            dd if=/dev/zero of="$SLOW" bs=512 seek=$((disk_sectors - 2048)) count=2048 \
+                conv=notrunc status=none
+            sync "$SLOW" ;;
         *) die "no such way: $1 (see --help)" ;;
     esac
 }
@@ -233,21 +267,48 @@ set_up_bcache() {
 
 # --- the runs ---------------------------------------------------------------------------------------------
 
-if [ -z "$TPCC" ]; then
+if [ -n "$KV" ]; then
+    [ -x "$KV" ] || die "$KV is not a program"
+elif [ -z "$TPCC" ]; then
     cargo build --release --example tpcc_lite
     TPCC=$TARGET/release/examples/tpcc_lite
 fi
-[ -x "$TPCC" ] || die "$TPCC is not a program"
+[ -n "$KV" ] || [ -x "$TPCC" ] || die "$TPCC is not a program"
+
+# Runs YCSB on the engine of a way, the file system of the others' on the cached disk.
+run_kv() {
+    local engine=${1%+*} on=$hdd own=()
+    if [ "$engine" = pagetier ]; then
+        on=/dev/mapper/$NAME-log
+        own=(--hdd "$SLOW" --ssd "/dev/mapper/$NAME-part" --ssd-mib $((SSD_MIB - LOG_MIB)))
+        own+=(--log-mib $((LOG_MIB / 2)))
+    fi
+    mkdir -p "$FOLDER/mnt"
+    mkfs.ext4 -q -F "$on" && mount "$on" "$FOLDER/mnt" && mounted=yes || return
+    # The first workload warms up; what it measured does not count.
+    wait_for "$KV" --engines "$engine" --dir "$FOLDER/mnt/ycsb" --memory-mib "$MEMORY_MIB" --json \
+        --data-times "$DATA_TIMES" --seconds "$SECONDS_MEASURED" --after-load "$AFTER_LOAD" "${own[@]}" \
+        --workloads C,A,B,C,F
+}
+
+# The operations a second of the last run of workload $1.
+per_second() {
+    grep "\"workload\":\"$1\"" "$FOLDER/out.json" | tail -n 1 | grep -o '"per_second":[0-9]*' | cut -d : -f 2
+}
 
 # In the background, so that a signal interrupts the wait and the clean-up can stop the run.
-run() {
-    "$TPCC" --dir "$FOLDER/db" --hdd "$hdd" --warehouses "$WAREHOUSES" --pool-bytes "${POOL_KIB}KiB" \
-        "${args[@]}" --json "$@" >"$FOLDER/out.json" 2>"$FOLDER/err" &
+wait_for() {
+    "$@" >"$FOLDER/out.json" 2>"$FOLDER/err" &
     child=$!
     local status=0
     wait "$child" || status=$?
     child=''
     return "$status"
+}
+
+run() {
+    wait_for "$TPCC" --dir "$FOLDER/db" --hdd "$hdd" --warehouses "$WAREHOUSES" --json \
+        --pool-bytes "${POOL_KIB}KiB" "${args[@]}" "$@"
 }
 
 # A field of the run's JSON.
@@ -270,11 +331,19 @@ for device in "$DISK" "$NVME"; do
         "(logical) and $(sys "$device" queue/physical_block_size) (physical) bytes"
 done
 say "- $(nproc) cores, $(uname -sr), load $(cut -d ' ' -f 1 /proc/loadavg), $(date -u '+%F %H:%M')"
-say "- $WAREHOUSES warehouses, slice of $SSD_MIB MiB, pool of $POOL_KIB KiB, $WARMUP s of warm-up," \
-    "$SECONDS_MEASURED s of measurement"
-say
-say "| way | New-Orders a minute | p50, ms | p95, ms | pool misses, % | consistency |"
-say "| --- | --- | --- | --- | --- | --- |"
+if [ -n "$KV" ]; then
+    say "- memory $MEMORY_MIB MiB, data $DATA_TIMES times as large, slice of $SSD_MIB MiB, of it" \
+        "$LOG_MIB for Pagetier's log, $SECONDS_MEASURED s each, C before as warm-up"
+    say
+    say "| operations a second | A: half updates | B: 5% updates | C: reads | F: read, change, write |"
+    say "| --- | --- | --- | --- | --- |"
+else
+    say "- $WAREHOUSES warehouses, slice of $SSD_MIB MiB, pool of $POOL_KIB KiB, $WARMUP s of warm-up," \
+        "$SECONDS_MEASURED s of measurement"
+    say
+    say "| way | New-Orders a minute | p50, ms | p95, ms | pool misses, % | consistency |"
+    say "| --- | --- | --- | --- | --- | --- |"
+fi
 if [ "$(sys "$DISK" queue/rotational)" = 0 ]; then
     echo "note: $DISK does not rotate; the table then says little" >&2
 fi
@@ -284,9 +353,15 @@ for way in "${ways[@]}"; do
     rm -rf "$FOLDER/db"
     mkdir "$FOLDER/db"
     set_up_devices
-    set_up "$way"
+    set_up "${way#*+}"
     if [ -n "$missing" ]; then
         say "| $way | not run: $missing | | | | |"
+    elif [ -n "$KV" ]; then
+        if run_kv "$way"; then
+            say "| $way | $(per_second A) | $(per_second B) | $(per_second C) | $(per_second F) |"
+        else
+            say "| $way | failed: $(tail -n 1 "$FOLDER/err") | | | |"
+        fi
     # --force: the checks above stand for the store's own, and an earlier way's pages are on the devices.
     elif run --force --warmup 0 --seconds 1 && run --warmup "$WARMUP" --seconds "$SECONDS_MEASURED"; then
         say "| $way | $(field tpmc) | $(field new_order_p50_ms) | $(field new_order_p95_ms)" \

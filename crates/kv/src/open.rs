@@ -14,6 +14,9 @@ use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The reads and writes of each device that the costs of a remote home are the mean of.
+const COST_POINTS: usize = 4096;
+
 pub(crate) const SPACE: &str = "kv";
 /// How often the store lists its hot set, if another machine could open it.
 const HOT_SET_EVERY: Duration = Duration::from_secs(300);
@@ -61,7 +64,8 @@ impl Kv {
             builder = builder.hdd(hdd);
         }
         if let Some(device) = &options.hdd_device {
-            builder = builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true);
+            // What a page costs there is anyone's guess, and changes with the cluster's load.
+            builder = builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true).online_costs(COST_POINTS);
         }
         if let Some(ssd) = &options.ssd {
             builder = builder.ssd(ssd);

@@ -1,7 +1,7 @@
 //! Where a database lives: files in a folder, given files or devices, or memory.
 
 use crate::OpenDevice;
-use crate::cli::{Cli, HddModel, Io};
+use crate::cli::{Cli, HddModel, Io, SsdModel};
 use crate::policies::Policies;
 use pagetier::{
     Builder, MemoryManifest, PageSize, PageStore, SsdPolicy,
@@ -87,6 +87,7 @@ pub(crate) struct Location {
     log_device: Option<SharedDevice>,
     ssd: Option<PathBuf>,
     model: HddModel,
+    ssd_model: SsdModel,
     clock: EmulatedClock,
     io: Backend,
     force: bool,
@@ -137,6 +138,7 @@ impl Location {
             log_device: None,
             ssd: cli.ssd.clone(),
             model: cli.hdd_model,
+            ssd_model: cli.ssd_model,
             clock: clock.map_or(EmulatedClock::Wall, EmulatedClock::Virtual),
             io,
             force: cli.force,
@@ -178,10 +180,16 @@ impl Location {
             log_device: None,
             ssd: None,
             model: self.model,
+            ssd_model: self.ssd_model,
             clock,
             io: self.io,
             force: self.force,
         })
+    }
+
+    /// Whether the HDD is a device of another kind, such as an image on Ceph.
+    pub(crate) fn is_on_a_device(&self) -> bool {
+        self.hdd_device.is_some()
     }
 
     /// Descriptions of HDD and SSD.
@@ -201,7 +209,11 @@ impl Location {
                 given(self.ssd.as_ref().unwrap_or(&dir.join("ssd.cache"))),
             ),
             Place::Memory { .. } => {
-                (format!("memory {pace}"), "memory at the speed of the paper's SSD".into())
+                let ssd_pace = match self.ssd_model {
+                    SsdModel::Paper => "at the speed of the paper's SSD",
+                    SsdModel::Nvme => "at the speed of an NVMe device",
+                };
+                (format!("memory {pace}"), format!("memory {ssd_pace}"))
             }
         }
     }
@@ -374,7 +386,10 @@ impl Location {
                     (Arc::new(hdd.fork()), Arc::new(ssd.fork()), Arc::new(manifest.fork()))
                 };
                 let hdd = opening.emulate(hdd, model, &self.clock);
-                let ssd_model = DeviceModel::paper_ssd().with_page_bytes(page_bytes as u32);
+                let ssd_model = match self.ssd_model {
+                    SsdModel::Paper => DeviceModel::paper_ssd().with_page_bytes(page_bytes as u32),
+                    SsdModel::Nvme => DeviceModel::nvme(),
+                };
                 let ssd = opening.emulate(ssd, ssd_model, &self.clock);
                 opening.builder = opening.builder.in_memory(manifest).hdd_device(hdd).ssd_device(ssd);
             }

@@ -12,10 +12,11 @@ use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{PageStore, what_if::WhatIfOptions};
+use pagetier::{PageStore, device::COST_POINTS, what_if::WhatIfOptions};
 use pagetier_control::Control;
 use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -257,8 +258,10 @@ impl<'c> Session<'c> {
         if let Some(costs) = cli.costs {
             opening.builder = opening.builder.costs(costs);
         }
-        if let Some(points) = cli.online_costs {
-            opening.builder = opening.builder.online_costs(points.get());
+        // What a page costs on a device of another kind is anyone's guess, and changes with a cluster's load.
+        let unknown = (self.location.is_on_a_device() && cli.costs.is_none()).then_some(COST_POINTS);
+        if let Some(points) = cli.online_costs.map(NonZeroUsize::get).or(unknown) {
+            opening.builder = opening.builder.online_costs(points);
         }
         if let Some(size) = cli.page_size {
             opening.builder = opening.builder.page_size(size);

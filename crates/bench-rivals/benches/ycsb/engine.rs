@@ -1,6 +1,6 @@
 //! The engines behind one interface.
 
-use crate::Failure;
+use crate::{Args, Failure};
 use clap::ValueEnum;
 use pagetier_kv::{Kv, Options};
 use redb::{ReadableDatabase, TableDefinition};
@@ -62,21 +62,23 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    pub(crate) async fn open(
-        name: EngineName,
-        dir: &Path,
-        memory: u64,
-        page_bytes: u64,
-        ssd_bytes: u64,
-    ) -> Result<Self, Failure> {
+    pub(crate) async fn open(name: EngineName, dir: &Path, args: &Args) -> Result<Self, Failure> {
+        let memory = args.memory_mib << 20;
         // Their allocations take up to twice their configured size: with half of the limit they are killed.
         let cache = memory / 4;
         Ok(match name {
             EngineName::Pagetier => {
                 // Program, libraries, the log's buffers, the clients' values and the heap take up to 20 MiB.
                 let pool_bytes = memory.saturating_sub(24 << 20).max(memory / 2);
-                let options = Options::new(dir.join("kv")).pool_bytes(pool_bytes).page_bytes(page_bytes);
-                let options = options.ssd_bytes(ssd_bytes);
+                let mut options = Options::new(dir.join("kv")).pool_bytes(pool_bytes);
+                options = options.page_bytes(args.page_kib << 10).ssd_bytes(args.ssd_mib << 20);
+                options = options.log_bytes(args.log_mib << 20);
+                if let Some(hdd) = &args.hdd {
+                    options = options.hdd(hdd);
+                }
+                if let Some(ssd) = &args.ssd {
+                    options = options.ssd(ssd);
+                }
                 Self::Pagetier(Box::new(Kv::open(&options).await?))
             }
             EngineName::Redb => Self::Blocking(Box::new(Redb::open(dir, cache)?)),

@@ -60,6 +60,18 @@ struct Args {
     /// Pagetier's SSD tier, in MiB; 0: none, since all engines use the same disk.
     #[arg(long, default_value_t = 0)]
     ssd_mib: u64,
+    /// Pagetier's HDD, a device or a file; default: a file in its directory, where its log is in any case.
+    #[arg(long)]
+    hdd: Option<PathBuf>,
+    /// Pagetier's SSD, a device or a file, of which it uses `--ssd-mib`; default: a file in its directory.
+    #[arg(long)]
+    ssd: Option<PathBuf>,
+    /// The log that a recovery of Pagetier reads at most, in MiB.
+    #[arg(long, default_value_t = 64)]
+    log_mib: u64,
+    /// A command for the shell between load and workloads, such as one that drops caches.
+    #[arg(long)]
+    after_load: Option<String>,
     /// The number of concurrent clients.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     clients: u64,
@@ -143,8 +155,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     let workers = if name == EngineName::Pagetier { 2 } else { args.clients as usize };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let done = runtime.block_on(async {
-        let (memory, ssd) = (args.memory_mib << 20, args.ssd_mib << 20);
-        let store = Store::open(name, &dir, memory, args.page_kib << 10, ssd).await?;
+        let store = Store::open(name, &dir, args).await?;
         let run = Run {
             store: Arc::new(store),
             value_bytes: args.value_bytes,
@@ -161,6 +172,12 @@ fn run(args: &Args) -> Result<(), Failure> {
             Ok::<_, Failure>(())
         };
         report(&run.load(name).await?)?;
+        if let Some(command) = &args.after_load {
+            let status = Command::new("sh").arg("-c").arg(command).stdout(Stdio::null()).status()?;
+            if !status.success() {
+                return Err(format!("{command}: {status}").into());
+            }
+        }
         let mut inserted = run.records;
         for workload in &args.workloads {
             report(&run.go(name, *workload, &mut inserted).await?)?;
