@@ -8,9 +8,13 @@
 //! - A crash or a failure half-way leaves a list that is in part of the time before. Entries are hints.
 //! - A crash, or a close, while the store still warms up. A list of what is warm by then would forget the
 //!   rest, so the list stays as it is until the warming has ended.
-//! - The SSD fails, and is replaced later: the list stays as it is meanwhile, for the same reason.
+//! - The SSD fails, and is replaced while the store is open: the list stays as it is until an SSD is active
+//!   again and was warmed up from it. (An opening without an SSD lists what is in memory.)
 //! - The pages of the list cannot be written, because the disk is full or their place on it is bad. They are
-//!   discarded: while they are dirty, each `sync` would fail with them.
+//!   discarded: while they are dirty, each `sync` would fail with them. So are those that a round left behind
+//!   that was cut short, by a close or by another call: nobody else knows of them.
+//! - A page of the list is torn. A backup or a scrub would fail because of it for as long as the warming
+//!   takes, so the warming writes over it at once.
 //! - The log. No record describes these pages, so they have no LSN: they wait for no log, and no position of
 //!   redo goes back for them ([`PageMut::unlogged`](pagetier_bufpool::PageMut::unlogged)).
 //! - A `sync` beside it writes the list's dirty pages, too: few at a time.
@@ -20,9 +24,10 @@ use super::hot_state::{Current, HotSetStats, List};
 use super::page_store::PageStore;
 use super::shared::Shared;
 use crate::error::Error;
+use crate::ssd::exchange::SsdEvents;
 use crate::volume::space_hints::SpaceHints;
 use crate::volume::table::Claimed;
-use pagetier_bufpool::Cursor;
+use pagetier_bufpool::{Cursor, PoolError, TierError};
 use pagetier_devio::{Causes, task};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::pool::Retention;
@@ -30,7 +35,7 @@ use pagetier_ssdcache::{Homes, Slots, SsdState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 /// The name of the list's space.
 const SPACE: &str = "pagetier-hot-set";
@@ -44,12 +49,19 @@ const LOOK: u32 = 1024;
 const SAMPLE: usize = 16;
 /// Pages that are read between two looks at whether the store still exists.
 const STEP: usize = 256;
-/// Once so many pages of a step were read and none got a copy, the SSD's policy wants none.
+/// Once so many pages of each of so many steps in a row were read and none got a copy, the SSD's policy wants
+/// none. One step may have met a moment at which no slot could be written.
 const IN_VAIN: u64 = 32;
+const STEPS_IN_VAIN: u32 = 8;
 /// The shortest time between two lists.
 const EVERY_MIN: Duration = Duration::from_millis(10);
+/// After failures the next attempt comes later each time, but not later than this.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// How long a close waits for its list.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
+
+/// The part without entries.
+const EMPTY: Part<'_> = Part { was: Was::InMemory, pages: &[] };
 
 /// The hot pages of a moment.
 struct Hot {
@@ -76,19 +88,25 @@ impl PageStore {
         let space = self.hot_space().await?;
         let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
         self.spaces().set_hints(space, hints.frames_max(shared.batch() as u64))?;
-        let list = Arc::new(List::new(space));
-        let (alive, ended) = oneshot::channel();
-        let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), _task: alive });
-        drop(replaced);
+        let list = Arc::new(List::new(space, SsdEvents(shared.tier.subscribe())));
+        let (ends, mut ended) = watch::channel(false);
+        let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), ends });
         // Weak: the task waits for most of its life, and must not keep a dropped store alive.
         let (begun, weak) = (shared.ending.shutdown_begun(), Arc::downgrade(shared));
         task::spawn(&shared.runtime, async move {
+            // Of two tasks each would discard the other's pages.
+            if let Some(replaced) = replaced {
+                replaced.ends.send_replace(true);
+                replaced.ends.closed().await;
+            }
             tokio::select! {
                 biased;
-                _ = ended => {}
+                _ = ended.wait_for(|ended| *ended) => {}
                 () = begun => {}
-                () = keep(weak, list, every.max(EVERY_MIN)) => {}
+                _ = keep(weak, list, every.max(EVERY_MIN)) => {}
             }
+            // After the work itself: see `Current::ends`.
+            drop(ended);
         });
         Ok(())
     }
@@ -103,55 +121,79 @@ impl PageStore {
                     created => return created,
                 }
             };
-            // An embedder's own space of that name. One that cannot be read is the list: a lost ring may have
-            // left its pages torn.
-            return match self.get(PageId::new(space, 0)).await {
-                Ok(page) if hot_list::read(&page).is_none() => {
-                    Err(Error::SpaceExists { name: SPACE.to_owned() })
+            for no in 0..self.shared.volume.pages(space).unwrap_or(0) {
+                match self.get(PageId::new(space, no)).await {
+                    Ok(page) if hot_list::read(&page).is_some() => break,
+                    // An embedder's own space of that name.
+                    Ok(_) => return Err(Error::SpaceExists { name: SPACE.to_owned() }),
+                    // A crash may have left pages that were never written; a lost ring, torn ones. The next
+                    // page decides. Of a list, all pages may be so.
+                    Err(
+                        Error::NoSuchPage { .. } | Error::Pool(PoolError::Tier(TierError::Corrupt { .. })),
+                    ) => {}
+                    Err(error) => return Err(error),
                 }
-                _ => Ok(space),
-            };
+            }
+            return Ok(space);
         }
     }
 }
 
-/// Warms up from the list, then replaces it from time to time.
-async fn keep(shared: Weak<Shared>, list: Arc<List>, every: Duration) {
-    if warm(&shared, &list).await.is_none() {
-        return;
-    }
+/// The store, unless it is gone, or another process's: that may hold its locks for ever.
+fn here(store: &Weak<Shared>) -> Option<Arc<Shared>> {
+    store.upgrade().filter(|shared| shared.ending.is_here())
+}
+
+/// Warms up from the list, then replaces it from time to time. `None`: the store, or the list, is gone.
+async fn keep(store: Weak<Shared>, list: Arc<List>, every: Duration) -> Option<()> {
+    // What the call before has left.
+    here(&store)?.discard_list(&list).await;
+    warm(&store, &list, Some(Vec::new())).await?;
     // The first one at once: a close makes no room for a list.
-    let (mut pause, mut failed) = (Duration::ZERO, false);
+    let (mut pause, mut failures) = (Duration::ZERO, 0);
     loop {
         tokio::time::sleep(pause).await;
-        let Some(shared) = shared.upgrade() else { return };
-        pause = every;
+        let shared = here(&store)?;
+        if !list.is_used() {
+            pause = every;
+            if shared.tier.ssd_state() == SsdState::Active {
+                drop(shared);
+                // Memory is warm.
+                warm(&store, &list, None).await?;
+            }
+            continue;
+        }
         let written = shared.list_hot(&list, When::InUse).await;
         match &written {
             Ok(()) => {}
             // Its engine has dropped the space.
-            Err(Error::NoSuchSpace { .. }) => return,
-            Err(error) if failed => tracing::debug!(%error, "the hot pages cannot be listed"),
+            Err(Error::NoSuchSpace { .. }) => return None,
+            Err(error) if failures > 0 => tracing::debug!(%error, "the hot pages cannot be listed"),
             // Once per failure, not once per interval.
             Err(error) => {
                 tracing::warn!(error = %Causes(error), "the hot pages cannot be listed; the list before stays");
             }
         }
-        failed = written.is_err();
+        failures = if written.is_ok() { 0 } else { failures + 1 };
+        if failures > 0 {
+            shared.discard_list(&list).await;
+        }
+        // Each attempt at a bad place makes a `sync` fail that comes at that moment.
+        pause = every.saturating_mul(1 << failures.min(20)).min(PAUSE_MAX).max(every);
     }
 }
 
-/// Reads the pages of the list into memory, and then, as long as the SSD has free slots, onto it. `None`: the
-/// store is gone.
-async fn warm(store: &Weak<Shared>, list: &List) -> Option<()> {
+/// Reads the pages of the list into memory, unless `hot` is `None`, and then, as long as the SSD has free
+/// slots, onto it. `None`: the store is gone.
+async fn warm(store: &Weak<Shared>, list: &List, hot: Option<Vec<PageId>>) -> Option<()> {
     let pages = {
-        let shared = store.upgrade()?;
+        let shared = here(store)?;
         shared.hot.warming.store(true, Ordering::Relaxed);
         shared.volume.pages(list.space).unwrap_or(0)
     };
-    let warmed = warm_from(store, Cursor::new(list.space, 0..pages)).await?;
-    let shared = store.upgrade()?;
-    list.is_used.store(true, Ordering::Release);
+    let warmed = warm_from(store, Cursor::new(list.space, 0..pages), hot).await?;
+    let shared = here(store)?;
+    list.note_used();
     shared.hot.warming.store(false, Ordering::Relaxed);
     if warmed {
         let HotSetStats { to_memory, to_ssd, .. } = shared.hot.stats();
@@ -161,16 +203,21 @@ async fn warm(store: &Weak<Shared>, list: &List) -> Option<()> {
 }
 
 /// The steps of [`warm`]. Returns whether the list named any pages.
-async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor) -> Option<bool> {
+async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor, mut hot: Option<Vec<PageId>>) -> Option<bool> {
     // Pages that were in memory come first on the list.
-    let (mut hot, mut fills) = (Some(Vec::new()), true);
+    let (mut fills, mut in_vain) = (true, 0);
     let mut passed_on = 0;
     while fills {
-        let shared = store.upgrade()?;
+        let shared = here(store)?;
         let found = match cursor.next(&shared.pool).await {
             None => break,
+            Some(Ok(page)) => hot_list::read(&page),
             // A damaged page costs its entries.
-            Some(page) => page.ok().and_then(|page| hot_list::read(&page)),
+            Some(Err(PoolError::Tier(TierError::Corrupt { page, .. }))) => {
+                shared.empty_part(page).await;
+                None
+            }
+            Some(Err(_)) => None,
         };
         let Some((was, mut pages)) = found else { continue };
         if was == Was::InMemory {
@@ -185,14 +232,18 @@ async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor) -> Option<bool> {
         }
         // In order of their numbers, so nearly in that of the disk.
         for some in pages.chunks(STEP) {
-            let shared = store.upgrade()?;
+            let shared = here(store)?;
             let exist = some.iter().copied().filter(|page| shared.volume.exists(*page)).collect::<Vec<_>>();
             let passed = shared.pool.pass_below(&exist).await;
             shared.hot.to_ssd.fetch_add(passed.kept, Ordering::Relaxed);
             passed_on += passed.read;
+            if passed.kept > 0 {
+                in_vain = 0;
+            } else if passed.read >= IN_VAIN {
+                in_vain += 1;
+            }
             // A policy may take none of them, and one that appends takes any number, each in another's place.
-            let in_vain = passed.read >= IN_VAIN && passed.kept == 0;
-            if passed.is_full || in_vain || passed_on >= u64::from(shared.tier.slots()) {
+            if passed.is_full || in_vain >= STEPS_IN_VAIN || passed_on >= u64::from(shared.tier.slots()) {
                 fills = false;
                 break;
             }
@@ -211,12 +262,12 @@ async fn warm_memory(store: &Weak<Shared>, pages: Vec<PageId>) -> Option<()> {
         return Some(());
     }
     let pages = {
-        let shared = store.upgrade()?;
+        let shared = here(store)?;
         tracing::info!(listed = pages.len(), "the store warms up from its hot set");
         shared.in_disk_order(&pages)
     };
     for some in pages.chunks(STEP) {
-        let shared = store.upgrade()?;
+        let shared = here(store)?;
         let loaded = shared.pool.warm(some).await;
         shared.hot.to_memory.fetch_add(loaded, Ordering::Relaxed);
     }
@@ -234,85 +285,83 @@ enum When {
 impl Shared {
     /// Lists the hot pages for the last time, before everything else is written for the last time.
     pub(super) async fn list_hot_at_end(self: &Arc<Self>) {
-        let list = self.hot.current.lock().as_ref().map(|current| Arc::clone(&current.list));
-        let Some(list) = list else { return };
+        let Some(Current { list, ends }) = self.hot.current.lock().take() else { return };
+        // Its task ends as the shutdown begins.
+        ends.closed().await;
         // The close must not wait for long: a slow device delays it by what has to be written.
         match tokio::time::timeout(CLOSING_MAX, self.list_hot(&list, When::AtEnd)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the hot pages were not listed at the end"),
             Err(_) => tracing::debug!("the end did not wait until the hot pages were listed"),
         }
+        // Even after a success, which may have been that there is nothing to list: the task's last round
+        // was cut short, and the close must not fail because of what it has left.
+        self.discard_list(&list).await;
     }
 
-    /// Replaces the list.
+    /// Discards what is not on the HDD yet of the list, so that nothing else fails because of it.
+    async fn discard_list(&self, list: &List) {
+        // First: if this is dropped half-way, the next round writes all pages.
+        list.forget_all();
+        let _ = self.pool.discard_unwritten(list.space).await;
+    }
+
+    /// Writes an empty part over a damaged page.
+    async fn empty_part(self: &Arc<Self>, page: PageId) {
+        let emptied = async {
+            self.put_part(page, EMPTY, When::InUse).await?;
+            Ok::<_, Error>(self.pool.flush_space(page.space).await?)
+        };
+        if let Err(error) = emptied.await {
+            tracing::debug!(%error, %page, "a damaged page of the hot set stays so");
+            let _ = self.pool.discard_unwritten(page.space).await;
+        }
+    }
+
+    /// Replaces the list. After a failure, and if this is dropped, [`Shared::discard_list`] must follow.
     async fn list_hot(self: &Arc<Self>, list: &List, when: When) -> Result<(), Error> {
         let fails = self.tier.slots() > 0 && self.tier.ssd_state() != SsdState::Active;
-        if !list.is_used.load(Ordering::Acquire) || fails {
+        if !list.is_used() || fails {
             return Ok(());
         }
         let in_memory = self.pool.hottest(LISTED_MAX).into_iter().filter(|page| page.space != list.space);
         let in_memory: Vec<PageId> = in_memory.collect();
         let on_ssd = self.hot_on_ssd(LISTED_MAX - in_memory.len()).await;
         let hot = Hot { in_memory, on_ssd };
-        let mut dirty = Vec::new();
-        let written = self.write_list(&hot, list, when, &mut dirty).await;
-        if let Err(error) = written {
-            // What cannot be written must not make the engine's `sync` fail, nor the close. (A close writes
-            // it, or discards it itself.)
-            let dirty = if matches!(error, Error::Closed) { Vec::new() } else { dirty };
-            for page in dirty {
-                list.forget(page.no);
-                let _ = self.pool.discard(page).await;
-            }
-            return Err(error);
-        }
+        self.write_list(&hot, list, when).await?;
         let listed = (hot.in_memory.len() + hot.on_ssd.len()) as u64;
         self.hot.listed.store(listed, Ordering::Relaxed);
         self.hot.lists.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Writes the pages of the list that differ from the one before. `dirty`: those that may not be written
-    /// yet.
-    async fn write_list(
-        self: &Arc<Self>,
-        hot: &Hot,
-        list: &List,
-        when: When,
-        dirty: &mut Vec<PageId>,
-    ) -> Result<(), Error> {
-        let empty = Part { was: Was::InMemory, pages: &[] };
+    /// Writes the pages of the list that differ from the one before.
+    async fn write_list(self: &Arc<Self>, hot: &Hot, list: &List, when: When) -> Result<(), Error> {
+        let mut dirty = 0;
         // Also what a longer list left behind it, which may be torn in the first opening after a loss.
         let end = self.volume.pages(list.space).ok_or(Error::NoSuchSpace { space: list.space })?;
         let parts = hot.parts(entries_in(self.page_size().payload_bytes()));
         let parts = parts.map(Some).chain(std::iter::repeat(None)).zip(0..u32::MAX);
         for (part, no) in parts.take_while(|(part, no)| part.is_some() || *no < end) {
-            let part = part.unwrap_or(empty);
+            let part = part.unwrap_or(EMPTY);
             if list.digest(no) == Some(part.digest()) {
                 continue;
             }
             let page = PageId::new(list.space, no);
-            if self.put_part(page, part, when, dirty).await? {
+            if self.put_part(page, part, when).await? {
                 list.note(no, part.digest());
+                dirty += 1;
             }
-            if dirty.len() >= self.batch() {
+            if dirty >= self.batch() {
                 self.pool.flush_space(list.space).await?;
-                dirty.clear();
+                dirty = 0;
             }
         }
-        self.pool.flush_space(list.space).await?;
-        dirty.clear();
-        Ok(())
+        Ok(self.pool.flush_space(list.space).await?)
     }
 
     /// Writes a part to its page, in memory. Returns false if the page cannot be used at present.
-    async fn put_part(
-        self: &Arc<Self>,
-        page: PageId,
-        part: Part<'_>,
-        when: When,
-        dirty: &mut Vec<PageId>,
-    ) -> Result<bool, Error> {
+    async fn put_part(self: &Arc<Self>, page: PageId, part: Part<'_>, when: When) -> Result<bool, Error> {
         loop {
             // Per page: a shutdown waits for one, not for the list. It holds the lock itself at the end.
             let operation = if when == When::InUse { Some(self.ending.enter()?) } else { None };
@@ -323,7 +372,6 @@ impl Shared {
                 Claimed::Yes(_arrives) => {
                     let mut guard = self.pool.create(page).await?;
                     part.put(guard.unlogged());
-                    dirty.push(page);
                     return Ok(true);
                 }
                 Claimed::NoRoom if when == When::InUse => {}

@@ -1,11 +1,13 @@
 //! What the store's handle and the task that keeps the hot set (`hot_kept`) share.
 
+use crate::ssd::exchange::SsdEvents;
 use pagetier_page::SpaceId;
+use pagetier_ssdcache::SsdEvent;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 /// The hot set that the store keeps: see [`PageStore::keep_hot_set`](crate::PageStore::keep_hot_set). All 0
 /// if it keeps none.
@@ -39,8 +41,8 @@ pub(crate) struct HotKept {
 #[derive(Debug)]
 pub(super) struct Current {
     pub(super) list: Arc<List>,
-    /// Dropped: the task ends.
-    pub(super) _task: oneshot::Sender<()>,
+    /// Set, or dropped: the task ends. Closed: it has ended.
+    pub(super) ends: watch::Sender<bool>,
 }
 
 /// The list on the HDD.
@@ -49,8 +51,10 @@ pub(super) struct List {
     pub(super) space: SpaceId,
     /// By page, the digest of what this opening has written there.
     digests: Mutex<Vec<Option<u64>>>,
-    /// It may be replaced: the store has warmed up from it.
-    pub(super) is_used: AtomicBool,
+    /// The store has warmed up from it.
+    used: AtomicBool,
+    /// What became of the SSD since.
+    events: Mutex<SsdEvents>,
 }
 
 impl HotKept {
@@ -68,8 +72,25 @@ impl HotKept {
 
 impl List {
     /// The list in `space`, of which nothing is known yet.
-    pub(super) fn new(space: SpaceId) -> Self {
-        Self { space, digests: Mutex::default(), is_used: AtomicBool::default() }
+    pub(super) fn new(space: SpaceId, events: SsdEvents) -> Self {
+        Self { space, digests: Mutex::default(), used: AtomicBool::default(), events: Mutex::new(events) }
+    }
+
+    /// Whether it may be replaced: the store has warmed up from it, and its SSD has neither failed since nor
+    /// come back, perhaps as another one.
+    pub(super) fn is_used(&self) -> bool {
+        let mut events = self.events.lock();
+        while let Some(event) = events.try_next() {
+            // `Missed`: a failure may be among them. `Off` alone was the operator's wish.
+            if matches!(event, SsdEvent::Degraded { .. } | SsdEvent::Active | SsdEvent::Missed { .. }) {
+                self.used.store(false, Ordering::Release);
+            }
+        }
+        self.used.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_used(&self) {
+        self.used.store(true, Ordering::Release);
     }
 
     pub(super) fn digest(&self, no: u32) -> Option<u64> {
@@ -83,9 +104,7 @@ impl List {
         digests[no as usize] = Some(digest);
     }
 
-    pub(super) fn forget(&self, no: u32) {
-        if let Some(digest) = self.digests.lock().get_mut(no as usize) {
-            *digest = None;
-        }
+    pub(super) fn forget_all(&self) {
+        self.digests.lock().clear();
     }
 }

@@ -250,10 +250,10 @@ impl<'a> Life<'a> {
         planned.is_some()
     }
 
-    /// Where records may fail, so may that of the space.
+    /// Where records may fail, so may that of the space; where reads may, so may those of its pages.
     async fn keep_hot_set(&self, store: &PageStore) -> Result<(), String> {
         let kept = self.plan.keep_hot_set(store).await;
-        if self.records_fail { Ok(()) } else { kept }
+        if self.records_fail || !self.faults.is_empty() { Ok(()) } else { kept }
     }
 
     async fn first_space(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {

@@ -48,12 +48,6 @@ impl Slots {
         slots.filter_map(move |slot| self.slots.find(SlotId(slot))?.live()).map(|slot| slot.page)
     }
 
-    /// Whether a further page displaces none: slots are free beyond those that are kept empty.
-    #[must_use]
-    pub(crate) fn is_filling(&self) -> bool {
-        self.by_page.len() + self.arriving + (self.keep_empty as usize) < self.params.slots as usize
-    }
-
     fn dirty(&self) -> impl Iterator<Item = Slot> {
         self.slots.iter().filter_map(|s| s.live()).filter(|s| s.is_dirty())
     }
