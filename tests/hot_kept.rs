@@ -223,6 +223,7 @@ async fn the_list_is_in_nobodys_way() {
     assert_eq!(store.spaces().hints(own).unwrap(), SpaceHints::default());
     // Even if its first page is torn, or cannot be read at present.
     store.allocate(own).await.unwrap()[0] = 8;
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.close().await.unwrap();
     let first = fixture.home_of(PageId::new(own, 0)).unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(first..first + 1));
@@ -338,11 +339,11 @@ async fn a_list_that_was_cut_short_makes_nothing_fail() {
         let home = fixture.home_of(PageId::new(store.spaces().find(SPACE).unwrap(), 0)).unwrap();
         let (time, fails) = (Duration::from_secs(5), true);
         let slow = Fault::new(FaultEffect::Blocked { time, fails }).on(IoOp::Write);
-        fixture.hdd.inject(slow.within(home..home + 64 * 4096));
-        // Each round has something to write, and waits for it.
+        // The next round has something to write, and waits for it.
         for no in (0..PAGES).filter(|no| no % 3 == 2) {
             read(&store, space, no).await.unwrap();
         }
+        fixture.hdd.inject(slow.within(home..home + 64 * 4096));
         let lists = store.stats().hot_set.lists;
         tokio::time::sleep(4 * OFTEN).await;
         assert!(store.stats().hot_set.lists <= lists + 1, "a round is under way");

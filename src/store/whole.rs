@@ -447,7 +447,13 @@ impl PageStore {
     /// most 64 MiB for 8 million pages: of a larger SSD it lists the pages that the policy values most. Pages
     /// of the list that have changed are written in each round, at most 32 at a time, through the doublewrite
     /// ring like any page. While it cannot be written (a full disk, a store that refuses writes), the list
-    /// before stays, and a warning is logged. A close waits for it for at most 2 s.
+    /// before stays, a warning is logged, and the attempts become rarer, to one an hour. A `sync` or
+    /// `flush_to` at the moment of such an attempt may fail because of the list's page alone, and succeeds
+    /// when repeated. A close waits for the list for at most 2 s, and for a write of it that has begun.
+    ///
+    /// When the SSD fails, the list stays until one is active again, and the store warms that one up from it.
+    /// An opening without an SSD lists the pages in memory. An engine that no longer calls this should drop
+    /// the space: nothing else repairs a page of it that a crash has torn, and backups fail with such a page.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
