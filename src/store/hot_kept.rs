@@ -11,8 +11,8 @@
 //! - The SSD fails, and is replaced while the store is open: the list stays as it is until an SSD is active
 //!   again and was warmed up from it. (An opening without an SSD lists what is in memory.)
 //! - The pages of the list cannot be written, because the disk is full or their place on it is bad. They are
-//!   discarded: while they are dirty, each `sync` would fail with them. So are those that a round left behind
-//!   that was cut short, by a close or by another call: nobody else knows of them.
+//!   discarded: while they are dirty, each `sync` would fail with them. So are those of a round that a close or
+//!   another call cuts short: no later round would find them.
 //! - A page of the list is torn. A backup or a scrub would fail because of it for as long as the warming
 //!   takes, so the warming writes over it at once.
 //! - The log. No record describes these pages, so they have no LSN: they wait for no log, and no position of
@@ -24,7 +24,6 @@ use super::hot_state::{Current, HotSetStats, List};
 use super::page_store::PageStore;
 use super::shared::Shared;
 use crate::error::Error;
-use crate::ssd::exchange::SsdEvents;
 use crate::volume::space_hints::SpaceHints;
 use crate::volume::table::Claimed;
 use pagetier_bufpool::{Cursor, PoolError, TierError};
@@ -88,7 +87,7 @@ impl PageStore {
         let space = self.hot_space().await?;
         let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
         self.spaces().set_hints(space, hints.frames_max(shared.batch() as u64))?;
-        let list = Arc::new(List::new(space, SsdEvents(shared.tier.subscribe())));
+        let list = Arc::new(List::new(space, shared.tier.subscribe()));
         let (ends, mut ended) = watch::channel(false);
         let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), ends });
         // Weak: the task waits for most of its life, and must not keep a dropped store alive.

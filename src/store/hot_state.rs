@@ -1,12 +1,13 @@
 //! What the store's handle and the task that keeps the hot set (`hot_kept`) share.
 
-use crate::ssd::exchange::SsdEvents;
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::SsdEvent;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::watch;
 
 /// The hot set that the store keeps: see [`PageStore::keep_hot_set`](crate::PageStore::keep_hot_set). All 0
@@ -54,7 +55,7 @@ pub(super) struct List {
     /// The store has warmed up from it.
     used: AtomicBool,
     /// What became of the SSD since.
-    events: Mutex<SsdEvents>,
+    events: Mutex<Receiver<SsdEvent>>,
 }
 
 impl HotKept {
@@ -72,7 +73,7 @@ impl HotKept {
 
 impl List {
     /// The list in `space`, of which nothing is known yet.
-    pub(super) fn new(space: SpaceId, events: SsdEvents) -> Self {
+    pub(super) fn new(space: SpaceId, events: Receiver<SsdEvent>) -> Self {
         Self { space, digests: Mutex::default(), used: AtomicBool::default(), events: Mutex::new(events) }
     }
 
@@ -80,10 +81,15 @@ impl List {
     /// come back, perhaps as another one.
     pub(super) fn is_used(&self) -> bool {
         let mut events = self.events.lock();
-        while let Some(event) = events.try_next() {
-            // `Missed`: a failure may be among them. `Off` alone was the operator's wish.
-            if matches!(event, SsdEvent::Degraded { .. } | SsdEvent::Active | SsdEvent::Missed { .. }) {
-                self.used.store(false, Ordering::Release);
+        loop {
+            match events.try_recv() {
+                // `Lagged`: a failure may be among those that were dropped.
+                Ok(SsdEvent::Degraded { .. } | SsdEvent::Active) | Err(TryRecvError::Lagged(_)) => {
+                    self.used.store(false, Ordering::Release);
+                }
+                // `Off` alone was the operator's wish.
+                Ok(_) => {}
+                Err(_) => break,
             }
         }
         self.used.load(Ordering::Acquire)
