@@ -11,8 +11,8 @@
 //! - The SSD fails, and is replaced while the store is open: the list stays as it is until an SSD is active
 //!   again and was warmed up from it. (An opening without an SSD lists what is in memory.)
 //! - The pages of the list cannot be written, because the disk is full or their place on it is bad. They are
-//!   discarded: while they are dirty, each `sync` would fail with them. So are those of a round that a close or
-//!   another call cuts short: no later round would find them.
+//!   discarded: while they are dirty, each `sync` would fail with them. So are those of a round that a close
+//!   or another call cuts short: no later round would find them.
 //! - A page of the list is torn. A backup or a scrub would fail because of it for as long as the warming
 //!   takes, so the warming writes over it at once.
 //! - The log. No record describes these pages, so they have no LSN: they wait for no log, and no position of
