@@ -64,6 +64,7 @@
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
 //! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
 //! | see what the store does | [`PageStore::stats`] (prints a screen), [`PageStore::why`], [`Policies::groups`], [`PageStore::recovery`] |
+//! | warm up after the loss of the SSD | [`PageStore::keep_hot_set`] |
 //! | export statistics | [`PageStore::export_stats`]; `PageStore::export_metrics` with the feature `metrics` |
 //! | estimate what more memory or SSD would save | [`PageStore::what_if`] |
 //! | verify and heal every copy | [`PageStore::scrub`] |
@@ -174,6 +175,7 @@ pub mod stats {
         PageWhy, PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError, StatsSummary,
     };
     pub use crate::store::headroom::Headroom;
+    pub use crate::store::hot_state::HotSetStats;
     pub use crate::store::stats::Stats;
     pub use pagetier_bufpool::{PoolMemory, PoolResidency, PoolStats};
     pub use pagetier_ssdcache::{BudgetStats, FreeSlots, SlotCounts, TierStats};

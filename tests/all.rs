@@ -24,6 +24,7 @@ mod growth;
 mod hints;
 mod hostile;
 mod hot;
+mod hot_kept;
 mod identity;
 mod knowledge;
 mod leaving;

@@ -95,6 +95,7 @@ fn a_store_is_operated_without_a_runtime() {
     let backup = folder.path().join("backup");
     assert_eq!(store.backup(&backup, BackupOptions::default()).expect("copied").pages, 200);
     assert_eq!(store.free_pages(&[PageId::new(space, 7)]).expect("freed"), 1);
+    store.keep_hot_set(Duration::from_secs(300)).expect("kept");
     store.close().expect("closed");
 
     let backups = blocking::Backups::at(&backup).expect("a thread");

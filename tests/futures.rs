@@ -64,6 +64,7 @@ fn every_public_future_is_send(
     is_send(store.backup("chain", BackupOptions::new()));
     is_send(store.export_hot("hot"));
     is_send(store.import_hot("hot"));
+    is_send(store.keep_hot_set(Duration::ZERO));
     is_send(store.export_stats("stats", Duration::ZERO));
     is_send(store.resize_pool(0));
     is_send(store.replace_ssd(SsdReplacement::path("ssd")));

@@ -218,7 +218,8 @@ impl Run {
             HotSet => {
                 let file = self.folder.join("hot");
                 store.export_hot(&file).await.map_err(|error| error.to_string())?;
-                return store.import_hot(&file).await.map(drop).map_err(|error| error.to_string());
+                store.import_hot(&file).await.map_err(|error| error.to_string())?;
+                store.keep_hot_set(Duration::from_millis(20)).await
             }
             Shrink => self.shrink().await,
             Hints => {

@@ -207,6 +207,7 @@ impl PageStore {
         redo_from(log_end: Lsn, loss: Loss) -> Result<Lsn, Error>;
         resize_pool(bytes: u64) -> Result<u64, Error>;
         replace_ssd(new: SsdReplacement) -> Result<(), Error>;
+        keep_hot_set(every: Duration) -> Result<(), Error>;
         shutdown() -> Result<(), Error>;
     }
 

@@ -2,6 +2,7 @@
 
 use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdSummary, StatsSummary};
 use crate::store::headroom::Headroom;
+use crate::store::hot_state::HotSetStats;
 use crate::store::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
@@ -31,6 +32,7 @@ impl Display for StatsSummary {
         )?;
         ssd(f, &self.ssd)?;
         room(f, &self.room)?;
+        hot_set(f, &self.hot_set)?;
         writeln!(
             f,
             "{:<24}{:>10}{:>11}{:>10}{:>10}{:>10}{:>10}{:>10}",
@@ -117,6 +119,20 @@ fn room(f: &mut Formatter<'_>, r: &Headroom) -> Result {
         }
     }
     if r.low.is_empty() { writeln!(f) } else { writeln!(f, "; LOW: {}", r.low.join(", ")) }
+}
+
+fn hot_set(f: &mut Formatter<'_>, h: &HotSetStats) -> Result {
+    // A store that keeps none says nothing of it.
+    if *h == HotSetStats::default() {
+        return Ok(());
+    }
+    let warming = if h.warming { "warming up" } else { "warmed up" };
+    let (to_memory, to_ssd) = (h.to_memory, h.to_ssd);
+    writeln!(
+        f,
+        "hot set {} pages, listed {} times; {warming}: {to_memory} pages in memory, {to_ssd} to the SSD",
+        h.listed, h.lists
+    )
 }
 
 fn choice(f: &mut Formatter<'_>, choice: Option<&ChoiceSummary>) -> Result {

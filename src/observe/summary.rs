@@ -2,6 +2,7 @@
 //! classes of I/O without operations are left out.
 
 use crate::store::headroom::Headroom;
+use crate::store::hot_state::HotSetStats;
 use crate::store::stats::Stats;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
@@ -24,6 +25,9 @@ pub struct StatsSummary {
     /// The room for growth.
     #[serde(default)]
     pub room: Headroom,
+    /// The hot set that the store keeps.
+    #[serde(default)]
+    pub hot_set: HotSetStats,
     /// The HDD's operations.
     pub hdd_device: DeviceSummary,
     /// The SSD, or the ring's file of a store without one.
@@ -165,6 +169,7 @@ impl Stats {
             },
             ssd: SsdSummary { tier: self.ssd.clone(), choice: self.ssd_choice.as_ref().map(choice_of) },
             room: self.room.clone(),
+            hot_set: self.hot_set,
             hdd_device: device_of(&self.hdd_device),
             ssd_device: device_of(&self.ssd_device),
         }

@@ -4,7 +4,6 @@ use super::background::{blocking, put_file};
 use super::shared::Shared;
 use crate::error::HotSetError;
 use pagetier_page::{PageId, SpaceId};
-use pagetier_ssdcache::Homes;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -44,16 +43,7 @@ impl Shared {
         let read = blocking(move || std::fs::read_to_string(&path)).await;
         let text = read.map_err(|source| HotSetError::Io { path: named.clone(), source })?;
         let all = parse(&text).map_err(|line| HotSetError::Malformed { path: named, line })?;
-        let frames = self.pool.params().frames;
-        let mut wanted: Vec<(u64, PageId)> = all
-            .iter()
-            .filter_map(|page| Some((self.volume.offset(*page)?, *page)))
-            // An eighth stays free for the requests that come meanwhile.
-            .take(frames - frames / 8)
-            .collect();
-        // In disk order: the file is in order of heat, which would move the arm at each page.
-        wanted.sort_unstable();
-        let pages: Vec<PageId> = wanted.into_iter().map(|(_, page)| page).collect();
+        let pages = self.in_disk_order(&all);
         let loaded = self.pool.warm(&pages).await;
         Ok(HotSetReport { listed: all.len() as u64, wanted: pages.len() as u64, loaded })
     }

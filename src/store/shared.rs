@@ -1,6 +1,7 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
 use super::devices::Devices;
+use super::hot_state::HotKept;
 use super::manifest_state::ManifestState;
 use super::waiting_frees::WaitingFrees;
 use crate::config::frozen::Config;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) ssd_change: Mutex<()>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) hot: HotKept,
     /// Whether the low-room alarm is raised.
     pub(crate) room_alarm: AtomicBool,
 }
@@ -114,6 +116,7 @@ impl Shared {
             ssd_change: Mutex::new(Rank::SsdChange, ()),
             ending: Ending::default(),
             gate,
+            hot: HotKept::default(),
             room_alarm: AtomicBool::default(),
         });
         // Room may be low from the start: an operator should not learn that from the first failed growth.

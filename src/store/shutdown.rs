@@ -38,10 +38,11 @@ pub(super) fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Re
 }
 
 impl Shared {
-    async fn write_everything(&self) -> Result<(), Error> {
+    async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
         // In this order: what leaves memory may make the SSD's map change, and the close is recorded only
         // once the map is durable (I20).
         self.free_condemned_at_end().await?;
+        self.list_hot_at_end().await;
         self.pool.retire().await?;
         self.tier.shutdown().await?;
         self.note_close().await?;

@@ -1,6 +1,7 @@
 //! A snapshot of all counters.
 
 use super::headroom::Headroom;
+use super::hot_state::HotSetStats;
 use super::shared::Shared;
 use crate::config::sizes::FRAME_POLICY_BYTES;
 use pagetier_bufpool::{PoolMemory, PoolStats};
@@ -27,6 +28,8 @@ pub struct Stats {
     pub frames: u64,
     /// The store's room for growth, and which parts of it are low.
     pub room: Headroom,
+    /// The hot set that the store keeps, and how far it has warmed up from it.
+    pub hot_set: HotSetStats,
     /// The setting that the pool's policy follows, and the simulated cost of each setting; `None` if the
     /// policy does not adapt.
     pub pool_choice: Option<PolicyChoice>,
@@ -47,6 +50,7 @@ impl Stats {
             ssd_device: shared.tier.ssd_device().stats(),
             frames,
             room: shared.room(),
+            hot_set: shared.hot.stats(),
             pool_choice: shared.pool.choice(),
             ssd_choice: shared.tier.ask(|slots| slots.policy().choice()),
         }

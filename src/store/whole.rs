@@ -16,6 +16,7 @@ use pagetier_ssdcache::RecoveryReport;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -428,6 +429,53 @@ impl PageStore {
     /// The file cannot be read, or is not a hot set.
     pub async fn import_hot(&self, path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError> {
         self.shared.import_hot(path.as_ref().to_owned()).await
+    }
+
+    /// Keeps the hot set on the HDD from now on, until the store is closed: lists the pages in memory and
+    /// those with copies on the SSD every `every` (at least 10 ms; some minutes suffice) and once more at a
+    /// clean close, so that a store that lost its SSD, say with its machine, does not begin cold. Call it at
+    /// every opening, of an engine with a log after redo. Of several calls the last one holds.
+    ///
+    /// First it warms the store up, in the background, from the list of an earlier opening: reads the
+    /// hottest pages into memory, seven eighths of it, then the others as long as the SSD has free slots,
+    /// which they fill. It reads as read-ahead does, so that requests come first, and displaces no page in
+    /// use. [`Stats::hot_set`](crate::stats::Stats::hot_set) and the log report it. Until it has ended, the
+    /// list stays as it is.
+    ///
+    /// The list is in a space of its own, `pagetier-hot-set`, which the first call creates: the space takes
+    /// a number, appears in [`Spaces::list`] and in backups, and may be dropped, which ends the lists. (If
+    /// you restore spaces by number, call this after that.) It takes 8 bytes on the HDD per page listed, at
+    /// most 64 MiB for 8 million pages: of a larger SSD it lists the pages that the policy values most. Pages
+    /// of the list that have changed are written in each round, at most 32 at a time, through the doublewrite
+    /// ring like any page. While it cannot be written (a full disk, a store that refuses writes), the list
+    /// before stays, a warning is logged, and the attempts become rarer, to one an hour. A `sync` or
+    /// `flush_to` at the moment of such an attempt may fail because of the list's page alone, and succeeds
+    /// when repeated. A close waits for the list for at most 2 s, and for a write of it that has begun.
+    ///
+    /// When the SSD fails, the list stays until one is active again, and the store warms that one up from it.
+    /// An opening without an SSD lists the pages in memory. An engine that no longer calls this should drop
+    /// the space: nothing else repairs a page of it that a crash has torn, and backups fail with such a page.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use std::time::Duration;
+    ///
+    /// let store = builder.open().await?;
+    /// // The engine's redo comes first.
+    /// store.keep_hot_set(Duration::from_secs(300)).await?;
+    /// println!("{:?}", store.stats().hot_set);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SpaceExists`]: a space of that name has other contents. [`Error::Manifest`]: the space cannot
+    /// be recorded. [`Error::ReadOnly`] on a read-only opening.
+    pub async fn keep_hot_set(&self, every: Duration) -> Result<(), Error> {
+        self.begin_keeping(every).await
     }
 
     // ---- views ----

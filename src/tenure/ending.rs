@@ -54,6 +54,13 @@ impl Ending {
         *self.begun.borrow()
     }
 
+    /// A future that completes once the store is being shut down, or is gone. It does not borrow the store.
+    pub(crate) fn shutdown_begun(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let mut begun = self.begun.subscribe();
+        // An error: the sender has ended with the store.
+        async move { drop(begun.wait_for(|begun| *begun).await) }
+    }
+
     /// Runs a long operation; drops it and returns `None` when the store is shut down.
     pub(crate) async fn or_shutdown<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
         let mut begun = self.begun.subscribe();

@@ -513,8 +513,13 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
         ..PLAIN
     },
     Operation {
-        name: "export and import the hot set",
-        methods: &["PageStore::export_hot", "PageStore::import_hot", "PageStore::hot_set"],
+        name: "export, import and keep the hot set",
+        methods: &[
+            "PageStore::export_hot",
+            "PageStore::import_hot",
+            "PageStore::hot_set",
+            "PageStore::keep_hot_set",
+        ],
         run: run!(|w, s| {
             let path = w.folder.path().join("hot");
             let said = |error: pagetier::errors::HotSetError| Refused {
@@ -523,6 +528,9 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
             };
             w.store.export_hot(&path).await.map_err(said)?;
             w.store.import_hot(&path).await.map_err(said)?;
+            let often = std::time::Duration::from_millis(10);
+            w.store.keep_hot_set(often).await?;
+            tokio::time::sleep(3 * often).await;
             done()
         }),
         ..PLAIN

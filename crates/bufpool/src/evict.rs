@@ -158,6 +158,16 @@ impl<T: Tier> PoolInner<T> {
             .find(|frame| self.frames.at(*frame).word.is_evictable() && self.evict_from(*frame, &mut policy))
     }
 
+    /// Evicts `page`, which was in `frame`, if it can leave.
+    pub(crate) fn evict_page(&self, page: PageId, frame: FrameId) {
+        let mut policy = self.policy.lock();
+        // The frame may have changed hands. No eviction does that while the policy is locked.
+        let here = self.frames.at(frame).page() == Some(page);
+        if here && self.frames.at(frame).word.is_evictable() && self.evict_from(frame, &mut policy) {
+            self.frames.give_back(frame);
+        }
+    }
+
     /// Evicts the page of frame `victim`. Returns false when the frame has no page, or its page cannot leave.
     pub(crate) fn evict_from(&self, victim: FrameId, policy: &mut PolicyGuard<'_>) -> bool {
         let Some(page) = self.frames.at(victim).page() else { return false };

@@ -156,6 +156,13 @@ impl<P: Held> Guard<P, true> {
         }
     }
 
+    /// The payload, for a change that no log describes: the page becomes dirty and keeps its LSN, and redo
+    /// need not go back for it. For contents that a crash may take back.
+    pub fn unlogged(&mut self) -> &mut [u8] {
+        self.dirty = true;
+        &mut self.image_mut()[HEADER_BYTES..]
+    }
+
     /// Converts the exclusive latch into a shared one: other readers may enter.
     #[must_use]
     pub fn downgrade(mut self) -> Guard<P, false> {

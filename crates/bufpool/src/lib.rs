@@ -52,7 +52,7 @@ pub use params::{
 };
 pub use pool::Pool;
 pub use record::Recorder;
-pub use residents::PoolResidency;
+pub use residents::{Passed, PoolResidency};
 pub use sample_channel::TraceSummary;
 pub use sampler::{SampleSink, Sampler};
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

@@ -9,7 +9,7 @@ use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
 use pagetier_devio::listen;
 use pagetier_devio::task;
-use pagetier_page::{Lsn, PageId};
+use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::FramePolicy;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -219,6 +219,20 @@ impl<T: Tier> Pool<T> {
             // Without a lock: a page that enters memory meanwhile is the caller's to prevent, as for any
             // discard.
             if let Some(page) = frame.page().filter(|p| gone(*p)) {
+                self.discard(page).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards the pages of `space` with changes that no completed write covers, as [`Pool::discard`] does.
+    ///
+    /// # Errors
+    /// As [`Pool::discard`].
+    pub async fn discard_unwritten(&self, space: SpaceId) -> Result<(), PoolError> {
+        for frame in self.inner.frames.all.iter() {
+            let page = frame.page().filter(|page| page.space == space && frame.word.is_unwritten());
+            if let Some(page) = page {
                 self.discard(page).await?;
             }
         }

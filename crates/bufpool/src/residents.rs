@@ -5,7 +5,7 @@ use crate::guard::PageRef;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use pagetier_page::{Lsn, PageId};
-use pagetier_policy::{Access, FrameId, FramePolicy};
+use pagetier_policy::{Access, FrameId, FramePolicy, Location};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 
@@ -27,6 +27,17 @@ pub struct PoolResidency {
     pub h_ms: Option<f64>,
     /// The log position of the first unwritten change; `None` for a page without one.
     pub recovery_lsn: Option<u64>,
+}
+
+/// What became of pages that were read for the tier below: see [`Pool::pass_below`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Passed {
+    /// The pages that were read.
+    pub read: u64,
+    /// Those of them that the tier keeps.
+    pub kept: u64,
+    /// The tier takes no more.
+    pub is_full: bool,
 }
 
 impl<T: Tier> Pool<T> {
@@ -74,6 +85,40 @@ impl<T: Tier> Pool<T> {
             }
         }
         warm
+    }
+
+    /// Reads those of `pages` that are neither in memory nor on the SSD, neighbours together, and lets each
+    /// leave memory again, so that the tier may keep a copy. Takes a few frames, the same ones again and
+    /// again. Pages that cannot be read are skipped. Cancel-safe.
+    pub async fn pass_below(&self, pages: &[PageId]) -> Passed {
+        let (inner, mut passed) = (&self.inner, Passed::default());
+        let most = (inner.params().frames / 8).clamp(1, WARM_PAGES);
+        for some in pages.chunks(most) {
+            // Before the reads, too: a tier that takes nothing is no reason to read.
+            if !inner.tier.fills_up().await {
+                passed.is_full = true;
+                return passed;
+            }
+            let cold = |page: &&PageId| {
+                let absent = inner.frames.table.find(&inner.frames.all, **page).is_none();
+                absent && inner.tier.location(**page) == Location::Hdd
+            };
+            let some: Vec<PageId> = some.iter().filter(cold).copied().collect();
+            self.prefetch(&some);
+            for page in some {
+                let Ok(frame) = inner.get_scanned(page).await else { continue };
+                drop(PageRef::new(&**inner, frame));
+                // The tier copies few pages at a time, and forgets one that comes when it cannot.
+                if !inner.tier.fills_up().await {
+                    passed.is_full = true;
+                    return passed;
+                }
+                inner.evict_page(page, frame);
+                passed.read += 1;
+                passed.kept += u64::from(inner.tier.location(page) == Location::Ssd);
+            }
+        }
+        passed
     }
 
     /// Replaces the policy. The new one learns of the pages in memory in the order in which the previous one

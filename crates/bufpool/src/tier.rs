@@ -52,6 +52,13 @@ pub trait Tier: Send + Sync + 'static {
     /// load it yet. The tier copies the image if it wants it, and must not block beyond that.
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced;
 
+    /// Waits until the tier can take a copy of a clean page that leaves the pool ([`Tier::evicted`]). Returns
+    /// false if it takes none that it need not take: it has no SSD, does not fill it, or has filled it.
+    /// Cancel-safe.
+    fn fills_up(&self) -> Boxed<'_, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
     /// Informs the tier of the first change of a buffered page since it was loaded or cleaned. Returns true
     /// when its SSD copy was invalidated.
     fn dirtied(&self, page: PageId, logical: u32) -> bool;

@@ -18,6 +18,8 @@ use std::time::Duration;
 const COST_POINTS: usize = 4096;
 
 pub(crate) const SPACE: &str = "kv";
+/// How often the store lists its hot set, if another machine could open it.
+const HOT_SET_EVERY: Duration = Duration::from_secs(300);
 /// The minimum size of the log, in pages: room for the records of a few of the longest values.
 const LOG_PAGES_MIN: u64 = 256;
 
@@ -69,6 +71,11 @@ impl Kv {
             builder = builder.ssd(ssd);
         }
         let mut kv = Self::open_on(builder, wal, options.stall_max).await?;
+        if options.hdd_device.is_some() {
+            // For the machine that opens the device next, whose SSD is blank. Without a list it begins cold:
+            // no reason not to open, say on a full volume.
+            let _ = kv.logged.keep_hot_set(HOT_SET_EVERY).await;
+        }
         if options.control_socket {
             match pagetier_control::listen(kv.logged.store(), &pages).await {
                 Ok(control) => kv.control = Some(control),

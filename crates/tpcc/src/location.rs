@@ -218,6 +218,11 @@ impl Location {
         }
     }
 
+    /// Whether another machine could open the database.
+    pub(crate) fn is_for_other_machines(&self) -> bool {
+        self.hdd_device.is_some()
+    }
+
     /// Whether the run leaves nothing behind.
     pub(crate) fn is_temporary(&self) -> bool {
         let on_device = self.hdd_device.is_some() || self.log_device.is_some();

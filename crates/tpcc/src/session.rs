@@ -18,10 +18,13 @@ use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The current date in virtual time: 2023-11-14 22:13:20 UTC.
 const VIRTUAL_NOW_MS: i64 = 1_700_000_000_000;
+
+/// How often the store lists its hot set, if another machine could open it.
+const HOT_SET_EVERY: Duration = Duration::from_secs(300);
 
 /// Why a session ended without a report.
 #[derive(Debug, thiserror::Error)]
@@ -294,6 +297,10 @@ impl<'c> Session<'c> {
         let reopened = kept.then(|| reopened(recovered, warm.pages, warm.slots));
         if kept {
             self.check_recovered(&database, reopened.as_ref()).await?;
+        }
+        if self.location.is_for_other_machines() {
+            // The next one to open it has a blank SSD.
+            database.store.keep_hot_set(HOT_SET_EVERY).await?;
         }
         Ok(Opened { control, database, delays: Box::new(delays), backend, reopened })
     }

@@ -150,6 +150,7 @@ impl<'a> Life<'a> {
             }
             _ => self.first_space(probe, &store).await?,
         }
+        self.keep_hot_set(&store).await?;
         for session in 0..=self.reopenings {
             probe.set(self.rate, Phase::Working, 0);
             if session == 0 {
@@ -247,6 +248,12 @@ impl<'a> Life<'a> {
         let planned = self.closing_fails.clone().or(drawn);
         planned.iter().for_each(|planned| planned.inject(probe, totals));
         planned.is_some()
+    }
+
+    /// Where records may fail, so may that of the space; where reads may, so may those of its pages.
+    async fn keep_hot_set(&self, store: &PageStore) -> Result<(), String> {
+        let kept = self.plan.keep_hot_set(store).await;
+        if self.records_fail || !self.faults.is_empty() { Ok(()) } else { kept }
     }
 
     async fn first_space(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
@@ -380,6 +387,7 @@ impl<'a> Life<'a> {
         let store = self.opened(probe, rng, totals).await?;
         let lenient = Lenient { volatile: true, ..Lenient::default() };
         let _ = check(&store, &probe.model, lenient).await.map_err(|what| format!("reopened: {what}"))?;
+        self.keep_hot_set(&store).await?;
         Ok(store)
     }
 

@@ -64,6 +64,15 @@ impl Plan {
         builder
     }
 
+    /// Has the store keep its hot set, if the plan wants it. The tasks and the model do not know its space.
+    pub(super) async fn keep_hot_set(&self, store: &PageStore) -> Result<(), String> {
+        if self.hot_ms == 0 {
+            return Ok(());
+        }
+        let kept = store.keep_hot_set(Duration::from_millis(self.hot_ms.into())).await;
+        kept.map_err(|error| format!("keep_hot_set: {error}"))
+    }
+
     /// The store's options, without its devices.
     pub(super) fn builder(&self) -> Builder {
         let builder = if self.is_whole() { self.chosen(PageStore::builder()) } else { PageStore::builder() };

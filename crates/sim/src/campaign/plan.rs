@@ -61,6 +61,8 @@ pub struct Plan {
     pub on_hdd: u32,
     /// The number of slots whose entries a checkpoint captures at a time; 0: all.
     pub map_piece: u32,
+    /// How often the store lists its hot set, in milliseconds; 0: it keeps none.
+    pub hot_ms: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// The disabled rule of the protocol.
@@ -170,6 +172,7 @@ impl Plan {
         // A generator of its own, as in `draw_policy`.
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x0a5e_11e4_d015_7a2b);
         plan.on_hdd = u32::from(hazard != Hazard::Past && rng.random_ratio(1, 6));
+        plan.hot_ms = [0, 0, 0, 0, 0, 12, 60, 400][rng.random_range(0..8)];
         plan
     }
 
@@ -184,6 +187,8 @@ impl Plan {
         // The other rules hold wherever the manifest is.
         let on_hdd = [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents].contains(&mutation);
         (plan.mutation, plan.on_hdd) = (Some(mutation), u32::from(on_hdd && plan.hazard != Hazard::Past));
+        // Its pages would be written and read between those that the seed has chosen.
+        plan.hot_ms = 0;
         plan.suit(mutation);
         plan
     }
@@ -240,6 +245,7 @@ impl Plan {
             gate_us: 0,
             on_hdd: 0,
             map_piece: 0,
+            hot_ms: 0,
             hazard: Hazard::Free,
             mutation: None,
         };
@@ -455,8 +461,8 @@ impl Plan {
                 None => {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
-                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, \
-                         on_hdd, map_piece, without, on"
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, on_hdd, \
+                         map_piece, hot_ms, without, on"
                     ));
                 }
             },
@@ -479,6 +485,7 @@ impl Plan {
             ("gate_us", &mut self.gate_us),
             ("on_hdd", &mut self.on_hdd),
             ("map_piece", &mut self.map_piece),
+            ("hot_ms", &mut self.hot_ms),
         ]
     }
 

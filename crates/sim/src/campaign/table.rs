@@ -257,6 +257,7 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::zone_percent",
     "PageStore::builder",
     "PageStore::close",
+    "PageStore::keep_hot_set",
     "PageStore::wait_closed",
     "PageStore::shutdown",
     "PageStore::replace_ssd",

@@ -176,6 +176,8 @@ pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
         if matches!(rate, Rate::Never) {
             let manifest = Arc::new(moment.manifest_found(outcome));
             let store = plan.open(disks.shared(), &manifest).await?;
+            // It reads its list, and the pages that the list names, beside the check.
+            plan.keep_hot_set(&store).await?;
             let mut checked = check(&store, &Mutex::new(model), lenient).await?;
             checked.meet(&crash);
             return Ok(Examined { checked, moments: Vec::new() });
@@ -186,6 +188,7 @@ pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
         probe.follow(outcome);
         let store = Arc::new(probe.open(plan).await?);
         probe.watch(&store);
+        plan.keep_hot_set(&store).await?;
         let mut checked = check(&store, &probe.model, lenient).await?;
         checked.meet(&crash);
         // A moment right after the check, too.

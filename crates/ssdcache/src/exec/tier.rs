@@ -229,6 +229,12 @@ impl SsdTier {
         self.core.refusing.by_hdd()
     }
 
+    /// Why writes are refused at present.
+    #[must_use]
+    pub fn refusing(&self) -> Option<Arc<str>> {
+        self.core.refusing.cause()
+    }
+
     /// Flushes the HDD, which makes home writes and its size durable. Cancel-safe.
     ///
     /// # Errors
@@ -363,6 +369,13 @@ impl Tier for SsdTier {
 
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced {
         write::evicted(&self.core, page, logical, image)
+    }
+
+    fn fills_up(&self) -> Boxed<'_, bool> {
+        Box::pin(self.core.when_some(|state| {
+            let fills = self.core.has_slots() && state.takes_copies() && state.slots.has_room();
+            if fills { state.may_admit(self.core.admissions_max).then_some(true) } else { Some(false) }
+        }))
     }
 
     fn dirtied(&self, page: PageId, logical: u32) -> bool {

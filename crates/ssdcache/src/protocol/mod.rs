@@ -117,9 +117,13 @@ impl Protocol {
 
     /// Whether another admission may start, with at most `max` in flight.
     pub(crate) fn may_admit(&self, max: usize) -> bool {
-        let takes =
-            matches!(self.mode_in_force(), SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
-        takes && self.ssd_error.is_none() && self.admissions < max
+        self.takes_copies() && !self.closing && self.admissions < max
+    }
+
+    /// Whether the SSD takes copies of clean pages.
+    pub(crate) fn takes_copies(&self) -> bool {
+        let mode = self.mode_in_force();
+        matches!(mode, SsdMode::WriteBack | SsdMode::WriteThrough) && self.ssd_error.is_none()
     }
 
     // ---- home writes

@@ -8,6 +8,7 @@ use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::SlotId;
+use std::ops::Range;
 
 impl Slots {
     /// Notes that the HDD has every change older than `lsn` of the dirty version on its way into `slot`,
@@ -42,6 +43,11 @@ impl Slots {
     #[must_use]
     pub fn copies(&self) -> Vec<PageId> {
         self.mapped().chain(self.pending.keys().copied()).collect()
+    }
+
+    /// The pages with copies in `slots`, which need not all exist.
+    pub fn copies_in(&self, slots: Range<u32>) -> impl Iterator<Item = PageId> + '_ {
+        slots.filter_map(move |slot| self.slots.find(SlotId(slot))?.live()).map(|slot| slot.page)
     }
 
     fn dirty(&self) -> impl Iterator<Item = Slot> {
