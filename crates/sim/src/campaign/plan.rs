@@ -461,8 +461,8 @@ impl Plan {
                 None => {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
-                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, on_hdd, \
-                         map_piece, hot_ms, without, on"
+                         pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, \
+                         on_hdd, map_piece, hot_ms, without, on"
                     ));
                 }
             },
