@@ -95,7 +95,7 @@ impl PolicyFile {
                 saved
             }
             Self::Directory(held) => {
-                // Beforehand: of a large SSD it takes seconds, and whoever waits for the close wants to know.
+                // Beforehand: for a large SSD it takes seconds, for which the close waits.
                 tracing::info!(slots = owner.slots, "the close saves what the SSD's policy has learned");
                 let file = held.file(POLICY, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | ITSELF);
                 file.and_then(|file| {

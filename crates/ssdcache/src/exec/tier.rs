@@ -132,7 +132,7 @@ impl SsdTier {
             // First let copies become clean, so that the last checkpoint names them as such.
             self.core.flush_hdd().await?;
             if self.core.has_slots() {
-                // Whoever changes the slots in one step holds it, and must not come between two pieces (I44).
+                // Exchanges and readmissions hold it: they must not come between two pieces (I44).
                 let _duty = self.core.map_duty.lock().await;
                 self.core.checkpoint().await?;
                 // Makes the mark durable that puts the checkpoint in force.
