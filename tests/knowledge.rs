@@ -5,6 +5,9 @@ use pagetier::policy::PageCounts;
 use pagetier::{PageId, PageSize, PageStore, SpaceId};
 use std::path::Path;
 
+/// What is done to the file, and in words.
+type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
+
 /// The physical accesses of every page, as the policy counts them.
 fn physical(store: &PageStore, space: SpaceId) -> Vec<[u64; 4]> {
     let of = |no| {
@@ -125,7 +128,7 @@ async fn a_directory_has_it_in_a_file() {
     let store = in_directory(&directory).open().await.unwrap();
     assert_eq!(physical(&store, space), before);
     store.close().await.unwrap();
-    let damages: [(&str, &dyn Fn(&Path)); 5] = [
+    let damages: [Damage<'_>; 5] = [
         ("removed", &|file| std::fs::remove_file(file).unwrap()),
         ("of the close before", &|file| std::fs::write(file, &saved).unwrap()),
         ("cut", &|file| {

@@ -29,7 +29,9 @@ use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicy, SlotPolicyParams};
+use pagetier_policy::{
+    CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams,
+};
 use pagetier_ssdcache::{Knowledge, Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,10 +144,7 @@ impl Builder {
             // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             config.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
-        let policy = config.options.pool_policy.build(&FramePolicyParams {
-            cluster_pages: config.options.cluster_pages,
-            ..FramePolicyParams::new(params.frames, costs)
-        });
+        let policy = config.frame_policy(params.frames, costs);
         let gate = Gate::new(gate, tenure.present());
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
@@ -509,6 +508,12 @@ impl Config {
             drop(present);
         };
         Some(Knowledge { tell: Box::new(tell), waits })
+    }
+
+    fn frame_policy(&self, frames: usize, costs: Costs) -> Box<dyn FramePolicy> {
+        let cluster_pages = self.options.cluster_pages;
+        let params = FramePolicyParams { cluster_pages, ..FramePolicyParams::new(frames, costs) };
+        self.options.pool_policy.build(&params)
     }
 
     /// The parameters of a policy for an SSD of `slots` below a pool of `frames`.

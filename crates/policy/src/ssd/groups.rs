@@ -252,6 +252,12 @@ impl Groups {
         &mut groups[at]
     }
 
+    /// As [`Groups::group`], without making one: there may be many that no tracked page has.
+    fn find(&self, space: SpaceId, subrange: u16) -> &Group {
+        let groups = self.by_space.get(&space);
+        groups.and_then(|groups| groups.get(usize::from(subrange))).unwrap_or(&Group::EMPTY)
+    }
+
     fn enter(&mut self, record: &mut PageRecordMut<'_>, subrange: u16, counted: Counted) {
         record.kept.set_subrange(subrange);
         let rules = self.rules;
@@ -322,10 +328,7 @@ impl Groups {
         for (&space, groups) in &self.by_space {
             for (group, subrange) in groups.iter().zip(0_u16..) {
                 let mut sums = group.sums();
-                // Without making groups that no tracked page has: there may be many.
-                let counted =
-                    tracked.by_space.get(&space).and_then(|groups| groups.get(usize::from(subrange)));
-                for (sum, counted) in sums.iter_mut().zip(counted.unwrap_or(&Group::EMPTY).sums()) {
+                for (sum, counted) in sums.iter_mut().zip(tracked.find(space, subrange).sums()) {
                     *sum = sum.saturating_sub(counted);
                 }
                 if sums != [0; 4] {
@@ -389,10 +392,10 @@ impl Groups {
 
     /// Recounts the groups' pages, and their sums if these are those of the tracked pages.
     pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>) -> Result<(), String> {
-        let mut recount = self.recount(live);
+        let recount = self.recount(live);
         for (space, groups) in &self.by_space {
             for (at, have) in groups.iter().enumerate() {
-                let want = *recount.group(*space, at as u16);
+                let want = recount.find(*space, at as u16);
                 let sums_hold = match self.rules.dropped {
                     Dropped::Subtracted => have.sums() == want.sums(),
                     Dropped::Kept => have.sums().iter().zip(want.sums()).all(|(have, want)| *have >= want),

@@ -472,7 +472,7 @@ impl Plan {
     }
 
     /// The parts that are numbers, by name.
-    fn numbers(&mut self) -> [(&'static str, &mut u32); 11] {
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 12] {
         [
             ("lives", &mut self.lives),
             ("ops", &mut self.ops),

@@ -136,10 +136,13 @@ pub struct RecoveryReport {
     pub rewritten: u64,
 }
 
+/// What is called with a policy, once.
+type Tell = Box<dyn FnOnce(&mut dyn SlotPolicy) + Send + Sync>;
+
 /// Tells the policy of an opening what its predecessor knew at the last clean close.
 pub struct Knowledge {
     /// Called with the policy, which knows every page on the SSD and has decided nothing.
-    pub tell: Box<dyn FnOnce(&mut dyn SlotPolicy) + Send + Sync>,
+    pub tell: Tell,
     /// Whether `tell` waits for files, and so needs a thread that may wait.
     pub waits: bool,
 }

@@ -15,7 +15,7 @@ impl Bits {
     /// A bit for each of `slots` slots, all of them `one`.
     pub(super) fn new(slots: u32, one: bool) -> Self {
         let mut words = vec![if one { u64::MAX } else { 0 }; slots.div_ceil(WORD_BITS) as usize];
-        if let Some(last) = words.last_mut().filter(|_| slots % WORD_BITS > 0) {
+        if let Some(last) = words.last_mut().filter(|_| !slots.is_multiple_of(WORD_BITS)) {
             *last &= (1 << (slots % WORD_BITS)) - 1;
         }
         Self { words, ones: if one { slots as usize } else { 0 } }
