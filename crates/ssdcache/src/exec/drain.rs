@@ -121,15 +121,10 @@ impl Core {
     ) {
         // Wait for the slot writes that were in flight when the drain began.
         drop(self.writers.write().await);
-        // Slots that back home writes need only an HDD flush. So do images in the ring, and if nothing is left to
-        // be copied, none would follow: the log would be kept for them, and writers that wait for its room
-        // would bring none about.
+        // Slots that back home writes need only an HDD flush.
         let settles = {
             let state = self.state.lock();
-            let ringed = state.home.oldest_lsn();
-            state.home.flush_would_settle()
-                || state.slots.wants_home_flush(&|_| false)
-                || ringed.is_some_and(|lsn| up_to.is_none_or(|up_to| lsn <= up_to))
+            state.home.flush_would_settle() || state.slots.wants_home_flush(&|_| false)
         };
         if settles && let Err(source) = self.flush_hdd().await {
             *drain.stopped_by.lock() = Some(source);
@@ -154,7 +149,17 @@ impl Core {
             };
             report(left.len() + skip.len());
             let stopped = drain.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
-            if left.is_empty() || stopped || self.refusing.cause().is_some() {
+            if stopped || self.refusing.cause().is_some() {
+                return;
+            }
+            if left.is_empty() {
+                // Images in the ring need only an HDD flush, too. If nothing was copied, none has followed: the
+                // log would be kept for them, and writers that wait for its room bring no flush about.
+                let ringed = self.state.lock().home.oldest_lsn();
+                let due = ringed.is_some_and(|lsn| up_to.is_none_or(|up_to| lsn <= up_to));
+                if due && let Err(source) = self.flush_hdd().await {
+                    *drain.stopped_by.lock() = Some(source);
+                }
                 return;
             }
             for pages in left.chunks(BATCH_MAX) {
