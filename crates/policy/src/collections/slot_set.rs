@@ -1,4 +1,4 @@
-//! A set of slots: those that hold a page, or a version newer than the HDD's.
+//! A set of slots: those that hold a page or a version newer than the HDD's, or the candidates of a zone.
 
 use crate::SlotId;
 
@@ -30,6 +30,16 @@ impl SlotSet {
         self.words.get(slot.at() / 64).is_some_and(|word| word >> (slot.at() % 64) & 1 != 0)
     }
 
+    /// Removes all slots.
+    pub(crate) fn clear(&mut self) {
+        self.words.fill(0);
+    }
+
+    /// Counts the slots.
+    pub(crate) fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
@@ -50,5 +60,8 @@ mod tests {
         slots.set(SlotId(64), false);
         let dirty: Vec<u32> = (0..300).filter(|&slot| slots.contains(SlotId(slot))).collect();
         assert_eq!(dirty, [0, 63, 200]);
+        assert_eq!(slots.len(), 3);
+        slots.clear();
+        assert!(slots.len() == 0 && !slots.contains(SlotId(63)));
     }
 }

@@ -1,4 +1,4 @@
-//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, with lookup by slot.
+//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first.
 //!
 //! The zone holds the pages of low priority (2013 paper, section 5.4). Its *ceiling* is the lowest benefit
 //! left outside when the zone began; a candidate whose benefit rises above it is not of low priority. A zone
@@ -7,11 +7,18 @@
 //! not exhausted before k decisions: otherwise, with all benefits drifting upwards, each zone would be
 //! exhausted at once. A policy whose benefits change only when a page is accessed uses a *steady* zone, which
 //! drops such candidates at any time: the k decisions would evict the pages that were accessed since.
+//!
+//! A slot's place in the heap is not known: with it, each step of an entry through the heap would write it
+//! down somewhere else in memory, which for a zone of a million took most of a decision's time. A new benefit
+//! is filed as one more entry, and a removed slot's entry stays; both leave the heap when they come up.
 
 use super::LOOK_MAX;
+use crate::collections::slot_set::SlotSet;
 use crate::{Costs, SlotId};
 use rustc_hash::FxHashMap;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::fmt;
 
 /// The maximum number of candidates that one decision re-files under their current benefit. Every eviction
@@ -70,9 +77,14 @@ impl fmt::Debug for Entry {
 /// The slots that may be evicted until the next zone.
 #[derive(Debug)]
 pub(crate) struct Zone {
-    heap: Vec<Entry>,
-    /// The candidates' positions in the heap.
-    at: FxHashMap<SlotId, u32>,
+    /// An entry of each candidate, and outdated ones.
+    heap: BinaryHeap<Reverse<Entry>>,
+    candidates: SlotSet,
+    /// The number of candidates.
+    len: usize,
+    /// The entries of candidates whose benefit was set anew. Each is in the heap, perhaps twice, and the
+    /// slot's other entries are outdated. Every other candidate has one entry.
+    updated: FxHashMap<SlotId, Entry>,
     /// Candidates passed over by the current call of [`Zone::lowest`].
     aside: Vec<Entry>,
     /// The lowest benefit outside the zone when it began.
@@ -87,9 +99,17 @@ pub(crate) struct Zone {
 
 impl Zone {
     pub(crate) fn new() -> Self {
-        let (heap, aside) = (Vec::new(), Vec::new());
-        let at = FxHashMap::default();
-        Self { heap, at, aside, ceiling: f64::INFINITY, young_for: 0, strict: false, steady: false }
+        Self {
+            heap: BinaryHeap::new(),
+            candidates: SlotSet::default(),
+            len: 0,
+            updated: FxHashMap::default(),
+            aside: Vec::new(),
+            ceiling: f64::INFINITY,
+            young_for: 0,
+            strict: false,
+            steady: false,
+        }
     }
 
     /// Creates a zone for benefits that change only when a page is accessed.
@@ -117,7 +137,7 @@ impl Zone {
         // Buffer the lowest k + 1 so far and as many more: linear time without memory for the whole cache.
         // From then on, most slots are above all of the lowest k + 1 and are skipped.
         let keep = k.saturating_add(1);
-        let mut low = std::mem::take(&mut self.heap);
+        let mut low = Vec::new();
         let mut highest = Entry([u32::MAX; 3]);
         for (slot, benefit) in slots {
             let entry = Entry::new(slot, benefit);
@@ -143,35 +163,87 @@ impl Zone {
         out.extend(low.iter().map(|entry| entry.slot()));
         // Otherwise a drift of all benefits would exhaust each zone at its first decision.
         self.young_for = if self.steady { 0 } else { low.len() };
-        // Half of it held what was sorted out.
-        low.shrink_to_fit();
-        // A sorted array is a heap.
-        self.heap = low;
-        self.note_all();
+        self.len = low.len();
+        low.iter().for_each(|entry| self.candidates.set(entry.slot(), true));
+        // Half of it held what was sorted out. The heap would double its memory at the first update.
+        low.shrink_to(self.len + self.outdated_max());
+        self.heap = low.into_iter().map(Reverse).collect();
     }
 
     pub(crate) fn contains(&self, slot: SlotId) -> bool {
-        self.at.contains_key(&slot)
+        self.candidates.contains(slot)
     }
 
     /// Sets the benefit of the page in `slot`, if the slot is a candidate.
     pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
-        if let Some(&position) = self.at.get(&slot) {
-            let position = position as usize;
-            self.heap[position] = Entry::new(slot, benefit);
-            self.settle(position);
+        let entry = Entry::new(slot, benefit);
+        if !self.contains(slot) || self.updated.insert(slot, entry) == Some(entry) {
+            return;
+        }
+        self.heap.push(Reverse(entry));
+        if self.heap.len() > self.len + self.outdated_max() {
+            self.drop_outdated();
         }
     }
 
     /// Removes `slot` from the candidates.
     pub(crate) fn remove(&mut self, slot: SlotId) {
-        let Some(position) = self.at.remove(&slot) else { return };
-        let position = position as usize;
-        // The last entry takes the place, and moves to where it belongs; of the last one itself nothing
-        // remains to be done.
-        self.heap.swap_remove(position);
-        if position < self.heap.len() {
-            self.settle(position);
+        if self.contains(slot) {
+            self.candidates.set(slot, false);
+            self.updated.remove(&slot);
+            self.len -= 1;
+        }
+    }
+
+    /// How many outdated entries the heap may have.
+    const fn outdated_max(&self) -> usize {
+        self.len / 4 + 64
+    }
+
+    /// Makes the heap hold one entry for each candidate.
+    fn drop_outdated(&mut self) {
+        let mut all = std::mem::take(&mut self.heap).into_vec();
+        all.retain(|Reverse(entry)| {
+            self.candidates.contains(entry.slot()) && !self.updated.contains_key(&entry.slot())
+        });
+        all.extend(self.updated.drain().map(|(_, entry)| Reverse(entry)));
+        self.heap = BinaryHeap::from(all);
+    }
+
+    /// The entry of the candidate of lowest filed benefit.
+    fn first(&mut self) -> Option<Entry> {
+        loop {
+            let Reverse(entry) = *self.heap.peek()?;
+            let slot = entry.slot();
+            if self.contains(slot) && self.updated.get(&slot).is_none_or(|updated| *updated == entry) {
+                return Some(entry);
+            }
+            self.heap.pop();
+        }
+    }
+
+    /// Files the first candidate under another benefit.
+    fn refile_first(&mut self, entry: Entry) {
+        self.note(entry);
+        if let Some(mut first) = self.heap.peek_mut() {
+            *first = Reverse(entry);
+        }
+    }
+
+    /// Makes `entry` the one that counts for its slot.
+    fn note(&mut self, entry: Entry) {
+        if let Some(updated) = self.updated.get_mut(&entry.slot()) {
+            *updated = entry;
+        }
+    }
+
+    /// Takes the entry of the first candidate, which stays a candidate, out of the heap.
+    fn take_first(&mut self, entry: Entry) {
+        // An update may have filed the same benefit twice.
+        while let Some(first) = self.heap.peek_mut()
+            && *first == Reverse(entry)
+        {
+            PeekMut::pop(first);
         }
     }
 
@@ -216,15 +288,14 @@ impl Zone {
         mut accept: impl FnMut(SlotId, f64) -> bool,
     ) -> Option<(SlotId, f64)> {
         let (mut found, mut refiled) = (None, 0);
-        while let Some(&on_file) = self.heap.first() {
+        while let Some(on_file) = self.first() {
             let slot = on_file.slot();
             let benefit = now(slot);
             let entry = Entry::new(slot, benefit);
             // The order on file is that of earlier benefits: without this the page named first might be far
             // from the lowest by now.
             if refiled < REFILE_MAX && entry != on_file {
-                self.heap[0] = entry;
-                self.settle(0);
+                self.refile_first(entry);
                 refiled += 1;
                 continue;
             }
@@ -241,7 +312,7 @@ impl Zone {
                 found = Some((slot, benefit));
                 break;
             }
-            self.remove(slot);
+            self.take_first(on_file);
             self.aside.push(entry);
             if self.aside.len() >= look {
                 break;
@@ -249,8 +320,9 @@ impl Zone {
         }
         // They were refused for the moment only: the next decision may take them.
         while let Some(entry) = self.aside.pop() {
-            self.heap.push(entry);
-            self.settle(self.heap.len() - 1);
+            // Not before: an outdated entry of the same benefit would have counted meanwhile.
+            self.note(entry);
+            self.heap.push(Reverse(entry));
         }
         found
     }
@@ -260,17 +332,20 @@ impl Zone {
     #[cold]
     fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
         self.refresh(now);
-        // Sorted by the refresh, so the candidates to drop are the last.
-        let low = self.heap.partition_point(|entry| entry.benefit() <= self.ceiling);
-        for entry in self.heap.drain(low..) {
-            self.at.remove(&entry.slot());
-        }
+        self.heap.retain(|Reverse(entry)| {
+            let low = entry.benefit() <= self.ceiling;
+            self.candidates.set(entry.slot(), low);
+            low
+        });
+        self.len = self.heap.len();
     }
 
     /// Removes all candidates, until the next zone starts.
     pub(crate) fn clear(&mut self) {
-        self.heap.clear();
-        self.at.clear();
+        self.heap = BinaryHeap::new();
+        self.candidates.clear();
+        self.len = 0;
+        self.updated = FxHashMap::default();
     }
 
     /// Adapts the zone to a change of costs: benefits scale approximately with the saving of a read.
@@ -290,66 +365,36 @@ impl Zone {
 
     /// Recomputes every benefit.
     fn refresh(&mut self, now: impl Fn(SlotId) -> f64) {
-        for entry in &mut self.heap {
+        self.drop_outdated();
+        let mut all = std::mem::take(&mut self.heap).into_vec();
+        for Reverse(entry) in &mut all {
             *entry = Entry::new(entry.slot(), now(entry.slot()));
         }
-        self.heap.sort_unstable();
-        self.note_all();
-    }
-
-    fn note_all(&mut self) {
-        self.at.extend(self.heap.iter().zip(0..).map(|(entry, position)| (entry.slot(), position)));
-    }
-
-    /// Moves the entry at `position` up or down to its place.
-    fn settle(&mut self, mut position: usize) {
-        let (heap, at) = (&mut self.heap[..], &mut self.at);
-        let entry = heap[position];
-        let mut put = |heap: &mut [Entry], entry: Entry, to: usize| {
-            heap[to] = entry;
-            at.insert(entry.slot(), to as u32);
-        };
-        while position > 0 && entry < heap[(position - 1) / 2] {
-            put(heap, heap[(position - 1) / 2], position);
-            position = (position - 1) / 2;
-        }
-        loop {
-            let left = 2 * position + 1;
-            let child = match heap.get(left..) {
-                Some([low, high, ..]) => left + usize::from(high < low),
-                Some([_]) => left,
-                _ => break,
-            };
-            if entry < heap[child] {
-                break;
-            }
-            put(heap, heap[child], position);
-            position = child;
-        }
-        put(heap, entry, position);
+        self.heap = BinaryHeap::from(all);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         (self.heap.capacity() + self.aside.capacity()) * size_of::<Entry>()
-            + self.at.capacity() * (size_of::<(SlotId, u32)>() + 1)
+            + self.candidates.memory_bytes()
+            + self.updated.capacity() * (size_of::<(SlotId, Entry)>() + 1)
     }
 
-    /// Checks the order of the heap and the positions, and that every candidate is `occupied`.
+    /// Recounts the candidates and their entries, and checks that every candidate is `occupied`.
     pub(crate) fn validate(&self, occupied: impl Fn(SlotId) -> bool) -> Result<(), String> {
-        for (position, entry) in self.heap.iter().enumerate() {
-            if position > 0 && *entry < self.heap[(position - 1) / 2] {
-                return Err(format!("zone: {entry:?} lies below its heir"));
-            }
-            if self.at.get(&entry.slot()) != Some(&(position as u32)) {
-                return Err(format!("zone: {entry:?} is not where it is noted"));
-            }
-            if !occupied(entry.slot()) {
-                return Err(format!("zone: {entry:?}, a candidate, is empty"));
-            }
+        let mut filed: Vec<Entry> = self.heap.iter().map(|Reverse(entry)| *entry).collect();
+        filed.retain(|entry| {
+            let slot = entry.slot();
+            self.contains(slot) && self.updated.get(&slot).is_none_or(|updated| updated == entry)
+        });
+        if let Some(entry) = filed.iter().find(|entry| !occupied(entry.slot())) {
+            return Err(format!("zone: {entry:?}, a candidate, is empty"));
         }
-        let noted = self.at.len();
-        if noted != self.heap.len() || !self.aside.is_empty() {
-            return Err(format!("zone: {noted} noted, {} in the heap", self.heap.len()));
+        filed.sort_unstable();
+        filed.dedup();
+        let (slots, candidates) = (filed.len(), self.candidates.len());
+        filed.dedup_by_key(|entry| entry.slot());
+        if [slots, candidates, filed.len()] != [self.len; 3] || !self.aside.is_empty() {
+            return Err(format!("zone: {candidates} candidates with {slots} entries, {} counted", self.len));
         }
         Ok(())
     }
@@ -372,6 +417,147 @@ mod tests {
                 let [one, other] = [a, b].map(|(benefit, slot)| Entry::new(SlotId(slot), benefit));
                 prop_assert_eq!(one.cmp(&other), a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
                 prop_assert_eq!((other.benefit().to_bits(), other.slot()), (b.0.to_bits(), SlotId(b.1)));
+            }
+        }
+    }
+
+    /// The same rules over a plain list of the candidates' entries.
+    #[derive(Debug)]
+    struct Model {
+        filed: Vec<Entry>,
+        ceiling: f64,
+        young_for: usize,
+        steady: bool,
+    }
+
+    impl Model {
+        fn start(k: usize, benefits: &[f64], steady: bool) -> Self {
+            let mut filed: Vec<Entry> =
+                benefits.iter().zip(0..).map(|(&benefit, slot)| Entry::new(SlotId(slot), benefit)).collect();
+            filed.sort_unstable();
+            let ceiling = filed.get(k).map_or(f64::INFINITY, |entry| entry.benefit());
+            filed.truncate(k);
+            let young_for = if steady { 0 } else { filed.len() };
+            Self { filed, ceiling, young_for, steady }
+        }
+
+        fn file(&mut self, slot: SlotId, benefit: f64) {
+            if let Some(entry) = self.filed.iter_mut().find(|entry| entry.slot() == slot) {
+                *entry = Entry::new(slot, benefit);
+            }
+        }
+
+        fn remove(&mut self, slot: SlotId) {
+            self.filed.retain(|entry| entry.slot() != slot);
+        }
+
+        /// The slots that are looked at, in order, until one is accepted.
+        fn lowest(&mut self, look: usize, now: &[f64], accept: impl Fn(SlotId, f64) -> bool) -> Vec<SlotId> {
+            let (mut looked, mut refiled) = (Vec::new(), 0);
+            loop {
+                let left = self.filed.iter().filter(|entry| !looked.contains(&entry.slot()));
+                let Some(&on_file) = left.min() else { return looked };
+                let (slot, benefit) = (on_file.slot(), now[on_file.slot().at()]);
+                if refiled < REFILE_MAX && Entry::new(slot, benefit) != on_file {
+                    refiled += 1;
+                    self.file(slot, benefit);
+                } else if benefit > self.ceiling && self.young_for == 0 {
+                    if !looked.is_empty() {
+                        return looked;
+                    }
+                    self.filed.iter_mut().for_each(|e| *e = Entry::new(e.slot(), now[e.slot().at()]));
+                    self.filed.retain(|entry| entry.benefit() <= self.ceiling);
+                } else {
+                    let accepted = accept(slot, benefit);
+                    if !accepted {
+                        // It comes back under the benefit of now.
+                        self.file(slot, benefit);
+                    }
+                    looked.push(slot);
+                    if accepted || looked.len() >= look {
+                        return looked;
+                    }
+                }
+            }
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// The benefit of a slot changes, as that of a whole group does, without a word to the zone.
+        Drift(u32, i8),
+        /// All benefits change by so much.
+        Shift(i8),
+        /// The benefit of a slot changes, and the zone is told.
+        Update(u32, i8),
+        Remove(u32),
+        /// A decision about a page of this benefit, where the slots of this remainder by 3 are in use.
+        Decide(i8, u32),
+        Victims(usize),
+        Start(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let slot = || 0..40_u32;
+        let step = prop_oneof![
+            4 => (slot(), -20..20_i8).prop_map(|(slot, to)| Step::Drift(slot, to)),
+            1 => (-3..4_i8).prop_map(Step::Shift),
+            24 => (slot(), -20..20_i8).prop_map(|(slot, to)| Step::Update(slot, to)),
+            2 => slot().prop_map(Step::Remove),
+            4 => (-20..20_i8, 0..4_u32).prop_map(|(benefit, in_use)| Step::Decide(benefit, in_use)),
+            2 => (0..20_usize).prop_map(Step::Victims),
+            1 => (0..50_usize).prop_map(Step::Start),
+        ];
+        prop::collection::vec(step, 1..600)
+    }
+
+    proptest! {
+        #[test]
+        fn the_heap_with_outdated_entries_decides_as_a_list_of_the_candidates_does(
+            steps in steps(), steady: bool,
+        ) {
+            let mut benefits: Vec<f64> = (0..40).map(|slot| f64::from(slot * 7 % 13)).collect();
+            let mut zone = if steady { Zone::steady() } else { Zone::new() };
+            let mut model = Model::start(0, &benefits, steady);
+            for step in steps {
+                match step {
+                    Step::Drift(slot, to) => benefits[slot as usize] = f64::from(to),
+                    Step::Shift(by) => benefits.iter_mut().for_each(|benefit| *benefit += f64::from(by)),
+                    Step::Update(slot, to) => {
+                        benefits[slot as usize] = f64::from(to);
+                        zone.update(SlotId(slot), f64::from(to));
+                        model.file(SlotId(slot), f64::from(to));
+                    }
+                    Step::Remove(slot) => {
+                        zone.remove(SlotId(slot));
+                        model.remove(SlotId(slot));
+                    }
+                    Step::Decide(benefit, in_use) => {
+                        let (benefit, usable) = (f64::from(benefit), |slot: SlotId| slot.0 % 3 != in_use);
+                        let found = zone.decide(benefit, |slot| benefits[slot.at()], &mut |slot| usable(slot));
+                        model.young_for = model.young_for.saturating_sub(1);
+                        let ends = |slot, lowest| lowest >= benefit || usable(slot);
+                        let looked = model.lowest(LOOK_MAX, &benefits, ends);
+                        let fits = |slot: &SlotId| benefits[slot.at()] < benefit && usable(*slot);
+                        prop_assert_eq!(found, looked.last().copied().filter(fits));
+                    }
+                    Step::Victims(n) => {
+                        let mut out = Vec::new();
+                        zone.next_victims(n, |slot| benefits[slot.at()], &mut out);
+                        let model = if n == 0 { vec![] } else { model.lowest(n, &benefits, |_, _| false) };
+                        prop_assert_eq!(out, model);
+                    }
+                    Step::Start(k) => {
+                        let all = benefits.iter().zip(0..).map(|(&benefit, slot)| (SlotId(slot), benefit));
+                        zone.start(k, all, &mut Vec::new());
+                        model = Model::start(k, &benefits, model.steady);
+                    }
+                }
+                prop_assert_eq!(zone.validate(|_| true), Ok(()));
+                let candidates: Vec<u32> = (0..40).filter(|&slot| zone.contains(SlotId(slot))).collect();
+                let mut listed: Vec<u32> = model.filed.iter().map(|entry| entry.slot().0).collect();
+                listed.sort_unstable();
+                prop_assert_eq!(candidates, listed);
             }
         }
     }
