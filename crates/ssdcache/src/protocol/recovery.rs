@@ -187,10 +187,10 @@ impl Evidence {
         (as_named.is_some() || written_since).then_some(Entry { page: image.page, stamp: image.stamp, clean })
     }
 
-    /// A dirty version that was complete and durable at the checkpoint, whose slot, one of the zone, holds neither it nor
-    /// anything written since. A slot is given to another page only after a newer version of its own is
-    /// durable. So without a newer version this one was damaged, and falling back to an older one would
-    /// silently return stale data.
+    /// A dirty version that was complete and durable at the checkpoint, whose slot, of the zone, holds
+    /// neither it nor anything written since. A slot is given to another page only after a newer version of
+    /// its own is durable. So without a newer version this one was damaged, and falling back to an older one
+    /// would silently return stale data.
     fn damaged(&self, slot: u32) -> Option<Entry> {
         let complete = !self.map.in_flight(slot);
         let named = self.map.entry(slot).filter(|e| complete && !e.clean)?;
