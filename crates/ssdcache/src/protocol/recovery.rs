@@ -5,7 +5,9 @@
 use crate::format::journal::{Backing, Block};
 use crate::format::map::{Entry, MapBody};
 use pagetier_page::{PageId, Stamp};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use pagetier_policy::PageIndex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 
 /// A sound page image in a slot or the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,57 +57,101 @@ pub struct Verdict {
     pub unknown: Option<u32>,
 }
 
+/// The newest version of each page that is known so far, by slot and by page.
+#[derive(Debug)]
+pub(crate) struct Newest {
+    entries: Vec<Option<Entry>>,
+    /// Slots alone, since `entries` has their pages: a hash map of pages would be ten times as large.
+    by_page: PageIndex,
+}
+
+impl Newest {
+    /// Of `entries`, by slot.
+    pub(crate) fn of(entries: Vec<Option<Entry>>) -> Self {
+        let by_page = PageIndex::with_capacity(entries.len());
+        let mut newest = Self { entries: vec![None; entries.len()], by_page };
+        for (slot, entry) in (0..).zip(entries) {
+            entry.into_iter().for_each(|entry| newest.add(slot, entry));
+        }
+        newest
+    }
+
+    pub(crate) fn entries(&self) -> &[Option<Entry>] {
+        &self.entries
+    }
+
+    fn get(&self, page: PageId) -> Option<(u32, Entry)> {
+        let slot = self.by_page.find(page, |slot| page_in(&self.entries, slot))?;
+        Some((slot, self.entries[slot as usize]?))
+    }
+
+    /// Adds the `entry` of `slot`, unless there is a newer version of its page.
+    fn add(&mut self, slot: u32, entry: Entry) {
+        // A crash right after a rewrite finds two slots of one page. Stamps only grow, so the larger one is
+        // the newer version (I11).
+        let other = self.get(entry.page).map(|(slot, entry)| (entry.stamp, Reverse(slot)));
+        if other.is_none_or(|other| (entry.stamp, Reverse(slot)) > other) {
+            self.remove(entry.page);
+            self.entries[slot as usize] = Some(entry);
+            self.by_page.insert(entry.page, slot, |slot| page_in(&self.entries, slot));
+        }
+    }
+
+    fn remove(&mut self, page: PageId) {
+        let Some((slot, _)) = self.get(page) else { return };
+        self.by_page.remove(page, |slot| page_in(&self.entries, slot));
+        self.entries[slot as usize] = None;
+    }
+}
+
+fn page_in(entries: &[Option<Entry>], slot: u32) -> PageId {
+    entries[slot as usize].map(|entry| entry.page).unwrap_or_default()
+}
+
 impl Evidence {
     /// Determines the newest durable version of every page that has one on the SSD.
     #[must_use]
     pub fn merge(&self) -> Verdict {
+        self.judge(Newest::of(self.map.outside_zone()))
+    }
+
+    /// As [`Evidence::merge`], with `newest` of what the map says of slots outside the zone: it can be made
+    /// while the zone is read.
+    pub(crate) fn judge(&self, mut newest: Newest) -> Verdict {
         let writing_home = self.writing_home();
-        let slots = self.map.slots() as usize;
-        let named = self.map.entries().flatten().count();
-        let mut best: FxHashMap<PageId, (Stamp, u32)> =
-            FxHashMap::with_capacity_and_hasher(named + self.zone.len(), FxBuildHasher);
-        let mut entries: Vec<Option<Entry>> = vec![None; slots];
-        let (mut trusted, mut found, mut superseded) = (0, 0, 0);
-        for slot in 0..slots as u32 {
+        let mut superseded = 0;
+        for (page, newer) in &writing_home {
+            // The HDD has a newer version, or gets it from the ring. Keeping this one would bring an old
+            // version back (I3).
+            if newest.get(*page).is_some_and(|(_, entry)| *newer > entry.stamp) {
+                newest.remove(*page);
+                superseded += 1;
+            }
+        }
+        for slot in self.map.zone() {
             let Some(entry) = self.candidate(slot) else { continue };
             if writing_home.get(&entry.page).is_some_and(|newer| *newer > entry.stamp) {
-                // The HDD has a newer version, or gets it from the ring. Keeping this one would bring an old
-                // version back (I3).
                 superseded += 1;
-                continue;
+            } else {
+                newest.add(slot, entry);
             }
-            // A crash right after a rewrite finds two slots of one page. Stamps only grow, so the larger one
-            // is the newer version (I11).
-            match best.get(&entry.page) {
-                Some((stamp, _)) if *stamp >= entry.stamp => continue,
-                Some((_, older)) => entries[*older as usize] = None,
-                None => {}
-            }
-            best.insert(entry.page, (entry.stamp, slot));
-            entries[slot as usize] = Some(entry);
         }
         let mut damaged = 0;
-        for slot in 0..slots as u32 {
+        for slot in self.map.zone() {
             // A damaged version wins over an older sound one. Redo can repair an error, but nothing notices
             // stale data.
             let Some(entry) = self.damaged(slot) else { continue };
             let newer_home = writing_home.get(&entry.page).is_some_and(|stamp| *stamp >= entry.stamp);
-            let best_slot = best.get(&entry.page).copied();
-            if newer_home || best_slot.is_some_and(|(stamp, _)| stamp >= entry.stamp) {
-                continue;
+            if !newer_home && newest.get(entry.page).is_none_or(|(_, other)| other.stamp < entry.stamp) {
+                newest.add(slot, entry);
+                damaged += 1;
             }
-            if let Some((_, older)) = best_slot {
-                entries[older as usize] = None;
-            }
-            best.insert(entry.page, (entry.stamp, slot));
-            entries[slot as usize] = Some(entry);
-            damaged += 1;
         }
-        for (slot, _) in entries.iter().enumerate().filter(|(_, e)| e.is_some()) {
-            *(if self.map.in_zone(slot as u32) { &mut found } else { &mut trusted }) += 1;
-        }
+        let Newest { entries, by_page } = newest;
+        let in_zone = self.map.zone().filter(|slot| entries[*slot as usize].is_some()).count();
         let unknown = self.unknown(&entries);
-        Verdict { entries, trusted, found: found - damaged, damaged, superseded, unknown }
+        let trusted = by_page.len() - in_zone;
+        Verdict { entries, trusted, found: in_zone - damaged, damaged, superseded, unknown }
     }
 
     /// The first unreadable slot that need not hold what the checkpoint says. A slot with an only copy is
@@ -126,13 +172,10 @@ impl Evidence {
         })
     }
 
-    /// What `slot` may hold. Outside the zone: what the checkpoint says. Inside: the slot's image, if it was
-    /// written after the checkpoint or is what the checkpoint says.
+    /// What `slot` of the zone may hold: its image, if it was written after the checkpoint or is what the
+    /// checkpoint says.
     fn candidate(&self, slot: u32) -> Option<Entry> {
         let named = self.map.entry(slot);
-        if !self.map.in_zone(slot) {
-            return named;
-        }
         // After a close the map is exact: what the slot holds need not be read.
         if self.closed && self.unreadable.contains(&slot) {
             return named;
@@ -144,12 +187,12 @@ impl Evidence {
         (as_named.is_some() || written_since).then_some(Entry { page: image.page, stamp: image.stamp, clean })
     }
 
-    /// A dirty version that was complete and durable at the checkpoint, whose slot holds neither it nor
-    /// anything written since. A slot is given to another page only after a newer version of its own is
-    /// durable. So without a newer version this one was damaged, and falling back to an older one would
-    /// silently return stale data.
+    /// A dirty version that was complete and durable at the checkpoint, whose slot, of the zone, holds
+    /// neither it nor anything written since. A slot is given to another page only after a newer version of
+    /// its own is durable. So without a newer version this one was damaged, and falling back to an older one
+    /// would silently return stale data.
     fn damaged(&self, slot: u32) -> Option<Entry> {
-        let complete = self.map.in_zone(slot) && !self.map.in_flight(slot);
+        let complete = !self.map.in_flight(slot);
         let named = self.map.entry(slot).filter(|e| complete && !e.clean)?;
         let counts = self.zone.get(&slot).is_some_and(|image| {
             image.stamp > self.watermark || (image.page, image.stamp) == (named.page, named.stamp)
@@ -219,6 +262,9 @@ mod tests {
     use crate::format::journal::Record;
     use crate::format::layout::JournalSeq;
     use pagetier_page::SpaceId;
+    use proptest::collection::{hash_map, vec};
+    use proptest::option;
+    use proptest::prelude::*;
 
     const fn page(no: u32) -> PageId {
         PageId::new(SpaceId(1), no)
@@ -340,6 +386,42 @@ mod tests {
         assert_eq!(cleans(&e), [true], "it was written back before the checkpoint");
         e.zone.insert(2, image(2, 150));
         assert_eq!(cleans(&e), [false], "a newer version was not");
+    }
+
+    proptest! {
+        #[test]
+        fn of_each_page_the_newest_version_counts_that_no_home_supersedes(
+            slots in vec((option::of((0..6_u32, 1..20_u64)), any::<bool>(), (0..6_u32, 1..20_u64)), 1..12),
+            homes in hash_map(0..6_u32, 1..20_u64, 0..4),
+        ) {
+            let mut e = Evidence { map: MapBody::empty(slots.len() as u32), watermark: at(10), ..evidence() };
+            for (slot, (entry, in_zone, (no, stamp))) in (0..).zip(&slots) {
+                let entry = entry.map(|(no, stamp)| Entry { page: page(no), stamp: at(stamp), clean: true });
+                e.map.set_entry(slot, entry, false);
+                if *in_zone {
+                    e.map.set_in_zone(slot);
+                    e.zone.insert(slot, image(*no, *stamp));
+                }
+            }
+            e.ring = homes.iter().map(|(no, stamp)| (page(*no), at(*stamp))).collect();
+            let mut newest: FxHashMap<PageId, (Stamp, Reverse<u32>, Entry)> = FxHashMap::default();
+            for slot in 0..e.map.slots() {
+                let entry = if e.map.in_zone(slot) { e.candidate(slot) } else { e.map.entry(slot) };
+                let superseded = |entry: &Entry| e.ring.get(&entry.page).is_some_and(|s| *s > entry.stamp);
+                let Some(entry) = entry.filter(|entry| !superseded(entry)) else { continue };
+                let known = newest.entry(entry.page).or_insert((entry.stamp, Reverse(slot), entry));
+                if (entry.stamp, Reverse(slot)) > (known.0, known.1) {
+                    *known = (entry.stamp, Reverse(slot), entry);
+                }
+            }
+            let mut entries = vec![None; slots.len()];
+            newest.values().for_each(|(_, Reverse(slot), entry)| entries[*slot as usize] = Some(*entry));
+            let verdict = e.merge();
+            prop_assert_eq!(&verdict.entries, &entries);
+            let in_zone = |slot: &u32| e.map.in_zone(*slot) && entries[*slot as usize].is_some();
+            let found = (0..e.map.slots()).filter(in_zone).count();
+            prop_assert_eq!((verdict.trusted, verdict.found), (newest.len() - found, found));
+        }
     }
 
     #[test]

@@ -23,18 +23,19 @@ use crate::exec::flush::{Failures, GroupFlush};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
+use crate::format::map::Entry;
 use crate::mode::{EVENTS_KEPT, SsdMode};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::HddFlush;
 use crate::protocol::home_batches::HomeBatches;
-use crate::protocol::recovery::{Evidence, Verdict};
+use crate::protocol::recovery::{Evidence, Newest, Verdict};
 use crate::protocol::slots::{SlotParams, Slots};
 use crate::remember::{Flushed, Remember};
 use crate::seam::{GuardedProtocol, Seam};
 use evidence::Reader;
-use newest::Newest;
+use newest::NewestMap;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_devio::spans::Work;
 use pagetier_devio::{DeviceError, SharedDevice};
@@ -249,27 +250,42 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
     let layout = params.layout;
-    let Newest { header, body: map, twice } = reader.newest_map().await?;
+    let NewestMap { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
     // Runs in parallel with the reads that follow, which leave the CPU idle.
-    let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
+    let tables = tokio::spawn(async move {
+        let newest = Newest::of(trusted);
+        (Slots::new(slot_params, policy, newest.entries(), generation), newest)
+    });
     let evidence = reader.evidence(&header, map).await?;
     // A journal block was written under a newer checkpoint, both of whose headers are gone. This one does not
     // know what was written since (I10).
     if evidence.generation_in_force() > header.generation {
         return Err(reader.damaged("header", evidence.generation_in_force()));
     }
-    let mut verdict = evidence.merge();
+    let (mut slots, newest) = finished(tables).await;
+    let mut verdict = evidence.judge(newest);
     // Refuse before the first write: an attempt that succeeds later must find the same evidence.
     reader.unread.refuse_slot(verdict.unknown)?;
     let mut report = report(&params, header.generation, &evidence, &verdict);
+    let given_up = reader.give_up_unreadable(&mut verdict);
+    let verdict = Arc::new(verdict);
+    let (found, homes) = (Arc::clone(&verdict), Arc::clone(&params.homes));
+    // In parallel with the repairs.
+    let slots = tokio::spawn(async move {
+        // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
+        let exists = |entry: &Entry| homes.offset(entry.page).is_some();
+        let entries: Vec<_> = found.entries.iter().map(|entry| entry.filter(exists)).collect();
+        slots.apply_recovered(&entries);
+        slots
+    });
     let noted = params.remember.recall();
     let unproved = params.unproved(&noted);
     let flushes = RecoveryFlushes::new(&params);
     // Before any other write. Suppose an image repairs a home before the image itself is durable: a power cut
     // in the middle would leave a torn home and no image (I13).
     report.rewritten = reader.make_durable(&evidence, &unproved, &flushes).await?;
-    reader.zero_unreadable(&mut verdict).await?;
+    reader.zero_unreadable(&given_up).await?;
     let mut written = reader.repair_from_slots(&evidence, &verdict, &unproved).await?;
     written.add(reader.repair_from_ring(&evidence, unproved.hdd).await?);
     report.repaired = written.repaired;
@@ -279,13 +295,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let ring_from = reader.ring_from().await?;
     report.bytes_read = reader.bytes_read.into_inner();
 
-    let mut entries = verdict.entries;
-    for entry in &mut entries {
-        // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
-        *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
-    }
     let mut slots = finished(slots).await;
-    slots.apply_recovered(&entries);
     // Before the checkpoint below, which names the first zone by what the policy knows.
     if let Some(knowledge) = params.knowledge.take() {
         slots = knowledge.told_to(slots).await;

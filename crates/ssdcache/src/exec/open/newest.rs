@@ -11,7 +11,7 @@ use crate::format::map::{MapBody, MapHeader, decode_mark};
 use pagetier_devio::{DeviceError, DeviceErrorKind};
 
 /// The map that a recovery starts from.
-pub(crate) struct Newest {
+pub(crate) struct NewestMap {
     pub(crate) header: MapHeader,
     pub(crate) body: MapBody,
     /// Whether both copies of its header are sound.
@@ -19,7 +19,7 @@ pub(crate) struct Newest {
 }
 
 impl Reader<'_> {
-    pub(crate) async fn newest_map(&self) -> Result<Newest, OpenError> {
+    pub(crate) async fn newest_map(&self) -> Result<NewestMap, OpenError> {
         self.find_newest().await.map_err(|error| match error {
             OpenError::Device(source) if is_of_a_block(&source) => {
                 OpenError::Unreadable { part: "map", source }
@@ -28,10 +28,10 @@ impl Reader<'_> {
         })
     }
 
-    async fn find_newest(&self) -> Result<Newest, OpenError> {
+    async fn find_newest(&self) -> Result<NewestMap, OpenError> {
         let layout = self.params.layout;
         if layout.slots == 0 {
-            return Ok(Newest { header: MapHeader::default(), body: MapBody::empty(0), twice: true });
+            return Ok(NewestMap { header: MapHeader::default(), body: MapBody::empty(0), twice: true });
         }
         let (mut headers, mut marked_in_force) = (Vec::new(), 0);
         for area in 0..2 {
@@ -57,7 +57,7 @@ impl Reader<'_> {
                 let bytes = self.map_body(*area).await?;
                 if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {
                     let twice = headers.iter().filter(|(h, _)| h == header).count() == 2;
-                    return Ok(Newest { header: *header, body, twice });
+                    return Ok(NewestMap { header: *header, body, twice });
                 }
             }
         }

@@ -11,12 +11,26 @@ use crate::protocol::recovery::Verdict;
 use pagetier_devio::DeviceError;
 
 impl Reader<'_> {
-    /// After a close: writes zeroes to unreadable places that are not needed, which often makes them
-    /// readable. The next recovery may follow a crash and need them. Clean copies in such places are given
-    /// up.
-    pub(crate) async fn zero_unreadable(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
+    /// After a close: gives up the clean copies in slots that cannot be read. Returns these slots and those
+    /// that hold nothing.
+    pub(crate) fn give_up_unreadable(&self, verdict: &mut Verdict) -> Vec<u32> {
         // After a crash such a place may hold the only version of a page. It may read well at the next
         // attempt, so it is not overwritten.
+        if !self.params.closed {
+            return Vec::new();
+        }
+        let entries = &mut verdict.entries;
+        let spare = |slot: &&u32| entries[**slot as usize].is_none_or(|entry| entry.clean);
+        let slots: Vec<u32> = self.unread.slots.keys().filter(spare).copied().collect();
+        for slot in &slots {
+            entries[*slot as usize] = None;
+        }
+        slots
+    }
+
+    /// After a close: writes zeroes to `slots` and to unreadable places of the ring, none of which is needed:
+    /// it often makes them readable. The next recovery may follow a crash and need them.
+    pub(crate) async fn zero_unreadable(&self, slots: &[u32]) -> Result<(), DeviceError> {
         if !self.params.closed {
             return Ok(());
         }
@@ -29,12 +43,6 @@ impl Reader<'_> {
             }
         }
         let places = self.unread.ring.keys().map(|place| layout.ring_at(*place));
-        let entries = &mut verdict.entries;
-        let spare = |slot: &&u32| entries[**slot as usize].is_none_or(|entry| entry.clean);
-        let slots: Vec<u32> = self.unread.slots.keys().filter(spare).copied().collect();
-        for slot in &slots {
-            entries[*slot as usize] = None;
-        }
         for at in places.chain(slots.iter().map(|slot| layout.slot_at(*slot))) {
             if let Err(error) = self.void(at).await {
                 // Nothing needs it now. The next opening tries again.
