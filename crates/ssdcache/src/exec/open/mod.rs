@@ -269,13 +269,12 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     reader.unread.refuse_slot(verdict.unknown)?;
     let mut report = report(&params, header.generation, &evidence, &verdict);
     let given_up = reader.give_up_unreadable(&mut verdict);
-    let verdict = Arc::new(verdict);
-    let (found, homes) = (Arc::clone(&verdict), Arc::clone(&params.homes));
-    // In parallel with the repairs.
+    // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
+    let exists = |entry: &Entry| params.homes.offset(entry.page).is_some();
+    let entries: Vec<_> = verdict.entries.iter().map(|entry| entry.filter(exists)).collect();
+    // In parallel with the repairs. The task has nothing of the opening's, which may fail meanwhile and must
+    // then leave no device in use.
     let slots = tokio::spawn(async move {
-        // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
-        let exists = |entry: &Entry| homes.offset(entry.page).is_some();
-        let entries: Vec<_> = found.entries.iter().map(|entry| entry.filter(exists)).collect();
         slots.apply_recovered(&entries);
         slots
     });
