@@ -61,7 +61,7 @@ pub struct Verdict {
 #[derive(Debug)]
 pub(crate) struct Newest {
     entries: Vec<Option<Entry>>,
-    /// Slots alone, since `entries` has their pages: a hash map of pages would be ten times as large.
+    /// Slots alone, since `entries` has their pages: a hash map of pages would be several times as large.
     by_page: PageIndex,
 }
 
