@@ -13,7 +13,7 @@ use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{CleanReason, FrameId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 
 /// The writes of a flush. They continue when this is dropped.
@@ -22,6 +22,38 @@ struct Flushes(JoinSet<Result<(), PoolError>>);
 impl Drop for Flushes {
     fn drop(&mut self) {
         self.0.detach_all();
+    }
+}
+
+/// How many batches of flushes may be in flight: one while others read pages.
+///
+/// The first batches of a flush would otherwise take all staging buffers within microseconds, and be dozens
+/// of writes in flight. Reads would wait behind them: on the devices, and for the runtime's threads, which
+/// are busy with starting these writes.
+#[derive(Debug, Default)]
+pub(crate) struct FlushPace {
+    /// The pool's misses at the last look.
+    misses: AtomicU64,
+    /// The batches that have ended without a miss.
+    quiet: AtomicUsize,
+}
+
+/// The batches without a miss after which nobody reads. Of one batch that would say little: it is over in
+/// less than the time between two reads.
+const QUIET_BATCHES: usize = 4;
+
+impl FlushPace {
+    fn batches<T: Tier>(&self, pool: &PoolInner<T>) -> usize {
+        let misses = pool.counters.misses.load(Ordering::Relaxed);
+        if self.misses.swap(misses, Ordering::Relaxed) != misses {
+            self.quiet.store(0, Ordering::Relaxed);
+        }
+        let quiet = self.quiet.load(Ordering::Relaxed) >= QUIET_BATCHES;
+        if quiet { pool.params().clean_batches.max(1) } else { 1 }
+    }
+
+    fn batch_ended(&self) {
+        self.quiet.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -89,8 +121,9 @@ impl<T: Tier> Pool<T> {
                 let write: Boxed<'_, _> = Box::pin(flow(async move { inner.write_batch(batch).await }));
                 tasks.0.spawn_on(write, &self.inner.runtime);
             }
-            while tasks.0.len() >= self.inner.params().clean_batches {
+            while tasks.0.len() >= self.inner.flush_pace.batches(&self.inner) {
                 result = result.and(joined(tasks.0.join_next().await));
+                self.inner.flush_pace.batch_ended();
             }
         }
         while !tasks.0.is_empty() {

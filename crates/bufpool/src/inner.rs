@@ -1,6 +1,7 @@
 //! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
+use crate::flush::FlushPace;
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
@@ -79,6 +80,8 @@ pub struct PoolInner<T: Tier> {
     pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
+    /// How many batches of flushes may be in flight.
+    pub(crate) flush_pace: FlushPace,
     /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the
     /// last search of all frames failed.
     pub(crate) frame_waiters: AtomicU64,
@@ -166,6 +169,7 @@ impl<T: Tier> PoolInner<T> {
             last_failure: parking_lot::Mutex::new(None),
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
+            flush_pace: FlushPace::default(),
             frame_waiters: AtomicU64::new(0),
             writes_ended: AtomicU64::new(0),
             barren_at: AtomicU64::new(NOT_BARREN),

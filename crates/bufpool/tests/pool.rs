@@ -57,6 +57,42 @@ async fn only_changes_beyond_the_redo_bound_are_written_unasked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_flush_writes_one_batch_at_a_time_while_others_read() {
+    let memory = Memory::with_pages(1000);
+    let params = PoolParams {
+        staging: 32,
+        clean_depth: 0,
+        clean_batch: 4,
+        read_ahead_pages: 0,
+        ..PoolParams::new(256, PageSize::MIN)
+    };
+    let policy = "lru".parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(256, Costs::PAPER));
+    let pool = Pool::start(params, policy, Arc::clone(&memory), Some(memory.gate())).unwrap();
+    let change_and_flush = async |version: u32| {
+        for no in 0..100 {
+            let mut guard = pool.get_mut(page(no)).await.unwrap();
+            guard[4..8].copy_from_slice(&version.to_le_bytes());
+        }
+        pool.flush_all().await.unwrap();
+        assert!((0..100).all(|no| memory.version(no) == version));
+    };
+    // Each batch takes 8 ms and each read 3 ms, so there is a miss during every batch.
+    let reading = tokio::spawn({
+        let pool = pool.clone();
+        async move {
+            for no in 200.. {
+                pool.get(page(no % 800 + 200)).await.unwrap();
+            }
+        }
+    });
+    change_and_flush(1).await;
+    assert_eq!(memory.batches_max.load(Ordering::Relaxed), 1);
+    reading.abort();
+    change_and_flush(2).await;
+    assert_eq!(memory.batches_max.load(Ordering::Relaxed), 8, "all staging buffers");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_or_dropped_load_leaves_the_page_loadable_and_the_frame_free() {
     let memory = Memory::with_pages(100);
     let pool = pool(&memory, "lru", 16);

@@ -8,7 +8,7 @@ use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::{Access, Costs, FramePolicyParams, Location, PoolPolicy};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -45,6 +45,9 @@ pub(crate) struct Memory {
     pub(crate) has_copies: AtomicBool,
     /// Pages that became dirty, with the logical reads reported at that moment.
     pub(crate) dirtied: Mutex<Vec<(PageId, u32)>>,
+    /// The batches being written, and the most at once.
+    batches: AtomicUsize,
+    pub(crate) batches_max: AtomicUsize,
     /// The class of each write.
     pub(crate) classes: Mutex<Vec<IoClass>>,
     /// Called after a discard has taken effect.
@@ -69,6 +72,8 @@ impl Default for Memory {
             log_durable: Mutex::default(),
             has_copies: AtomicBool::new(false),
             dirtied: Mutex::default(),
+            batches: AtomicUsize::new(0),
+            batches_max: AtomicUsize::new(0),
             classes: Mutex::default(),
             on_discard: Mutex::default(),
         }
@@ -179,6 +184,8 @@ impl Tier for Memory {
         Box::pin(async move {
             assert!(!self.panic_on_write.load(Ordering::Relaxed), "injected");
             self.classes.lock().unwrap().push(class);
+            let batches = self.batches.fetch_add(1, Ordering::Relaxed) + 1;
+            self.batches_max.fetch_max(batches, Ordering::Relaxed);
             let is_quick = |page: &PageId| self.quick.lock().unwrap().contains(page);
             let (quick, slow): (Vec<_>, Vec<_>) = batch.into_iter().partition(|dirty| is_quick(&dirty.page));
             for DirtyPage { page, image, .. } in quick.into_iter().chain(slow) {
@@ -198,6 +205,7 @@ impl Tier for Memory {
                 };
                 done(WrittenPage { page, result, displaced: Displaced(None), image });
             }
+            self.batches.fetch_sub(1, Ordering::Relaxed);
         })
     }
 
