@@ -1,6 +1,7 @@
 //! The writes of `sync` and `flush_to`, and the end of the cleaner.
 
 use crate::clean::Staged;
+use crate::flush_pace::PATIENCE;
 use crate::frame::Frame;
 use crate::inner::PoolInner;
 use crate::params::PoolError;
@@ -13,8 +14,9 @@ use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{CleanReason, FrameId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// The writes of a flush. They continue when this is dropped.
 struct Flushes(JoinSet<Result<(), PoolError>>);
@@ -22,38 +24,6 @@ struct Flushes(JoinSet<Result<(), PoolError>>);
 impl Drop for Flushes {
     fn drop(&mut self) {
         self.0.detach_all();
-    }
-}
-
-/// How many batches of flushes may be in flight: one while others read pages.
-///
-/// The first batches of a flush would otherwise take all staging buffers within microseconds, and be dozens
-/// of writes in flight. Reads would wait behind them: on the devices, and for the runtime's threads, which
-/// are busy with starting these writes.
-#[derive(Debug, Default)]
-pub(crate) struct FlushPace {
-    /// The pool's misses at the last look.
-    misses: AtomicU64,
-    /// The batches that have ended without a miss.
-    quiet: AtomicUsize,
-}
-
-/// The batches without a miss after which nobody reads. Of one batch that would say little: it is over in
-/// less than the time between two reads.
-const QUIET_BATCHES: usize = 4;
-
-impl FlushPace {
-    fn batches<T: Tier>(&self, pool: &PoolInner<T>) -> usize {
-        let misses = pool.counters.misses.load(Ordering::Relaxed);
-        if self.misses.swap(misses, Ordering::Relaxed) != misses {
-            self.quiet.store(0, Ordering::Relaxed);
-        }
-        let quiet = self.quiet.load(Ordering::Relaxed) >= QUIET_BATCHES;
-        if quiet { pool.params().clean_batches.max(1) } else { 1 }
-    }
-
-    fn batch_ended(&self) {
-        self.quiet.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -121,9 +91,17 @@ impl<T: Tier> Pool<T> {
                 let write: Boxed<'_, _> = Box::pin(flow(async move { inner.write_batch(batch).await }));
                 tasks.0.spawn_on(write, &self.inner.runtime);
             }
-            while tasks.0.len() >= self.inner.flush_pace.batches(&self.inner) {
-                result = result.and(joined(tasks.0.join_next().await));
-                self.inner.flush_pace.batch_ended();
+            let most = self.inner.params().clean_batches.max(1);
+            let pace = &self.inner.flush_pace;
+            while tasks.0.len() >= pace.batches(most, self.inner.counters.misses.load(Ordering::Relaxed)) {
+                let ended = if tasks.0.len() < most {
+                    timeout(PATIENCE, tasks.0.join_next()).await
+                } else {
+                    Ok(tasks.0.join_next().await)
+                };
+                let Ok(ended) = ended else { break };
+                result = result.and(joined(ended));
+                pace.batch_ended();
             }
         }
         while !tasks.0.is_empty() {

@@ -1,7 +1,7 @@
 //! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
-use crate::flush::FlushPace;
+use crate::flush_pace::FlushPace;
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};

@@ -10,6 +10,7 @@ mod detector;
 mod evict;
 mod exhausted;
 mod flush;
+mod flush_pace;
 #[cfg(all(test, not(loom)))]
 mod forked;
 mod frame;
