@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// After so many batches without a miss there are no readers. A single batch is no sign of that: it takes less time
-/// than there is between two reads.
+/// After so many batches without a miss there are no readers. A single batch is no sign of that: it takes
+/// less time than there is between two reads.
 const QUIET_BATCHES: usize = 4;
 
 /// How long a batch keeps the next one waiting. One that takes longer writes to a disk: the others may be for
