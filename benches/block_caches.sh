@@ -251,7 +251,8 @@ set_up_bcache() {
         # udev may have been first.
         readlink -f "$device" >/sys/fs/bcache/register 2>/dev/null || true
     done
-    part=$(basename "$(readlink -f "$SLOW")")
+    # Not by the node's name: without udev it is no link to the device's own.
+    part=$(dmsetup info -c --noheadings -o blkdevname "$NAME-slow")
     for _ in $(seq 50); do
         bcache=$(basename "$(readlink -f "/sys/block/$part/bcache/dev" 2>/dev/null || true)")
         [ -b "/dev/$bcache" ] && break
