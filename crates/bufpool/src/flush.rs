@@ -1,7 +1,7 @@
 //! The writes of `sync` and `flush_to`, and the end of the cleaner.
 
 use crate::clean::Staged;
-use crate::flush_pace::PATIENCE;
+use crate::flush_pace::{PATIENCE, Pace};
 use crate::frame::Frame;
 use crate::inner::PoolInner;
 use crate::params::PoolError;
@@ -15,8 +15,9 @@ use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{CleanReason, FrameId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 /// The writes of a flush. They continue when this is dropped.
 struct Flushes(JoinSet<Result<(), PoolError>>);
@@ -34,7 +35,7 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
-        self.flush_where(|frame, _| frame.word.is_unwritten()).await
+        self.flush_where(Pace::Readers, |frame, _| frame.word.is_unwritten()).await
     }
 
     /// As [`Pool::flush_all`], for the pages of `space` alone.
@@ -43,7 +44,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::flush_all`].
     pub async fn flush_space(&self, space: SpaceId) -> Result<(), PoolError> {
         let of_space = |frame: &Frame| frame.page().is_some_and(|page| page.space == space);
-        self.flush_where(|frame, _| frame.word.is_unwritten() && of_space(frame)).await
+        self.flush_where(Pace::Readers, |frame, _| frame.word.is_unwritten() && of_space(frame)).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn`, and every page that was created and not changed
@@ -54,11 +55,11 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::flush_all`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
         // Includes pages that are not dirty yet because the guard that logged the change still lives.
-        self.flush_where(|_, from| from <= lsn || from == Lsn::BLANK).await
+        self.flush_where(Pace::Full, |_, from| from <= lsn || from == Lsn::BLANK).await
     }
 
     /// `wanted` gets a frame with unwritten changes, and the smallest LSN that redo would need for its page.
-    async fn flush_where(&self, wanted: impl Fn(&Frame, Lsn) -> bool) -> Result<(), PoolError> {
+    async fn flush_where(&self, pace: Pace, wanted: impl Fn(&Frame, Lsn) -> bool) -> Result<(), PoolError> {
         // The cause of the cleaner's back-off may be gone.
         self.inner.need_cleaner();
         let frames = &self.inner.frames;
@@ -92,16 +93,20 @@ impl<T: Tier> Pool<T> {
                 tasks.0.spawn_on(write, &self.inner.runtime);
             }
             let most = self.inner.params().clean_batches.max(1);
-            let pace = &self.inner.flush_pace;
-            while tasks.0.len() >= pace.batches(most, self.inner.counters.misses.load(Ordering::Relaxed)) {
-                let ended = if tasks.0.len() < most {
-                    timeout(PATIENCE, tasks.0.join_next()).await
-                } else {
-                    Ok(tasks.0.join_next().await)
+            while tasks.0.len() >= self.batches(pace, most) {
+                let patience = if tasks.0.len() < most { PATIENCE } else { Duration::MAX };
+                // The pool's timer: the caller may be on a thread without a runtime.
+                let over = {
+                    let _runtime = self.inner.runtime.enter();
+                    sleep(patience)
                 };
-                let Ok(ended) = ended else { break };
+                let ended = tokio::select! {
+                    biased;
+                    ended = tasks.0.join_next() => ended,
+                    () = over => break,
+                };
                 result = result.and(joined(ended));
-                pace.batch_ended();
+                self.inner.flush_pace.batch_ended();
             }
         }
         while !tasks.0.is_empty() {
@@ -110,6 +115,16 @@ impl<T: Tier> Pool<T> {
         result?;
         // I24: the tier's flush begins after the last page write has ended.
         Ok(self.inner.tier.flush().await?)
+    }
+
+    /// The batches of a flush that may be in flight now, up to `most`.
+    fn batches(&self, pace: Pace, most: usize) -> usize {
+        match pace {
+            Pace::Full => most,
+            Pace::Readers => {
+                self.inner.flush_pace.batches(most, self.inner.counters.misses.load(Ordering::Relaxed))
+            }
+        }
     }
 
     /// Stops the cleaner once its writes have ended. Dirty pages stay dirty: call [`Pool::flush_all`] before.

@@ -56,9 +56,9 @@ async fn only_changes_beyond_the_redo_bound_are_written_unasked() {
     assert_eq!(memory.writes.load(Ordering::Relaxed), 1);
 }
 
-/// The most batches at once of a flush of 100 pages beside a reader whose every read misses, and of one
-/// alone.
-async fn batches_at_once(clean_batch: usize) -> [usize; 2] {
+/// The most batches at once, with 100 pages to flush: of `flush_all` and of `flush_to` beside a reader whose
+/// every read misses, and of `flush_all` alone.
+async fn batches_at_once(clean_batch: usize) -> [usize; 3] {
     let memory = Memory::with_pages(1000);
     let params = PoolParams {
         staging: 32,
@@ -69,13 +69,16 @@ async fn batches_at_once(clean_batch: usize) -> [usize; 2] {
     };
     let policy = "lru".parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(256, Costs::PAPER));
     let pool = Pool::start(params, policy, Arc::clone(&memory), Some(memory.gate())).unwrap();
-    let change_and_flush = async |version: u32| {
+    let change_and_flush = async |version: u32, to: Option<Lsn>| {
         for no in 0..100 {
             let mut guard = pool.get_mut(page(no)).await.unwrap();
             guard[4..8].copy_from_slice(&version.to_le_bytes());
         }
         memory.batches_max.store(0, Ordering::Relaxed);
-        pool.flush_all().await.unwrap();
+        match to {
+            Some(lsn) => pool.flush_to(lsn).await.unwrap(),
+            None => pool.flush_all().await.unwrap(),
+        }
         assert!((0..100).all(|no| memory.version(no) == version));
         memory.batches_max.load(Ordering::Relaxed)
     };
@@ -87,17 +90,17 @@ async fn batches_at_once(clean_batch: usize) -> [usize; 2] {
             }
         }
     });
-    let beside = change_and_flush(1).await;
+    let beside = [change_and_flush(1, None).await, change_and_flush(2, Some(Lsn(u64::MAX))).await];
     reading.abort();
-    [beside, change_and_flush(2).await]
+    [beside[0], beside[1], change_and_flush(3, None).await]
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flush_writes_one_batch_at_a_time_while_others_read() {
+async fn sync_writes_one_batch_at_a_time_while_others_read_and_what_the_log_waits_for_all() {
     // A batch takes 4 ms and a read 3 ms, so there is a miss during every batch.
-    assert_eq!(batches_at_once(2).await, [1, 8]);
+    assert_eq!(batches_at_once(2).await, [1, 8, 8]);
     // A batch takes 16 ms: one of a slow device keeps only those of the next 5 ms waiting.
-    assert_eq!(batches_at_once(8).await, [4, 8]);
+    assert_eq!(batches_at_once(8).await, [4, 8, 8]);
 }
 
 #[tokio::test(start_paused = true)]
