@@ -1,7 +1,8 @@
 //! The log positions that the store hands out for the loss of the SSD, and names after the loss.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
-use pagetier::{DrainOptions, Loss, Lsn, PageId, SpaceHints, SpaceId, SsdLoss};
+use pagetier::{DrainOptions, Loss, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdLoss};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_page::Header;
 use pagetier_ssdcache::Mutation;
 
@@ -123,10 +124,9 @@ async fn a_position_that_cannot_be_recorded_is_not_handed_out() {
     store.redo_from(log_end(9), Loss::Ssd).await.unwrap();
 }
 
-/// Of a page that went home the ring has the image, and no slot a copy, until the HDD is flushed.
-#[tokio::test(start_paused = true)]
-async fn a_drain_leaves_nothing_to_the_ring_alone() {
-    let fixture = Fixture::new();
+/// A store one of whose pages went home last, with the change up to `log_end(2)`: the ring has its image, and
+/// no slot a copy, until the HDD is flushed.
+async fn ringed(fixture: &Fixture) -> PageStore {
     let store = fixture.open().await;
     let space = grown(&store).await;
     let _ = store.ssd().drain(DrainOptions::new()).await;
@@ -137,10 +137,36 @@ async fn a_drain_leaves_nothing_to_the_ring_alone() {
     write(&store, space, 0, 2).await.unwrap();
     store.flush_to(log_end(2)).await.unwrap();
     assert_eq!(store.redo_from(log_end(3), Loss::Ssd).await.unwrap(), log_end(2), "the ring has it alone");
+    store
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_leaves_nothing_to_the_ring_alone() {
+    let fixture = Fixture::new();
+    let store = ringed(&fixture).await;
     let drained = store.ssd().drain(DrainOptions::new().up_to(log_end(1))).await;
     assert_eq!((drained.written, drained.left), (0, 0));
     assert_eq!(store.redo_from(log_end(3), Loss::Ssd).await.unwrap(), log_end(2), "it is newer");
     let drained = store.ssd().drain(DrainOptions::new().up_to(log_end(2))).await;
     assert_eq!((drained.written, drained.left), (0, 0));
     assert_eq!(store.redo_from(log_end(3), Loss::Ssd).await.unwrap(), log_end(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_whose_last_flush_fails_names_the_disk_and_hands_out_no_later_position() {
+    let fixture = Fixture::new();
+    let store = ringed(&fixture).await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    let drained = store.ssd().drain(DrainOptions::new().up_to(log_end(2))).await;
+    assert_eq!((drained.written, drained.left), (0, 0));
+    assert!(drained.stopped_by.is_some_and(|error| error.to_string().contains("hdd")));
+    if let Ok(position) = store.redo_from(log_end(3), Loss::Ssd).await {
+        assert_eq!(position, log_end(2));
+    }
+    drop(store);
+    // No later flush makes durable what the failed one covered, but the ring has it.
+    let later = fixture.after_power_cut(1);
+    let store = later.open().await;
+    let space = store.spaces().list()[0].id;
+    assert_eq!(read(&store, space, 0).await.unwrap(), 2);
 }
