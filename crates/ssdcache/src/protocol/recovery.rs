@@ -136,7 +136,7 @@ impl Evidence {
                 newest.add(slot, entry);
             }
         }
-        let mut damaged = 0;
+        let mut damaged = Vec::new();
         for slot in self.map.zone() {
             // A damaged version wins over an older sound one. Redo can repair an error, but nothing notices
             // stale data.
@@ -144,13 +144,15 @@ impl Evidence {
             let newer_home = writing_home.get(&entry.page).is_some_and(|stamp| *stamp >= entry.stamp);
             if !newer_home && newest.get(entry.page).is_none_or(|(_, other)| other.stamp < entry.stamp) {
                 newest.add(slot, entry);
-                damaged += 1;
+                damaged.push(slot);
             }
         }
         let Newest { entries, by_page } = newest;
         let in_zone = self.map.zone().filter(|slot| entries[*slot as usize].is_some()).count();
         let unknown = self.unknown(&entries);
         let trusted = by_page.len() - in_zone;
+        // A map that names a page twice: the later damaged version replaced the earlier.
+        let damaged = damaged.iter().filter(|slot| entries[**slot as usize].is_some()).count();
         Verdict { entries, trusted, found: in_zone - damaged, damaged, superseded, unknown }
     }
 
@@ -265,6 +267,7 @@ mod tests {
     use proptest::collection::{hash_map, vec};
     use proptest::option;
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     const fn page(no: u32) -> PageId {
         PageId::new(SpaceId(1), no)
@@ -391,12 +394,16 @@ mod tests {
     proptest! {
         #[test]
         fn of_each_page_the_newest_version_counts_that_no_home_supersedes(
-            slots in vec((option::of((0..6_u32, 1..20_u64)), any::<bool>(), (0..6_u32, 1..20_u64)), 1..12),
+            slots in vec(
+                (option::of((0..6_u32, 1..20_u64, any::<bool>())), any::<bool>(), (0..6_u32, 1..20_u64)),
+                1..12,
+            ),
             homes in hash_map(0..6_u32, 1..20_u64, 0..4),
         ) {
             let mut e = Evidence { map: MapBody::empty(slots.len() as u32), watermark: at(10), ..evidence() };
             for (slot, (entry, in_zone, (no, stamp))) in (0..).zip(&slots) {
-                let entry = entry.map(|(no, stamp)| Entry { page: page(no), stamp: at(stamp), clean: true });
+                let entry =
+                    entry.map(|(no, stamp, clean)| Entry { page: page(no), stamp: at(stamp), clean });
                 e.map.set_entry(slot, entry, false);
                 if *in_zone {
                     e.map.set_in_zone(slot);
@@ -414,13 +421,26 @@ mod tests {
                     *known = (entry.stamp, Reverse(slot), entry);
                 }
             }
+            let mut damaged = HashSet::new();
+            for slot in e.map.zone() {
+                let Some(entry) = e.damaged(slot) else { continue };
+                let newer_home = e.ring.get(&entry.page).is_some_and(|stamp| *stamp >= entry.stamp);
+                if !newer_home && newest.get(&entry.page).is_none_or(|known| known.0 < entry.stamp) {
+                    newest.insert(entry.page, (entry.stamp, Reverse(slot), entry));
+                    damaged.insert(slot);
+                }
+            }
             let mut entries = vec![None; slots.len()];
             newest.values().for_each(|(_, Reverse(slot), entry)| entries[*slot as usize] = Some(*entry));
             let verdict = e.merge();
             prop_assert_eq!(&verdict.entries, &entries);
             let in_zone = |slot: &u32| e.map.in_zone(*slot) && entries[*slot as usize].is_some();
             let found = (0..e.map.slots()).filter(in_zone).count();
-            prop_assert_eq!((verdict.trusted, verdict.found), (newest.len() - found, found));
+            damaged.retain(|slot| entries[*slot as usize].is_some());
+            prop_assert_eq!(
+                (verdict.trusted, verdict.found, verdict.damaged),
+                (newest.len() - found, found - damaged.len(), damaged.len())
+            );
         }
     }
 
