@@ -1,5 +1,6 @@
 //! Errors of the log.
 
+use pagetier::Lsn;
 use pagetier::errors::Advice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +31,15 @@ pub enum WalError {
         path: PathBuf,
         /// The position of the first unreadable record.
         at: u64,
+    },
+    /// A page has an LSN that the log has not reached: the log is older than the pages. Nothing that follows
+    /// becomes durable. Put the newest log back, or restore a backup.
+    #[error("the log ends at {log}, and a page has a change at {page}: the log is older than the pages")]
+    Behind {
+        /// The page's LSN.
+        page: Lsn,
+        /// The log's end.
+        log: Lsn,
     },
     /// The log is full, and checkpoints could not shorten it in time. Nothing has changed.
     #[error("the log is full, and checkpoints could not shorten it in time")]
@@ -74,7 +84,7 @@ impl WalError {
             Self::Io { source, .. } if is_full(source) => Advice::FreeSpace,
             Self::Io { .. } => Advice::FixDevice,
             Self::InUse { .. } => Advice::Retry,
-            Self::Damaged { .. } => Advice::Restore,
+            Self::Damaged { .. } | Self::Behind { .. } => Advice::Restore,
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::Stopped => Advice::Reopen,
         }

@@ -21,6 +21,7 @@ mod record;
 mod recover;
 mod redo;
 mod segments;
+mod unfit;
 #[cfg(test)]
 mod testing;
 
@@ -36,3 +37,4 @@ pub use minitx::MiniTx;
 pub use options::{Keep, WalOptions};
 pub use recover::{RecoverError, Recovered, recover};
 pub use redo::{RedoError, Redone, redo};
+pub use unfit::UnfitLog;

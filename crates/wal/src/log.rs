@@ -29,15 +29,19 @@ use crate::guard::Guard;
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
-use crate::segments::Segments;
+use crate::segments::{Segment, Segments};
+use crate::unfit::{self, Fit, UnfitLog};
 use pagetier::device::SharedDevice;
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, SpaceId};
+use pagetier::{
+    GateError, GateFuture, LogGate, LogMark, LogNeeds, Lsn, MarkFuture, PageId, PageStore, SpaceId,
+};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -55,6 +59,10 @@ struct Output {
     segments: Segments,
     /// Bytes that are not durable and have left `State::buf`.
     writing: Vec<u8>,
+    /// The medium has everything up to here, durably.
+    reached: u64,
+    /// A segment was created since the store recorded what it needs of the log.
+    unmarked: bool,
 }
 
 #[derive(Debug)]
@@ -83,6 +91,16 @@ pub(crate) struct Shared {
     end: AtomicU64,
     id: u64,
     blocks: bool,
+    /// The ownership whose records are appended; 0: none.
+    generation: AtomicU64,
+    /// What the store said of its log when it opened.
+    needs: Mutex<LogNeeds>,
+    /// The position after which the pages need the log, as the store has recorded it.
+    from: AtomicU64,
+    /// The pages' store, which records what it needs of the log.
+    store: OnceLock<Weak<PageStore>>,
+    /// A page has an LSN that this log has not reached: the log is older than the pages.
+    behind: OnceLock<(u64, u64)>,
     failing: AtomicBool,
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
@@ -147,14 +165,15 @@ impl Wal {
         Self::on(Box::<MemoryMedia>::default(), options).expect("memory does not fail")
     }
 
-    /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never reported
-    /// durable, and writes what precedes it in the last segment again, in place: on most file systems this
-    /// needs no free space. Blocks. Then pass [`Wal::gate`] to the store's builder and call
+    /// Opens the log in `dir`, or an empty one if there is none. Only reads: the store must accept the log
+    /// first, or the first flush. Then a torn tail is cut off, which was never reported durable, and what
+    /// precedes it in the last segment is written again, in place: on most file systems this needs no free
+    /// space. Blocks. Then pass [`Wal::gate`] to the store's builder and call
     /// [`recover`](crate::recover), or let [`LoggedStore::on`](crate::LoggedStore::on) do so.
     ///
     /// # Errors
-    /// The directory cannot be used or is in use, its files have another format, or the log is damaged before
-    /// its last segment. Nothing was changed.
+    /// The directory cannot be used or is in use, its files have another format, or the log is damaged:
+    /// before its last segment, or before a later write to that. Nothing was changed.
     pub fn open(dir: &Path, options: WalOptions) -> Result<Self, WalError> {
         let media = FileMedia::open(dir).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
@@ -196,8 +215,7 @@ impl Wal {
     /// # Errors
     /// As [`Wal::open`].
     pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
-        let (mut segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
-        segments.reserve(options.segment_bytes());
+        let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
         let state = State {
@@ -212,13 +230,19 @@ impl Wal {
         let shared = Shared {
             options,
             state: Mutex::new(state),
-            output: Mutex::new(Output { segments, writing: Vec::new() }),
-            durable: AtomicU64::new(end),
+            output: Mutex::new(Output { segments, writing: Vec::new(), reached: end, unmarked: false }),
+            // Nothing is, before the log is in use.
+            durable: AtomicU64::new(0),
             needed: AtomicU64::new(oldest),
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
             id,
             blocks,
+            generation: AtomicU64::new(0),
+            needs: Mutex::default(),
+            from: AtomicU64::new(0),
+            store: OnceLock::new(),
+            behind: OnceLock::new(),
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
             to_go: AtomicU64::new(0),
@@ -265,6 +289,21 @@ impl Wal {
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.end().0 == FIRST_LSN
+    }
+
+    /// What the store is to record of the log at this moment; `from` never goes back.
+    pub(crate) fn mark(&self, from: u64) -> LogMark {
+        self.0.mark_at(self.durable().0, from)
+    }
+
+    /// The store records from now on what it needs of the log.
+    pub(crate) fn attach(&self, store: &Arc<PageStore>) {
+        let _ = self.0.store.set(Arc::downgrade(store));
+    }
+
+    /// What the store said of its log when it opened.
+    pub(crate) fn needs(&self) -> LogNeeds {
+        *self.0.needs.lock()
     }
 
     /// Whether the log still begins with its first record, or has none yet: redo then needs nothing else.
@@ -330,6 +369,11 @@ impl Wal {
     pub(crate) fn append_pages<G: Guard>(&self, pages: &mut [G], ops: &[u8], freed: &[PageId]) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
+        if let Some(newest) = pages.iter().map(|page| page.lsn().0).max().filter(|newest| *newest > at) {
+            // The records that made the page as it is are missing. Redo would skip this one, since the page
+            // has a later LSN: nothing is durable from here on.
+            let _ = self.0.behind.set((newest, at));
+        }
         let lsn = record::put_pages(&mut state.buf, at, pages, ops, freed);
         for page in pages {
             page.set_lsn(Lsn(lsn));
@@ -405,17 +449,36 @@ impl Wal {
         if self.durable() >= lsn {
             return Ok(());
         }
-        if !self.0.blocks {
-            return self.0.write_out(or_reserve);
-        }
         let _leader = self.0.leader.lock().await;
         if self.durable() >= lsn {
             return Ok(());
         }
-        let shared = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || shared.write_out(or_reserve))
-            .await
-            .map_err(|_| WalError::Stopped)?
+        self.0.run(move |shared| shared.write_out(or_reserve)).await?;
+        // Before anything in the new segment counts as durable: should the segment be missing at the next
+        // opening, the store knows.
+        let (reached, unmarked) = {
+            let output = self.0.output.lock();
+            (output.reached, output.unmarked)
+        };
+        if unmarked {
+            self.record_mark(reached).await;
+        }
+        self.0.durable.store(reached, Ordering::Release);
+        // A page with such an LSN was written when the log reached it.
+        if reached < lsn.0 { Err(WalError::Behind { page: lsn, log: Lsn(reached) }) } else { Ok(()) }
+    }
+
+    /// Lets the store record that the log reaches `end`.
+    async fn record_mark(&self, end: u64) {
+        if let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
+            let mark = self.0.mark_at(end, 0);
+            if let Err(error) = store.record_log(mark).await {
+                // The store knows less of its log than it could, and no change is lost: commits go on.
+                tracing::warn!(error = %pagetier::errors::Causes(&error), "the store cannot record its log's end");
+                return;
+            }
+        }
+        self.0.output.lock().unmarked = false;
     }
 
     /// Waits until the log has grown by another fraction of its capacity.
@@ -505,13 +568,7 @@ impl Wal {
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
-        let shared = Arc::clone(&self.0);
-        let cut = move || shared.truncate(needed.0, keep.0);
-        if self.0.blocks {
-            tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)??;
-        } else {
-            cut()?;
-        }
+        self.0.run(move |shared| shared.truncate(needed.0, keep.0)).await?;
         self.0.truncated.notify_waiters();
         Ok(())
     }
@@ -527,9 +584,9 @@ impl Wal {
     /// # Errors
     /// The medium failed.
     pub fn segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
-        let mut output = self.0.output.lock();
         // The lock keeps further records from becoming durable.
-        let durable = self.0.durable.load(Ordering::Acquire);
+        let mut output = self.0.output.lock();
+        let durable = output.reached;
         output.segments.read(start, durable)
     }
 
@@ -546,10 +603,95 @@ impl Wal {
 }
 
 impl Shared {
+    /// Runs `step`, which may block, where it blocks no task.
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        step: impl FnOnce(&Self) -> Result<T, WalError> + Send + 'static,
+    ) -> Result<T, WalError> {
+        if !self.blocks {
+            return step(self);
+        }
+        let shared = Arc::clone(self);
+        tokio::task::spawn_blocking(move || step(&shared)).await.map_err(|_| WalError::Stopped)?
+    }
+
+    /// Takes the log into use: what was found is durable from here on.
+    fn ready(&self, output: &mut Output) -> Result<(), WalError> {
+        if !output.segments.is_ready() {
+            output.segments.ready()?;
+            output.segments.reserve(self.options.segment_bytes());
+            self.note_room(&output.segments);
+        }
+        self.durable.fetch_max(output.reached, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn mark_at(&self, end: u64, from: u64) -> LogMark {
+        let generation = self.generation.load(Ordering::Acquire);
+        let from = self.from.fetch_max(from, Ordering::AcqRel).max(from);
+        LogMark { id: self.id, generation, end: Lsn(end), from: Lsn(from), restored: false }
+    }
+
+    /// See [`LogGate::check`].
+    fn check(&self, needs: &LogNeeds) -> Result<(), UnfitLog> {
+        *self.needs.lock() = *needs;
+        let mut output = self.output.lock();
+        let found: Vec<Segment> = output.segments.found().copied().collect();
+        let log = unfit::Log {
+            id: self.id,
+            segments: &found,
+            oldest: self.oldest.load(Ordering::Acquire),
+            end: output.reached,
+        };
+        match unfit::check(&log, needs)? {
+            Fit::Yes => {}
+            // LSNs never go back: redo would skip records that are below the LSNs of their pages.
+            Fit::BeginsAt(first) => {
+                output.segments.begin_at(first);
+                output.reached = first;
+                let mut state = self.state.lock();
+                state.end = first;
+                state.next_signal = first + self.options.capacity_bytes / 32;
+                for position in [&self.needed, &self.oldest, &self.end] {
+                    position.store(first, Ordering::Release);
+                }
+            }
+        }
+        let from = needs.recorded.map_or(0, |mark| mark.from.0);
+        self.from.store(from.max(self.oldest.load(Ordering::Acquire)), Ordering::Release);
+        Ok(())
+    }
+
+    /// See [`LogGate::begin`]. Blocks.
+    fn begin(&self, ownership: u32) -> Result<Option<LogMark>, WalError> {
+        // What an engine appended before is of no ownership, and may have no successor.
+        self.write_out(true)?;
+        let mut output = self.output.lock();
+        let needs = *self.needs.lock();
+        let drawn = RandomState::new().build_hasher().finish() as u32;
+        let (generation, end) = (u64::from(ownership) << 32 | u64::from(drawn), output.reached);
+        let previous = needs.recorded.map_or(0, |mark| mark.generation);
+        // A log in memory ends with its process, and no store can ask for it later.
+        if self.id == 0 {
+            return Ok(None);
+        }
+        let generation = output.segments.begin(end, generation, previous)?;
+        output.segments.reserve(self.options.segment_bytes());
+        self.note_room(&output.segments);
+        self.generation.store(generation, Ordering::Release);
+        // Not known to be the log of these pages before they were read: see `recover`.
+        let known = needs.recorded.is_some() || !needs.named_in_pages;
+        Ok(known.then(|| self.mark_at(end, 0)))
+    }
+
     /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
     fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
+        if let Some((page, log)) = self.behind.get() {
+            return Err(WalError::Behind { page: Lsn(*page), log: Lsn(*log) });
+        }
         let mut output = self.output.lock();
-        let Output { segments, writing } = &mut *output;
+        self.ready(&mut output)?;
+        let Output { segments, writing, reached, unmarked } = &mut *output;
         let end = {
             let mut state = self.state.lock();
             if writing.is_empty() {
@@ -564,16 +706,17 @@ impl Shared {
         while !writing.is_empty() {
             let start = end - writing.len() as u64;
             let chunk = record::whole_records(writing, segment_bytes as usize);
+            record::begin_batch(&mut writing[..chunk]);
             let written = segments.append(start, &writing[..chunk], segment_bytes, or_reserve);
             self.failing.store(written.is_err(), Ordering::Release);
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             self.note_room(segments);
-            written?;
+            *unmarked |= written?;
             if segments.was_full() {
                 self.grown.notify_one();
             }
-            self.durable.store(start + chunk as u64, Ordering::Release);
+            *reached = start + chunk as u64;
             if chunk == writing.len() {
                 writing.clear();
             } else {
@@ -585,6 +728,7 @@ impl Shared {
 
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
         let mut output = self.output.lock();
+        self.ready(&mut output)?;
         let (held, needed) = {
             let state = self.state.lock();
             let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
@@ -625,12 +769,27 @@ impl LogGate for Wal {
 /// See [`Wal::gate`].
 struct Gate(Weak<Shared>);
 
+impl Gate {
+    fn log(&self) -> Result<Arc<Shared>, GateError> {
+        self.0.upgrade().ok_or_else(|| Arc::new(WalError::Stopped) as GateError)
+    }
+}
+
 impl LogGate for Gate {
-    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
-        let log = self.0.upgrade().map(Wal);
+    fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
+        self.log()?.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)
+    }
+
+    fn begin(&self, ownership: u32) -> MarkFuture<'_> {
         Box::pin(async move {
-            let log = log.ok_or_else(|| Arc::new(WalError::Stopped) as GateError)?;
-            log.flush(lsn).await.map_err(|error| Arc::new(error) as GateError)
+            let begun = self.log()?.run(move |shared| shared.begin(ownership)).await;
+            begun.map_err(|error| Arc::new(error) as GateError)
+        })
+    }
+
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        Box::pin(async move {
+            Wal(self.log()?).flush(lsn).await.map_err(|error| Arc::new(error) as GateError)
         })
     }
 }

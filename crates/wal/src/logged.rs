@@ -4,12 +4,11 @@ use crate::checkpoint::{Checkpoints, checkpoint};
 use crate::copy::copy_log;
 use crate::error::{CheckpointError, WalError, is_full};
 use crate::guard::Guard;
-use crate::identity;
 use crate::log::Wal;
 use crate::minitx::MiniTx;
 use crate::options::{Keep, WalOptions};
-use crate::recover::{RecoverError, Recovered, recover};
-use pagetier::backup::{BackupOptions, BackupReport};
+use crate::recover::{RecoverError, Recovered, opened, recover};
+use pagetier::backup::{BackupError, BackupOptions, BackupReport};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
 use std::ops::Deref;
@@ -79,33 +78,21 @@ impl LoggedStore {
     }
 
     /// As [`LoggedStore::open`], with a log that is open already, perhaps on a medium of its own. The log
-    /// becomes the store's gate. A page in the space `pagetier-wal` holds the log's identity.
+    /// becomes the store's gate.
     ///
     /// # Errors
     /// As [`LoggedStore::open`].
     pub async fn on(builder: Builder, wal: Wal) -> Result<Self, RecoverError> {
-        let store = Arc::new(builder.log_gate(wal.gate()).open().await?);
-        let found = identity::read(&store).await?;
-        let opened = Self::recovered_from(store, wal, found).await?;
-        match identity::read(&opened.store).await? {
-            Some(_) => {}
-            None if opened.wal.is_whole() => identity::write(&opened.store, &opened.wal).await?,
-            None => return Err(RecoverError::NoPages),
-        }
-        Ok(opened)
+        let store = opened(builder.log_gate(wal.gate()).open().await)?;
+        Self::recovered_from(Arc::new(store), wal).await
     }
 
-    /// Recovers a store that is open already, with the log's gate, and whose pages name their log in a way of
-    /// the engine's own: see [`recover`].
+    /// Recovers a store that is open already, with the log's gate.
     ///
     /// # Errors
     /// As [`recover`].
-    pub async fn recovered_from(
-        store: Arc<PageStore>,
-        wal: Wal,
-        identity: Option<u64>,
-    ) -> Result<Self, RecoverError> {
-        let recovered = recover(&store, &wal, identity).await?;
+    pub async fn recovered_from(store: Arc<PageStore>, wal: Wal) -> Result<Self, RecoverError> {
+        let recovered = recover(&store, &wal).await?;
         Ok(Self { checkpoints: Checkpoints::start(&store, &wal), recovered, store, wal })
     }
 
@@ -220,6 +207,12 @@ impl LoggedStore {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
         let (hold, _) = self.wal.hold();
+        // The backup names the log that its pages need, and a restoration asks for no more of it.
+        let end = self.wal.end();
+        let from = self.store.redo_from(end, Loss::Crash).await.map_err(BackupError::from)?;
+        let needed = from.min(self.wal.oldest_unfinished().unwrap_or(from));
+        self.wal.flush(end).await?;
+        self.store.record_log(self.wal.mark(needed.0.saturating_sub(1))).await.map_err(BackupError::from)?;
         let report = self.store.backup(to, options).await?;
         // Each page was written after its record was durable, so the log copied now reaches beyond them all.
         self.wal.copy_to(&backup_log(to, report.number)).await?;
@@ -263,8 +256,11 @@ impl LoggedStore {
         let end = wal.end();
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
-        store.shutdown().await?;
         let needed = wal.oldest_unfinished().unwrap_or(end);
+        // The log that the next opening finds must end here.
+        wal.flush(end).await?;
+        store.record_log(wal.mark(needed.0.saturating_sub(1))).await?;
+        store.shutdown().await?;
         wal.truncate(needed, from.min(needed)).await?;
         freed.map(drop)
     }

@@ -5,6 +5,9 @@ use pagetier::PageId;
 
 pub(crate) const HEADER_BYTES: usize = 17;
 
+/// Set in the kind of a record with which a write to the log begins: everything before it was durable then.
+const BEGINS_BATCH: u8 = 0x80;
+
 const WRITE: u8 = 1;
 const MOVE: u8 = 2;
 const ZERO: u8 = 3;
@@ -42,6 +45,29 @@ pub(crate) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut
     let sum = crc32c::crc32c(&record[8..]);
     record[4..8].copy_from_slice(&sum.to_le_bytes());
     lsn
+}
+
+/// Marks the first record in `records` as the beginning of a write, before which all was durable.
+pub(crate) fn begin_batch(records: &mut [u8]) {
+    let Some(len) = records.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
+    if let Some(record) = records.get_mut(..len).filter(|record| record.len() >= HEADER_BYTES) {
+        record[16] |= BEGINS_BATCH;
+        let sum = crc32c::crc32c(&record[8..]);
+        record[4..8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Whether a sound record with which a write began is somewhere in `bytes`, which begin at `position`.
+pub(crate) fn has_batch(position: u64, bytes: &[u8]) -> bool {
+    (0..bytes.len().saturating_sub(HEADER_BYTES - 1)).any(|at| {
+        let (start, rest) = (position + at as u64, &bytes[at..]);
+        // Most places end here: no length, or none that leads to the position that follows it.
+        let len = u64::from(u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]));
+        len > 0
+            && u64_at(rest, 8) == start + len
+            && rest[16] & BEGINS_BATCH != 0
+            && Records::new(start, rest).next().is_some()
+    })
 }
 
 /// Appends the record of a mini-transaction.
@@ -196,7 +222,7 @@ impl<'a> Iterator for Records<'a> {
         if lsn != self.position + len as u64 || crc32c::crc32c(&record[8..]) != stored {
             return None;
         }
-        let kind = match record[16] {
+        let kind = match record[16] & !BEGINS_BATCH {
             1 => Kind::Pages,
             2 => Kind::Commit,
             3 => Kind::Applied,

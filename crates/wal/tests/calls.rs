@@ -160,14 +160,14 @@ async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_chang
     }
     let path = |name| dir.path().join(name);
     fs::rename(path("log"), path("aside")).unwrap();
-    assert!(matches!(open(dir.path()).await, Err(RecoverError::NoLog)));
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::Unfit(UnfitLog::Missing))));
     fs::remove_dir_all(path("log")).unwrap();
     copy_log(&other.path().join("log"), &path("log")).unwrap();
-    assert!(matches!(open(dir.path()).await, Err(RecoverError::OtherLog { .. })));
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::Unfit(UnfitLog::Other { .. }))));
     fs::remove_dir_all(path("log")).unwrap();
     fs::rename(path("aside"), path("log")).unwrap();
     fs::rename(path("pages"), path("aside")).unwrap();
-    assert!(matches!(open(dir.path()).await, Err(RecoverError::NoPages)));
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::Unfit(UnfitLog::NoPages))));
     // A refusal creates no space.
     let blank = builder(dir.path()).open().await.unwrap();
     assert!(blank.spaces().list().is_empty());

@@ -69,7 +69,7 @@ async fn check(log: &Path, pages: &Path) {
     let wal = Wal::open(log, options()).unwrap();
     assert!(wal.is_whole() && wal.segment_starts().len() == 2);
     let (store, space) = store(pages, &wal).await;
-    let recovered = recover(&store, &wal, None).await.unwrap();
+    let recovered = recover(&store, &wal).await.unwrap();
     assert_eq!((recovered.records, recovered.freed), (2, 1));
     let commits: Vec<_> = recovered.commits.into_iter().collect();
     assert_eq!(commits, [(wal.end(), COMMIT.to_vec())]);
@@ -134,7 +134,7 @@ async fn a_whole_log_without_the_spaces_of_its_records_is_refused() {
     let wal = Wal::open(&log, options()).unwrap();
     let builder = PageStore::builder().directory(dir.path().join("blank")).ssd_bytes(0).pool_bytes(4 << 20);
     let store = Arc::new(builder.log_gate(wal.gate()).open().await.unwrap());
-    let refused = recover(&store, &wal, None).await;
+    let refused = recover(&store, &wal).await;
     assert!(matches!(refused, Err(RecoverError::NoPages)), "{refused:?}");
     assert!(wal.end() > Lsn(64));
 }
