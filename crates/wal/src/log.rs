@@ -590,6 +590,13 @@ impl Wal {
         output.segments.read(start, durable)
     }
 
+    /// The durable part of one segment, for a copy of the log.
+    pub(crate) fn whole_segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
+        let mut output = self.0.output.lock();
+        let durable = output.reached;
+        output.segments.whole(start, durable)
+    }
+
     /// Takes over what recovery found unfinished: commits without an `Applied`, and frees.
     pub(crate) fn readopt(
         &self,

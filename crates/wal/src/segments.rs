@@ -157,10 +157,8 @@ impl Segments {
         // written again.
         self.ready()?;
         (self.generation, self.previous) = (generation, previous);
-        let mut created = self.create(end, &[], false);
-        if created.as_ref().is_err_and(is_full) {
-            created = self.create(end, &[], true);
-        }
+        let created = self.create(end, &[], false);
+        // The reserve stays for records that give room back.
         if created.as_ref().is_err_and(is_full) {
             (self.generation, self.previous) = (last.generation, last.previous);
             return Ok(last.generation);
@@ -213,6 +211,13 @@ impl Segments {
 
     pub(crate) fn starts(&self) -> Vec<u64> {
         self.segments.iter().map(|segment| segment.start).collect()
+    }
+
+    /// A segment as the medium has it, up to position `end` at most: for a copy of the log.
+    pub(crate) fn whole(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
+        let records = self.read(start, end)?;
+        let segment = self.segments.iter().find(|segment| segment.start == start);
+        Ok(segment.map_or_else(|| records.clone(), |segment| with_prefix(*segment, &records)))
     }
 
     /// The sound bytes of a segment, up to position `end` at most.

@@ -3,7 +3,7 @@
 use pagetier::{Builder, Error, OwnedPageMut, PageId, PageMut, PageStore, SpaceId, backup::BackupOptions};
 use pagetier_wal::{
     CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, Wal, WalError,
-    WalOptions, blocking, copy_log,
+    WalOptions, UnfitLog, blocking, copy_log,
 };
 use std::fs;
 use std::path::Path;
