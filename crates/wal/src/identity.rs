@@ -33,6 +33,6 @@ pub(crate) async fn write(store: &PageStore, wal: &Wal) -> Result<(), RecoverErr
     change.zero(0);
     change.write(0, 0, MAGIC);
     change.write(0, 8, &wal.id().to_le_bytes());
-    let written: Result<(), WalError> = wal.flush(change.commit()).await;
+    let written: Result<(), WalError> = wal.flush(change.commit()?).await;
     Ok(written?)
 }

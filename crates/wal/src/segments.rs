@@ -28,6 +28,8 @@ pub(crate) struct Segments {
     failed: bool,
     /// Whether the medium was full at the last append.
     full: bool,
+    /// The segment that was removed last, if its removal failed: it may be there or not.
+    leaving: Option<u64>,
 }
 
 impl Segments {
@@ -63,6 +65,7 @@ impl Segments {
             active_bytes: tail.len() as u64,
             failed: false,
             full: false,
+            leaving: None,
         };
         Ok((segments, oldest, end))
     }
@@ -73,6 +76,11 @@ impl Segments {
 
     pub(crate) fn blocks(&self) -> bool {
         self.media.blocks()
+    }
+
+    /// The most bytes that a segment can have.
+    pub(crate) fn room(&self) -> u64 {
+        self.media.room()
     }
 
     /// The size at which a segment ends: `wanted`, or what a medium takes that was made for other sizes.
@@ -155,19 +163,40 @@ impl Segments {
         }
     }
 
-    /// The start of the segment that holds the record ending at `lsn`.
+    /// The log's start once [`Segments::truncate`] has kept the record that ends at `lsn`.
     pub(crate) fn holding(&self, lsn: u64) -> u64 {
         let later = self.starts.iter().take_while(|start| **start < lsn).last();
         later.or(self.starts.front()).copied().unwrap_or(0)
     }
 
-    /// Removes the segments whose records all precede `keep`; returns the log's new start.
-    pub(crate) fn truncate(&mut self, keep: u64) -> Result<u64, WalError> {
-        while self.starts.len() > 1 && self.starts[1] < keep {
-            self.media.remove(self.starts[0]).map_err(|e| at(&*self.media, self.starts[0], e))?;
-            self.starts.pop_front();
+    /// Where a recovery begins that needs no record before the one that ends at `lsn`. A last segment that
+    /// takes no more records does not count if nothing after it is durable: it goes with the next truncation
+    /// after the next record. (Otherwise one that is longer than the capacity would refuse all changes, and
+    /// with them its successor.)
+    pub(crate) fn recovery_start(&self, lsn: u64, segment_bytes: u64) -> u64 {
+        let end = self.starts.back().copied().unwrap_or(0) + self.active_bytes;
+        if lsn >= end && self.active_bytes >= segment_bytes { end } else { self.holding(lsn) }
+    }
+
+    /// The log's start.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.starts.front().copied().unwrap_or(0)
+    }
+
+    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless; the
+    /// next call continues.
+    pub(crate) fn truncate(&mut self, keep: u64) -> Result<(), WalError> {
+        loop {
+            if let Some(start) = self.leaving {
+                self.media.remove(start).map_err(|e| at(&*self.media, start, e))?;
+                self.leaving = None;
+            }
+            if self.starts.get(1).is_none_or(|second| *second >= keep) {
+                return Ok(());
+            }
+            // Before the attempt: one that fails may have removed the file, and a copy would look for it.
+            self.leaving = self.starts.pop_front();
         }
-        Ok(self.starts[0])
     }
 }
 

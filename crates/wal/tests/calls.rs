@@ -85,14 +85,14 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
     change.write(index, 100, b"owned");
     let changed = tokio::spawn({
         let wal = db.wal().clone();
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         async move { wal.flush(lsn).await }
     });
     changed.await.unwrap().unwrap();
     let kept: PageMut<'_> = {
         let mut change = MiniTx::on(Some(db.wal()), db.get_mut(page).await.unwrap());
         change.write(0, 200, b"kept");
-        change.commit_keeping_first()
+        change.commit_keeping_first().unwrap()
     };
     let lsn = kept.lsn();
     drop(kept);
@@ -220,9 +220,9 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
     let db = LoggedStore::on(builder(dir.path()), wal).await.unwrap();
     put(&db, 1).await;
     // A commit that is not applied keeps its record.
-    let commit = db.wal().append_commit(b"for long");
+    let commit = db.wal().append_commit(b"for long").unwrap();
     for _ in 0..40 {
-        let filler = db.wal().append_commit(&[0; 10_000]);
+        let filler = db.wal().append_commit(&[0; 10_000]).unwrap();
         db.wal().append_applied(filler);
     }
     let full = db.admit(Duration::from_millis(300)).await;

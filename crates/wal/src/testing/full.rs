@@ -80,7 +80,7 @@ async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
         super::append_and_flush(&wal, b"first").await;
         media.set_full(true);
         for body in [b"second", b"third."] {
-            let lsn = wal.append_commit(body);
+            let lsn = wal.append_commit(body).unwrap();
             let error = wal.flush(lsn).await.unwrap_err();
             assert_eq!(error.advice(), Advice::FreeSpace);
             assert!(error.to_string().contains("no space left"), "{error}");
@@ -100,7 +100,7 @@ async fn more_than_the_reserve_takes_waits_for_room() {
     let media = SimMedia::new(1);
     let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
     media.set_full(true);
-    let lsn = wal.append_commit(&vec![7; 1 + SMALL.segment_bytes() as usize]);
+    let lsn = wal.append_commit(&vec![7; 1 + SMALL.segment_bytes() as usize]).unwrap();
     assert!(matches!(wal.flush_or_reserve(lsn).await, Err(WalError::Io { .. })));
     assert!(media.has_reserve());
     media.set_full(false);
