@@ -45,7 +45,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct LoggedStore {
     /// Dropped before the runtime that it runs on.
-    logged: logged::LoggedStore,
+    pub(crate) logged: logged::LoggedStore,
     driver: Driver,
 }
 

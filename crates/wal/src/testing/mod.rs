@@ -4,7 +4,10 @@ mod crowded;
 mod engine;
 mod faults;
 mod full;
+mod limits;
 mod sim;
+mod stalls;
+mod truncation;
 
 use crate::log::FIRST_LSN;
 use crate::record::{self, Kind, Records};
