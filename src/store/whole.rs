@@ -126,6 +126,13 @@ impl PageStore {
         self.shared.record_reused().await
     }
 
+    /// Whether a flush waits for an exclusive guard: a number that stays the same during one wait.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn flush_waits_for_guard(&self) -> Option<u64> {
+        self.pool.flush_waits_for_guard()
+    }
+
     /// Makes durable what has been written so far, for example by evictions or to bound redo. Writes no page
     /// itself. [`PageStore::flush_to`] and [`PageStore::redo_from`] include it. Cancel-safe.
     ///

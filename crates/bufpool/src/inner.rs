@@ -1,7 +1,7 @@
 //! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
-use crate::flush_pace::FlushPace;
+use crate::flush_pace::{FlushPace, GuardWaits};
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
@@ -82,6 +82,7 @@ pub struct PoolInner<T: Tier> {
     pub(crate) starved: AtomicBool,
     /// How many batches of flushes may be in flight.
     pub(crate) flush_pace: FlushPace,
+    pub(crate) guard_waits: GuardWaits,
     /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the
     /// last search of all frames failed.
     pub(crate) frame_waiters: AtomicU64,
@@ -170,6 +171,7 @@ impl<T: Tier> PoolInner<T> {
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             flush_pace: FlushPace::default(),
+            guard_waits: GuardWaits::default(),
             frame_waiters: AtomicU64::new(0),
             writes_ended: AtomicU64::new(0),
             barren_at: AtomicU64::new(NOT_BARREN),

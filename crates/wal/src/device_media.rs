@@ -320,8 +320,8 @@ impl Media for DeviceMedia {
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         // Calls that fail again and again must not take all slots. Nothing of what an earlier one left was
         // reported durable: a segment is created where the durable log ends.
-        let free = self.free().find(|slot| Some(*slot) != self.reserve);
-        let slot = free.or_else(|| self.holders(start).first().copied());
+        let holders = self.holders(start);
+        let slot = self.free().chain(holders).find(|slot| Some(*slot) != self.reserve);
         self.create_in(slot.ok_or(ErrorKind::StorageFull)?, start, bytes)
     }
 
@@ -334,9 +334,10 @@ impl Media for DeviceMedia {
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let slot = self.reserve.take().ok_or(ErrorKind::StorageFull)?;
         let created = self.create_in(slot, start, bytes);
-        if self.slots[slot].is_none() {
-            // It did not get that far.
-            self.reserve = Some(slot);
+        if created.is_err() {
+            // Its header may name the segment; it is written again with the next call, or given up once the
+            // segment has another slot.
+            self.reserve.get_or_insert(slot);
         }
         created
     }

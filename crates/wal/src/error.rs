@@ -48,6 +48,19 @@ pub enum WalError {
         #[source]
         cause: Option<Arc<CheckpointError>>,
     },
+    /// The record does not fit into the log, however empty that is: see
+    /// [`Wal::record_bytes_max`](crate::Wal::record_bytes_max). Nothing has changed: the pages of a
+    /// mini-transaction have the contents again that they had before it.
+    #[error(
+        "a record of {bytes} bytes does not fit into the log, which takes {bytes_max}: make smaller \
+         changes, or give the log a larger capacity (on a device, a new log)"
+    )]
+    TooLong {
+        /// The record's size, in bytes.
+        bytes: u64,
+        /// The size that fits, in bytes.
+        bytes_max: u64,
+    },
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
@@ -86,6 +99,7 @@ impl WalError {
             Self::InUse { .. } => Advice::Retry,
             Self::Damaged { .. } | Self::Behind { .. } => Advice::Restore,
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
+            Self::TooLong { .. } => Advice::FixConfiguration,
             Self::Stopped => Advice::Reopen,
         }
     }

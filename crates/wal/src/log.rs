@@ -11,13 +11,16 @@
 //! written at any time (steal) and need not be written at commit (no-force). An engine whose operations are
 //! one page record each needs neither record.
 //!
-//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
+//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones. One
+//! operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with the
+//! operation, not with the future that began it: where a disk stalls, callers that give up would otherwise
+//! leave a blocked thread each. Its end wakes all who wait.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
 //! checkpoint shorten the log, which gives room back. On a device it is one of the slots.
 //!
-//! **Locks.** `output` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
+//! **Locks.** The turn before `output` before `state`; the latter two are not held across an `.await`. [`MiniTx::commit`] assigns the LSN
 //! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
 //! in the store's `min_recovery_lsn`.
 //!
@@ -43,7 +46,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard, watch};
+use tokio::task::JoinHandle;
 
 /// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
 pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
@@ -113,13 +117,70 @@ pub(crate) struct Shared {
     scarce: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
-    leader: tokio::sync::Mutex<()>,
+    /// The most bytes that a record can have.
+    record_bytes_max: u64,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// The number of writes that have begun.
+    writes: AtomicU64,
+    /// The write that has ended last; also notified of other operations' ends.
+    ended: watch::Sender<Ended>,
     /// Held while the store frees pages: see `frees.rs`.
     pub(crate) freeing: tokio::sync::Mutex<()>,
     /// One checkpoint at a time: a second one would find the reserve in use before it is set aside anew.
     pub(crate) checkpoints: tokio::sync::Mutex<()>,
     grown: Arc<Notify>,
     truncated: Notify,
+}
+
+impl Output {
+    /// The store knows that the log reaches `end`, or will not.
+    fn marked(&mut self, end: u64) {
+        // A segment that was created meanwhile needs a record of its own.
+        self.unmarked = self.unmarked && self.reached != end;
+    }
+}
+
+/// The end of a write.
+#[derive(Clone, Debug)]
+struct Ended {
+    /// Its number, from 1.
+    number: u64,
+    /// Whether it might use the reserve.
+    or_reserve: bool,
+    result: Result<(), WalError>,
+}
+
+/// The right to use the medium: see the module.
+struct Turn {
+    log: Arc<Shared>,
+    /// `None` only in the drop.
+    permit: Option<OwnedMutexGuard<()>>,
+    /// Of a write: what its end will be.
+    ends: Option<Ended>,
+}
+
+impl Turn {
+    /// Writes on a thread that may block.
+    fn write(mut self, or_reserve: bool) -> JoinHandle<Result<(), WalError>> {
+        let number = 1 + self.log.writes.fetch_add(1, Ordering::AcqRel);
+        // Until it has ended otherwise: a runtime that ends may drop it before it begins.
+        self.ends = Some(Ended { number, or_reserve, result: Err(WalError::Stopped) });
+        tokio::task::spawn_blocking(move || {
+            let result = self.log.write_out(or_reserve);
+            self.ends = Some(Ended { number, or_reserve, result: result.clone() });
+            drop(self);
+            result
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // First, so that the next one can have it at once.
+        self.permit = None;
+        let ends = self.ends.take();
+        self.log.ended.send_modify(|last| *last = ends.unwrap_or_else(|| last.clone()));
+    }
 }
 
 impl State {
@@ -218,6 +279,8 @@ impl Wal {
         let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
+        // A record has four bytes for its length.
+        let record_bytes_max = segments.room().min(options.capacity_bytes).min(u32::MAX.into());
         let state = State {
             buf: Vec::new(),
             end,
@@ -249,7 +312,10 @@ impl Wal {
             next_to_go: AtomicU64::new(0),
             scarce: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
-            leader: tokio::sync::Mutex::new(()),
+            record_bytes_max,
+            turn: Arc::default(),
+            writes: AtomicU64::new(0),
+            ended: watch::Sender::new(Ended { number: 0, or_reserve: false, result: Ok(()) }),
             freeing: tokio::sync::Mutex::new(()),
             checkpoints: tokio::sync::Mutex::new(()),
             grown: Arc::default(),
@@ -365,8 +431,33 @@ impl Wal {
         self.0.options.capacity_bytes
     }
 
+    /// The most bytes that a record can have: the capacity, or the room of a segment on a device if that is
+    /// less. A record has 17 bytes, then 8 for each page of a [`MiniTx`](crate::MiniTx), up to 8 for each of
+    /// its operations, the bytes that these write, and 8 for each page that it frees; or, of
+    /// [`Wal::append_commit`], 17 bytes and the operations.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> u64 {
+        self.0.record_bytes_max
+    }
+
+    /// Refuses a record that no segment can take, before anything of it is in the log: in memory it would keep
+    /// all later ones from becoming durable.
+    fn fits(&self, bytes: u64) -> Result<(), WalError> {
+        let bytes_max = self.record_bytes_max();
+        if bytes > bytes_max { Err(WalError::TooLong { bytes, bytes_max }) } else { Ok(()) }
+    }
+
     /// Appends the operations of a mini-transaction and sets its LSN on the pages.
-    pub(crate) fn append_pages<G: Guard>(&self, pages: &mut [G], ops: &[u8], freed: &[PageId]) -> Lsn {
+    ///
+    /// # Errors
+    /// [`WalError::TooLong`].
+    pub(crate) fn append_pages<G: Guard>(
+        &self,
+        pages: &mut [G],
+        ops: &[u8],
+        freed: &[PageId],
+    ) -> Result<Lsn, WalError> {
+        self.fits(record::pages_bytes(pages.len(), ops, freed.len()))?;
         let mut state = self.0.state.lock();
         let at = state.end;
         if let Some(newest) = pages.iter().map(|page| page.lsn().0).max().filter(|newest| *newest > at) {
@@ -384,18 +475,22 @@ impl Wal {
         if state.frees.len() >= FREES_AT_ONCE {
             self.signal_grown();
         }
-        self.appended(&mut state, lsn)
+        Ok(self.appended(&mut state, lsn))
     }
 
     /// Appends a transaction's operations, for an engine whose transactions take several mini-transactions:
     /// the commit counts as unapplied until [`Wal::append_applied`], and the log keeps its record. Durable
     /// once [`Wal::flush`] of the LSN returns; apply the operations only then.
-    pub fn append_commit(&self, operations: &[u8]) -> Lsn {
+    ///
+    /// # Errors
+    /// [`WalError::TooLong`]: nothing was appended.
+    pub fn append_commit(&self, operations: &[u8]) -> Result<Lsn, WalError> {
+        self.fits(record::bytes_with(operations.len()))?;
         let mut state = self.0.state.lock();
         let at = state.end;
         let lsn = record::put(&mut state.buf, at, Kind::Commit, |body| body.extend_from_slice(operations));
         state.unapplied.insert(lsn);
-        self.appended(&mut state, lsn)
+        Ok(self.appended(&mut state, lsn))
     }
 
     /// Records that every operation of the commit at `commit` has been applied to the trees' pages, and has
@@ -449,36 +544,62 @@ impl Wal {
         if self.durable() >= lsn {
             return Ok(());
         }
-        let _leader = self.0.leader.lock().await;
-        if self.durable() >= lsn {
-            return Ok(());
-        }
-        self.0.run(move |shared| shared.write_out(or_reserve)).await?;
-        // Before anything in the new segment counts as durable: should the segment be missing at the next
-        // opening, the store knows.
+        self.write(lsn, or_reserve).await?;
+        self.publish().await;
+        // A page with such an LSN was written when the log reached it.
+        let log = self.durable();
+        if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
+    }
+
+    /// Lets what the medium has count as durable. Before anything in a new segment does, the store records that
+    /// the log reaches it: should the segment be missing at the next opening, the store knows (I45).
+    async fn publish(&self) {
         let (reached, unmarked) = {
             let output = self.0.output.lock();
             (output.reached, output.unmarked)
         };
-        if unmarked {
-            self.record_mark(reached).await;
+        if unmarked && let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
+            let mark = self.0.mark_at(reached, 0);
+            if let Err(error) = store.record_log(mark).await {
+                // The store knows less of its log than it could until the next segment, and no change is lost:
+                // commits go on.
+                let error = pagetier::errors::Causes(&error);
+                tracing::warn!(%error, "the store cannot record how far its log reaches");
+            }
+            self.0.output.lock().marked(reached);
         }
-        self.0.durable.store(reached, Ordering::Release);
-        // A page with such an LSN was written when the log reached it.
-        if reached < lsn.0 { Err(WalError::Behind { page: lsn, log: Lsn(reached) }) } else { Ok(()) }
+        self.0.durable.fetch_max(reached, Ordering::AcqRel);
     }
 
-    /// Lets the store record that the log reaches `end`.
-    async fn record_mark(&self, end: u64) {
-        if let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
-            let mark = self.0.mark_at(end, 0);
-            if let Err(error) = store.record_log(mark).await {
-                // The store knows less of its log than it could, and no change is lost: commits go on.
-                tracing::warn!(error = %pagetier::errors::Causes(&error), "the store cannot record its log's end");
-                return;
+    /// Writes the record at `lsn` and makes it durable on the medium.
+    async fn write(&self, lsn: Lsn, or_reserve: bool) -> Result<(), WalError> {
+        if !self.0.blocks {
+            return self.0.write_out(or_reserve);
+        }
+        let mut ended = self.0.ended.subscribe();
+        // A write that has begun may have left the record behind.
+        let covering = 1 + self.0.writes.load(Ordering::Acquire);
+        loop {
+            if let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() {
+                if self.durable() >= lsn {
+                    return Ok(());
+                }
+                let written = self.turn(permit).write(or_reserve).await;
+                return written.unwrap_or(Err(WalError::Stopped));
+            }
+            ended.changed().await.map_err(|_| WalError::Stopped)?;
+            if self.durable() >= lsn {
+                return Ok(());
+            }
+            let last = ended.borrow_and_update();
+            if last.number >= covering && last.or_reserve >= or_reserve {
+                return last.result.clone();
             }
         }
-        self.0.output.lock().unmarked = false;
+    }
+
+    fn turn(&self, permit: OwnedMutexGuard<()>) -> Turn {
+        Turn { log: Arc::clone(&self.0), permit: Some(permit), ends: None }
     }
 
     /// Waits until the log has grown by another fraction of its capacity.
@@ -517,11 +638,6 @@ impl Wal {
         }
     }
 
-    /// Completes when the log has been shortened.
-    pub(crate) fn shortened(&self) -> tokio::sync::futures::Notified<'_> {
-        self.0.truncated.notified()
-    }
-
     /// Releases all tasks that wait for room, because no checkpoint will follow.
     pub fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::Release);
@@ -545,9 +661,9 @@ impl Wal {
     /// afterwards, then [`Wal::copy_to`].
     #[must_use]
     pub fn hold(&self) -> (Hold, Lsn) {
-        // Truncation runs under `output`, so the oldest segment stays until the hold is registered.
-        let _output = self.0.output.lock();
-        let (oldest, mut state) = (self.oldest(), self.0.state.lock());
+        // Truncation decides under this lock what stays.
+        let mut state = self.0.state.lock();
+        let oldest = self.oldest();
         let number = state.next_hold;
         state.next_hold += 1;
         state.holds.insert(number, oldest.0);
@@ -568,9 +684,12 @@ impl Wal {
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
-        self.0.run(move |shared| shared.truncate(needed.0, keep.0)).await?;
-        self.0.truncated.notify_waiters();
-        Ok(())
+        if !self.0.blocks {
+            return self.0.truncate(needed.0, keep.0);
+        }
+        let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await);
+        let cut = move || turn.log.truncate(needed.0, keep.0);
+        tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
     }
 
     /// The segments' positions, oldest first.
@@ -710,9 +829,10 @@ impl Shared {
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
         let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
         while !writing.is_empty() {
             let start = end - writing.len() as u64;
-            let chunk = record::whole_records(writing, segment_bytes as usize);
+            let chunk = record::whole_records(writing, segment_bytes as usize, most);
             record::begin_batch(&mut writing[..chunk]);
             let written = segments.append(start, &writing[..chunk], segment_bytes, or_reserve);
             self.failing.store(written.is_err(), Ordering::Release);
@@ -736,21 +856,30 @@ impl Shared {
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
         let mut output = self.output.lock();
         self.ready(&mut output)?;
-        let (held, needed) = {
+        let segments = &mut output.segments;
+        let (needed, keep) = {
             let state = self.state.lock();
             let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
             // Also for a caller that has asked the store alone.
             let free = state.frees.first().map_or(u64::MAX, |(lsn, _)| *lsn);
-            (held, needed.min(free))
+            let needed = needed.min(free);
+            let keep = needed.min(keep).min(held);
+            // Under the lock: a hold that comes later begins there.
+            self.oldest.store(segments.holding(keep), Ordering::Release);
+            (needed, keep)
         };
-        self.needed.store(output.segments.holding(needed), Ordering::Release);
-        let oldest = output.segments.truncate(needed.min(keep).min(held))?;
-        self.oldest.store(oldest, Ordering::Release);
+        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        self.needed.store(segments.recovery_start(needed, segment_bytes), Ordering::Release);
+        let truncated = segments.truncate(keep);
+        self.oldest.store(segments.oldest(), Ordering::Release);
         // Before any record takes the room that is free now.
-        output.segments.reserve(self.options.segment_bytes());
-        self.tight.store(false, Ordering::Release);
-        self.note_room(&output.segments);
-        Ok(())
+        segments.reserve(self.options.segment_bytes());
+        if truncated.is_ok() {
+            self.tight.store(false, Ordering::Release);
+        }
+        self.note_room(segments);
+        self.truncated.notify_waiters();
+        truncated
     }
 
     /// Notes how much of the medium's room is used; asks for a checkpoint if that is most.

@@ -1,6 +1,6 @@
 //! A page store with its log.
 
-use crate::checkpoint::{Checkpoints, checkpoint};
+use crate::checkpoint::{Checkpoints, checkpoint, step};
 use crate::copy::copy_log;
 use crate::error::{CheckpointError, WalError, is_full};
 use crate::guard::Guard;
@@ -22,8 +22,9 @@ const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How long a record that frees pages waits for a checkpoint to set the log's reserve aside anew.
-const RESERVE_WAIT: Duration = Duration::from_secs(2);
+/// How often a checkpoint is looked at that a caller waits for. One that has waited for one and the same guard
+/// from one look to the next may wait for the caller.
+const GUARD_WAIT: Duration = Duration::from_secs(2);
 
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
 ///
@@ -134,7 +135,7 @@ impl LoggedStore {
         let mut works = if wal.is_failing() { wal.flush(wal.end()).await } else { Ok(()) };
         // It lets records that wait have the reserve, and sets one aside anew before another record takes the
         // room: otherwise a full disk would refuse the very change that frees pages.
-        if wal.is_tight() && self.checkpoint().await.is_ok() && !wal.is_failing() {
+        if wal.is_tight() && self.make_room(|| !wal.is_tight()).await.is_ok() && !wal.is_failing() {
             works = Ok(());
         }
         works?;
@@ -146,30 +147,56 @@ impl LoggedStore {
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
-    /// If the log's medium is full, one that frees pages goes to the log's reserve, which the next checkpoint
-    /// sets aside anew. Returns the record's LSN. If the future is dropped, the change has happened, and
-    /// becomes durable with a later one.
+    /// If the log's medium is full, one that frees pages goes to the log's reserve. If that is used up, the
+    /// call waits for a checkpoint, which sets it aside anew, for as long as that works; but not for long if
+    /// the checkpoint waits for an exclusive guard, which may be the caller's. Returns the record's LSN. If
+    /// the future is dropped, the change has happened, and becomes durable with a later one.
     ///
     /// # Errors
-    /// The log failed. The change is visible, and becomes durable once the log works again; a crash before
-    /// that loses it.
+    /// [`WalError::TooLong`]: nothing has changed. Otherwise the log failed: the change is visible, and
+    /// becomes durable once the log works again; a crash before that loses it.
     pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
-        let (lsn, gives_room) = change.record();
-        let shortened = self.wal.shortened();
-        tokio::pin!(shortened);
-        shortened.as_mut().enable();
-        let flushed = self.wal.flush_record(lsn, gives_room).await;
-        match flushed {
-            Err(WalError::Io { source, .. }) if gives_room && is_full(&source) => {
-                // Another record had the reserve, and a checkpoint is about to set one aside anew. With a
-                // bound, since it may wait for a guard that the caller holds.
-                self.wal.signal_grown();
-                let _ = timeout(RESERVE_WAIT, shortened).await;
-                self.wal.flush_record(lsn, gives_room).await?;
-            }
-            other => other?,
-        }
+        let (lsn, gives_room) = change.record()?;
+        self.make_durable(lsn, gives_room).await?;
         Ok(lsn)
+    }
+
+    /// Makes the record at `lsn` durable, as [`LoggedStore::commit`] does.
+    pub(crate) async fn make_durable(&self, lsn: Lsn, gives_room: bool) -> Result<(), WalError> {
+        match self.wal.flush_record(lsn, gives_room).await {
+            Err(WalError::Io { source, .. }) if gives_room && is_full(&source) => {
+                // Another record had the reserve. If this fails, the flush says for what cause.
+                let _ = self.make_room(|| self.wal.durable() >= lsn).await;
+                self.wal.flush_record(lsn, gives_room).await
+            }
+            flushed => flushed,
+        }
+    }
+
+    /// Runs a checkpoint, unless `has_room` by the time it may begin. Ends with an error if a checkpoint waits
+    /// for an exclusive guard: the caller may hold it.
+    async fn make_room(&self, has_room: impl Fn() -> bool) -> Result<(), CheckpointError> {
+        let made = async {
+            let _one = self.wal.0.checkpoints.lock().await;
+            if has_room() { Ok(()) } else { step(&self.store, &self.wal).await }
+        };
+        tokio::select! {
+            made = made => made,
+            () = self.guard_blocks() => Err(WalError::Full { cause: self.checkpoints.failure() }.into()),
+        }
+    }
+
+    /// Returns once a flush has waited for the same guard from one look to the next.
+    async fn guard_blocks(&self) {
+        let mut before = None;
+        loop {
+            sleep(GUARD_WAIT).await;
+            let now = self.store.flush_waits_for_guard();
+            if now.is_some() && now == before {
+                return;
+            }
+            before = now;
+        }
     }
 
     /// Removes a space with all its pages, as [`Spaces::drop`](pagetier::Spaces::drop) does, once the log

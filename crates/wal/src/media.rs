@@ -491,6 +491,22 @@ mod tests {
     }
 
     #[test]
+    fn a_reserve_that_fails_is_none_and_is_set_aside_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut media = FileMedia::open(dir.path()).unwrap();
+        media.create(64, b"old").unwrap();
+        // More than any file system has.
+        media.reserve(1 << 60).unwrap_err();
+        assert_eq!(media.create_reserved(67, b"next").unwrap_err().kind(), ErrorKind::StorageFull);
+        media.append(b", more").unwrap();
+        if media.reserve(1 << 20).is_err() {
+            return; // The file system sets no room aside.
+        }
+        media.create_reserved(73, b"next").unwrap();
+        assert_eq!(media.read(73).unwrap(), b"next");
+    }
+
+    #[test]
     fn a_child_process_that_drops_its_copy_of_a_lock_does_not_release_it() {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();

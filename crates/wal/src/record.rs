@@ -70,6 +70,17 @@ pub(crate) fn has_batch(position: u64, bytes: &[u8]) -> bool {
     })
 }
 
+/// The bytes of a record with a body of `body_bytes`.
+pub(crate) fn bytes_with(body_bytes: usize) -> u64 {
+    (HEADER_BYTES + body_bytes) as u64
+}
+
+/// The bytes of the record of a mini-transaction on `pages` that frees `freed` others.
+pub(crate) fn pages_bytes(pages: usize, ops: &[u8], freed: usize) -> u64 {
+    let freeing = if freed == 0 { 0 } else { 4 + 8 * freed };
+    bytes_with(freeing + 1 + 8 * pages + ops.len())
+}
+
 /// Appends the record of a mini-transaction.
 pub(crate) fn put_pages<G: Guard>(
     buf: &mut Vec<u8>,
@@ -181,13 +192,17 @@ pub(crate) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()>
 }
 
 /// The length of the shortest prefix of whole records that has at least `wanted` bytes, or of all records if
-/// they have fewer.
-pub(crate) fn whole_records(bytes: &[u8], wanted: usize) -> usize {
+/// they have fewer. It has at most `most` bytes, unless its only record is longer.
+pub(crate) fn whole_records(bytes: &[u8], wanted: usize, most: usize) -> usize {
     let mut end = 0;
     while end < wanted.min(bytes.len()) {
         let Some(len) = bytes.get(end..end + 4) else { return bytes.len() };
         let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
-        end += len.max(HEADER_BYTES);
+        let next = end + len.max(HEADER_BYTES);
+        if end > 0 && next > most {
+            break;
+        }
+        end = next;
     }
     end.min(bytes.len())
 }

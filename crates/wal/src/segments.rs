@@ -66,6 +66,8 @@ pub(crate) struct Segments {
     failed: bool,
     /// Whether the medium was full at the last append.
     full: bool,
+    /// The segment that was removed last, if its removal failed: it may be there or not.
+    leaving: Option<u64>,
 }
 
 impl Segments {
@@ -105,6 +107,7 @@ impl Segments {
             previous: 0,
             failed: false,
             full: false,
+            leaving: None,
         };
         Ok((segments, oldest, end))
     }
@@ -192,8 +195,8 @@ impl Segments {
         self.media.blocks()
     }
 
-    /// The bytes that a segment's records can have.
-    fn room(&self) -> u64 {
+    /// The most bytes that a segment's records can have.
+    pub(crate) fn room(&self) -> u64 {
         match self.media.room() {
             u64::MAX => u64::MAX,
             room => room.saturating_sub(PREFIX_BYTES as u64),
@@ -286,20 +289,40 @@ impl Segments {
         }
     }
 
-    /// The start of the segment that holds the record ending at `lsn`.
+    /// The log's start once [`Segments::truncate`] has kept the record that ends at `lsn`.
     pub(crate) fn holding(&self, lsn: u64) -> u64 {
         let starts = || self.segments.iter().map(|segment| segment.start);
         starts().take_while(|start| *start < lsn).last().or_else(|| starts().next()).unwrap_or(0)
     }
 
-    /// Removes the segments whose records all precede `keep`; returns the log's new start.
-    pub(crate) fn truncate(&mut self, keep: u64) -> Result<u64, WalError> {
-        while self.segments.len() > 1 && self.segments[1].start < keep {
-            let first = self.segments[0].start;
-            self.media.remove(first).map_err(|e| at(&*self.media, first, e))?;
-            self.segments.pop_front();
+    /// Where a recovery begins that needs no record before the one that ends at `lsn`. A last segment that
+    /// takes no more records does not count if nothing after it is durable: it goes with the next truncation
+    /// after the next record. (Otherwise one that is longer than the capacity would refuse all changes, and
+    /// with them its successor.)
+    pub(crate) fn recovery_start(&self, lsn: u64, segment_bytes: u64) -> u64 {
+        let end = self.segments.back().map_or(self.first, |last| last.start) + self.active_bytes;
+        if lsn >= end && self.active_bytes >= segment_bytes { end } else { self.holding(lsn) }
+    }
+
+    /// The log's start.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.segments.front().map_or(self.first, |first| first.start)
+    }
+
+    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless; the
+    /// next call continues.
+    pub(crate) fn truncate(&mut self, keep: u64) -> Result<(), WalError> {
+        loop {
+            if let Some(start) = self.leaving {
+                self.media.remove(start).map_err(|e| at(&*self.media, start, e))?;
+                self.leaving = None;
+            }
+            if self.segments.get(1).is_none_or(|second| second.start >= keep) {
+                return Ok(());
+            }
+            // Before the attempt: one that fails may have removed the file, and a copy would look for it.
+            self.leaving = self.segments.pop_front().map(|first| first.start);
         }
-        Ok(self.segments.front().map_or(self.first, |segment| segment.start))
     }
 }
 

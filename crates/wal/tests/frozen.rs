@@ -43,15 +43,15 @@ async fn write(log: &Path, pages: &Path) {
         change.write(page, 100, &[no as u8 + 1; 50]);
     }
     change.shift(0, 100, 120, 50);
-    change.commit();
-    let applied = wal.append_commit(&[7; 66_000]);
+    change.commit().unwrap();
+    let applied = wal.append_commit(&[7; 66_000]).unwrap();
     wal.append_applied(applied);
     wal.flush(wal.end()).await.unwrap();
     let mut change = MiniTx::on(Some(&wal), store.get_mut(PageId::new(space, 1)).await.unwrap());
     change.write(0, 0, b"last");
     change.free(PageId::new(space, 2));
-    change.commit();
-    wal.append_commit(COMMIT);
+    change.commit().unwrap();
+    wal.append_commit(COMMIT).unwrap();
     wal.flush(wal.end()).await.unwrap();
     let last = wal.segment_starts().pop().unwrap();
     drop((store, wal));

@@ -39,7 +39,7 @@ impl Model {
     async fn run_to(&mut self, records: u32, wal: &Wal, is_off: impl Fn() -> bool) {
         for n in self.appended.len() as u32..records {
             let body = body(n);
-            let lsn = wal.append_commit(&body);
+            let lsn = wal.append_commit(&body).unwrap();
             wal.append_applied(lsn);
             self.appended.push((lsn.0, body));
             if n % 3 == 0 {
@@ -144,7 +144,7 @@ async fn a_recovery_needs_no_free_space() {
         media.fail(12 + seed, Way::Torn);
         model.run(&wal, || media.is_off()).await;
         media.fail(0, Way::Torn);
-        let torn = wal.append_commit(&body(RECORDS));
+        let torn = wal.append_commit(&body(RECORDS)).unwrap();
         assert!(wal.flush(torn).await.is_err());
         let media = media.after_kill(seed);
         media.set_full(true);
@@ -154,7 +154,7 @@ async fn a_recovery_needs_no_free_space() {
         let builder = PageStore::builder().directory(dir.path()).ssd_bytes(0).pool_bytes(4 << 20);
         redo(&builder.log_gate(wal.gate()).open().await.unwrap(), &wal).await.unwrap();
         // No record can be written, and none is lost.
-        let waiting = wal.append_commit(&body(RECORDS));
+        let waiting = wal.append_commit(&body(RECORDS)).unwrap();
         assert!(matches!(wal.flush(waiting).await, Err(WalError::Io { .. })));
         model.appended.push((waiting.0, body(RECORDS)));
         media.set_full(false);
@@ -313,7 +313,7 @@ async fn a_slot_whose_header_failed_is_given_up_with_its_segment() {
         for ops in [0, 3] {
             let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).from_op(device.ops() + ops);
             device.inject(fault.times(1));
-            last = wal.append_commit(&body(n));
+            last = wal.append_commit(&body(n)).unwrap();
             n += 1;
             assert!(wal.flush(last).await.is_err());
         }
@@ -341,7 +341,7 @@ async fn failed_creations_leave_room() {
     let mut last = super::append_and_flush(&wal, &body(1)).await;
     for n in 2..40 {
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-        last = wal.append_commit(&body(n));
+        last = wal.append_commit(&body(n)).unwrap();
         assert!(wal.flush(last).await.is_err());
         if n % 2 == 0 {
             // The bytes are durable, and the header's flush fails.
@@ -373,7 +373,7 @@ async fn a_device_takes_a_log_of_any_capacity() {
         // One batch of many records.
         let mut last = Lsn(0);
         for n in 0..400 {
-            last = wal.append_commit(&body(n));
+            last = wal.append_commit(&body(n)).unwrap();
         }
         wal.flush(last).await.unwrap();
         drop(wal);
