@@ -104,9 +104,6 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
         // loss of the SSD the store records the position, and names it should the SSD be lost.
         let loss = if wal.keep() == Keep::ForSsdLoss { Loss::Ssd } else { Loss::Crash };
         let from = store.redo_from(end, loss).await?;
-        // Before the log is shortened: a copy of the log that begins later than this is not the pages'. The
-        // record that ends at `needed` is needed.
-        store.record_log(wal.mark(needed.0.saturating_sub(1))).await?;
         wal.truncate(needed, from.min(needed)).await?;
     }
     Ok(())

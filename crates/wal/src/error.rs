@@ -41,6 +41,9 @@ pub enum WalError {
         /// The log's end.
         log: Lsn,
     },
+    /// The store could not record what its pages need of the log, which was therefore not shortened.
+    #[error("the store cannot record which part of the log it needs")]
+    Unrecorded(#[source] Arc<pagetier::Error>),
     /// The log is full, and checkpoints could not shorten it in time. Nothing has changed.
     #[error("the log is full, and checkpoints could not shorten it in time")]
     Full {
@@ -100,6 +103,7 @@ impl WalError {
             Self::Damaged { .. } | Self::Behind { .. } => Advice::Restore,
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::TooLong { .. } => Advice::FixConfiguration,
+            Self::Unrecorded(error) => error.advice(),
             Self::Stopped => Advice::Reopen,
         }
     }

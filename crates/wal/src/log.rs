@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     needs: Mutex<LogNeeds>,
     /// The position after which the pages need the log, as the store has recorded it.
     from: AtomicU64,
+    /// What the store has recorded last.
+    recorded: Mutex<Option<LogMark>>,
     /// The pages' store, which records what it needs of the log.
     store: OnceLock<Weak<PageStore>>,
     /// A page has an LSN that this log has not reached: the log is older than the pages.
@@ -304,6 +306,7 @@ impl Wal {
             generation: AtomicU64::new(0),
             needs: Mutex::default(),
             from: AtomicU64::new(0),
+            recorded: Mutex::default(),
             store: OnceLock::new(),
             behind: OnceLock::new(),
             failing: AtomicBool::new(false),
@@ -357,9 +360,9 @@ impl Wal {
         self.end().0 == FIRST_LSN
     }
 
-    /// What the store is to record of the log at this moment; `from` never goes back.
-    pub(crate) fn mark(&self, from: u64) -> LogMark {
-        self.0.mark_at(self.durable().0, from)
+    /// What the store is to record of the log at this moment.
+    pub(crate) fn mark(&self) -> LogMark {
+        self.0.mark_at(self.durable().0, self.0.from.load(Ordering::Acquire))
     }
 
     /// The store records from now on what it needs of the log.
@@ -559,7 +562,7 @@ impl Wal {
             (output.reached, output.unmarked)
         };
         if unmarked && let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
-            let mark = self.0.mark_at(reached, 0);
+            let mark = self.0.mark_at(reached, self.0.from.load(Ordering::Acquire));
             if let Err(error) = store.record_log(mark).await {
                 // The store knows less of its log than it could until the next segment, and no change is lost:
                 // commits go on.
@@ -684,12 +687,33 @@ impl Wal {
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
+        // Before the log is shortened: one that begins later than this is not the pages'.
+        if self.0.output.lock().segments.second().is_some_and(|second| second < keep.min(needed).0) {
+            self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
+        }
         if !self.0.blocks {
             return self.0.truncate(needed.0, keep.0);
         }
         let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await);
         let cut = move || turn.log.truncate(needed.0, keep.0);
         tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
+    }
+
+    /// Lets the store record that its pages need the log from the record that ends at `needed` on, and that the
+    /// log is durable up to its present end.
+    pub(crate) async fn record(&self, needed: Lsn) -> Result<(), pagetier::Error> {
+        let Some(store) = self.0.store.get().and_then(Weak::upgrade) else { return Ok(()) };
+        let needed = needed.min(self.oldest_unfinished().unwrap_or(needed));
+        // A record that ends at this position or before is not needed.
+        let from = needed.0.saturating_sub(1).max(self.0.from.load(Ordering::Acquire));
+        let mark = self.0.mark_at(self.durable().0, from);
+        // A store that was closed has recorded the last of them.
+        if self.0.recorded.lock().as_ref() != Some(&mark) {
+            store.record_log(mark).await?;
+            self.0.from.fetch_max(from, Ordering::AcqRel);
+            *self.0.recorded.lock() = Some(mark);
+        }
+        Ok(())
     }
 
     /// The segments' positions, oldest first.
@@ -754,7 +778,6 @@ impl Shared {
 
     fn mark_at(&self, end: u64, from: u64) -> LogMark {
         let generation = self.generation.load(Ordering::Acquire);
-        let from = self.from.fetch_max(from, Ordering::AcqRel).max(from);
         LogMark { id: self.id, generation, end: Lsn(end), from: Lsn(from), restored: false }
     }
 
@@ -807,11 +830,11 @@ impl Shared {
         self.generation.store(generation, Ordering::Release);
         // Not known to be the log of these pages before they were read: see `recover`.
         let known = needs.recorded.is_some() || !needs.named_in_pages;
-        Ok(known.then(|| self.mark_at(end, 0)))
+        Ok(known.then(|| self.mark_at(end, self.from.load(Ordering::Acquire))))
     }
 
     /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
-    fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
+    pub(crate) fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
         if let Some((page, log)) = self.behind.get() {
             return Err(WalError::Behind { page: Lsn(*page), log: Lsn(*log) });
         }

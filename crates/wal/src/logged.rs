@@ -237,9 +237,8 @@ impl LoggedStore {
         // The backup names the log that its pages need, and a restoration asks for no more of it.
         let end = self.wal.end();
         let from = self.store.redo_from(end, Loss::Crash).await.map_err(BackupError::from)?;
-        let needed = from.min(self.wal.oldest_unfinished().unwrap_or(from));
         self.wal.flush(end).await?;
-        self.store.record_log(self.wal.mark(needed.0.saturating_sub(1))).await.map_err(BackupError::from)?;
+        self.wal.record(from).await.map_err(BackupError::from)?;
         let report = self.store.backup(to, options).await?;
         // Each page was written after its record was durable, so the log copied now reaches beyond them all.
         self.wal.copy_to(&backup_log(to, report.number)).await?;
@@ -286,7 +285,7 @@ impl LoggedStore {
         let needed = wal.oldest_unfinished().unwrap_or(end);
         // The log that the next opening finds must end here.
         wal.flush(end).await?;
-        store.record_log(wal.mark(needed.0.saturating_sub(1))).await?;
+        wal.record(needed).await?;
         store.shutdown().await?;
         wal.truncate(needed, from.min(needed)).await?;
         freed.map(drop)

@@ -87,7 +87,7 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
             _ => {}
         }
         // From now on the store knows its log before it opens.
-        store.record_log(wal.mark(0)).await?;
+        store.record_log(wal.mark()).await?;
     }
     wal.attach(store);
     let lost_pages = store.ssd().loss().map_or(0, |loss| loss.pages());

@@ -301,7 +301,9 @@ impl Segments {
     /// with them its successor.)
     pub(crate) fn recovery_start(&self, lsn: u64, segment_bytes: u64) -> u64 {
         let end = self.segments.back().map_or(self.first, |last| last.start) + self.active_bytes;
-        if lsn >= end && self.active_bytes >= segment_bytes { end } else { self.holding(lsn) }
+        // One that an ownership has begun, and that has no record yet, leaves the one before it as the last.
+        let takes_no_more = self.active_bytes >= segment_bytes || self.active_bytes == 0;
+        if lsn >= end && takes_no_more { end } else { self.holding(lsn) }
     }
 
     /// The log's start.

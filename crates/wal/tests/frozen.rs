@@ -123,7 +123,7 @@ async fn the_log_of_this_version_is_as_the_document_says() {
 async fn a_log_of_another_version_is_refused_by_its_number() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(dir.path(), options()).unwrap();
-    wal.flush(wal.append_commit(b"any")).await.unwrap();
+    wal.flush(wal.append_commit(b"any").unwrap()).await.unwrap();
     drop(wal);
     let path = dir.path().join("0000000000000040.log");
     let mut bytes = std::fs::read(&path).unwrap();

@@ -381,7 +381,7 @@ async fn a_device_that_was_cut_is_refused_wherever_the_log_ends() {
     fs::File::create(path).unwrap().set_len(64 << 20).unwrap();
     let wal = Wal::on_device(device(path), options()).await.unwrap();
     for byte in 0..20 {
-        wal.flush(wal.append_commit(&[byte; 9_000])).await.unwrap();
+        wal.flush(wal.append_commit(&[byte; 9_000]).unwrap()).await.unwrap();
     }
     let end = wal.end();
     drop(wal);

@@ -2,7 +2,7 @@
 //! what it reported durable, and nothing that was not appended appears.
 
 use super::sim::{SimMedia, WAYS, Way};
-use super::{LIMITS, SMALL, bodies};
+use super::{in_use, LIMITS, SMALL, bodies};
 use crate::{DeviceMedia, Keep, Wal, WalError, WalOptions, redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
@@ -86,8 +86,8 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
             media.fail(n, way);
             let mut model = Model::default();
             // The first operation is the opening's.
-            let wal = match Wal::on(Box::new(media.clone()), SMALL) {
-                Err(_) if !media.is_off() => Wal::on(Box::new(media.clone()), SMALL).map(Some),
+            let wal = match in_use(Box::new(media.clone()), SMALL) {
+                Err(_) if !media.is_off() => in_use(Box::new(media.clone()), SMALL).map(Some),
                 opened => Ok(opened.ok()),
             };
             if let Some(wal) = wal.unwrap() {
@@ -99,12 +99,12 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
             // they were found.
             let media = if kill { media.after_kill(n) } else { media.after_power_cut(n) };
             let wal =
-                Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
+                in_use(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
             model.check(&wal, &case);
             drop(wal);
             let media = media.after_power_cut(n + 1);
             let wal =
-                Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
+                in_use(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
             model.check(&wal, &format!("{case}, then a power cut"));
             model.run(&wal, || media.is_off()).await;
             model.check(&wal, &format!("{case}, continued"));
@@ -123,14 +123,14 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
         let media = SimMedia::new(seed);
         media.fail(10 + seed, Way::PowerCut);
         let mut model = Model::default();
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.run(&wal, || media.is_off()).await;
         // An opening writes once.
         let media = media.after_power_cut(seed);
         media.fail(0, way);
-        assert!(Wal::on(Box::new(media.clone()), SMALL).is_err());
+        assert!(in_use(Box::new(media.clone()), SMALL).is_err());
         let media = media.after_power_cut(seed + 1);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.check(&wal, &format!("{way:?} in the opening, {seed}"));
     }
 }
@@ -139,7 +139,7 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
 async fn a_recovery_needs_no_free_space() {
     for seed in 0..16 {
         let media = SimMedia::new(seed);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         let mut model = Model::default();
         media.fail(12 + seed, Way::Torn);
         model.run(&wal, || media.is_off()).await;
@@ -148,11 +148,11 @@ async fn a_recovery_needs_no_free_space() {
         assert!(wal.flush(torn).await.is_err());
         let media = media.after_kill(seed);
         media.set_full(true);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.check(&wal, "on a full disk");
         let dir = tempfile::tempdir().unwrap();
         let builder = PageStore::builder().directory(dir.path()).ssd_bytes(0).pool_bytes(4 << 20);
-        redo(&builder.log_gate(wal.gate()).open().await.unwrap(), &wal).await.unwrap();
+        redo(&builder.open().await.unwrap(), &wal).await.unwrap();
         // No record can be written, and none is lost.
         let waiting = wal.append_commit(&body(RECORDS)).unwrap();
         assert!(matches!(wal.flush(waiting).await, Err(WalError::Io { .. })));
@@ -160,7 +160,7 @@ async fn a_recovery_needs_no_free_space() {
         media.set_full(false);
         wal.flush(waiting).await.unwrap();
         model.durable = waiting.0;
-        model.check(&Wal::on(Box::new(media.after_power_cut(seed)), LIMITS).unwrap(), "with room again");
+        model.check(&in_use(Box::new(media.after_power_cut(seed)), LIMITS).unwrap(), "with room again");
     }
 }
 
@@ -169,7 +169,7 @@ fn on_device(device: &Arc<SimDevice>) -> Result<Wal, WalError> {
     let media = DeviceMedia::open(Arc::clone(device) as SharedDevice, SMALL.segment_bytes());
     let path = "device".into();
     let media = media.map_err(|error| WalError::Io { path, source: Arc::new(error) })?;
-    Wal::on(Box::new(media), SMALL)
+    in_use(Box::new(media), SMALL)
 }
 
 const DEVICE_BYTES: u64 = (64 << 10) + 12 * (256 << 10);

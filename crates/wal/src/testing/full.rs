@@ -5,8 +5,8 @@
 //! free, which comes after it, cannot be written either: only room from elsewhere would help.
 
 use super::sim::{SimMedia, WAYS};
-use super::{LIMITS, SMALL, bodies};
-use crate::{LoggedStore, Wal, WalError};
+use super::{in_use, LIMITS, SMALL, bodies};
+use crate::{LoggedStore, WalError};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
 use pagetier_devio::{SimDevice, SimPower};
@@ -26,7 +26,7 @@ impl Disks {
     }
 
     pub(super) async fn open(&self, media: &SimMedia) -> LoggedStore {
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         LoggedStore::on(self.builder(), wal).await.unwrap()
     }
 
@@ -80,7 +80,7 @@ pub(super) async fn pages(db: &LoggedStore, count: u32) -> SpaceId {
 async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
     for seed in 0..20 {
         let media = SimMedia::new(seed);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         super::append_and_flush(&wal, b"first").await;
         media.set_full(true);
         for body in [b"second", b"third."] {
@@ -92,7 +92,7 @@ async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
         }
         wal.flush_or_reserve(wal.end()).await.unwrap();
         assert!(!media.has_reserve() && !wal.is_failing() && wal.is_tight());
-        let wal = Wal::on(Box::new(media.after_power_cut(seed)), SMALL).unwrap();
+        let wal = in_use(Box::new(media.after_power_cut(seed)), SMALL).unwrap();
         let found: Vec<_> = bodies(&wal).into_iter().map(|(_, body)| body).collect();
         assert_eq!(found, [&b"first"[..], b"second", b"third."]);
         assert!(!media.has_reserve(), "there is no room for one");
@@ -102,7 +102,7 @@ async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
 #[tokio::test]
 async fn more_than_the_reserve_takes_waits_for_room() {
     let media = SimMedia::new(1);
-    let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
+    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
     media.set_full(true);
     let lsn = wal.append_commit(&vec![7; 1 + LIMITS.segment_bytes() as usize]).unwrap();
     assert!(matches!(wal.flush_or_reserve(lsn).await, Err(WalError::Io { .. })));

@@ -26,6 +26,13 @@ const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::For
 /// A segment has 64 KiB, so that a history has several.
 const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
 
+/// A log that is in use, as after a store has accepted it.
+fn in_use(media: Box<dyn Media>, options: WalOptions) -> Result<Wal, WalError> {
+    let wal = Wal::on(media, options)?;
+    wal.0.write_out(false)?;
+    Ok(wal)
+}
+
 fn bodies(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
     for start in wal.segment_starts() {
@@ -308,6 +315,8 @@ async fn an_opening_rewrites_the_last_segment_in_place_and_cuts_off_its_torn_tai
     std::fs::write(&path, torn).unwrap();
 
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    assert_ne!(std::fs::read(&path).unwrap(), sound, "an opening only reads");
+    wal.0.write_out(false).unwrap();
     // A copy would need room that a full disk does not have.
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(std::fs::read(&path).unwrap(), sound);

@@ -2,7 +2,7 @@
 
 use super::full::{Disks, pages, put};
 use super::sim::SimMedia;
-use super::{LIMITS, SMALL, append_and_flush, bodies};
+use super::{in_use, LIMITS, SMALL, append_and_flush, bodies};
 use crate::{LoggedStore, Media, MiniTx, Wal, blocking};
 use pagetier::errors::Advice;
 use pagetier::{Lsn, PageId, PageMut, SpaceId};
@@ -126,7 +126,7 @@ fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
     let runtime = runtime.enable_all().on_thread_start(count).build().unwrap();
     runtime.block_on(async {
         let media = Stalling::new();
-        let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
+        let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
         append_and_flush(&wal, b"first").await;
         media.writes.set(true);
         for n in 0..100_u8 {
@@ -153,7 +153,7 @@ fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
 #[tokio::test]
 async fn waiting_callers_share_a_write_and_its_failure() {
     let media = Stalling::new();
-    let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
+    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
     media.writes.set(true);
     let flush = |wal: &Wal| {
         let (wal, lsn) = (wal.clone(), wal.append_commit(b"one of many").unwrap());
@@ -213,7 +213,7 @@ async fn a_free_waits_for_a_checkpoint_not_for_a_clock() {
 #[test]
 fn a_blocking_free_waits_for_the_reserve_too() {
     let (disks, media) = (Disks::new(), SimMedia::new(1));
-    let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+    let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
     let db = blocking::LoggedStore::on(disks.builder(), wal).unwrap();
     let space = db.block_on(async { pages(&db.logged, 30).await });
     db.block_on(db.store().sync()).unwrap();
