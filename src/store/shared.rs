@@ -86,15 +86,19 @@ impl Shared {
     }
 
     /// Records what is known of the embedder's log.
-    pub(crate) async fn record_log(&self, mark: LogMark) -> Result<(), Error> {
-        let _operation = self.ending.enter()?;
-        let mut meta = self.meta.lock().await;
-        let newer = LogRecord::from(mark);
-        let next = meta.manifest.log.map_or(Some(newer), |known| known.advanced(newer));
-        match next {
-            Some(next) => meta.append(&self.volume, &Change::Log(next)).await,
-            None => Ok(()),
-        }
+    pub(crate) async fn record_log(self: &Arc<Self>, mark: LogMark) -> Result<(), Error> {
+        // In a task of its own: a commit waits for it, and a caller that is not polled must not keep the
+        // manifest from the others meanwhile.
+        let recorded = self.in_task(move |shared| async move {
+            let _operation = shared.ending.enter()?;
+            let mut meta = shared.meta.lock().await;
+            let newer = LogRecord::from(mark);
+            match meta.manifest.log.map_or(Some(newer), |known| known.advanced(newer)) {
+                Some(next) => meta.append(&shared.volume, &Change::Log(next)).await,
+                None => Ok(()),
+            }
+        });
+        recorded.await
     }
 
     /// Starts the tasks that follow the SSD's failures and the devices' costs.
