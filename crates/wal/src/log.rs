@@ -220,7 +220,7 @@ impl Wal {
     /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
     /// a second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the
     /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
-    /// KiB) can never be written. The device needs four times the capacity, and four times what the engine is
+    /// KiB) is refused. The device needs four times the capacity, and four times what the engine is
     /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
     /// the oldest changes first. Of pages that were on the SSD at the opening none is known to have older
     /// changes than another, so all of them go home.

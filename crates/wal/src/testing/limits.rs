@@ -122,7 +122,7 @@ async fn a_mini_transaction_that_is_dropped_is_undone() {
 }
 
 /// A log from a time with a larger capacity: its last segment alone is longer than the new one.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_last_segment_beyond_the_capacity_refuses_no_change() {
     let (disks, memory) = (Disks::new(), SimMedia::new(1));
     let wal = Wal::on(Box::new(memory.clone()), WalOptions::new()).unwrap();
