@@ -11,18 +11,18 @@
 //! written at any time (steal) and need not be written at commit (no-force). An engine whose operations are
 //! one page record each needs neither record.
 //!
-//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones. One
-//! operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with the
-//! operation, not with the future that began it: where a disk stalls, callers that give up would otherwise
+//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
+//! One operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with
+//! the operation, not with the future that began it: on a disk that stalls, callers that give up would else
 //! leave a blocked thread each. Its end wakes all who wait.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
 //! checkpoint shorten the log, which gives room back. On a device it is one of the slots.
 //!
-//! **Locks.** The turn before `output` before `state`; the latter two are not held across an `.await`. [`MiniTx::commit`] assigns the LSN
-//! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
-//! in the store's `min_recovery_lsn`.
+//! **Locks.** The turn before `output` before `state`; neither of the latter is held across an `.await`.
+//! [`MiniTx::commit`] assigns the LSN and sets it on the pages under `state`, so a caller that has read
+//! [`Wal::end`] finds every earlier record in the store's `min_recovery_lsn`.
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
@@ -393,8 +393,8 @@ impl Wal {
         self.0.record_bytes_max
     }
 
-    /// Refuses a record that no segment can take, before anything of it is in the log: in memory it would keep
-    /// all later ones from becoming durable.
+    /// Refuses a record that no segment can take, before anything of it is in the log: from memory it would
+    /// keep all later ones from becoming durable.
     fn fits(&self, bytes: u64) -> Result<(), WalError> {
         let bytes_max = self.record_bytes_max();
         if bytes > bytes_max { Err(WalError::TooLong { bytes, bytes_max }) } else { Ok(()) }

@@ -183,8 +183,8 @@ impl Segments {
         self.starts.front().copied().unwrap_or(0)
     }
 
-    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless; the
-    /// next call continues.
+    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless;
+    /// the next call continues.
     pub(crate) fn truncate(&mut self, keep: u64) -> Result<(), WalError> {
         loop {
             if let Some(start) = self.leaving {

@@ -1,7 +1,8 @@
 //! Records that are too long, and batches that no segment takes as a whole.
 //!
-//! The schedule: such a record is taken into memory, and its write fails whatever room there is. Later records
-//! come after it, so none becomes durable any more, no page can be written, and the log can not even be closed.
+//! The schedule: such a record is taken into memory, and its write fails whatever room there is. Later
+//! records come after it, so none becomes durable any more, no page can be written, and the log cannot even
+//! be closed.
 
 use super::full::{Disks, crash, pages, put};
 use super::sim::SimMedia;
