@@ -109,8 +109,8 @@ impl Word {
         self.update(|w| (w & SHARED_MASK < SHARED_MASK).then_some(w + SHARED + PIN)).is_ok()
     }
 
-    /// As [`Word::try_latch`] for a flush, beside other shared holders even if a task waits for them: the flush
-    /// would wait behind that task for a guard of the embedder. It keeps the latch only for a copy.
+    /// As [`Word::try_latch`] for a flush, beside other shared holders even if a task waits for them: behind
+    /// that task, the flush would wait for a guard of the embedder. It keeps the latch only for a copy.
     pub(crate) fn share_beside(&self) -> bool {
         self.update(|w| {
             let shared = (1..SHARED_MASK).contains(&(w & SHARED_MASK));

@@ -3,9 +3,9 @@
 //! The record first: otherwise a crash could leave a reference to a page that does not exist, or is in use
 //! for something else. From the record on until the store has freed the page, the free is *pending*, and the
 //! log keeps the record: without it, a crash after a checkpoint would leave a page that nothing refers to and
-//! that is not free. The store has freed it once its manifest says so; that the page also has to leave memory,
-//! for which its guards must be dropped, concerns only the next use of its number. Redo makes the frees of the log pending again, except those of pages that a later record
-//! changes: these were free before that.
+//! that is not free. The store has freed it once its manifest says so. Then the page has to leave memory, for
+//! which its guards must be dropped; only the next use of its number waits for that. Redo makes the frees of
+//! the log pending again, except those of pages that a later record changes: these were free before that.
 
 use crate::error::{CheckpointError, WalError};
 use crate::log::{FREES_AT_ONCE, Wal};
@@ -25,7 +25,7 @@ impl Wal {
     /// Frees in the store the pages that committed mini-transactions have freed
     /// ([`MiniTx::free`](crate::MiniTx::free)), after making their records durable. Returns how many. A
     /// [`checkpoint`](crate::checkpoint) begins with it; call it when the pages are needed earlier. Waits for
-    /// all guards of these pages, so the caller must hold none; meanwhile the log no longer needs the records.
+    /// all guards of these pages, so the caller must hold none; the log need not keep the records meanwhile.
     /// Cancel-safe: it continues without its caller.
     ///
     /// # Errors

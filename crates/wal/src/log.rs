@@ -11,18 +11,18 @@
 //! written at any time (steal) and need not be written at commit (no-force). An engine whose operations are
 //! one page record each needs neither record.
 //!
-//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones. One
-//! operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with the
-//! operation, not with the future that began it: where a disk stalls, callers that give up would otherwise
+//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
+//! One operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with
+//! the operation, not with the future that began it: on a disk that stalls, callers that give up would else
 //! leave a blocked thread each. Its end wakes all who wait.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
 //! checkpoint shorten the log, which gives room back. On a device it is one of the slots.
 //!
-//! **Locks.** The turn before `output` before `state`; the latter two are not held across an `.await`. [`MiniTx::commit`] assigns the LSN
-//! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
-//! in the store's `min_recovery_lsn`.
+//! **Locks.** The turn before `output` before `state`; neither of the latter is held across an `.await`.
+//! [`MiniTx::commit`] assigns the LSN and sets it on the pages under `state`, so a caller that has read
+//! [`Wal::end`] finds every earlier record in the store's `min_recovery_lsn`.
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
@@ -249,7 +249,7 @@ impl Wal {
     /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
     /// a second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the
     /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
-    /// KiB) can never be written. The device needs four times the capacity, and four times what the engine is
+    /// KiB) is refused. The device needs four times the capacity, and four times what the engine is
     /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
     /// the oldest changes first. Of pages that were on the SSD at the opening none is known to have older
     /// changes than another, so all of them go home.
@@ -443,8 +443,8 @@ impl Wal {
         self.0.record_bytes_max
     }
 
-    /// Refuses a record that no segment can take, before anything of it is in the log: in memory it would keep
-    /// all later ones from becoming durable.
+    /// Refuses a record that no segment can take, before anything of it is in the log: from memory it would
+    /// keep all later ones from becoming durable.
     fn fits(&self, bytes: u64) -> Result<(), WalError> {
         let bytes_max = self.record_bytes_max();
         if bytes > bytes_max { Err(WalError::TooLong { bytes, bytes_max }) } else { Ok(()) }

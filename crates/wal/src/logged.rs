@@ -22,8 +22,8 @@ const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How often a checkpoint is looked at that a caller waits for. One that has waited for one and the same guard
-/// from one look to the next may wait for the caller.
+/// The polling interval of a commit that waits for a checkpoint. If the checkpoint has waited for one and the
+/// same guard since the last look, it may wait for the caller.
 const GUARD_WAIT: Duration = Duration::from_secs(2);
 
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
@@ -173,8 +173,8 @@ impl LoggedStore {
         }
     }
 
-    /// Runs a checkpoint, unless `has_room` by the time it may begin. Ends with an error if a checkpoint waits
-    /// for an exclusive guard: the caller may hold it.
+    /// Runs a checkpoint, unless `has_room` by the time it may begin. Fails if a checkpoint waits for an
+    /// exclusive guard: the caller may hold it.
     async fn make_room(&self, has_room: impl Fn() -> bool) -> Result<(), CheckpointError> {
         let made = async {
             let _one = self.wal.0.checkpoints.lock().await;

@@ -9,8 +9,8 @@ use pagetier::{Lsn, PageId, PageMut};
 /// The pages latched for one change, and the operations on them so far. `G` is the kind of their guards:
 /// [`PageMut`], or [`OwnedPageMut`](pagetier::OwnedPageMut).
 ///
-/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. A mini-transaction that
-/// is dropped without a commit, by an error, a panic or with its future, or whose record is too long
+/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. A mini-transaction
+/// that is dropped without a commit, by an error, a panic or with its future, or whose record is too long
 /// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot.
 ///
 /// ```
@@ -44,7 +44,7 @@ pub struct MiniTx<'s, G: Guard = PageMut<'s>> {
     pages: Vec<G>,
     freed: Vec<PageId>,
     ops: Vec<u8>,
-    /// What was overwritten: the bytes of each range, followed by the page's index, the offset and the length.
+    /// What was overwritten: the bytes of each range, then the page's index, the offset and the length.
     undo: Vec<u8>,
 }
 

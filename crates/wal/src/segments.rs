@@ -311,8 +311,8 @@ impl Segments {
         self.segments.front().map_or(self.first, |first| first.start)
     }
 
-    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless; the
-    /// next call continues.
+    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless;
+    /// the next call continues.
     pub(crate) fn truncate(&mut self, keep: u64) -> Result<(), WalError> {
         loop {
             if let Some(start) = self.leaving {

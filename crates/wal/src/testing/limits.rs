@@ -1,7 +1,8 @@
 //! Records that are too long, and batches that no segment takes as a whole.
 //!
-//! The schedule: such a record is taken into memory, and its write fails whatever room there is. Later records
-//! come after it, so none becomes durable any more, no page can be written, and the log can not even be closed.
+//! The schedule: such a record is taken into memory, and its write fails whatever room there is. Later
+//! records come after it, so none becomes durable any more, no page can be written, and the log cannot even
+//! be closed.
 
 use super::full::{Disks, crash, pages, put};
 use super::sim::SimMedia;
@@ -122,7 +123,7 @@ async fn a_mini_transaction_that_is_dropped_is_undone() {
 }
 
 /// A log from a time with a larger capacity: its last segment alone is longer than the new one.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_last_segment_beyond_the_capacity_refuses_no_change() {
     let (disks, memory) = (Disks::new(), SimMedia::new(1));
     let wal = Wal::on(Box::new(memory.clone()), WalOptions::new()).unwrap();

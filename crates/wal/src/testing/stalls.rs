@@ -133,6 +133,8 @@ fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
             let lsn = wal.append_commit(&[n; 100]).unwrap();
             give_up(wal.flush(lsn)).await;
             give_up(wal.flush_or_reserve(lsn)).await;
+        }
+        for _ in 0..100 {
             give_up(wal.truncate(Lsn(64), Lsn(64))).await;
         }
         media.writes.is_reached().await;
