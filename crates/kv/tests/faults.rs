@@ -204,7 +204,10 @@ async fn a_lost_ssd_is_an_error_if_the_log_was_not_kept() {
         );
         // Opening again fails in the same way.
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
-        assert!(matches!(opened, Err(KvError::Recover(RecoverError::Unfit(UnfitLog::SsdLost { .. })))), "{opened:?}");
+        assert!(
+            matches!(opened, Err(KvError::Recover(RecoverError::Unfit(UnfitLog::SsdLost { .. })))),
+            "{opened:?}"
+        );
     }
 }
 

@@ -295,10 +295,7 @@ impl Media for DeviceMedia {
                 let newest = self.find(start)?;
                 let bytes = self.read(start)?;
                 self.resume(start, &bytes)?;
-                holders
-                    .into_iter()
-                    .filter(|slot| *slot != newest)
-                    .try_for_each(|slot| self.release(slot))?;
+                holders.into_iter().filter(|slot| *slot != newest).try_for_each(|slot| self.release(slot))?;
             }
         }
         self.owned = true;

@@ -21,9 +21,9 @@ mod record;
 mod recover;
 mod redo;
 mod segments;
-mod unfit;
 #[cfg(test)]
 mod testing;
+mod unfit;
 
 pub use checkpoint::checkpoint;
 pub use copy::copy_log;

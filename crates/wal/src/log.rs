@@ -134,14 +134,6 @@ pub(crate) struct Shared {
     truncated: Notify,
 }
 
-impl Output {
-    /// The store knows that the log reaches `end`, or will not.
-    fn marked(&mut self, end: u64) {
-        // A segment that was created meanwhile needs a record of its own.
-        self.unmarked = self.unmarked && self.reached != end;
-    }
-}
-
 /// The end of a write.
 #[derive(Clone, Debug)]
 struct Ended {
@@ -548,30 +540,31 @@ impl Wal {
             return Ok(());
         }
         self.write(lsn, or_reserve).await?;
-        self.publish().await;
+        self.publish();
         // A page with such an LSN was written when the log reached it.
         let log = self.durable();
         if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
     }
 
-    /// Lets what the medium has count as durable. Before anything in a new segment does, the store records that
-    /// the log reaches it: should the segment be missing at the next opening, the store knows (I45).
-    async fn publish(&self) {
+    /// Lets what the medium has count as durable. If that includes a new segment, the store records that the log
+    /// reaches it: should the segment be missing at the next opening, the store knows (I45). No commit waits for
+    /// that: the manifest may be held by a call whose caller does not poll it.
+    fn publish(&self) {
         let (reached, unmarked) = {
-            let output = self.0.output.lock();
-            (output.reached, output.unmarked)
+            let mut output = self.0.output.lock();
+            (output.reached, std::mem::take(&mut output.unmarked))
         };
+        self.0.durable.fetch_max(reached, Ordering::AcqRel);
         if unmarked && let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
             let mark = self.0.mark_at(reached, self.0.from.load(Ordering::Acquire));
-            if let Err(error) = store.record_log(mark).await {
-                // The store knows less of its log than it could until the next segment, and no change is lost:
-                // commits go on.
-                let error = pagetier::errors::Causes(&error);
-                tracing::warn!(%error, "the store cannot record how far its log reaches");
-            }
-            self.0.output.lock().marked(reached);
+            tokio::spawn(async move {
+                // The store knows less of its log than it could until the next segment; no change is lost.
+                if let Err(error) = store.record_log(mark).await {
+                    let error = pagetier::errors::Causes(&error);
+                    tracing::debug!(%error, "the store cannot record how far its log reaches");
+                }
+            });
         }
-        self.0.durable.fetch_max(reached, Ordering::AcqRel);
     }
 
     /// Writes the record at `lsn` and makes it durable on the medium.
@@ -688,7 +681,9 @@ impl Wal {
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
         // Before the log is shortened: one that begins later than this is not the pages'.
-        if self.0.output.lock().segments.second().is_some_and(|second| second < keep.min(needed).0) {
+        let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
+        let kept = keep.min(needed).0.min(held);
+        if self.0.output.lock().segments.second().is_some_and(|second| second < kept) {
             self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
         }
         if !self.0.blocks {
@@ -947,8 +942,8 @@ impl LogGate for Gate {
     }
 
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
-        Box::pin(async move {
-            Wal(self.log()?).flush(lsn).await.map_err(|error| Arc::new(error) as GateError)
-        })
+        Box::pin(
+            async move { Wal(self.log()?).flush(lsn).await.map_err(|error| Arc::new(error) as GateError) },
+        )
     }
 }

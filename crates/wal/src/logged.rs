@@ -8,7 +8,7 @@ use crate::log::Wal;
 use crate::minitx::MiniTx;
 use crate::options::{Keep, WalOptions};
 use crate::recover::{RecoverError, Recovered, opened, recover};
-use pagetier::backup::{BackupError, BackupOptions, BackupReport};
+use pagetier::backup::{BackupOptions, BackupReport};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
 use std::ops::Deref;
@@ -49,6 +49,9 @@ pub enum LoggedBackupError {
     /// The log could not be copied.
     #[error(transparent)]
     Log(#[from] WalError),
+    /// The store could not record what the backup needs of the log.
+    #[error(transparent)]
+    Position(#[from] CheckpointError),
 }
 
 impl LoggedBackupError {
@@ -58,6 +61,7 @@ impl LoggedBackupError {
         match self {
             Self::Pages(error) => error.advice(),
             Self::Log(error) => error.advice(),
+            Self::Position(error) => error.advice(),
         }
     }
 }
@@ -234,11 +238,16 @@ impl LoggedStore {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
         let (hold, _) = self.wal.hold();
-        // The backup names the log that its pages need, and a restoration asks for no more of it.
-        let end = self.wal.end();
-        let from = self.store.redo_from(end, Loss::Crash).await.map_err(BackupError::from)?;
-        self.wal.flush(end).await?;
-        self.wal.record(from).await.map_err(BackupError::from)?;
+        // The backup names the log that its pages need, and a restoration asks for no more of it. In a task of
+        // its own, since checkpoints and commits would wait for a caller that is not polled meanwhile.
+        let (store, wal) = (Arc::clone(&self.store), self.wal.clone());
+        let naming = tokio::spawn(async move {
+            let end = wal.end();
+            let from = store.redo_from(end, Loss::Crash).await?;
+            wal.flush(end).await?;
+            Ok::<_, CheckpointError>(wal.record(from).await?)
+        });
+        naming.await.map_err(|_| WalError::Stopped)??;
         let report = self.store.backup(to, options).await?;
         // Each page was written after its record was durable, so the log copied now reaches beyond them all.
         self.wal.copy_to(&backup_log(to, report.number)).await?;

@@ -2,8 +2,8 @@
 
 use pagetier::{Builder, Error, OwnedPageMut, PageId, PageMut, PageStore, SpaceId, backup::BackupOptions};
 use pagetier_wal::{
-    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, Wal, WalError,
-    WalOptions, UnfitLog, blocking, copy_log,
+    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, UnfitLog, Wal,
+    WalError, WalOptions, blocking, copy_log,
 };
 use std::fs;
 use std::future::{Future, poll_fn};

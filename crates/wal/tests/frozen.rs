@@ -5,7 +5,9 @@
 //! --ignored frozen::writes_the_fixture`. An existing fixture is never overwritten.
 
 use pagetier::{Error, PageId, PageSize, PageStore, SpaceId};
-use pagetier_wal::{LoggedStore, MiniTx, RecoverError, UnfitLog, Wal, WalError, WalOptions, copy_log, recover};
+use pagetier_wal::{
+    LoggedStore, MiniTx, RecoverError, UnfitLog, Wal, WalError, WalOptions, copy_log, recover,
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +20,8 @@ fn options() -> WalOptions {
 const COMMIT: &[u8] = b"not applied";
 
 async fn store(dir: &Path, wal: Option<&Wal>) -> (Arc<PageStore>, SpaceId) {
-    let builder = PageStore::builder().directory(dir).page_size(PageSize::MIN).ssd_bytes(0).pool_bytes(4 << 20);
+    let builder =
+        PageStore::builder().directory(dir).page_size(PageSize::MIN).ssd_bytes(0).pool_bytes(4 << 20);
     let builder = match wal {
         Some(wal) => builder.log_gate(wal.gate()),
         None => builder,

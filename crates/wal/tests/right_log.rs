@@ -321,7 +321,10 @@ async fn the_logs_of_a_store_and_of_its_restored_copy_cannot_be_exchanged() {
         fs::rename(aside, two.join("log")).unwrap();
         for dir in [&one, &two] {
             let unfit = refused(dir, builder(dir)).await;
-            assert!(matches!(unfit, UnfitLog::OtherCopy { .. } | UnfitLog::Short { .. } | UnfitLog::Gap { .. }), "{unfit:?}");
+            assert!(
+                matches!(unfit, UnfitLog::OtherCopy { .. } | UnfitLog::Short { .. } | UnfitLog::Gap { .. }),
+                "{unfit:?}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 //! what it reported durable, and nothing that was not appended appears.
 
 use super::sim::{SimMedia, WAYS, Way};
-use super::{in_use, LIMITS, SMALL, bodies};
+use super::{LIMITS, SMALL, bodies, in_use};
 use crate::{DeviceMedia, Keep, Wal, WalError, WalOptions, redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};

@@ -5,7 +5,7 @@
 //! free, which comes after it, cannot be written either: only room from elsewhere would help.
 
 use super::sim::{SimMedia, WAYS};
-use super::{in_use, LIMITS, SMALL, bodies};
+use super::{LIMITS, SMALL, bodies, in_use};
 use crate::{LoggedStore, WalError};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};

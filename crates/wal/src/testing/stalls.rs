@@ -2,7 +2,7 @@
 
 use super::full::{Disks, pages, put};
 use super::sim::SimMedia;
-use super::{in_use, LIMITS, SMALL, append_and_flush, bodies};
+use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
 use crate::{LoggedStore, Media, MiniTx, Wal, blocking};
 use pagetier::errors::Advice;
 use pagetier::{Lsn, PageId, PageMut, SpaceId};
