@@ -333,6 +333,7 @@ impl MemoryManifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagetier_page::{LogMark, Lsn};
 
     #[test]
     fn a_manifest_reads_back_and_damage_is_noticed() {
@@ -350,6 +351,13 @@ mod tests {
             loss: None,
             losses: 4,
             ssd_redo_from: Some(6),
+            log: Some(LogRecord::from(LogMark {
+                id: u64::MAX,
+                generation: 7 << 32,
+                end: Lsn(9),
+                from: Lsn(8),
+                restored: true,
+            })),
             costs_ms: None,
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
