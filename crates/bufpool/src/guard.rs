@@ -108,12 +108,29 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
         self.frame
     }
 
+    /// Gives a page without an LSN that of the log's end, after a change that no record describes: redo must
+    /// not apply to it what it finds of an earlier page with this number.
+    #[cold]
+    fn follow_log(&self) -> Lsn {
+        let end = self.pool.gate.as_ref().map_or(Lsn(0), |gate| gate.end());
+        if EXCLUSIVE && end > Lsn(0) {
+            // SAFETY: the guard holds the exclusive latch.
+            let image = unsafe { self.pool.frames.arena.bytes_mut(self.frame.at()) };
+            Header { lsn: end, ..Header::peek(image) }.put(image);
+        }
+        end
+    }
+
     /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next. Not in a
     /// forked process, where the policy's lock may be held forever.
     #[inline]
     fn publish(&mut self) {
         if EXCLUSIVE && (self.modified || self.dirty) && self.pool.frames.owner.is_here() {
-            let lsn = if self.modified { self.lsn() } else { Lsn::BLANK };
+            let lsn = match self.lsn() {
+                _ if !self.modified => Lsn::BLANK,
+                Lsn(0) => self.follow_log(),
+                lsn => lsn,
+            };
             (self.modified, self.dirty) = (false, false);
             self.pool.became_dirty(self.frame, self.id(), lsn);
         }

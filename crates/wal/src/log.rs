@@ -332,7 +332,9 @@ impl Wal {
         let at = state.end;
         let lsn = record::put_pages(&mut state.buf, at, pages, ops, freed);
         for page in pages {
-            page.set_lsn(Lsn(lsn));
+            // A page that the record itself frees stays below it: from the record's LSN on, a page is of the
+            // number's next life (see `redo`).
+            page.set_lsn(Lsn(lsn - u64::from(freed.contains(&page.id()))));
         }
         // Under the lock that assigns the LSN, like those of the pages: a checkpoint that has read a later
         // end keeps this record until the store has freed the pages.
@@ -617,6 +619,10 @@ impl Shared {
 }
 
 impl LogGate for Wal {
+    fn end(&self) -> Lsn {
+        Lsn(self.0.end.load(Ordering::Acquire))
+    }
+
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         Box::pin(async move { self.flush(lsn).await.map_err(|error| Arc::new(error) as GateError) })
     }
@@ -626,6 +632,10 @@ impl LogGate for Wal {
 struct Gate(Weak<Shared>);
 
 impl LogGate for Gate {
+    fn end(&self) -> Lsn {
+        self.0.upgrade().map_or(Lsn(0), |shared| Lsn(shared.end.load(Ordering::Acquire)))
+    }
+
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         let log = self.0.upgrade().map(Wal);
         Box::pin(async move {
