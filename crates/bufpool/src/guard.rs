@@ -127,10 +127,11 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     #[inline]
     fn publish(&mut self) {
         if EXCLUSIVE && (self.modified || self.dirty) && self.pool.frames.owner.is_here() {
-            let lsn = match self.modified {
-                false => Lsn::BLANK,
-                true if self.lsn_set || !self.pool.gate_tells_end => self.lsn(),
-                true => self.follow_log(),
+            let logged = self.lsn_set || !self.pool.gate_tells_end;
+            let lsn = match (self.modified, logged) {
+                (false, _) => Lsn::BLANK,
+                (true, true) => self.lsn(),
+                (true, false) => self.follow_log(),
             };
             (self.modified, self.dirty) = (false, false);
             self.pool.became_dirty(self.frame, self.id(), lsn);

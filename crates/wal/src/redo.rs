@@ -149,7 +149,9 @@ fn sort_out<'a>(
             }
             let (ids, ops) = record::split_pages(body).ok_or(malformed)?;
             let part = |(index, page): (u8, PageId)| {
-                seen.removed.entry(page.space).and_modify(|last| *last = false);
+                if let Some(last) = seen.removed.get_mut(&page.space) {
+                    *last = false;
+                }
                 Part { page, lsn: lsn.0, index, ops: Some(ops) }
             };
             parts.extend((0..).zip(ids).map(part));
