@@ -104,6 +104,10 @@ impl Shared {
         task::spawn(&self.runtime, async move {
             let Ok(_operation) = shared.ending.enter() else { return };
             let (freed, recorded) = shared.record_condemned(upto, only).await;
+            // First those that nothing holds: once the caller knows, no read may find one of them.
+            for (space, pages) in &freed {
+                pages.numbers().for_each(|no| shared.pool.try_discard(PageId::new(*space, no)));
+            }
             let _ = done.send(recorded);
             for (space, pages) in freed {
                 if let Err(error) = shared.finish_free(space, &pages).await {
@@ -118,9 +122,9 @@ impl Shared {
 
     /// The same at the end of the store, when no operation is in progress.
     pub(crate) async fn free_condemned_at_end(&self) -> Result<(), Error> {
-        let Some(upto) = self.volume.last_condemnation() else { return Ok(()) };
-        self.pool.flush_all().await?;
-        self.record_reused().await?;
+        let condemned = self.volume.last_condemnation();
+        let Some(upto) = condemned else { return Ok(()) };
+        self.write_pages(condemned, None).await?;
         let (freed, recorded) = self.record_condemned(upto, None).await;
         for (space, pages) in freed {
             self.finish_free(space, &pages).await?;

@@ -60,10 +60,11 @@ impl PageStore {
 
     /// Makes every change durable whose guard was dropped before this call. A change under a guard that still
     /// lives is not covered: the next `sync` after the guard is dropped covers it. (Nor is it written half:
-    /// a page is copied for its write only while no exclusive guard of it exists.) If the page of such a
-    /// guard was dirty before, `sync` waits until the guard is dropped, so the caller must hold no exclusive
-    /// guard. Writes no map checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe:
-    /// writes in flight complete.
+    /// a page is copied for its write only while no exclusive guard of it exists.) `sync` waits for such a
+    /// guard if its page was dirty before, or if there are pages to free
+    /// ([`free_on_sync`](PageStore::free_on_sync)), so the caller must hold no exclusive guard. Writes no map
+    /// checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe: writes in flight
+    /// complete.
     ///
     /// | method | pages that it writes | use |
     /// | --- | --- | --- |
@@ -86,17 +87,7 @@ impl PageStore {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
     pub async fn sync(&self) -> Result<(), Error> {
-        let _operation = self.shared.ending.enter()?;
-        // A save that failed may have freed a page or dropped a space in the file alone: what is written
-        // there now would be lost by a crash (I28).
-        // Read first: what the caller of a later `free_on_sync` wrote before need not be part of this flush.
-        let condemned = self.shared.volume.last_condemnation();
-        self.shared.settle_manifest().await?;
-        self.pool.flush_all().await?;
-        // After the flush: a page under a freed number exists after a crash only once the manifest says so,
-        // and it may say so only once the page's new version is durable (I28).
-        self.shared.record_reused().await?;
-        self.shared.free_condemned(condemned, None).await
+        self.shared.sync(None).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn` and makes it durable. Redo then needs no record
@@ -162,8 +153,9 @@ impl PageStore {
     ///
     /// A change counts from its [`set_lsn`](crate::PageMut::set_lsn) on, even while its guard is held, with
     /// the first LSN that the page got since it was clean. A change without `set_lsn` counts from the drop of
-    /// its guard, with the LSN that the page had. If it had none, the result is 0 until the page is written,
-    /// for example by [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
+    /// its guard, with the LSN that the page had. If it had none, or the gate tells the log's end
+    /// ([`LogGate::end`](crate::LogGate::end)), the result is 0 until the page is written, for example by
+    /// [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
     /// does not count: no record describes it.
     ///
     /// ```

@@ -42,6 +42,15 @@ impl Gate {
 }
 
 impl LogGate for Gate {
+    fn end(&self) -> Lsn {
+        let gate = match &*self.state.lock() {
+            State::Log(gate) => Arc::clone(gate),
+            State::Open | State::Released => return Lsn(0),
+        };
+        // A panic would leave a guard half dropped. Without an answer the page keeps its LSN.
+        catch_unwind(AssertUnwindSafe(|| gate.end())).unwrap_or(Lsn(0))
+    }
+
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         // Cloned out of the lock: the embedder's code may take long, or release the gate itself.
         let gate = match &*self.state.lock() {

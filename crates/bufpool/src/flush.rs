@@ -133,6 +133,25 @@ impl<T: Tier> Pool<T> {
         }
     }
 
+    /// Waits until every exclusive guard that exists at this moment, of a page for which `of` returns true,
+    /// has been dropped: a flush that begins afterwards covers their changes. Looks at every frame.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`PoolError::Deadlock`].
+    pub async fn guards_dropped(&self, of: impl Fn(PageId) -> bool) -> Result<(), PoolError> {
+        let frames = &self.inner.frames;
+        let held = frames.all.iter().filter(|frame| frame.word.is_exclusive());
+        let pages: Vec<PageId> = held.filter_map(Frame::page).filter(|page| of(*page)).collect();
+        for page in pages {
+            // One at a time: what this waits for may wait for another of them.
+            if let Some(frame) = self.inner.latch_resident(page, Mode::Shared).await? {
+                frames.release(frame, Mode::Shared);
+            }
+        }
+        Ok(())
+    }
+
     /// Stops the cleaner once its writes have ended. Dirty pages stay dirty: call [`Pool::flush_all`] before.
     pub async fn shutdown(&self) {
         self.inner.closed.store(true, Ordering::Release);

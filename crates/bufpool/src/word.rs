@@ -205,6 +205,12 @@ impl Word {
         self.0.load(Ordering::Acquire) & DIRTY != 0
     }
 
+    /// Whether a task holds the exclusive latch.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        // Read after the release, this also shows what was noted before it: that the page is dirty.
+        self.0.load(Ordering::Acquire) & EXCLUSIVE != 0
+    }
+
     pub(crate) fn is_cleaning(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLEANING != 0
     }

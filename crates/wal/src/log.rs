@@ -462,7 +462,9 @@ impl Wal {
         }
         let lsn = record::put_pages(&mut state.buf, at, pages, ops, freed);
         for page in pages {
-            page.set_lsn(Lsn(lsn));
+            // A page that the record itself frees stays below it: from the record's LSN on, a page is of the
+            // number's next life (see `redo`).
+            page.set_lsn(Lsn(lsn - u64::from(freed.contains(&page.id()))));
         }
         // Under the lock that assigns the LSN, like those of the pages: a checkpoint that has read a later
         // end keeps this record until the store has freed the pages.
@@ -915,6 +917,10 @@ impl Shared {
 }
 
 impl LogGate for Wal {
+    fn end(&self) -> Lsn {
+        Lsn(self.0.end.load(Ordering::Acquire))
+    }
+
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         Box::pin(async move { self.flush(lsn).await.map_err(|error| Arc::new(error) as GateError) })
     }
@@ -930,6 +936,10 @@ impl Gate {
 }
 
 impl LogGate for Gate {
+    fn end(&self) -> Lsn {
+        self.0.upgrade().map_or(Lsn(0), |shared| Lsn(shared.end.load(Ordering::Acquire)))
+    }
+
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
         self.log()?.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)
     }

@@ -205,16 +205,23 @@ impl LoggedStore {
 
     /// Removes a space with all its pages, as [`Spaces::drop`](pagetier::Spaces::drop) does, once the log
     /// says so durably. (Otherwise redo would miss the space: the log may still have records of its pages.)
-    /// First log a change that removes the last reference to it. The caller must hold no guard. Dropped
-    /// half-way, it may remove the space now, after the next crash, or not at all: look for the space then.
+    /// First log a change that removes the last reference to it. The caller must hold no guard. Goes on to
+    /// its end if the future is dropped.
     ///
     /// # Errors
-    /// The log failed: the space is there, and may be gone after a crash. The store failed: see there.
+    /// The log failed: the space is there, and may be gone after a crash, unless a page of it is changed by a
+    /// later record. The store failed: see there.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
         // A record of a space that does not exist would remove the one that gets this id.
         self.store.spaces().pages(space)?;
-        self.wal.flush(self.wal.append_removal(space)).await?;
-        Ok(self.store.spaces().drop(space).await?)
+        let (wal, store) = (self.wal.clone(), Arc::clone(&self.store));
+        // In a task of its own: after the record, a caller that gave up would leave a space that looks as
+        // before, and is gone after a crash.
+        let dropping = tokio::spawn(async move {
+            wal.flush(wal.append_removal(space)).await?;
+            Ok(store.spaces().drop(space).await?)
+        });
+        dropping.await.map_err(|_| WalError::Stopped)?
     }
 
     /// Shortens the log now, as the task that runs in the background does when it has grown: see

@@ -59,7 +59,8 @@ impl<G: Guard> std::fmt::Debug for MiniTx<'_, G> {
 
 impl<'s, G: Guard> MiniTx<'s, G> {
     /// Creates an empty mini-transaction. Without a log (`None`), as in a bulk load, it records no change and
-    /// sets no LSN.
+    /// sets no LSN; the store gives a page without an LSN that of the log's end, so that redo leaves it
+    /// alone.
     #[must_use]
     pub fn new(wal: Option<&'s Wal>) -> Self {
         Self { wal, pages: Vec::new(), freed: Vec::new(), ops: Vec::new(), undo: Vec::new() }

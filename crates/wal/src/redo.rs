@@ -2,14 +2,16 @@
 //!
 //! A page never becomes older: a record applies only above the LSN that the page has. A page that is damaged or
 //! missing is made anew from the record that formats it and the later ones. A free ends a life of its page:
-//! earlier records need no redo, and the first one of the next life zeroes it.
+//! earlier records need no redo, and the first one of the next life zeroes it. If no record describes the next
+//! life, as in a bulk load, its pages have an LSN no smaller than that of the free: the store takes it from the
+//! log's gate.
 
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::record::{self, Kind, Record, Records};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pagetier::errors::PoolError;
+use pagetier::errors::{Advice, PoolError};
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,8 +69,9 @@ impl Part<'_> {
 struct Seen {
     /// The pages whose newest record frees them, each with that record's LSN.
     frees: BTreeMap<PageId, u64>,
-    /// Spaces that records remove.
-    removed: BTreeSet<SpaceId>,
+    /// Spaces that records remove, each with whether no later record changes one of its pages: the removal
+    /// of such a space was given up, and its engine went on with it.
+    removed: BTreeMap<SpaceId, bool>,
     /// Spaces that the store does not have, although records change their pages.
     missing: BTreeSet<SpaceId>,
 }
@@ -109,18 +112,38 @@ pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
             }
         }
     }
-    if let Some(&space) = seen.missing.difference(&seen.removed).next() {
+    if let Some(&space) = seen.missing.iter().find(|space| !seen.removed.contains_key(space)) {
         return Err(Error::NoSuchSpace { space }.into());
     }
-    for space in seen.removed {
+    for (space, _) in seen.removed.into_iter().filter(|(_, last)| *last) {
         match store.spaces().drop(space).await {
             Err(Error::NoSuchSpace { .. }) => {}
             removed => removed?,
         }
     }
-    done.freed = seen.frees.len() as u64;
-    wal.readopt(done.commits.keys().copied(), seen.frees.into_iter().map(|(page, lsn)| (lsn, page)));
+    let mut due = Vec::new();
+    for (page, lsn) in seen.frees {
+        if is_due(store, page, Lsn(lsn)).await? {
+            due.push((lsn, page));
+        }
+    }
+    done.freed = due.len() as u64;
+    wal.readopt(done.commits.keys().copied(), due.into_iter());
     Ok(done)
+}
+
+/// Whether the store has perhaps not made the free of `page` that the record at `lsn` made pending. A page
+/// with that LSN or a later one is of the number's next life, in a version that no record describes.
+async fn is_due(store: &PageStore, page: PageId, lsn: Lsn) -> Result<bool, RedoError> {
+    if !store.exists(page) {
+        return Ok(true);
+    }
+    match store.get(page).await {
+        Ok(found) => Ok(found.lsn() < lsn),
+        // What cannot be read at present may be the next life.
+        Err(error) if matches!(error.advice(), Advice::FixDevice | Advice::Retry) => Err(error.into()),
+        Err(_) => Ok(true),
+    }
 }
 
 fn sort_out<'a>(
@@ -140,7 +163,12 @@ fn sort_out<'a>(
                 body = rest;
             }
             let (ids, ops) = record::split_pages(body).ok_or(malformed)?;
-            let part = |(index, page)| Part { page, lsn: lsn.0, index, ops: Some(ops) };
+            let part = |(index, page): (u8, PageId)| {
+                if let Some(last) = seen.removed.get_mut(&page.space) {
+                    *last = false;
+                }
+                Part { page, lsn: lsn.0, index, ops: Some(ops) }
+            };
             parts.extend((0..).zip(ids).map(part));
             done.records += 1;
         }
@@ -151,7 +179,7 @@ fn sort_out<'a>(
             done.commits.remove(&Lsn(record::u64_at(record.body, 0)));
         }
         Kind::Removal if record.body.len() == 8 => {
-            seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32));
+            seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32), true);
         }
         Kind::Applied | Kind::Removal => return Err(malformed),
     }

@@ -4,6 +4,7 @@ mod crowded;
 mod engine;
 mod faults;
 mod full;
+mod gone;
 mod limits;
 mod sim;
 mod stalls;
