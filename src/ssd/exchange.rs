@@ -451,6 +451,11 @@ impl Readmitter for Readmitting<'_> {
         *self.saved.lock() = saved;
     }
 
+    fn may_revert(&self, page: PageId) -> bool {
+        // An engine reads what it committed, and the log is shortened as if that were durable.
+        !self.shared.gate.has_log() || self.saved.lock().contains(&page)
+    }
+
     async fn record(&self, lost: Vec<(PageId, Lsn)>) -> Result<(), String> {
         let shared = self.shared;
         let exact = shared.are_only_copies(&lost);

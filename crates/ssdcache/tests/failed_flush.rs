@@ -481,6 +481,10 @@ impl Readmitter for FlushMeanwhile<'_> {
         flush.await.expect_err("it takes longer");
     }
 
+    fn may_revert(&self, _: PageId) -> bool {
+        true
+    }
+
     async fn record(&self, _: Vec<(PageId, Lsn)>) -> Result<(), String> {
         Ok(())
     }

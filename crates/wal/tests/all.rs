@@ -3,3 +3,4 @@
 mod calls;
 mod frozen;
 mod full_disk;
+mod readmission;

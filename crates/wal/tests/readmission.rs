@@ -1,0 +1,149 @@
+//! An SSD that is taken back under a log, after a flush that failed and took its writes back: what was
+//! committed is read, or reading it is an error, and an opening has all of it.
+
+use pagetier::device::SharedDevice;
+use pagetier::errors::Advice;
+use pagetier::{Builder, Error, Location, MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+/// More pages than memory and the SSD hold.
+const PAGES: u32 = 300;
+const LOG_BYTES: u64 = 16 << 20;
+
+struct Devices {
+    hdd: Arc<SimDevice>,
+    ssd: Arc<SimDevice>,
+    ring: Arc<SimDevice>,
+    log: Arc<SimDevice>,
+    manifest: Arc<MemoryManifest>,
+}
+
+impl Devices {
+    fn new() -> Self {
+        let power = SimPower::new();
+        let device = |name, bytes, seed| SimDevice::new(name, bytes, seed, &power);
+        Self {
+            hdd: Arc::new(device("hdd", 0, 1)),
+            ssd: Arc::new(device("ssd", 0, 2).with_flush_failure(FlushFailure::Reverted)),
+            ring: Arc::new(device("ring", 0, 3)),
+            log: Arc::new(device("log", LOG_BYTES, 4)),
+            manifest: Arc::default(),
+        }
+    }
+
+    /// The devices after a crash, with or without the power.
+    fn after_crash(&self, kill: bool, seed: u64) -> Self {
+        let power = SimPower::new();
+        let after = |device: &SimDevice, n| match kill {
+            true => Arc::new(device.after_kill(seed + n, &power)),
+            false => Arc::new(device.after_power_cut(seed + n, &power)),
+        };
+        Self {
+            hdd: after(&self.hdd, 0),
+            ssd: after(&self.ssd, 1),
+            ring: after(&self.ring, 2),
+            log: after(&self.log, 3),
+            manifest: Arc::new(self.manifest.fork()),
+        }
+    }
+
+    fn builder(&self) -> Builder {
+        let device = |device: &Arc<SimDevice>| Arc::clone(device) as SharedDevice;
+        let builder = PageStore::builder().in_memory(Arc::clone(&self.manifest));
+        let builder = builder.hdd_device(device(&self.hdd)).ssd_device(device(&self.ssd));
+        // Which pages leave memory, and when, is a part of the schedule.
+        let builder = builder.ring_device(device(&self.ring)).pool_policy("gd2l:frequency");
+        let builder = builder.page_bytes(PAGE).pool_bytes(84 * PAGE).ssd_bytes(600 * PAGE);
+        builder.ring_pages(8).zone_percent(70.0)
+    }
+
+    async fn open(&self, keep: Keep) -> LoggedStore {
+        let options = WalOptions::new().capacity_bytes(1 << 20).keep(keep);
+        let wal = Wal::on_device(Arc::clone(&self.log) as SharedDevice, options).await.unwrap();
+        LoggedStore::on(self.builder(), wal).await.unwrap()
+    }
+}
+
+async fn put(db: &LoggedStore, page: PageId, version: u32) {
+    let mut change = db.begin().await.unwrap();
+    let at = change.add(db.get_or_create(page).await.unwrap());
+    // A part of the page: redo needs the rest.
+    change.write(at, 8 * version as usize, &u64::from(version).to_le_bytes());
+    db.commit(change).await.unwrap();
+}
+
+/// The newest version, which comes with all earlier ones.
+async fn get(db: &LoggedStore, page: PageId) -> Result<u32, Error> {
+    let found = db.get(page).await?;
+    let has = |version: u32| found[8 * version as usize] == version as u8;
+    Ok((1..).take_while(|version| has(*version)).count() as u32)
+}
+
+/// All pages have version 2; some get a third one, which leaves memory for the SSD, where the flush fails and
+/// takes it back. Returns these pages.
+async fn third_versions_are_taken_back(devices: &Devices, db: &LoggedStore) -> (SpaceId, Vec<PageId>) {
+    let space = db.spaces().create("t").await.unwrap();
+    let page = |no| PageId::new(space, no);
+    for version in 1..=2 {
+        for no in 0..PAGES {
+            put(db, page(no), version).await;
+        }
+    }
+    db.sync().await.unwrap();
+    db.checkpoint().await.unwrap();
+    let later: Vec<PageId> =
+        (0..PAGES).map(page).filter(|page| db.location(*page) == Location::Ssd).take(40).collect();
+    assert_eq!(later.len(), 40);
+    devices.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    for page in &later {
+        put(db, *page, 3).await;
+    }
+    for no in 0..PAGES {
+        if !later.contains(&page(no)) {
+            let _ = get(db, page(no)).await;
+        }
+    }
+    assert!(db.sync().await.is_err(), "no flush failed");
+    (space, later)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_took_writes_back_costs_no_commit() {
+    let ways = [(Keep::ForCrash, false), (Keep::ForCrash, true), (Keep::ForSsdLoss, false)];
+    for (seed, (keep, kill)) in (0..).step_by(4).zip(ways) {
+        let devices = Devices::new();
+        let db = devices.open(keep).await;
+        let (space, later) = third_versions_are_taken_back(&devices, &db).await;
+        // Twice: a refused readmission changes nothing.
+        for _ in 0..2 {
+            let error = db.ssd().readmit().await.expect_err("pages are older than what was committed");
+            assert_eq!(error.advice(), Advice::Reopen, "{error}");
+        }
+        assert!(db.ssd().loss().is_none() && db.sync().await.is_err());
+        let mut errors = 0;
+        for no in 0..PAGES {
+            let page = PageId::new(space, no);
+            let newest = 2 + u32::from(later.contains(&page));
+            match get(&db, page).await {
+                Ok(found) => assert_eq!(found, newest, "{page}"),
+                Err(_) => errors += 1,
+            }
+        }
+        assert!(errors > 0, "{errors} pages were taken back");
+        // No checkpoint takes the records away that these pages need.
+        let _ = db.checkpoint().await;
+        drop(db);
+        let devices = devices.after_crash(kill, seed);
+        let db = devices.open(keep).await;
+        assert!(db.ssd().loss().is_none() && db.recovered().applied > 0);
+        for no in 0..PAGES {
+            let page = PageId::new(space, no);
+            let newest = 2 + u32::from(later.contains(&page));
+            assert_eq!(get(&db, page).await.unwrap(), newest, "{page}, {keep:?}, kill: {kill}");
+        }
+        db.close().await.unwrap();
+    }
+}
