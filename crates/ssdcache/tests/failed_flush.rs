@@ -481,8 +481,12 @@ impl Readmitter for FlushMeanwhile<'_> {
         flush.await.expect_err("it takes longer");
     }
 
-    fn may_revert(&self, _: PageId) -> bool {
-        true
+    fn has_log(&self) -> bool {
+        false
+    }
+
+    fn is_saved(&self, _: PageId) -> bool {
+        false
     }
 
     async fn record(&self, _: Vec<(PageId, Lsn)>) -> Result<(), String> {

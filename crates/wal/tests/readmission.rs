@@ -19,6 +19,7 @@ struct Devices {
     ring: Arc<SimDevice>,
     log: Arc<SimDevice>,
     manifest: Arc<MemoryManifest>,
+    accepts_loss: bool,
 }
 
 impl Devices {
@@ -31,6 +32,7 @@ impl Devices {
             ring: Arc::new(device("ring", 0, 3)),
             log: Arc::new(device("log", LOG_BYTES, 4)),
             manifest: Arc::default(),
+            accepts_loss: false,
         }
     }
 
@@ -47,6 +49,7 @@ impl Devices {
             ring: after(&self.ring, 2),
             log: after(&self.log, 3),
             manifest: Arc::new(self.manifest.fork()),
+            accepts_loss: false,
         }
     }
 
@@ -57,7 +60,7 @@ impl Devices {
         // Which pages leave memory, and when, is a part of the schedule.
         let builder = builder.ring_device(device(&self.ring)).pool_policy("gd2l:frequency");
         let builder = builder.page_bytes(PAGE).pool_bytes(84 * PAGE).ssd_bytes(600 * PAGE);
-        builder.ring_pages(8).zone_percent(70.0)
+        builder.ring_pages(8).zone_percent(70.0).accept_ssd_loss(self.accepts_loss)
     }
 
     async fn open(&self, keep: Keep) -> LoggedStore {
@@ -72,6 +75,8 @@ async fn put(db: &LoggedStore, page: PageId, version: u32) {
     let at = change.add(db.get_or_create(page).await.unwrap());
     // A part of the page: redo needs the rest.
     change.write(at, 8 * version as usize, &u64::from(version).to_le_bytes());
+    // So long that the log has segments to give up.
+    change.write(at, 1000, &[version as u8; 500]);
     db.commit(change).await.unwrap();
 }
 
@@ -83,8 +88,12 @@ async fn get(db: &LoggedStore, page: PageId) -> Result<u32, Error> {
 }
 
 /// All pages have version 2; some get a third one, which leaves memory for the SSD, where the flush fails and
-/// takes it back. Returns these pages.
-async fn third_versions_are_taken_back(devices: &Devices, db: &LoggedStore) -> (SpaceId, Vec<PageId>) {
+/// takes it back. Returns these pages; `in_memory`: a few, which have been read again meanwhile.
+async fn third_versions_are_taken_back(
+    devices: &Devices,
+    db: &LoggedStore,
+    in_memory: bool,
+) -> (SpaceId, Vec<PageId>) {
     let space = db.spaces().create("t").await.unwrap();
     let page = |no| PageId::new(space, no);
     for version in 1..=2 {
@@ -94,9 +103,12 @@ async fn third_versions_are_taken_back(devices: &Devices, db: &LoggedStore) -> (
     }
     db.sync().await.unwrap();
     db.checkpoint().await.unwrap();
-    let later: Vec<PageId> =
-        (0..PAGES).map(page).filter(|page| db.location(*page) == Location::Ssd).take(40).collect();
-    assert_eq!(later.len(), 40);
+    let later: Vec<PageId> = (0..PAGES)
+        .map(page)
+        .filter(|page| db.location(*page) == Location::Ssd)
+        .take(if in_memory { 8 } else { 40 })
+        .collect();
+    assert!(later.len() >= 8);
     devices.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     for page in &later {
         put(db, *page, 3).await;
@@ -104,6 +116,11 @@ async fn third_versions_are_taken_back(devices: &Devices, db: &LoggedStore) -> (
     for no in 0..PAGES {
         if !later.contains(&page(no)) {
             let _ = get(db, page(no)).await;
+        }
+    }
+    if in_memory {
+        for page in &later {
+            assert_eq!(get(db, *page).await.unwrap(), 3);
         }
     }
     assert!(db.sync().await.is_err(), "no flush failed");
@@ -116,7 +133,7 @@ async fn an_ssd_that_took_writes_back_costs_no_commit() {
     for (seed, (keep, kill)) in (0..).step_by(4).zip(ways) {
         let devices = Devices::new();
         let db = devices.open(keep).await;
-        let (space, later) = third_versions_are_taken_back(&devices, &db).await;
+        let (space, later) = third_versions_are_taken_back(&devices, &db, false).await;
         // Twice: a refused readmission changes nothing.
         for _ in 0..2 {
             let error = db.ssd().readmit().await.expect_err("pages are older than what was committed");
@@ -146,4 +163,46 @@ async fn an_ssd_that_took_writes_back_costs_no_commit() {
         }
         db.close().await.unwrap();
     }
+}
+
+/// What memory still has is no loss: a crash before it is written again needs the log for crashes alone.
+#[tokio::test(start_paused = true)]
+async fn pages_that_memory_has_are_readmitted_and_not_listed() {
+    let devices = Devices::new();
+    let db = devices.open(Keep::ForCrash).await;
+    let (_, later) = third_versions_are_taken_back(&devices, &db, true).await;
+    assert!(!db.wal().is_whole());
+    // The list, if any, is not shortened again.
+    devices.manifest.fail_saves(1, 1, false);
+    let report = db.ssd().readmit().await.unwrap();
+    assert!(report.reverted.is_empty() && db.ssd().loss().is_none(), "{report:?}");
+    drop(db);
+    let db = devices.after_crash(false, 1).open(Keep::ForCrash).await;
+    for page in later {
+        assert_eq!(get(&db, page).await.unwrap(), 3, "{page}");
+    }
+    db.close().await.unwrap();
+}
+
+/// The SSD is given up under a log by an opening, not by a running engine.
+#[tokio::test(start_paused = true)]
+async fn a_running_engine_gives_up_no_page_that_its_log_has() {
+    let devices = Devices::new();
+    let db = devices.open(Keep::ForSsdLoss).await;
+    let (space, later) = third_versions_are_taken_back(&devices, &db, false).await;
+    let refused = db.ssd().abandon().await;
+    assert!(matches!(refused, Err(Error::SsdOnlyCopies { pages }) if pages > 0), "{refused:?}");
+    assert!(db.ssd().loss().is_none());
+    let _ = db.checkpoint().await;
+    drop(db);
+    let mut devices = devices.after_crash(false, 1);
+    devices.ssd = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()));
+    devices.accepts_loss = true;
+    let db = devices.open(Keep::ForSsdLoss).await;
+    assert!(db.recovered().lost_pages > 0 && db.ssd().loss().is_none());
+    for no in 0..PAGES {
+        let page = PageId::new(space, no);
+        assert_eq!(get(&db, page).await.unwrap(), 2 + u32::from(later.contains(&page)), "{page}");
+    }
+    db.close().await.unwrap();
 }

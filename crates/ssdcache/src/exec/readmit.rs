@@ -111,8 +111,12 @@ pub trait Readmitter: Send + Sync {
     /// which redo would bring it back.
     fn rewrite(&self, pages: Vec<(PageId, Lsn)>) -> impl Future<Output = ()> + Send;
 
-    /// Whether `page` may read as an older version from now on, but none that is older than a `sync`.
-    fn may_revert(&self, page: PageId) -> bool;
+    /// Whether the embedder has a log, which brings back what no good flush has covered: no page may read as
+    /// an older version then, and one that memory has is no loss.
+    fn has_log(&self) -> bool;
+
+    /// Whether [`Readmitter::rewrite`] found `page` in memory.
+    fn is_saved(&self, page: PageId) -> bool;
 
     /// Makes the list of lost and reverted pages durable.
     fn record(&self, lost: Vec<(PageId, Lsn)>) -> impl Future<Output = Result<(), String>> + Send;
@@ -159,6 +163,10 @@ impl SsdTier {
         // A page that is still in memory need not be lost: write it again before its bad copy is judged.
         by.rewrite(only).await;
         let (report, mut given_up) = core.end_verification(&begun, verified, by).await?;
+        if by.has_log() {
+            // Memory has them, and until they are durable the log has.
+            given_up.clear();
+        }
         // A later `sync` cannot make durable what is gone, so pages that fell back are losses, too.
         let only = self.ask(Slots::only_copies);
         given_up.extend(only.into_iter().filter(|(page, _)| report.lost.contains(page)));
@@ -309,13 +317,12 @@ impl Core {
         all.sort_unstable();
         let is_bad = |slot, stamp| bad.get(&slot).is_some_and(|(_, of)| *of == stamp);
         // Before anything changes: a refused readmission may be tried again, and comes to the same result.
-        let kept: Vec<_> = all.iter().filter(|one| !by.may_revert(one.1)).collect();
-        let refused = {
-            let state = self.state.lock();
-            kept.into_iter().filter(|one| state.slots.falls_back(**one, completed, &is_bad)).count()
-        };
-        if refused > 0 {
-            return Err(ReadmitError::LogNeeded { pages: refused as u64 });
+        if by.has_log() {
+            let reverts = |one: &&_| self.state.lock().slots.falls_back(**one, completed, &is_bad);
+            let pages = all.iter().filter(|one| !by.is_saved(one.1)).filter(reverts).count() as u64;
+            if pages > 0 {
+                return Err(ReadmitError::LogNeeded { pages });
+            }
         }
         // From here on flushes of this SSD count again: whatever the failed one left unproved has been
         // written again, or is given up below.
