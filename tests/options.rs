@@ -5,7 +5,7 @@ use pagetier::{
     Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
     device::{Backend, DirectIo, MemoryDevice, SharedDevice},
     errors::Advice,
-    frames_for,
+    frames_for, pool_bytes_for,
 };
 use std::error::Error as _;
 use std::sync::Arc;

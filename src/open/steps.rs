@@ -15,6 +15,7 @@ use crate::manifest::kept::ManifestStore;
 use crate::manifest::policy_file::Owner;
 use crate::manifest::saver::Saver;
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
+use crate::store::background::blocking;
 use crate::store::devices::Devices;
 use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
@@ -272,11 +273,18 @@ impl Devices {
             kept: Some(Arc::new(self.tenure.present()) as Kept),
             ..OpenOptions::default()
         };
-        let opened = at.open_device(&options)?;
-        if opened.created {
-            // If the opening is refused, its empty file goes again.
-            self.tenure.created_file(&at);
-        }
+        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes on
+        // while its SSD is replaced.
+        let (tenure, place) = (Arc::clone(&self.tenure), at.clone());
+        let opening = move || {
+            let opened = place.open_device(&options);
+            if opened.as_ref().is_ok_and(|opened| opened.created) {
+                // If the opening is refused, or dropped meanwhile, its empty file goes again.
+                tenure.created_file(&place);
+            }
+            Ok(opened)
+        };
+        let opened = blocking(opening).await.map_err(|source| OpenError::Runtime { source })??;
         self.note_opened(option, &opened);
         if !opened.block_device {
             self.config.check_file_system(option, &at.shown, at.file_system());

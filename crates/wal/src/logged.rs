@@ -23,6 +23,9 @@ const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// What the time between two looks at a wait for room counts for at most.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// How long a record that frees pages waits for a checkpoint to set the log's reserve aside anew.
 const RESERVE_WAIT: Duration = Duration::from_secs(2);
 
@@ -154,8 +157,19 @@ impl LoggedStore {
         if !wal.is_long() {
             return Ok(());
         }
-        let room = timeout(wait, wal.has_room()).await;
-        room.map_err(|_| WalError::Full { cause: self.checkpoints.failure() })
+        let room = wal.has_room();
+        tokio::pin!(room);
+        let mut left = wait;
+        while !left.is_zero() {
+            // In steps: time in which the process was stopped counts as one of them.
+            let step = left.min(LOOK_AGAIN);
+            tokio::select! {
+                biased;
+                () = &mut room => return Ok(()),
+                () = sleep(step) => left -= step,
+            }
+        }
+        Err(WalError::Full { cause: self.checkpoints.failure() })
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
