@@ -7,6 +7,7 @@ use pagetier::{Builder, Error, Location, MemoryManifest, PageId, PageStore, Spac
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
 use std::sync::Arc;
+use std::time::Duration;
 
 const PAGE: u64 = 4096;
 /// More pages than memory and the SSD hold.
@@ -209,4 +210,25 @@ async fn a_running_engine_gives_up_no_page_that_its_log_has() {
         assert_eq!(get(&db, page).await.unwrap(), 2 + u32::from(later.contains(&page)), "{page}");
     }
     db.close().await.unwrap();
+}
+
+/// Without any caller, the checkpoints of a store whose SSD has failed become rare.
+#[tokio::test(start_paused = true)]
+async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
+    let devices = Devices::new();
+    let db = devices.open(Keep::ForCrash).await;
+    let space = db.spaces().create("t").await.unwrap();
+    db.sync().await.unwrap();
+    devices.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+    devices.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+    for no in 0..20 {
+        put(&db, PageId::new(space, no), 1).await.unwrap();
+    }
+    db.wal().signal_grown();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = devices.ssd.ops() + devices.hdd.ops();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let ops = devices.ssd.ops() + devices.hdd.ops() - before;
+    let errors = db.stats().pool.write_errors;
+    assert!(errors > 0 && ops + errors < 20_000, "{ops} operations, {errors} failed writes");
 }
