@@ -212,23 +212,28 @@ async fn a_running_engine_gives_up_no_page_that_its_log_has() {
     db.close().await.unwrap();
 }
 
-/// Without any caller, the checkpoints of a store whose SSD has failed become rare.
+/// Without any caller, the checkpoints of a store that can write no page become rare.
 #[tokio::test(start_paused = true)]
 async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
     let devices = Devices::new();
-    let db = devices.open(Keep::ForCrash).await;
+    let options = WalOptions::new().capacity_bytes(256 << 10);
+    let wal = Wal::on_device(Arc::clone(&devices.log) as SharedDevice, options).await.unwrap();
+    let db = LoggedStore::on(devices.builder(), wal).await.unwrap();
     let space = db.spaces().create("t").await.unwrap();
     db.sync().await.unwrap();
     devices.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
     devices.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
-    for no in 0..20 {
+    // So long that each checkpoint writes pages.
+    for no in (0..20).cycle() {
+        if db.wal().len_bytes() > 210 << 10 {
+            break;
+        }
         put(&db, PageId::new(space, no), 1).await.unwrap();
     }
     db.wal().signal_grown();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let before = devices.ssd.ops() + devices.hdd.ops();
+    let before = db.stats().pool.write_errors;
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let ops = devices.ssd.ops() + devices.hdd.ops() - before;
-    let errors = db.stats().pool.write_errors;
-    assert!(errors > 0 && ops + errors < 20_000, "{ops} operations, {errors} failed writes");
+    let errors = db.stats().pool.write_errors - before;
+    assert!((100..60_000).contains(&errors), "{errors} failed writes");
 }
