@@ -572,13 +572,12 @@ async fn a_copy_that_was_given_up_does_not_come_back_when_it_reads_well_again() 
         evict(&store, space, &later).await;
         assert!(store.sync().await.is_err(), "no flush failed");
         let bytes = fixture.ssd.snapshot();
-        let third = fixture.slots().step_by(fixture::PAGE as usize).filter(|at| {
-            let lsn = pagetier_page::Header::peek(&bytes[*at as usize..]).lsn.0;
-            (3000..4000).contains(&lsn)
-        });
-        for at in third {
-            let flips = Fault::new(FaultEffect::BitFlip).on(IoOp::Read);
-            fixture.ssd.inject(flips.within(at..at + fixture::PAGE));
+        for at in (0..bytes.len() as u64).step_by(fixture::PAGE as usize) {
+            let found = pagetier_page::Header::peek(&bytes[at as usize..]);
+            if found.page.space == space && (3000..4000).contains(&found.lsn.0) {
+                let flips = Fault::new(FaultEffect::BitFlip).on(IoOp::Read);
+                fixture.ssd.inject(flips.within(at..at + fixture::PAGE));
+            }
         }
         let report = store.ssd().readmit().await.unwrap();
         assert!(!report.reverted.is_empty() && report.lost.is_empty(), "{report:?}");

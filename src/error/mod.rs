@@ -65,8 +65,8 @@ pub enum OpenError {
         why: String,
     },
     /// The runtime of a [`blocking::PageStore`](crate::blocking::PageStore), or its thread, cannot be
-    /// started; or the caller's runtime is shutting down.
-    #[error("the store's runtime does not work")]
+    /// started.
+    #[error("the store's runtime cannot be started")]
     Runtime {
         /// The system's reason.
         source: std::io::Error,
