@@ -39,8 +39,8 @@ pub struct ReadmitReport {
     pub rewritten: u64,
     /// Pages whose newest version was written after the last successful flush of the SSD, and is damaged or
     /// gone: they read as an older version again, though never as one older than the last `sync` that
-    /// succeeded before. Those in memory are not listed: the store writes them again from there. They are part
-    /// of the loss that the store reports. Empty under a log gate: see [`ReadmitError::LogNeeded`].
+    /// succeeded before. Those in memory are not listed: the store writes them again from there. They are
+    /// part of the loss that the store reports. Empty under a log gate: see [`ReadmitError::LogNeeded`].
     pub reverted: Vec<PageId>,
     /// Pages whose newest version was durable on the SSD alone and is damaged or gone. Reading them fails
     /// until they are rewritten, which the store does for those that it has in memory.
