@@ -518,3 +518,25 @@ async fn low_room_is_reported_by_location() {
     let store = builder().low_room(0).open().await.unwrap();
     assert!(store.stats().room.low.is_empty());
 }
+
+/// The record that cuts a space's end off fails, and has taken effect: a page created there meanwhile needs
+/// the manifest to be saved again before a `sync` promises anything.
+#[tokio::test(start_paused = true)]
+async fn a_page_in_room_whose_return_is_in_doubt_is_there_once_it_is_synced() {
+    for replaced in [false, true] {
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
+        let space = store.spaces().create("t").await.unwrap();
+        assert_eq!(append(&store, space).await.unwrap(), 0);
+        store.spaces().reserve(space, 500).await.unwrap();
+        store.spaces().reserve(space, 0).await.unwrap();
+        fixture.manifest.fail_saves(0, 1, replaced);
+        assert!(matches!(store.spaces().shrink(space).await, Err(Error::Manifest { .. })));
+        let saves = fixture.manifest.saves();
+        fill(&mut store.overwrite(PageId::new(space, 400)).await.unwrap(), 400, 1);
+        assert_eq!(fixture.manifest.saves(), saves, "there is room");
+        store.sync().await.unwrap();
+        drop(store);
+        expect(&fixture.after_power_cut(1).open().await, space, &[0, 400]).await;
+    }
+}

@@ -5,7 +5,7 @@ use pagetier::{
     Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
     device::{Backend, DirectIo, MemoryDevice, SharedDevice},
     errors::Advice,
-    frames_for,
+    frames_for, pool_bytes_for,
 };
 use std::error::Error as _;
 use std::sync::Arc;
@@ -98,6 +98,26 @@ async fn the_number_of_frames_is_known_before_opening() {
     assert!(store.stats().frames.abs_diff(known) <= 1, "{} and {known}", store.stats().frames);
     let error: Error = store.get(PageId::new(pagetier::SpaceId(1), 0)).await.unwrap_err();
     assert_eq!((error.advice(), error.page()), (Advice::Bug, Some(PageId::new(pagetier::SpaceId(1), 0))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_named_for_a_number_of_pages_holds_them_with_any_ring() {
+    for size in [PageSize::MIN, PageSize::DEFAULT] {
+        let bytes = |pages: u64| pages * size.bytes() as u64;
+        for (ssd_pages, ring) in
+            [0, 160, 1000, 9000].into_iter().flat_map(|ssd| [0, 8, 16, 100].map(|ring| (ssd, ring)))
+        {
+            for pages in [1, 16, 17, 300] {
+                let pool_bytes = pool_bytes_for(pages, bytes(ssd_pages), size);
+                let fixture = Fixture::new();
+                let builder = fixture.builder().page_size(size).ring_pages(ring).pool_bytes(pool_bytes);
+                let store = builder.ssd_bytes(bytes(ssd_pages)).open().await.unwrap();
+                let frames = store.frames();
+                let case = format!("{pages} pages, an SSD of {ssd_pages}, a ring of {ring}: {frames} frames");
+                assert!((pages..=pages.max(16) + 25).contains(&frames), "{case}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -170,7 +170,9 @@ impl From<&ReadmitError> for Advice {
     fn from(error: &ReadmitError) -> Self {
         match error {
             ReadmitError::Device(error) => of_device(error),
-            ReadmitError::Refusing { .. } | ReadmitError::Stopped => Self::Reopen,
+            ReadmitError::Refusing { .. } | ReadmitError::LogNeeded { .. } | ReadmitError::Stopped => {
+                Self::Reopen
+            }
             ReadmitError::Unrecorded { .. } => Self::Retry,
             _ => Self::FixDevice,
         }

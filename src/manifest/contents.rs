@@ -130,6 +130,7 @@ impl Manifest {
             pages: 0,
             runs: Vec::new(),
             free: PageRuns::default(),
+            reserved_extents: 0,
             dropping: false,
         };
         self.spaces.push(space);
@@ -263,6 +264,9 @@ pub(crate) struct SpaceRecord {
     /// Its freed pages, which do not exist.
     #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
     pub(crate) free: PageRuns,
+    /// The extents from its begin that were reserved: it keeps them, whatever pages they have.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) reserved_extents: u64,
     /// The space is being dropped; the next opening completes that.
     #[serde(default)]
     pub(crate) dropping: bool,
@@ -372,6 +376,7 @@ mod tests {
                 pages: 9,
                 runs: vec![(0, 1), (2, 3)],
                 free: PageRuns::from_iter([2, 3, 7]),
+                reserved_extents: 3,
                 dropping: false,
             }],
         };

@@ -27,7 +27,9 @@ use crate::tenure::lock::{Leave, Tenure};
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
+use pagetier_devio::{
+    DeviceError, DeviceErrorKind, IoOp, Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice,
+};
 use pagetier_page::PageSize;
 use pagetier_policy::{
     CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams,
@@ -274,11 +276,24 @@ impl Devices {
             kept: Some(Arc::new(self.tenure.present()) as Kept),
             ..OpenOptions::default()
         };
-        let opened = at.open_device(&options)?;
-        if opened.created {
-            // If the opening is refused, its empty file goes again.
-            self.tenure.created_file(&at);
-        }
+        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes on
+        // while its SSD is replaced.
+        let (tenure, place, runtime) = (Arc::clone(&self.tenure), at.clone(), Handle::current());
+        let opening = move || {
+            // Its reactor reaps the device's completions.
+            let _in = runtime.enter();
+            let opened = place.open_device(&options);
+            if opened.as_ref().is_ok_and(|opened| opened.created) {
+                // If the opening is refused, or dropped meanwhile, its empty file goes again.
+                tenure.created_file(&place);
+            }
+            opened
+        };
+        let opened = Saver::default().begin(opening).await.unwrap_or_else(|| {
+            let kind = DeviceErrorKind::Unusable("its opening panicked".into());
+            let device = Arc::from(at.shown.display().to_string());
+            Err(DeviceError { device, op: IoOp::Open, offset: 0, len: 0, kind }.into())
+        })?;
         self.note_opened(option, &opened);
         if !opened.block_device {
             self.config.check_file_system(option, &at.shown, at.file_system());

@@ -45,7 +45,7 @@ impl Spaces<'_> {
     }
 
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
-    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can
+    /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if the HDD is a file on a file system that can
     /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
     /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
     /// Completes even if the future is dropped.
@@ -178,7 +178,9 @@ impl Shared {
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
-        let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
+        let record = meta.manifest.spaces.iter().find(|record| record.id == space.0);
+        let kept = record.map_or(0, |record| record.reserved_extents);
+        let extents = self.volume.withhold_extents(space, kept).ok_or(Error::NoSuchSpace { space })?;
         let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
         let pages = PageRuns::from_runs(&pages);
         if self.config.seam.gives_back_in_use() {
@@ -187,7 +189,7 @@ impl Shared {
         // No copies of these pages exist: they left when the pages were freed.
         let withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
         let mut given = Vec::new();
-        let result = self.give_back(space, &extents, &mut meta, &mut given).await;
+        let result = self.give_back(space, &extents, kept, &mut meta, &mut given).await;
         // The numbers can be used again: the pages have a hole for a home, and using one makes the space
         // grow.
         drop(withheld);
@@ -204,6 +206,7 @@ impl Shared {
         &self,
         space: SpaceId,
         extents: &[(u64, u64)],
+        kept: u64,
         meta: &mut ManifestState,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
@@ -216,7 +219,7 @@ impl Shared {
             // agreement.
             given.extend(self.volume.give_back(space, *extents));
         }
-        given.extend(self.cut_tail(space, 0, meta).await?);
+        given.extend(self.cut_tail(space, kept, meta).await?);
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 
 use crate::error::Error;
 use crate::manifest::changes::Change;
+use crate::manifest::contents::Manifest;
 use crate::seam::{GrowthStep, Seam};
 use crate::store::manifest_state::ManifestState;
 use crate::store::parts::Spaces;
@@ -27,12 +28,11 @@ const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
 impl Spaces<'_> {
     /// Gives `space` room for all of its first `pages` pages now, so that creating them later cannot fail for
-    /// want of room on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them. A space
-    /// that has the room keeps it, and the call does nothing. Durable when it returns. Completes even if the
-    /// future is dropped.
+    /// want of room on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them. Of several
+    /// reservations the largest counts. Durable when it returns. Completes even if the future is dropped.
     ///
-    /// The room belongs to the space until [`Spaces::shrink`] gives back what lies beyond the last page. It
-    /// costs its bytes on the HDD, and time after a crash: the opening reads the reserved room from its end
+    /// The room belongs to the space until `pages` is 0, which gives the reservation up: [`Spaces::shrink`]
+    /// returns none of it before. It costs its bytes on the HDD, and time after a crash: the opening reads the reserved room from its end
     /// down to the last page that was written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does
     /// not limit it. A backup does not contain it.
     ///
@@ -74,12 +74,28 @@ impl Shared {
         {
             grown = self.grow_to(PageId::new(space, no), Ahead::None, &mut meta).await;
         }
+        if grown.is_ok() {
+            grown = self.note_reserved(space, pages, &mut meta).await;
+        }
         if grown.is_err() {
             self.undo_growth(space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
         }
         drop(meta);
         self.watch_room();
         grown
+    }
+
+    /// Records that `space` keeps the room of its first `pages` pages; of none, that it keeps no more than it
+    /// uses.
+    async fn note_reserved(&self, space: SpaceId, pages: u32, meta: &mut ManifestState) -> Result<(), Error> {
+        let record = |manifest: &Manifest| manifest.spaces.iter().position(|record| record.id == space.0);
+        let at = record(&meta.manifest).ok_or(Error::NoSuchSpace { space })?;
+        let extents = u64::from(pages.div_ceil(EXTENT_PAGES));
+        let before = meta.manifest.spaces[at].reserved_extents;
+        if extents > before || (extents == 0 && before > 0) {
+            meta.change(&self.volume, |manifest| manifest.spaces[at].reserved_extents = extents).await?;
+        }
+        Ok(())
     }
 
     /// Gives `space` room for page `no`.

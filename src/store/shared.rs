@@ -52,6 +52,9 @@ pub(crate) struct Shared {
     pub(crate) hot: HotKept,
     /// Whether the low-room alarm is raised.
     pub(crate) room_alarm: AtomicBool,
+    /// The counters that were published, by series, and their values then.
+    #[cfg(feature = "metrics")]
+    pub(crate) published: parking_lot::Mutex<rustc_hash::FxHashMap<String, u64>>,
 }
 
 impl Shared {
@@ -136,6 +139,8 @@ impl Shared {
             gate,
             hot: HotKept::default(),
             room_alarm: AtomicBool::default(),
+            #[cfg(feature = "metrics")]
+            published: parking_lot::Mutex::default(),
         });
         // Room may be low from the start: an operator should not learn that from the first failed growth.
         shared.watch_room();

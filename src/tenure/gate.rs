@@ -33,6 +33,11 @@ impl Gate {
         Arc::new(Self { state, owner: Owner::here(), _present: present })
     }
 
+    /// Whether the embedder has a log.
+    pub(crate) fn has_log(&self) -> bool {
+        !matches!(*self.state.lock(), State::Open)
+    }
+
     /// Drops the embedder's gate; no page is written afterwards.
     pub(crate) fn release(&self) {
         let released = std::mem::replace(&mut *self.state.lock(), State::Released);

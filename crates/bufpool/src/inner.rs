@@ -1,6 +1,7 @@
 //! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
+use crate::failing::Failing;
 use crate::flush_pace::{FlushPace, GuardWaits};
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
@@ -78,6 +79,7 @@ pub struct PoolInner<T: Tier> {
     pub(crate) stalls: Arc<Stalls>,
     /// The error of the last batch; `None` if it was written.
     pub(crate) last_failure: parking_lot::Mutex<Option<PoolError>>,
+    pub(crate) failing: Failing,
     /// The number of times the cleaner has looked for work.
     pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims did not suffice.
@@ -171,6 +173,7 @@ impl<T: Tier> PoolInner<T> {
             closing: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             last_failure: parking_lot::Mutex::new(None),
+            failing: Failing::default(),
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             flush_pace: FlushPace::default(),

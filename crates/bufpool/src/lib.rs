@@ -9,6 +9,7 @@ mod clean;
 mod detector;
 mod evict;
 mod exhausted;
+mod failing;
 mod flush;
 mod flush_pace;
 #[cfg(all(test, not(loom)))]

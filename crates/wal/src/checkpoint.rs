@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// The pause after a failed checkpoint.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The first and the longest pause after a failed checkpoint; each further failure doubles the pause. A
+/// request that waits for room cuts it short, but for the first part.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
@@ -147,16 +148,27 @@ impl Checkpoints {
 async fn keep_short(of: (Weak<PageStore>, Weak<Shared>), growth: Arc<Notify>, failure: Failure) {
     loop {
         growth.notified().await;
+        let mut pause = PAUSE.0;
         loop {
             let (Some(store), Some(wal)) = (of.0.upgrade(), of.1.upgrade().map(Wal)) else { return };
             let done = checkpoint(&store, &wal).await.map_err(Arc::new);
             // Where room is scarce, each attempt has much to do.
-            let pause = if wal.is_scarce() { PAUSE_HELD } else { PAUSE };
+            let shortest = if wal.is_scarce() { PAUSE_HELD } else { PAUSE.0 };
             drop((store, wal));
-            *failure.lock() = done.as_ref().err().cloned();
+            let before = std::mem::replace(&mut *failure.lock(), done.as_ref().err().cloned());
             let Err(error) = done else { break };
-            tracing::warn!(error = %pagetier::errors::Causes(&*error), "a checkpoint of the log failed");
-            tokio::time::sleep(pause).await;
+            // Once: it may fail for days.
+            if before.is_none() {
+                tracing::warn!(
+                    error = %pagetier::errors::Causes(&*error),
+                    "a checkpoint of the log failed; it is tried again"
+                );
+            }
+            tokio::time::sleep(shortest).await;
+            tokio::select! {
+                () = growth.notified() => pause = PAUSE.0,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE.1),
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// How long an opening waits for the log: a write whose caller was dropped may outlast the previous store.
 const OPEN_WAIT: Duration = Duration::from_millis(500);
@@ -25,6 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The polling interval of a commit that waits for a checkpoint. If the checkpoint has waited for one and the
 /// same guard since the last look, it may wait for the caller.
 const GUARD_WAIT: Duration = Duration::from_secs(2);
+/// What the time between two looks at a wait for room counts for at most.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
 ///
@@ -146,8 +148,19 @@ impl LoggedStore {
         if !wal.is_long() {
             return Ok(());
         }
-        let room = timeout(wait, wal.has_room()).await;
-        room.map_err(|_| WalError::Full { cause: self.checkpoints.failure() })
+        let room = wal.has_room();
+        tokio::pin!(room);
+        let mut left = wait;
+        while !left.is_zero() {
+            // In steps: time in which the process was stopped counts as one of them.
+            let step = left.min(LOOK_AGAIN);
+            tokio::select! {
+                biased;
+                () = &mut room => return Ok(()),
+                () = sleep(step) => left -= step,
+            }
+        }
+        Err(WalError::Full { cause: self.checkpoints.failure() })
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.

@@ -90,15 +90,15 @@ impl Volume {
         }
     }
 
-    /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD and whose
-    /// pages are all free, until [`Volume::give_back`] and [`Volume::end_free`]. `None` if there is no such
-    /// space.
-    pub(crate) fn withhold_extents(&self, space: SpaceId) -> Option<Vec<(u64, u64)>> {
+    /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD, whose
+    /// pages are all free, and that are none of its first `kept`, until [`Volume::give_back`] and
+    /// [`Volume::end_free`]. `None` if there is no such space.
+    pub(crate) fn withhold_extents(&self, space: SpaceId, kept: u64) -> Option<Vec<(u64, u64)>> {
         let mut s = self.live_mut(space)?;
         let of = u64::from(EXTENT_PAGES);
         // Rounded inwards: an extent goes only if all of its pages are free.
         let whole = |(first, count): (u32, u32)| {
-            let at = u64::from(first).div_ceil(of);
+            let at = u64::from(first).div_ceil(of).max(kept);
             (at, ((u64::from(first) + u64::from(count)) / of).saturating_sub(at))
         };
         let extents: Vec<(u64, u64)> = s.usable.iter().map(whole).filter(|(_, count)| *count > 0).collect();
