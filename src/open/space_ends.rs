@@ -5,7 +5,7 @@ use crate::error::OpenError;
 use crate::seam::Seam;
 use crate::volume::table::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Defect, PageId, PageSize, StoreSeed};
+use pagetier_page::{PageId, PageSize, StoreSeed};
 use pagetier_ssdcache::{Homes as _, SsdTier};
 
 /// The pages' homes as a recovery finds them.
@@ -100,11 +100,7 @@ impl Homes<'_> {
     /// Whether the home counts as written; `blank`: zeroes do not.
     fn counts(&self, home: &[u8], page: PageId, blank: bool) -> bool {
         let found = pagetier_page::verify(self.seed, home, page);
-        let unwritten = match found {
-            Err(Defect::Unwritten) => true,
-            Err(Defect::Blank) => blank,
-            _ => false,
-        };
+        let unwritten = found.is_err_and(|defect| defect.is_unwritten(blank));
         self.seam.is_written(!unwritten, found.is_ok())
     }
 }

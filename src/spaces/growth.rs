@@ -32,9 +32,10 @@ impl Spaces<'_> {
     /// future is dropped.
     ///
     /// The room belongs to the space until [`Spaces::shrink`] gives back what lies beyond the last page. It
-    /// costs its bytes on the HDD, and time after a crash: the opening reads the reserved room from its end
-    /// down to the last page that was written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does
-    /// not limit it. A backup does not contain it.
+    /// costs its bytes on the HDD, the time to write them there once, and time after a crash: the opening
+    /// reads the reserved room from its end down to the last page that was written.
+    /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) does not limit it. A backup does not contain
+    /// it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -88,7 +89,7 @@ impl Shared {
             return Err(Error::SpaceFull { space });
         }
         // In a task of its own: a growth that a dropped caller cut short would keep what it has taken, and
-        // its blanking writes could land on pages of the next growth.
+        // its formatting writes could land on pages of the next growth.
         self.in_task(move |shared| async move { shared.grow(PageId::new(space, no)).await }).await
     }
 
@@ -164,13 +165,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Formats the homes of a growth, which lie in `bytes` of the HDD: a page that is never written there does
-    /// not read as damaged, and one that was does, if its home turns to zeroes (I23). Writes regardless of
-    /// what reads return: after a failed flush, the homes that an earlier growth formatted may be readable and
-    /// never become durable.
+    /// Formats the homes of a growth, which lie in `bytes` of the HDD: a page that is never written there
+    /// does not read as damaged, and one that was written does, if its home turns to zeroes (I23). Writes
+    /// regardless of what reads return: after a failed flush, the homes that an earlier growth formatted may
+    /// be readable and never become durable.
     async fn format(&self, growth: &Growth, bytes: Range<u64>, seed: StoreSeed) -> Result<(), DeviceError> {
         let page_bytes = self.page_size().bytes();
-        let mut pages = (growth.nth * u64::from(EXTENT_PAGES)..).map(|no| PageId::new(growth.space, no as u32));
+        let first = growth.nth * u64::from(EXTENT_PAGES);
+        let mut pages = (first..).map(|no| PageId::new(growth.space, no as u32));
         // A MiB at a time, so that reads of others get their turn.
         for at in bytes.clone().step_by(FORMAT_BYTES) {
             let mut homes = IoBuf::zeroed((bytes.end - at).min(FORMAT_BYTES as u64) as usize);

@@ -340,7 +340,8 @@ impl Homes for Volume {
     }
 
     fn may_be_blank(&self, page: PageId) -> bool {
-        let extent = self.live(page.space).and_then(|s| s.placement.extent(u64::from(page.no / EXTENT_PAGES)));
+        let extent =
+            self.live(page.space).and_then(|s| s.placement.extent(u64::from(page.no / EXTENT_PAGES)));
         extent.is_some_and(|extent| has(&self.extents.lock().unformatted, extent))
     }
 

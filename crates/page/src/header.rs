@@ -82,6 +82,19 @@ pub enum Defect {
     },
 }
 
+impl Defect {
+    /// Whether a home with this defect was never written. `may_be_blank`: the home was not formatted, so that
+    /// zeroes there say so.
+    #[must_use]
+    pub fn is_unwritten(self, may_be_blank: bool) -> bool {
+        match self {
+            Self::Unwritten => true,
+            Self::Blank => may_be_blank,
+            _ => false,
+        }
+    }
+}
+
 mod at {
     pub(super) const CHECKSUM: usize = 0;
     pub(super) const FORMAT: usize = 4;
@@ -257,6 +270,26 @@ mod tests {
         assert_eq!(verify(SEED, &image(4), PageId::new(SpaceId(3), 5)), Err(Defect::WrongPage { found }));
         assert_eq!(verify(SEED, &[0; 4096], found), Err(Defect::Blank));
     }
+
+    #[test]
+    fn a_formatted_home_is_its_pages_alone_and_any_damage_to_it_is_noticed() {
+        let page = PageId::new(SpaceId(3), 4);
+        let mut home = vec![0; 4096];
+        format_home(SEED, &mut home, page);
+        assert_eq!(verify(SEED, &home, page), Err(Defect::Unwritten));
+        let other = PageId::new(SpaceId(3), 5);
+        assert_eq!(verify(SEED, &home, other), Err(Defect::WrongPage { found: page }));
+        for bit in 0..home.len() * 8 {
+            let mut bad = home.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let found = verify(SEED, &bad, page).unwrap_err();
+            assert!(!found.is_unwritten(true), "bit {bit}: {found}");
+        }
+        home[..512].fill(0);
+        let found = verify(SEED, &home, page).unwrap_err();
+        assert_eq!((found.is_unwritten(true), found.is_unwritten(false)), (true, false));
+    }
+
     #[test]
     fn another_stores_image_does_not_verify() {
         let page = PageId::new(SpaceId(3), 4);

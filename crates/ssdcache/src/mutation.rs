@@ -243,9 +243,9 @@ pub enum Mutation {
     MisplacedMissing,
     /// A home of zeroes reads as never written although it was formatted. Zero the home of a page.
     ZeroesAreAbsence,
-    /// A growth formats no homes that read as formatted. Let the flush after one growth's homes fail, reopen,
-    /// let another growth take the same space, cut the power: the earlier contents are back, at homes of pages
-    /// that were never written.
+    /// A growth formats no homes that read as formatted. Let the flush after one growth's homes fail,
+    /// reopen, let another growth take the same space, cut the power: the earlier contents are back, at homes
+    /// of pages that were never written.
     FormattedByLooks,
     /// Of a device that is attached to an open store, or replaces a lost SSD, only the first blocks are
     /// checked. Leave another program's data further in.

@@ -200,11 +200,7 @@ impl Core {
     /// Whether a home of `page` with this defect was never written. Where homes are formatted, zeroes are what
     /// is left of a lost image (I23).
     pub(crate) fn is_unwritten(&self, page: PageId, defect: Defect) -> bool {
-        match defect {
-            Defect::Unwritten => true,
-            Defect::Blank => self.seam.may_be_blank(self.homes.may_be_blank(page)),
-            _ => false,
-        }
+        defect.is_unwritten(self.seam.may_be_blank(self.homes.may_be_blank(page)))
     }
 
     /// Whether a home of `page` was never written, since it lies beyond the end of the HDD.
