@@ -3,10 +3,16 @@
 
 use crate::fixture::{Fixture, PAGES, fill, polled, read, version_of, write};
 use crate::free::{SPACE, at, is_absent, written};
-use pagetier::{Error, PageId, SpaceId};
+use pagetier::{Error, PageId, PageStore, SpaceId};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// With more memory, in which the cleaner has nothing to do: only a sync writes changes.
+async fn written_in_memory(fixture: &Fixture) -> PageStore {
+    written(fixture).await.close().await.unwrap();
+    fixture.builder().pool_bytes(4 << 20).open().await.unwrap()
+}
 
 /// Lets the task that drops the copies of freed pages run.
 async fn settled() {
@@ -45,7 +51,7 @@ async fn a_page_exists_until_the_sync_and_is_free_from_then_on() {
 #[tokio::test(start_paused = true)]
 async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
     let fixture = Fixture::new();
-    let store = written(&fixture).await;
+    let store = written_in_memory(&fixture).await;
     write(&store, SPACE, 0, 2).await.unwrap();
     assert_eq!(store.free_on_sync(&[at(7)]).unwrap(), 1);
     // At every step of the sync.
@@ -182,7 +188,7 @@ async fn a_close_frees_them_a_drop_of_the_space_forgets_them_and_a_failure_keeps
 #[tokio::test(start_paused = true)]
 async fn a_sync_of_a_space_covers_its_changes_and_its_frees_alone() {
     let fixture = Fixture::new();
-    let store = written(&fixture).await;
+    let store = written_in_memory(&fixture).await;
     let other = store.spaces().create("u").await.unwrap();
     for no in 0..8 {
         fill(&mut store.allocate(other).await.unwrap(), no, 1);
