@@ -50,8 +50,9 @@ async fn a_page_exists_until_the_sync_and_is_free_from_then_on() {
 /// An engine without a log: a root names a page; it is changed to name another, and the former is freed.
 #[tokio::test(start_paused = true)]
 async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
-    let fixture = Fixture::new();
-    let store = written_in_memory(&fixture).await;
+    // Slow enough for several steps.
+    let fixture = Fixture::with_latency(Duration::from_millis(4), Duration::from_millis(4));
+    let store = written(&fixture).await;
     write(&store, SPACE, 0, 2).await.unwrap();
     assert_eq!(store.free_on_sync(&[at(7)]).unwrap(), 1);
     // At every step of the sync.

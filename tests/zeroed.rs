@@ -154,6 +154,10 @@ async fn a_page_whose_home_turns_to_zeroes_is_corrupt() {
     for page_bytes in ALL_PAGE_BYTES {
         for moment in MOMENTS {
             for fault in [Fault::Zeroes, Fault::ZeroSector, Fault::Ones] {
+                // Every moment and fault with the smallest pages; the others take longer.
+                if page_bytes > PAGE && (moment, fault) != (Moment::Crashed, Fault::ZeroSector) {
+                    continue;
+                }
                 let what = format!("{page_bytes} bytes, {moment:?}, {fault:?}");
                 let (_fixture, store, space) = spoiled(page_bytes, moment, fault).await;
                 let lost = PageId::new(space, LOST);
@@ -263,9 +267,9 @@ async fn pages_never_written_stay_absent_wherever_they_lie() {
         let fixture = Fixture::new();
         let store = builder(&fixture, PAGE).open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
-        store.spaces().reserve(space, 200).await.unwrap();
+        store.spaces().reserve(space, 100).await.unwrap();
         // A gap within the reserved room, and one beyond it.
-        let written = [130, 500];
+        let written = [90, 150];
         for no in written {
             store.overwrite(PageId::new(space, no)).await.unwrap()[0] = 1;
         }
@@ -284,7 +288,7 @@ async fn pages_never_written_stay_absent_wherever_they_lie() {
         };
         assert_eq!(scanned(&store, space).await, (2, 0), "{moment:?}");
         assert_eq!(found_by_scrub(&store, false).await, [], "{moment:?}");
-        for no in (0..501).filter(|no| !written.contains(no)) {
+        for no in (0..151).filter(|no| !written.contains(no)) {
             assert!(is_absent(&store.get(PageId::new(space, no)).await), "{moment:?}, page {no}");
         }
         assert!(store.get_or_create(PageId::new(space, 77)).await.is_ok());
