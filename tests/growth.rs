@@ -181,8 +181,8 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
     }
 }
 
-/// Fails the flush that should make the homes of a growth durable: the next opening can read them as formatted,
-/// and a power cut loses that. Returns the unwritten pages that can be read after that.
+/// Fails the flush that should make the homes of a growth durable: the next opening can read them as
+/// formatted, and a power cut loses that. Returns the unwritten pages that can be read after that.
 async fn formatted_again(broken: bool, cut: u64) -> Vec<u32> {
     let fixture = Fixture::new();
     let store = fixture.open().await;

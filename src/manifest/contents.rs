@@ -85,8 +85,8 @@ pub(crate) struct Manifest {
     pub(crate) extents_at: Option<u64>,
     /// Runs of extents that dropped and shrunk spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
-    /// Runs of extents, in the order of the HDD, that spaces got from a version that did not format them: there
-    /// a home of zeroes was never written.
+    /// Runs of extents, in the order of the HDD, that spaces got from a version that did not format them:
+    /// there a home of zeroes was never written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unformatted: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,

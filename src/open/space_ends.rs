@@ -35,7 +35,8 @@ impl Config {
             let mut pages = on_ssd.max(space.pages);
             let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
             let mut first = reserved;
-            // From the end: the last extents are usually unwritten, and the search ends at the first page found.
+            // From the end: the last extents are usually unwritten, and the search ends at the first page
+            // found.
             while first > pages {
                 let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
                 // Pages without a place on the HDD are free.

@@ -197,8 +197,8 @@ impl Core {
         }
     }
 
-    /// Whether a home of `page` with this defect was never written. Where homes are formatted, zeroes are what
-    /// is left of a lost image (I23).
+    /// Whether a home of `page` with this defect was never written. Where homes are formatted, zeroes are
+    /// what is left of a lost image (I23).
     pub(crate) fn is_unwritten(&self, page: PageId, defect: Defect) -> bool {
         defect.is_unwritten(self.seam.may_be_blank(self.homes.may_be_blank(page)))
     }
