@@ -181,9 +181,9 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
     }
 }
 
-/// Fails the flush that should make a growth's zeroes durable: the next opening can read the zeroes, and a
-/// power cut loses them. Returns the unwritten pages that can be read after that.
-async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
+/// Fails the flush that should make the homes of a growth durable: the next opening can read them as
+/// formatted, and a power cut loses that. Returns the unwritten pages that can be read after that.
+async fn formatted_again(broken: bool, cut: u64) -> Vec<u32> {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
@@ -191,7 +191,7 @@ async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     let open = async || {
         let builder = fixture.builder();
         #[cfg(feature = "mutations")]
-        let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::BlankByLooks));
+        let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::FormattedByLooks));
         let _ = broken;
         builder.open().await.unwrap()
     };
@@ -225,16 +225,16 @@ async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_whose_zeroes_a_failed_flush_lost_is_made_blank_again() {
+async fn room_whose_format_a_failed_flush_lost_is_formatted_again() {
     for seed in 0..4 {
-        assert!(blank_again(false, seed).await.is_empty());
+        assert!(formatted_again(false, seed).await.is_empty());
     }
 }
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn trusting_reads_of_zeroes_brings_old_data_back() {
-    assert!(!blank_again(true, 0).await.is_empty());
+async fn trusting_reads_of_formatted_homes_brings_old_data_back() {
+    assert!(!formatted_again(true, 0).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

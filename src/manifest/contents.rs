@@ -2,7 +2,7 @@
 //! which numbers in it are possible.
 
 use super::changes::Record;
-use super::extents::{EXTENT_PAGES, HOLE, reserved};
+use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
 use super::log_record::LogRecord;
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
@@ -18,6 +18,9 @@ use std::io;
 
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 5;
+
+/// The first format of which each extent of a space was formatted ([`Manifest::unformatted`]).
+const MANIFEST_FORMAT_FORMATTED: u32 = 5;
 
 /// The oldest format that this version reads: it has neither a tail nor free pages.
 const MANIFEST_FORMAT_MIN: u32 = 2;
@@ -84,11 +87,12 @@ pub(crate) struct Manifest {
     /// The byte offset of the first extent, if the HDD has the manifest, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) extents_at: Option<u64>,
-    /// Below this byte offset the HDD may hold data from before the store.
-    #[serde(default)]
-    pub(crate) leftovers_to: u64,
     /// Runs of extents that dropped and shrunk spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
+    /// Runs of extents, in the order of the HDD, that spaces got from a version that did not format them:
+    /// there a home of zeroes was never written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unformatted: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,
 }
 
@@ -117,8 +121,8 @@ impl Manifest {
             next_space: 1,
             extents_used: 0,
             extents_at: None,
-            leftovers_to: 0,
             extents_free: Vec::new(),
+            unformatted: Vec::new(),
             spaces: Vec::new(),
         }
     }
@@ -321,6 +325,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     if !file.records.is_empty() {
         manifest.check().map_err(bad)?;
     }
+    if found < MANIFEST_FORMAT_FORMATTED {
+        manifest.unformatted = without(&[(0, manifest.extents_used)], (0, 0));
+    }
     Ok(manifest)
 }
 
@@ -368,8 +375,8 @@ mod tests {
             next_space: 2,
             extents_at: Some(33 << 20),
             extents_used: 5,
-            leftovers_to: 1 << 20,
             extents_free: vec![(1, 1)],
+            unformatted: vec![(2, 1)],
             spaces: vec![SpaceRecord {
                 id: 1,
                 name: "stock".into(),
@@ -421,6 +428,7 @@ mod tests {
         let mut expected = Manifest::new("s".into(), PageSize::MIN);
         (expected.generation, expected.epoch, expected.opened, expected.closed) = (7, 2, 2, 1);
         (expected.next_space, expected.extents_used) = (2, 2);
+        expected.unformatted = vec![(0, 2)];
         expected.add_space(1, "a");
         (expected.spaces[0].pages, expected.spaces[0].runs) = (70, vec![(0, 2)]);
         assert_eq!(decode(&bytes).unwrap(), expected);

@@ -74,7 +74,6 @@ impl Config {
             format(ssd, superblock, self.seed(&meta.manifest.store)).await?;
         }
         let mut costs_ms = None;
-        let mut leftovers_to = meta.manifest.leftovers_to;
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
             let extents_at = meta.manifest.extents_at();
@@ -82,15 +81,11 @@ impl Config {
                 .format(hdd, extents_at)
                 .await?;
             costs_ms = self.measured((hdd, extents_at), ssd, prepared, page_size).await?;
-            // What the device held before, and what the calibration wrote, is overwritten when a space gets
-            // it.
-            leftovers_to = hdd.size();
         }
         let begin = |manifest: &mut Manifest| {
             // Before anything is written under it: a second opening that wrote stamps of the same epoch would
             // make recovery choose between two versions at random (I11).
             manifest.epoch += 1;
-            manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
             manifest.loss = self.seam.known_loss(manifest.loss.take());
             if let Some(superblock) = formatted {

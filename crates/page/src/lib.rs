@@ -14,7 +14,7 @@ mod size;
 mod stamp;
 mod trace;
 
-pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, is_blank, seal, verify};
+pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, format_home, is_blank, seal, verify};
 pub use id::{Lsn, PageId, SpaceId};
 pub use log_mark::{LogMark, LogNeeds};
 pub use sample::Sampling;

@@ -1,7 +1,7 @@
 //! How spaces get extents of the volume, and give them back.
 
 use super::{EXTENT_PAGES, HOLE, Volume};
-use crate::manifest::extents::{merged, places, take_extents};
+use crate::manifest::extents::{merged, places, take_extents, without};
 use crate::seam::Seam;
 use crate::volume::growth_plan::{Ahead, Extents, Growth};
 use pagetier_page::{PageId, SpaceId};
@@ -50,12 +50,13 @@ impl Volume {
     /// Gives the space the planned extents; returns false, without effect, if the plan is outdated.
     pub(crate) fn grow(&self, growth: &Growth) -> bool {
         let Some(mut s) = self.spaces.get_mut(&growth.space) else { return false };
-        let Extents { used, free } = &mut *self.extents.lock();
+        let Extents { used, free, unformatted } = &mut *self.extents.lock();
         // The manifest names the run already. Taking another one instead would give two spaces the same place
         // later.
         if !take_extents(used, free, growth.run) {
             return false;
         }
+        *unformatted = without(unformatted, growth.run);
         match growth.at {
             None => s.placement.append(growth.run),
             Some(at) => {
