@@ -98,7 +98,8 @@ pub trait Directory: Debug + Send + Sync {
     /// Makes the names in the directory durable.
     ///
     /// # Errors
-    /// The system's error. A later call may succeed without making durable what this one has not.
+    /// The system's error. A later call may succeed without making durable what this one has not, unless a
+    /// name in the directory has changed since.
     fn sync(&self) -> Result<()>;
 }
 

@@ -17,6 +17,7 @@ impl Wal {
     /// # Errors
     /// `to` exists or cannot be written, or the log failed.
     pub async fn copy_to(&self, to: &Path) -> Result<(), WalError> {
+        self.check_owner()?;
         // No segment is removed during the copy.
         let (hold, _) = self.hold();
         self.flush(self.end()).await?;

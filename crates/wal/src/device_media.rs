@@ -295,8 +295,8 @@ impl Media for DeviceMedia {
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         // Calls that fail again and again must not take all slots. Nothing of what an earlier one left was
         // reported durable: a segment is created where the durable log ends.
-        let free = self.free().find(|slot| Some(*slot) != self.reserve);
-        let slot = free.or_else(|| self.holders(start).first().copied());
+        let usable = |slot: &usize| Some(*slot) != self.reserve;
+        let slot = self.free().find(usable).or_else(|| self.holders(start).into_iter().find(usable));
         self.create_in(slot.ok_or(ErrorKind::StorageFull)?, start, bytes)
     }
 
@@ -309,8 +309,8 @@ impl Media for DeviceMedia {
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let slot = self.reserve.take().ok_or(ErrorKind::StorageFull)?;
         let created = self.create_in(slot, start, bytes);
-        if self.slots[slot].is_none() {
-            // It did not get that far.
+        if created.is_err() {
+            // However far it got: the slot serves no record that takes room.
             self.reserve = Some(slot);
         }
         created

@@ -38,6 +38,13 @@ pub enum WalError {
         #[source]
         cause: Option<Arc<CheckpointError>>,
     },
+    /// The log belongs to the process that opened it, from which this process was forked. Nothing has changed:
+    /// the parent goes on. Open the log after the fork.
+    #[error("process {opened_by} opened the log, from which this process was forked; open it after the fork")]
+    Forked {
+        /// The id of the process that opened the log.
+        opened_by: u32,
+    },
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
@@ -77,6 +84,7 @@ impl WalError {
             Self::Damaged { .. } => Advice::Restore,
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::Stopped => Advice::Reopen,
+            Self::Forked { .. } => Advice::Bug,
         }
     }
 }

@@ -32,6 +32,7 @@ use crate::record::{self, Kind};
 use crate::segments::Segments;
 use pagetier::device::SharedDevice;
 use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, SpaceId};
+use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -82,6 +83,7 @@ pub(crate) struct Shared {
     oldest: AtomicU64,
     end: AtomicU64,
     id: u64,
+    owner: Owner,
     blocks: bool,
     failing: AtomicBool,
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
@@ -218,6 +220,7 @@ impl Wal {
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
             id,
+            owner: Owner::here(),
             blocks,
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
@@ -402,6 +405,7 @@ impl Wal {
     }
 
     pub(crate) async fn flush_record(&self, lsn: Lsn, or_reserve: bool) -> Result<(), WalError> {
+        self.check_owner()?;
         if self.durable() >= lsn {
             return Ok(());
         }
@@ -416,6 +420,13 @@ impl Wal {
         tokio::task::spawn_blocking(move || shared.write_out(or_reserve))
             .await
             .map_err(|_| WalError::Stopped)?
+    }
+
+    /// Refuses what a forked process does with its parent's log, before it takes a lock: a thread that does
+    /// not exist in this process may hold that.
+    pub(crate) fn check_owner(&self) -> Result<(), WalError> {
+        let owner = self.0.owner;
+        if owner.is_here() { Ok(()) } else { Err(WalError::Forked { opened_by: owner.pid() }) }
     }
 
     /// Waits until the log has grown by another fraction of its capacity.
@@ -505,6 +516,7 @@ impl Wal {
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
+        self.check_owner()?;
         let shared = Arc::clone(&self.0);
         let cut = move || shared.truncate(needed.0, keep.0);
         if self.0.blocks {
@@ -527,6 +539,7 @@ impl Wal {
     /// # Errors
     /// The medium failed.
     pub fn segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
+        self.check_owner()?;
         let mut output = self.0.output.lock();
         // The lock keeps further records from becoming durable.
         let durable = self.0.durable.load(Ordering::Acquire);

@@ -368,8 +368,10 @@ impl Media for FileMedia {
         file.set_len(end)?;
         let _ = self.allocate(&*file);
         file.sync()?;
-        // The name, too, may be readable without being durable, if a crash came between the rename and the
-        // directory's sync.
+        // The names, too, may be readable without being durable, if a crash came between a rename and the
+        // directory's sync, or after a sync that failed. Only if some name changes does the next one write.
+        let _ = self.dir.open(Path::new(ASIDE), Access::Create);
+        let _ = self.dir.remove(Path::new(ASIDE));
         self.dir.sync()?;
         self.active = Some(Active { file, end });
         Ok(())

@@ -7,7 +7,9 @@
 //! - of the changes of names since the last sync of their directory, each creation, rename and removal is
 //!   there or not, as a whole, in any order but that of changes of one name. A directory whose own name is
 //!   lost is gone with everything in it. A sync of a file does not make its name durable;
-//! - of what a failed sync covered, nothing becomes durable later that was not by then, though it is read.
+//! - of what a failed sync covered, no later sync makes anything durable that was not by then, though it is
+//!   read: contents must be written again, and of a directory any name must change, because its blocks have
+//!   more names than one.
 //!
 //! Deterministic: the same seed and the same calls give the same outcome.
 
@@ -48,6 +50,8 @@ struct Disk {
     next: u64,
     /// The changes of names that are not durable, the oldest first.
     changes: Vec<Change>,
+    /// Those that a failed sync of their directory has lost, until that changes again.
+    lapsed: Vec<Change>,
     rng: SmallRng,
     calls: u64,
     fault: Option<(u64, FileFault)>,
@@ -175,6 +179,7 @@ impl SimFiles {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
             changes: Vec::new(),
+            lapsed: Vec::new(),
             rng: SmallRng::seed_from_u64(seed),
             calls: 0,
             fault: None,
@@ -314,6 +319,10 @@ impl Disk {
                 None => names.remove(name),
             };
         }
+        // The directory is written again, with all that it has.
+        let again = |lapsed: &Change| lapsed.iter().any(|(at, ..)| change.iter().any(|(of, ..)| at == of));
+        let (again, lapsed) = std::mem::take(&mut self.lapsed).into_iter().partition(again);
+        (self.lapsed, self.changes) = (lapsed, [again, std::mem::take(&mut self.changes)].concat());
         self.changes.push(change);
         Ok(())
     }
@@ -363,7 +372,7 @@ impl Disk {
         covered
     }
 
-    /// Makes those of the `covered` changes durable that `has` names, and forgets the rest of them.
+    /// Makes those of the `covered` changes durable that `has` names. The others of them lapse.
     fn land(&mut self, covered: &BTreeSet<usize>, mut has: impl FnMut(usize) -> bool) {
         let mut lost = BTreeSet::new();
         let changes = std::mem::take(&mut self.changes);
@@ -375,7 +384,8 @@ impl Disk {
             // A name's changes have an order: one that follows a lost one is lost as well.
             let follows = change.iter().any(|(at, name, _)| lost.contains(&(*at, name.clone())));
             if follows || !has(nth) {
-                lost.extend(change.into_iter().map(|(at, name, _)| (at, name)));
+                lost.extend(change.iter().map(|(at, name, _)| (*at, name.clone())));
+                self.lapsed.push(change);
                 continue;
             }
             for (at, name, node) in change {
@@ -438,6 +448,7 @@ impl Disk {
     fn lose_power(&mut self) {
         let all = (0..self.changes.len()).collect();
         self.land_some(&all);
+        self.lapsed.clear();
         let mut rng = self.rng.clone();
         for node in self.nodes.values_mut() {
             match node {
@@ -775,6 +786,12 @@ mod tests {
             let left = outcomes(&files, |files| (contents(files, "a"), contents(files, "b")));
             assert_eq!(left.len(), 1);
             found.extend(left);
+            // Another name is written with the rest of its directory.
+            root.open(Path::new("c"), Access::Create).unwrap();
+            root.sync().unwrap();
+            assert!(
+                outcomes(&files, |files| contents(files, "b").is_some()).iter().all(|is_there| *is_there)
+            );
         }
         assert_eq!(found.len(), 4);
     }
