@@ -70,6 +70,12 @@ pub trait Directory: Debug + Send + Sync {
     /// The system's error.
     fn stat(&self, path: &Path) -> Result<Option<Stat>>;
 
+    /// Whether anything has this name, a link that leads nowhere included.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn has_name(&self, path: &Path) -> Result<bool>;
+
     /// The names in the directory, in any order.
     ///
     /// # Errors
@@ -186,7 +192,7 @@ pub trait DirFile: Debug + Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Which file it is.
-    pub id: FileId,
+    pub id: Identity,
     /// The length in bytes.
     pub len: u64,
     /// The bytes that it takes on the disk, with room set aside.
@@ -196,20 +202,24 @@ pub struct Stat {
 impl Stat {
     fn of(stat: &rustix::fs::Stat) -> Self {
         let unsigned = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-        Self { id: FileId::of(stat), len: unsigned(stat.st_size), allocated: 512 * unsigned(stat.st_blocks) }
+        Self {
+            id: Identity::of(stat),
+            len: unsigned(stat.st_size),
+            allocated: 512 * unsigned(stat.st_blocks),
+        }
     }
 }
 
 /// A file or a block device, whatever its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FileId {
+pub enum Identity {
     /// File system and inode.
     File(u64, u64),
     /// The number of the device: several special files may lead to it.
     Block(u64),
 }
 
-impl FileId {
+impl Identity {
     /// The file that `stat` describes.
     #[must_use]
     pub fn of(stat: &rustix::fs::Stat) -> Self {
@@ -297,6 +307,14 @@ impl Directory for RealDir {
         match rustix::fs::statat(self.base(), path, AtFlags::empty()) {
             Ok(stat) => Ok(Some(Stat::of(&stat))),
             Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn has_name(&self, path: &Path) -> Result<bool> {
+        match rustix::fs::statat(self.base(), path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -462,5 +480,56 @@ impl Owner {
     /// [`DeviceErrorKind::Forked`](crate::DeviceErrorKind::Forked), as the source.
     pub fn check(&self) -> Result<()> {
         if self.is_here() { Ok(()) } else { Err(Error::other(self.refusal())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_are_missing_are_made_and_those_that_are_there_accepted() {
+        let temporary = tempfile::tempdir().unwrap();
+        let base = RealDir::working();
+        let dir = temporary.path().join("a/b/c");
+        let made = ["a", "a/b", "a/b/c"].map(|name| temporary.path().join(name));
+        assert_eq!(create_durably(&base, &dir).unwrap(), made, "a refused opening removes these");
+        assert!(dir.is_dir());
+        assert!(create_durably(&base, &dir).unwrap().is_empty());
+        create_durably(&base, Path::new("/")).unwrap();
+        let file = temporary.path().join("file");
+        File::create(&file).unwrap();
+        assert!(create_durably(&base, &file.join("below")).is_err());
+    }
+
+    /// The kernel refuses to flush a directory of `/proc`: names that are not durable are not taken for
+    /// durable ones.
+    #[test]
+    fn names_that_cannot_be_made_durable_are_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        RealDir::open(directory.path()).unwrap().sync().unwrap();
+        RealDir::open(Path::new("/proc")).unwrap().sync().unwrap_err();
+    }
+
+    #[test]
+    fn a_dropped_lock_is_free_while_a_starting_child_process_shares_its_file() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = RealDir::open(temporary.path()).unwrap();
+        let open = || dir.open(Path::new("lock"), Access::Create).unwrap();
+        let (mut held, mut other) = (open(), open());
+        assert!(held.try_lock().unwrap() && !other.try_lock().unwrap());
+        // A child process shares open files until it runs its program.
+        let shared = held.as_file().unwrap().try_clone().unwrap();
+        drop(held);
+        assert!(other.try_lock().unwrap());
+        drop(shared);
+    }
+
+    #[test]
+    fn a_name_beside_a_path_is_beside_it_also_with_a_slash_at_its_end() {
+        let (partial, path) = beside(Path::new("/a/b/./"), ".partial").unwrap().unwrap();
+        assert_eq!((partial, path), ("/a/b.partial".into(), "/a/b".into()));
+        assert!(beside(Path::new("b/"), "").unwrap().unwrap().0.is_absolute());
+        assert_eq!(beside(Path::new("/"), ".partial").unwrap(), None);
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn copy(
     let taken = || at(to)(ErrorKind::AlreadyExists.into());
     let (partial, whole) = beside(to, ".partial").map_err(at(to))?.ok_or_else(taken)?;
     let above = whole.parent().unwrap_or(Path::new("/"));
-    if base.stat(&whole).map_err(at(to))?.is_some() {
+    if base.has_name(&whole).map_err(at(to))? {
         return Err(taken());
     }
     // What an interrupted copy left is used again.

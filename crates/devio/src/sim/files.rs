@@ -15,7 +15,7 @@
 
 use super::SimPower;
 use super::cache::SECTOR;
-use crate::files::{Access, DirFile, Directory, FileId, Stat};
+use crate::files::{Access, DirFile, Directory, Identity, Stat};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -467,7 +467,7 @@ impl Disk {
             Some(Node::File(file)) => (file.seen.len() as u64, file.allocated()),
             _ => (0, 0),
         };
-        Stat { id: FileId::File(0, node), len, allocated }
+        Stat { id: Identity::File(0, node), len, allocated }
     }
 }
 
@@ -541,6 +541,10 @@ impl Directory for SimDir {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn has_name(&self, path: &Path) -> Result<bool> {
+        Ok(self.stat(path)?.is_some())
     }
 
     fn names(&self) -> Result<Vec<OsString>> {
@@ -690,6 +694,7 @@ impl Drop for SimFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::create_durably;
 
     fn files(seed: u64) -> (SimFiles, Arc<dyn Directory>) {
         let files = SimFiles::new(seed, &SimPower::new());
@@ -814,6 +819,28 @@ mod tests {
         let [first, mut second] = locks;
         drop(first);
         assert!(second.try_lock().unwrap());
+    }
+
+    /// The schedule: a process is killed, or a sync fails, at any call of creating a directory. The directories
+    /// that it created are visible. The next attempt completes, and the power fails.
+    #[test]
+    fn a_directory_that_an_earlier_attempt_made_is_durable_too() {
+        let path = Path::new("/backup/db/chain");
+        for n in 0.. {
+            let (files, root) = files(n);
+            files.fail(n, FileFault::Torn);
+            let over = create_durably(&*root, path).is_ok();
+            let killed = files.after_kill(n, &SimPower::new());
+            for files in [&files, &killed] {
+                create_durably(&*files.root(), path).unwrap();
+                let found = outcomes(files, |files| files.root().directory(path).is_ok());
+                assert_eq!(found, BTreeSet::from([true]), "call {n}");
+            }
+            if over {
+                assert_eq!(n, 7, "a sync and three times two calls");
+                break;
+            }
+        }
     }
 
     #[test]
