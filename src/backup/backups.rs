@@ -238,7 +238,7 @@ impl Exclusive {
 }
 
 /// Removes the file of a backup, durably: before an older one goes.
-fn remove(files: &dyn Directory, dir: &Path, path: &Path) -> Result<(), BackupError> {
+pub(super) fn remove(files: &dyn Directory, dir: &Path, path: &Path) -> Result<(), BackupError> {
     files.remove(path).map_err(BackupError::io(path))?;
     files.directory(dir).and_then(|dir| dir.sync()).map_err(BackupError::io(dir))
 }

@@ -64,7 +64,7 @@ const REPORT_PAGES: u64 = 256;
 /// Blocking calls outlive a backup that is dropped: one of them may still write the file, or rename it. So
 /// the file is locked as long as it is open, and the next backup waits for that before it looks for the last
 /// number in the directory.
-struct Draft {
+pub(super) struct Draft {
     file: Option<Box<dyn DirFile>>,
     files: Arc<dyn Directory>,
     dir: PathBuf,
@@ -75,7 +75,7 @@ struct Draft {
 
 impl Draft {
     /// Creates the directory and an empty file in it, once no other backup has the file open. Cancel-safe.
-    async fn create(files: Arc<dyn Directory>, dir: &Path) -> Result<Self, BackupError> {
+    pub(super) async fn create(files: Arc<dyn Directory>, dir: &Path) -> Result<Self, BackupError> {
         let (dir, partial) = (dir.to_owned(), dir.join(DRAFT));
         let mut waits = false;
         let file = loop {
@@ -96,7 +96,7 @@ impl Draft {
         Ok(Self { file: Some(file), files, dir, partial, waiting: Vec::new(), bytes: 0 })
     }
 
-    async fn begin_again(&mut self) -> Result<(), BackupError> {
+    pub(super) async fn begin_again(&mut self) -> Result<(), BackupError> {
         let (file, path) = (self.file.take(), self.partial.clone());
         self.file = blocking(move || emptied(file).map_err(BackupError::io(&path))).await?;
         self.waiting.clear();
@@ -104,12 +104,12 @@ impl Draft {
         Ok(())
     }
 
-    async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
+    pub(super) async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() < WRITE_BYTES { Ok(()) } else { self.write_out().await }
     }
 
-    async fn write_out(&mut self) -> Result<(), BackupError> {
+    pub(super) async fn write_out(&mut self) -> Result<(), BackupError> {
         // Moved to the blocking thread and back. If this future is dropped meanwhile, the file closes there,
         // after the write.
         let Some(file) = self.file.take() else { return Err(BackupError::Runtime) };
@@ -127,7 +127,7 @@ impl Draft {
     }
 
     /// Makes the file durable, then renames it durably, as the directory's file of this number.
-    async fn finish(mut self, number: u32) -> Result<(PathBuf, u64), BackupError> {
+    pub(super) async fn finish(mut self, number: u32) -> Result<(PathBuf, u64), BackupError> {
         self.write_out().await?;
         let Self { file, files, dir, partial, bytes, .. } = self;
         let path = dir.join(name_of(number));
