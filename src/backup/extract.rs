@@ -6,7 +6,7 @@ use super::locked::locked;
 use super::report::{RestoreProgress, blocking};
 use super::restore::{Link, batch, chain};
 use crate::error::BackupError;
-use pagetier_devio::files::{DirFile, Directory, RealDir};
+use pagetier_devio::files::{DirFile, Directory, RealDir, beside};
 use pagetier_page::{HEADER_BYTES, Lsn, PageId, SpaceId};
 use rustc_hash::FxHashSet;
 use std::path::{Path, PathBuf};
@@ -154,13 +154,11 @@ struct Out {
 
 impl Out {
     fn create(to: &Path) -> Result<Self, BackupError> {
-        let to = std::path::absolute(to).map_err(BackupError::io(to))?;
+        let beside = beside(to, ".partial").map_err(BackupError::io(to))?;
+        let Some((partial, to)) = beside else { return Err(BackupError::Exists { path: to.to_owned() }) };
         if to.symlink_metadata().is_ok() {
             return Err(BackupError::Exists { path: to });
         }
-        let mut partial = to.clone().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
         // Locked: of two that write one file, the second is refused.
         let file = locked(&RealDir::working(), &partial).map_err(BackupError::io(&partial))?;
         let Some(file) = file else { return Err(BackupError::InTheWay { path: partial }) };

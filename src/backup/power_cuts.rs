@@ -12,7 +12,7 @@ use crate::manifest::slack::Slack;
 use crate::manifest::tail;
 use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
-use pagetier_devio::files::{Access, Directory, create_durably};
+use pagetier_devio::files::{Access, create_durably};
 use pagetier_devio::{FileFault, SimFiles, SimPower};
 use pagetier_page::PageSize;
 use std::path::{Path, PathBuf};

@@ -114,6 +114,8 @@ impl Target {
             // taken.
             let done = done_in(&*self.files, &self.to).filter(|done| done.backup == backup);
             let Some(done) = done else { return Err(BackupError::Exists { path: self.to }) };
+            // The one before may have been killed between the rename and the sync.
+            self.sync_name()?;
             self.remove_file();
             return Ok(Ok(Begun::Restored(done.report)));
         }
@@ -146,10 +148,18 @@ impl Target {
         // The name appears at once, with everything in it. Until the directory above is synced, a crash may
         // undo that, and the next attempt finds the record and renames again.
         self.files.rename(&self.partial, &self.to).map_err(BackupError::io(&self.to))?;
-        let parent = self.to.parent().unwrap_or(Path::new("/"));
-        self.files.directory(parent).and_then(|dir| dir.sync()).map_err(BackupError::io(parent))?;
+        self.sync_name().inspect_err(|_| {
+            // The next attempt must change the name, or its sync of the directory has nothing to write.
+            let _ = self.files.rename(&self.to, &self.partial);
+        })?;
         self.remove_file();
         Ok(())
+    }
+
+    /// Makes the directory's name durable.
+    fn sync_name(&self) -> Result<(), BackupError> {
+        let parent = self.to.parent().unwrap_or(Path::new("/"));
+        self.files.directory(parent).and_then(|dir| dir.sync()).map_err(BackupError::io(parent))
     }
 
     /// The file has done its duty. It does no harm if it stays.

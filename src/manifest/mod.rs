@@ -22,4 +22,4 @@ mod power_cuts;
 pub(crate) mod saver;
 pub(crate) mod slack;
 pub(crate) mod superblock;
-mod tail;
+pub(crate) mod tail;

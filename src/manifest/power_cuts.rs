@@ -129,7 +129,9 @@ fn a_manifest_is_the_last_one_saved_whichever_call_fails() {
             let file = manifest(&files);
             let mut model = Model::default();
             work(&files, &file, 1, &mut model);
-            let happened = files.calls() > n;
+            if files.calls() <= n {
+                break;
+            }
             model.note((9, 0), replace(&file, 9, Slack::Use));
             assert_eq!(model.acknowledged, Some((9, 0)), "it never recovered");
             // Nothing but a finished exchange may leave the spare as the manifest.
@@ -138,9 +140,6 @@ fn a_manifest_is_the_last_one_saved_whichever_call_fails() {
                 let after = files.after_power_cut(seed, &SimPower::new());
                 model.check(found(&manifest(&after)));
                 assert!(after.root().stat(&Path::new("/store").join(FILE)).unwrap().is_some());
-            }
-            if !happened {
-                break;
             }
         }
     }
