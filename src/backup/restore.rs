@@ -11,9 +11,11 @@ use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
 use crate::manifest::log_record::LogRecord;
 use crate::store::page_store::PageStore;
+use pagetier_devio::files::RealDir;
 use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The number of pages read from a file at a time.
 const BATCH_PAGES: usize = 64;
@@ -57,7 +59,7 @@ impl Builder {
         let (Some(to), None) = (self.config.options.directory.take(), &self.config.memory) else {
             return Err(BackupError::NoDirectory);
         };
-        let to = Target::of(&to)?;
+        let to = Target::of(Arc::new(RealDir::working()), &to)?;
         let dir = from.as_ref().to_owned();
         // The whole chain is read before anything is created: a damaged file must not leave half a store.
         let chain = blocking(move || chain(&dir, upto)).await?;

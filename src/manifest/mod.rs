@@ -18,7 +18,9 @@ pub(crate) mod memory;
 pub(crate) mod only_copies;
 pub(crate) mod page_runs;
 pub(crate) mod policy_file;
+#[cfg(test)]
+mod power_cuts;
 pub(crate) mod saver;
 pub(crate) mod slack;
 pub(crate) mod superblock;
-mod tail;
+pub(crate) mod tail;

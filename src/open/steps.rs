@@ -20,12 +20,12 @@ use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
-use crate::tenure::durable_dir;
 use crate::tenure::gate::Gate;
 use crate::tenure::held_dir::HeldDir;
 use crate::tenure::lock::{Leave, Tenure};
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
+use pagetier_devio::files::{RealDir, create_durably};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{
     DeviceError, DeviceErrorKind, IoOp, Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice,
@@ -463,7 +463,7 @@ impl Config {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
         // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
-        tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
+        tenure.created_directories(create_durably(&RealDir::working(), &path).map_err(failed)?);
         if self.held.is_none() {
             self.held = Some(HeldDir::open(&path, self.seam).map_err(failed)?);
         }

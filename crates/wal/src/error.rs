@@ -64,6 +64,13 @@ pub enum WalError {
         /// The size that fits, in bytes.
         bytes_max: u64,
     },
+    /// The log belongs to the process that opened it, from which this process was forked. Nothing has changed:
+    /// the parent goes on. Open the log after the fork.
+    #[error("process {opened_by} opened the log, from which this process was forked; open it after the fork")]
+    Forked {
+        /// The id of the process that opened the log.
+        opened_by: u32,
+    },
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
@@ -105,6 +112,7 @@ impl WalError {
             Self::TooLong { .. } => Advice::FixConfiguration,
             Self::Unrecorded(error) => error.advice(),
             Self::Stopped => Advice::Reopen,
+            Self::Forked { .. } => Advice::Bug,
         }
     }
 }

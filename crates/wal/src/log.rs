@@ -38,6 +38,7 @@ use pagetier::device::SharedDevice;
 use pagetier::{
     GateError, GateFuture, LogGate, LogMark, LogNeeds, Lsn, MarkFuture, PageId, PageStore, SpaceId,
 };
+use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -94,6 +95,7 @@ pub(crate) struct Shared {
     oldest: AtomicU64,
     end: AtomicU64,
     id: u64,
+    owner: Owner,
     blocks: bool,
     /// The ownership whose records are appended; 0: none.
     generation: AtomicU64,
@@ -294,6 +296,7 @@ impl Wal {
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
             id,
+            owner: Owner::here(),
             blocks,
             generation: AtomicU64::new(0),
             needs: Mutex::default(),
@@ -538,6 +541,7 @@ impl Wal {
     }
 
     pub(crate) async fn flush_record(&self, lsn: Lsn, or_reserve: bool) -> Result<(), WalError> {
+        self.check_owner()?;
         if self.durable() >= lsn {
             return Ok(());
         }
@@ -598,6 +602,13 @@ impl Wal {
 
     fn turn(&self, permit: OwnedMutexGuard<()>) -> Turn {
         Turn { log: Arc::clone(&self.0), permit: Some(permit), ends: None }
+    }
+
+    /// Refuses what a forked process does with its parent's log, before it takes a lock: a thread that does
+    /// not exist in this process may hold that.
+    pub(crate) fn check_owner(&self) -> Result<(), WalError> {
+        let owner = self.0.owner;
+        if owner.is_here() { Ok(()) } else { Err(WalError::Forked { opened_by: owner.pid() }) }
     }
 
     /// Waits until the log has grown by another fraction of its capacity.
@@ -682,6 +693,7 @@ impl Wal {
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
+        self.check_owner()?;
         // Before the log is shortened: one that begins later than this is not the pages'.
         let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
         let kept = keep.min(needed).0.min(held);
@@ -724,6 +736,7 @@ impl Wal {
     /// # Errors
     /// The medium failed.
     pub fn segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
+        self.check_owner()?;
         // The lock keeps further records from becoming durable.
         let mut output = self.0.output.lock();
         let durable = output.reached;

@@ -3,7 +3,7 @@
 
 use super::sim::{SimMedia, WAYS, Way};
 use super::{LIMITS, SMALL, bodies, in_use};
-use crate::{DeviceMedia, Keep, Wal, WalError, WalOptions, redo};
+use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
@@ -357,6 +357,28 @@ async fn failed_creations_leave_room() {
     drop(wal);
     let cut = Arc::new(device.after_power_cut(1, &SimPower::new()));
     assert_eq!(bodies(&on_device(&cut).unwrap()), kept);
+}
+
+/// The use of the reserve fails at any operation, also after its header was written in part: the slot serves no
+/// record that takes room.
+#[test]
+fn a_reserve_whose_use_failed_is_still_the_reserve() {
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
+    let shared = Arc::clone(&device) as SharedDevice;
+    let mut media = DeviceMedia::open(shared, SMALL.segment_bytes()).unwrap();
+    media.reserve(0).unwrap();
+    let mut start = 64;
+    while media.create(start, b"takes room").is_ok() {
+        start += 10;
+    }
+    for n in 0..5 {
+        device.inject(Fault::new(FaultEffect::Eio).from_op(device.ops() + n).times(1));
+        media.create_reserved(start, b"gives room").unwrap_err();
+        let refused = media.create(start, b"takes room").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "operation {n}");
+    }
+    media.create_reserved(start, b"gives room").unwrap();
+    assert!(media.read(start).unwrap().starts_with(b"gives room"));
 }
 
 /// Capacities that no block divides, and others than the log was made with.

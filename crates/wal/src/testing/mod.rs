@@ -3,6 +3,7 @@
 mod crowded;
 mod engine;
 mod faults;
+mod files;
 mod full;
 mod gone;
 mod limits;
