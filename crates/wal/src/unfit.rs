@@ -117,12 +117,8 @@ pub(crate) fn check(log: &Log<'_>, needs: &LogNeeds) -> Result<Fit, UnfitLog> {
         }
         None => Fit::Yes,
     };
-    // The record that *ends* at the position is needed, so the log must begin before it. Position 0 stands for
-    // a change that no record describes.
-    let reaches = |from: Option<Lsn>| match from {
-        Some(from) => from > Lsn(0) && (log.oldest == FIRST_LSN || log.oldest < from.0),
-        None => log.oldest == FIRST_LSN,
-    };
+    // The record that *ends* at the position is needed, so the log must begin before it.
+    let reaches = |from: Option<Lsn>| log.oldest == FIRST_LSN || from.is_some_and(|from| log.oldest < from.0);
     match needs.lost {
         Some((pages, from)) if pages > 0 && !reaches(from) => Err(UnfitLog::SsdLost { pages }),
         _ => Ok(fit),

@@ -220,6 +220,8 @@ async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
     let wal = Wal::on_device(Arc::clone(&devices.log) as SharedDevice, options).await.unwrap();
     let db = LoggedStore::on(devices.builder(), wal).await.unwrap();
     let space = db.spaces().create("t").await.unwrap();
+    // Room, which is written once when a space gets it.
+    db.spaces().reserve(space, 20).await.unwrap();
     db.sync().await.unwrap();
     devices.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
     devices.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));

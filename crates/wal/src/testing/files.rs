@@ -38,7 +38,7 @@ fn open(files: &SimFiles) -> Result<Wal, WalError> {
 fn open_in(root: &dyn Directory, path: &str) -> Result<Wal, WalError> {
     let media = root.directory(Path::new(path)).and_then(FileMedia::on);
     let media = media.map_err(|error| WalError::Io { path: path.into(), source: Arc::new(error) })?;
-    Wal::on(Box::new(media), SMALL)
+    super::in_use(Box::new(media), SMALL)
 }
 
 /// Commits over several segments, shortens the log, and fills the disk for a while. Ends at the first failed
