@@ -38,8 +38,8 @@ pub enum WalError {
         #[source]
         cause: Option<Arc<CheckpointError>>,
     },
-    /// The log belongs to the process that opened it, from which this process was forked. Nothing has changed:
-    /// the parent goes on. Open the log after the fork.
+    /// The log belongs to the process that opened it, from which this process was forked. Nothing has
+    /// changed: the parent goes on. Open the log after the fork.
     #[error("process {opened_by} opened the log, from which this process was forked; open it after the fork")]
     Forked {
         /// The id of the process that opened the log.
