@@ -176,7 +176,10 @@ async fn a_restored_store_is_complete_and_an_interrupted_restoration_can_be_repe
                 assert!(!matches!(result, Err(BackupError::InTheWay { .. })), "{result:?}");
                 after = next.after_power_cut(seed, &SimPower::new());
                 if result.is_ok() || taken {
-                    assert!(restored(&after).is_some(), "{result:?}");
+                    for seed in 0..2 * OUTCOMES {
+                        let after = next.after_power_cut(seed, &SimPower::new());
+                        assert!(restored(&after).is_some(), "{result:?}");
+                    }
                     break;
                 }
                 assert!(cut_at < u64::MAX, "{result:?}");
