@@ -193,6 +193,18 @@ impl PageStore {
     /// it has that log. Within an ownership, positions only grow: smaller ones change nothing. For a log
     /// crate; costs a small write of the manifest and a flush. Cancel-safe.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: u64, generation: u64)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::log::LogMark;
+    ///
+    /// // A checkpoint: the log before 4,000 may be removed, and must never end before 9,000 again.
+    /// store.record_log(LogMark { id, generation, end: Lsn(9_000), from: Lsn(4_000), restored: false }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The manifest cannot be written: what was recorded before still holds.
     pub async fn record_log(&self, mark: LogMark) -> Result<(), Error> {

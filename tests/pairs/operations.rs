@@ -2,9 +2,10 @@
 
 use crate::fixture::fill;
 use crate::world::{DIRTY, DOOMED, PAGES, Setup, Side, World, put};
+use pagetier::log::LogMark;
 use pagetier::{
-    Costs, DrainOptions, Error, LogMark, Loss, Lsn, OpenError, PageId, PoolPolicy, SpaceHints, SsdLoss,
-    SsdMode, SsdPolicy,
+    Costs, DrainOptions, Error, Loss, Lsn, OpenError, PageId, PoolPolicy, SpaceHints, SsdLoss, SsdMode,
+    SsdPolicy,
     backup::{BackupError, BackupOptions},
     errors::{PoolError, TierError},
     scrub::ScrubOptions,

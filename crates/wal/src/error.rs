@@ -64,8 +64,8 @@ pub enum WalError {
         /// The size that fits, in bytes.
         bytes_max: u64,
     },
-    /// The log belongs to the process that opened it, from which this process was forked. Nothing has changed:
-    /// the parent goes on. Open the log after the fork.
+    /// The log belongs to the process that opened it, from which this process was forked. Nothing has
+    /// changed: the parent goes on. Open the log after the fork.
     #[error("process {opened_by} opened the log, from which this process was forked; open it after the fork")]
     Forked {
         /// The id of the process that opened the log.

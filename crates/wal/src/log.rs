@@ -32,12 +32,11 @@ use crate::guard::Guard;
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
-use crate::segments::{Segment, Segments};
+use crate::segments::{FIRST_LSN, Segment, Segments};
 use crate::unfit::{self, Fit, UnfitLog};
 use pagetier::device::SharedDevice;
-use pagetier::{
-    GateError, GateFuture, LogGate, LogMark, LogNeeds, Lsn, MarkFuture, PageId, PageStore, SpaceId,
-};
+use pagetier::log::{LogMark, LogNeeds, MarkFuture};
+use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,9 +51,6 @@ use tokio::task::JoinHandle;
 
 /// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
 pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
-
-/// The start of a new log. It is above zero, the LSN of a page that no record has touched.
-pub(crate) const FIRST_LSN: u64 = 64;
 
 /// The number of pages that the store frees with one write.
 pub(crate) const FREES_AT_ONCE: usize = 128;

@@ -29,6 +29,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+/// The start of a new log. It is above zero, the LSN of a page that no record has touched.
+pub(crate) const FIRST_LSN: u64 = 64;
+
 /// Begins a segment of a log that belongs to a store. As a record's length it would be a gigabyte.
 const MAGIC: [u8; 8] = *b"PTGEN\0\0\x01";
 /// Magic, generation, the generation before, checksum of these.

@@ -3,10 +3,10 @@
 //! Pure: a store's record and what was found of a log go in, a decision comes out. `docs/recovery.md` (I45)
 //! has the rules and why they suffice.
 
-use crate::log::FIRST_LSN;
-use crate::segments::Segment;
+use crate::segments::{FIRST_LSN, Segment};
+use pagetier::Lsn;
 use pagetier::errors::Advice;
-use pagetier::{LogMark, LogNeeds, Lsn};
+use pagetier::log::{LogMark, LogNeeds};
 
 /// How far beyond the recorded end a log begins that takes the place of a lost one. The lost log may have been
 /// longer than recorded, by what one segment and one write can hold, which is far less.

@@ -2,8 +2,8 @@
 //!
 //! Reads see every change at once. After a power cut ([`SimFiles::after_power_cut`]):
 //!
-//! - of the changes of a file since its last sync, each write and each new length is there or not; a write may
-//!   be torn at 512-byte sectors, and the file as long as with all of it;
+//! - of the changes of a file since its last sync, each write and each new length is there or not; a write
+//!   may be torn at 512-byte sectors, and the file as long as with all of it;
 //! - of the changes of names since the last sync of their directory, each creation, rename and removal is
 //!   there or not, as a whole, in any order but that of changes of one name. A directory whose own name is
 //!   lost is gone with everything in it. A sync of a file does not make its name durable;
@@ -821,8 +821,8 @@ mod tests {
         assert!(second.try_lock().unwrap());
     }
 
-    /// The schedule: a process is killed, or a sync fails, at any call of creating a directory. The directories
-    /// that it created are visible. The next attempt completes, and the power fails.
+    /// The schedule: a process is killed, or a sync fails, at any call of creating a directory. What it
+    /// created is visible. The next attempt completes, and the power fails.
     #[test]
     fn a_directory_that_an_earlier_attempt_made_is_durable_too() {
         let path = Path::new("/backup/db/chain");

@@ -2,7 +2,8 @@
 //! and under other guards.
 
 use super::work::{Outcome, Worker};
-use pagetier::{Error, LogMark, Loss, Lsn, PageId, SpaceHints, SpaceId};
+use pagetier::log::LogMark;
+use pagetier::{Error, Loss, Lsn, PageId, SpaceHints, SpaceId};
 use pagetier_devio::{Device, DeviceErrorKind};
 use rand::Rng;
 use std::sync::Arc;

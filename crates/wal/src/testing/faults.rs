@@ -359,8 +359,8 @@ async fn failed_creations_leave_room() {
     assert_eq!(bodies(&on_device(&cut).unwrap()), kept);
 }
 
-/// The use of the reserve fails at any operation, also after its header was written in part: the slot serves no
-/// record that takes room.
+/// The use of the reserve fails at any operation, also after its header was written in part: the slot serves
+/// no record that takes room.
 #[test]
 fn a_reserve_whose_use_failed_is_still_the_reserve() {
     let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));

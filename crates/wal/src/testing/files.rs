@@ -294,7 +294,8 @@ async fn a_log_stays_in_the_directory_that_it_opened() {
     assert!(wal.oldest() > Lsn(64));
 }
 
-/// A removal that may not be durable leaves the segment where it is, so that it can be read and removed again.
+/// A removal that may not be durable leaves the segment where it is, so that it can be read and removed
+/// again.
 #[test]
 fn a_removal_that_fails_leaves_its_segment() {
     for kept in [0, 1 << 16] {

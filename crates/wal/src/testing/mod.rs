@@ -11,8 +11,8 @@ mod sim;
 mod stalls;
 mod truncation;
 
-use crate::log::FIRST_LSN;
 use crate::record::{self, Kind, Records};
+use crate::segments::FIRST_LSN;
 use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions, redo};
 use pagetier::{Lsn, PageStore};
 use std::io;
