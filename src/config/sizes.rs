@@ -132,8 +132,8 @@ fn slots(ssd_bytes: u64, page_size: PageSize, ring_pages: u32) -> u64 {
 /// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` with the default ring and
 /// outqueue holds: the reverse of [`pool_bytes_for`]. All tasks together can pin that many pages at one time,
 /// and no more; a request for another page then fails after
-/// [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest pool has 16 frames. 0: the pool
-/// is too small to open.
+/// [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest pool has 16 frames. 0: the
+/// pool is too small to open.
 ///
 /// ```
 /// # use pagetier::{PageSize, frames_for, pool_bytes_for};

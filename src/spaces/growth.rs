@@ -32,9 +32,10 @@ impl Spaces<'_> {
     /// reservations the largest counts. Durable when it returns. Completes even if the future is dropped.
     ///
     /// The room belongs to the space until `pages` is 0, which gives the reservation up: [`Spaces::shrink`]
-    /// returns none of it before. It costs its bytes on the HDD, and time after a crash: the opening reads the reserved room from its end
-    /// down to the last page that was written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does
-    /// not limit it. A backup does not contain it.
+    /// returns none of it before. It costs its bytes on the HDD, and time after a crash: the opening reads
+    /// the reserved room from its end down to the last page that was written.
+    /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) does not limit it. A backup does not contain
+    /// it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
