@@ -203,8 +203,8 @@ pub use manifest::memory::MemoryManifest;
 ///
 #[doc = include_str!("log_gate.md")]
 pub use pagetier_bufpool::LogGate;
-pub use pagetier_bufpool::{GateError, GateFuture};
-pub use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
+pub use pagetier_bufpool::{GateError, GateFuture, MarkFuture};
+pub use pagetier_page::{LogMark, LogNeeds, Lsn, PageId, PageSize, SpaceId};
 pub use pagetier_policy::pool::Retention;
 pub use pagetier_policy::{Costs, Location, PoolPolicy, SsdPolicy};
 pub use pagetier_ssdcache::{

@@ -152,7 +152,8 @@ fn every_option_has_a_setter_and_reads_back() {
         .exhausted_after(Duration::from_micros(10_001))
         .read_ahead(false)
         .ssd_mode(SsdMode::ReadOnly)
-        .accept_ssd_loss(true);
+        .accept_ssd_loss(true)
+        .accept_log_loss(true);
     let options = builder.options();
     assert_eq!(options.exhausted_after_ms, 11, "a fraction of a millisecond counts as one");
     let text = serde_json::to_string(options).unwrap();

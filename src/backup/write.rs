@@ -356,6 +356,8 @@ impl PageStore {
             since,
             upto: 0,
             losses: Some(meta.manifest.losses),
+            // Before the sync: what it says of the log holds for every page that is read later.
+            log: meta.manifest.log,
         };
         Ok((base, head))
     }

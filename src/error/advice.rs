@@ -118,6 +118,7 @@ impl OpenError {
             | Self::HddMissing { .. }
             | Self::StaleDevice { .. }
             | Self::TooShort { .. }
+            | Self::Log { .. }
             | Self::Ssd(_) => Advice::FixDevice,
             Self::BadManifest { .. } | Self::ManifestMissing { .. } | Self::StaleManifest { .. } => {
                 Advice::Restore

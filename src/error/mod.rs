@@ -11,7 +11,7 @@ pub use advice::Advice;
 pub use backup::BackupError;
 pub use hot_set::HotSetError;
 
-use pagetier_bufpool::{PoolError, TierError};
+use pagetier_bufpool::{GateError, PoolError, TierError};
 use pagetier_devio::DeviceError;
 use pagetier_page::{PageId, PageSizeError, SpaceId};
 use pagetier_policy::Costs;
@@ -246,6 +246,14 @@ pub enum OpenError {
         device: String,
         /// The format number found.
         found: u32,
+    },
+    /// The log gate refused the opening: the log is not the one that the pages need
+    /// ([`LogGate::check`](crate::LogGate::check)), and nothing has changed; or it failed
+    /// ([`LogGate::begin`](crate::LogGate::begin)).
+    #[error("{source}")]
+    Log {
+        /// The gate's error.
+        source: GateError,
     },
     /// The contents of the SSD cannot be determined.
     #[error(transparent)]

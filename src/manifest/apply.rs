@@ -59,6 +59,7 @@ impl Manifest {
             }
             Change::GiveBack { space, extents: (at, count) } => self.give_back(*space, *at, *count)?,
             Change::Cut { space, extents } => self.cut(*space, *extents)?,
+            Change::Log(record) => self.log = Some(*record),
             Change::BeginDrop { space } => self.space_mut(*space)?.dropping = true,
             Change::EndDrop { space } => {
                 let at = self.spaces.binary_search_by_key(space, |space| space.id);

@@ -3,6 +3,7 @@
 
 use super::changes::Record;
 use super::extents::{EXTENT_PAGES, HOLE, reserved};
+use super::log_record::LogRecord;
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
@@ -16,7 +17,7 @@ use std::collections::HashSet;
 use std::io;
 
 /// The manifest format that this version writes.
-const MANIFEST_FORMAT: u32 = 4;
+const MANIFEST_FORMAT: u32 = 5;
 
 /// The oldest format that this version reads: it has neither a tail nor free pages.
 const MANIFEST_FORMAT_MIN: u32 = 2;
@@ -60,6 +61,9 @@ pub(crate) struct Manifest {
     /// position that was handed out for that loss. `None`: none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ssd_redo_from: Option<u64>,
+    /// What is known of the embedder's log. `None`: there is none, or an earlier version wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) log: Option<LogRecord>,
     /// The number of losses so far, acknowledged ones included: a backup continues none from before a loss.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) losses: u64,
@@ -104,6 +108,7 @@ impl Manifest {
             ssd_pages: None,
             loss: None,
             ssd_redo_from: None,
+            log: None,
             losses: 0,
             costs_ms: None,
             backups: Vec::new(),
@@ -332,6 +337,7 @@ impl MemoryManifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagetier_page::{LogMark, Lsn};
 
     #[test]
     fn a_manifest_reads_back_and_damage_is_noticed() {
@@ -349,6 +355,13 @@ mod tests {
             loss: None,
             losses: 4,
             ssd_redo_from: Some(6),
+            log: Some(LogRecord::from(LogMark {
+                id: u64::MAX,
+                generation: 7 << 32,
+                end: Lsn(9),
+                from: Lsn(8),
+                restored: true,
+            })),
             costs_ms: None,
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),

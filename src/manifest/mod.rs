@@ -13,6 +13,7 @@ pub(crate) mod extents;
 pub(crate) mod file;
 pub(crate) mod id;
 pub(crate) mod kept;
+pub(crate) mod log_record;
 pub(crate) mod memory;
 pub(crate) mod only_copies;
 pub(crate) mod page_runs;

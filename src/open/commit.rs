@@ -9,7 +9,8 @@
 //!    SSD.
 //! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
 //!    killed process left readable.
-//! 5. Save the manifest: the devices have recorded the opening. Nothing else is written before this.
+//! 5. Begin the ownership in the embedder's log.
+//! 6. Save the manifest: the devices and the log have recorded the opening. Nothing else is written before this.
 
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
@@ -23,6 +24,7 @@ use crate::manifest::superblock::HddSuperblock;
 use crate::store::manifest_state::ManifestState;
 use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
+use pagetier_bufpool::LogGate;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{OpeningMarks, Superblock, Unproved, format, mark};
@@ -41,10 +43,10 @@ impl Config {
         tenure: &Arc<Tenure>,
         manifest: Manifest,
         lost: Option<OnlyCopies>,
-        hdd: &SharedDevice,
-        ssd: &SharedDevice,
+        (hdd, ssd): (&SharedDevice, &SharedDevice),
         prepared: &PreparedSsd,
         page_size: PageSize,
+        gate: Option<&dyn LogGate>,
     ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
         let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
@@ -104,7 +106,16 @@ impl Config {
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
         self.seam.mark(self.mark_devices(&mut meta, hdd, ssd)).await?;
+        // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
+        // one that the manifest does not name has no record, and the next opening ignores it (I45).
+        let mark = match gate.filter(|_| !self.read_only) {
+            Some(gate) => gate.begin(epoch).await.map_err(|source| OpenError::Log { source })?,
+            None => None,
+        };
         let opened = |manifest: &mut Manifest| {
+            if let Some(mark) = mark {
+                manifest.log = Some(mark.into());
+            }
             // Last: from now on, a device without this mark is an older copy.
             manifest.opened = epoch;
             manifest.ssd_pages = None;

@@ -104,11 +104,13 @@ impl Builder {
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = config.what_is_lost(&manifest, &prepared);
+        config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
-        let mut meta =
-            config.commit(&manifests, &tenure, manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
+        let mut meta = config
+            .commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size, gate.as_deref())
+            .await?;
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {

@@ -153,8 +153,18 @@ impl Shared {
         space: SpaceId,
         ranges: Vec<Range<u32>>,
     ) -> Result<u32, Error> {
+        self.free_noting(space, ranges, |_| ()).await
+    }
+
+    /// Calls `recorded` with the number of pages once a crash leaves them free, before it waits for guards.
+    pub(crate) async fn free_noting(
+        self: &Arc<Self>,
+        space: SpaceId,
+        ranges: Vec<Range<u32>>,
+        recorded: impl FnOnce(u32) + Send + 'static,
+    ) -> Result<u32, Error> {
         // In a task of its own: a page that is only half freed could never be reused.
-        self.in_task(move |shared| async move { shared.free(space, ranges).await }).await
+        self.in_task(move |shared| async move { shared.free(space, ranges, recorded).await }).await
     }
 
     /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
@@ -209,7 +219,12 @@ impl Shared {
         Ok(())
     }
 
-    async fn free(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
+    async fn free(
+        &self,
+        space: SpaceId,
+        ranges: Vec<Range<u32>>,
+        recorded: impl FnOnce(u32),
+    ) -> Result<u32, Error> {
         let _operation = self.ending.enter()?;
         let call = self.frees.join(space, ranges);
         let mut meta = self.meta.lock().await;
@@ -220,6 +235,9 @@ impl Shared {
         drop(meta);
         // The call that took this one along was cut short with the runtime.
         let Recorded { freed, leaving, result } = call.recorded().ok_or_else(Error::runtime_ended)?;
+        if result.is_ok() {
+            recorded(freed.pages());
+        }
         self.finish_free(space, &freed).await?;
         result?;
         self.left(space, leaving).await?;

@@ -398,6 +398,19 @@ impl PageStore {
         self.shared.free_pages(pages).await
     }
 
+    /// As [`PageStore::free_pages`], for pages of one space. Calls `recorded` with their number once a crash
+    /// leaves them free, before it waits for their guards: from then on a log need not know of the free.
+    #[doc(hidden)]
+    pub async fn free_noting(
+        &self,
+        space: SpaceId,
+        pages: &[u32],
+        recorded: impl FnOnce(u32) + Send + 'static,
+    ) -> Result<u32, Error> {
+        let ranges = pages.iter().map(|no| *no..no.saturating_add(1)).collect();
+        self.shared.free_noting(space, ranges, recorded).await
+    }
+
     /// Lets the next [`PageStore::sync`] free `pages`: a free without a write of its own. Returns how many of
     /// them exist and had not been named before; skips the others. Takes effect in memory; never waits.
     ///

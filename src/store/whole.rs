@@ -10,7 +10,7 @@ use crate::config::replacement::SsdReplacement;
 use crate::error::{Error, HotSetError, OpenError};
 use pagetier_bufpool::Tier;
 use pagetier_devio::task;
-use pagetier_page::{Lsn, PageId, PageSize};
+use pagetier_page::{LogMark, Lsn, PageId, PageSize};
 use pagetier_policy::Location;
 use pagetier_ssdcache::RecoveryReport;
 use std::future::Future;
@@ -126,6 +126,13 @@ impl PageStore {
         self.shared.record_reused().await
     }
 
+    /// Whether a flush waits for an exclusive guard: a number that stays the same during one wait.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn flush_waits_for_guard(&self) -> Option<u64> {
+        self.pool.flush_waits_for_guard()
+    }
+
     /// Makes durable what has been written so far, for example by evictions or to bound redo. Writes no page
     /// itself. [`PageStore::flush_to`] and [`PageStore::redo_from`] include it. Cancel-safe.
     ///
@@ -186,6 +193,19 @@ impl PageStore {
             self.shared.record_redo_from(from).await?;
         }
         Ok(from)
+    }
+
+    /// Records what the pages need of the embedder's log, durably: its identity, the ownership that
+    /// [`LogGate::begin`](crate::LogGate::begin) began, a position up to which the log is durable, and the
+    /// one from which redo needs it. The next opening asks [`LogGate::check`](crate::LogGate::check) whether
+    /// it has that log. Within an ownership, positions only grow: smaller ones change nothing. For a log
+    /// crate; costs a small write of the manifest and a flush. Cancel-safe.
+    ///
+    /// # Errors
+    /// The manifest cannot be written: what was recorded before still holds.
+    pub async fn record_log(&self, mark: LogMark) -> Result<(), Error> {
+        self.shared.refuse_read_only()?;
+        self.shared.record_log(mark).await
     }
 
     /// The oldest log position that redo would need for pages that are dirty in memory at this moment; `None`

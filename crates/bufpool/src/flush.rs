@@ -58,6 +58,12 @@ impl<T: Tier> Pool<T> {
         self.flush_where(Pace::Full, |_, from| from <= lsn || from == Lsn::BLANK).await
     }
 
+    /// Whether a flush waits for an exclusive guard: a number that stays the same during one wait.
+    #[must_use]
+    pub fn flush_waits_for_guard(&self) -> Option<u64> {
+        self.inner.guard_waits.current()
+    }
+
     /// `wanted` gets a frame with unwritten changes, and the smallest LSN that redo would need for its page.
     async fn flush_where(&self, pace: Pace, wanted: impl Fn(&Frame, Lsn) -> bool) -> Result<(), PoolError> {
         // The cause of the cleaner's back-off may be gone.
@@ -166,13 +172,16 @@ impl<T: Tier> PoolInner<T> {
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
         loop {
             listen!(cleaned = self.cleaned, unstaged = self.staged);
-            let frame = match self.try_latch_resident(page, Mode::Shared) {
+            let frame = match self.try_share_resident(page) {
                 Some(frame) => frame,
                 None if !may_wait => return Ok(Turn::Later),
-                None => match self.latch_resident(page, Mode::Shared).await? {
-                    Some(frame) => frame,
-                    None => return Ok(Turn::Clean),
-                },
+                None => {
+                    let _waits = self.guard_waits.begin();
+                    match self.latch_resident(page, Mode::Shared).await? {
+                        Some(frame) => frame,
+                        None => return Ok(Turn::Clean),
+                    }
+                }
             };
             let staged = self.stage_latched(frame);
             let word = &self.frames.at(frame).word;

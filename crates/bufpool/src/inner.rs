@@ -2,7 +2,7 @@
 
 use crate::detector::Detector;
 use crate::failing::Failing;
-use crate::flush_pace::FlushPace;
+use crate::flush_pace::{FlushPace, GuardWaits};
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
@@ -84,6 +84,7 @@ pub struct PoolInner<T: Tier> {
     pub(crate) starved: AtomicBool,
     /// How many batches of flushes may be in flight.
     pub(crate) flush_pace: FlushPace,
+    pub(crate) guard_waits: GuardWaits,
     /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the
     /// last search of all frames failed.
     pub(crate) frame_waiters: AtomicU64,
@@ -173,6 +174,7 @@ impl<T: Tier> PoolInner<T> {
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             flush_pace: FlushPace::default(),
+            guard_waits: GuardWaits::default(),
             frame_waiters: AtomicU64::new(0),
             writes_ended: AtomicU64::new(0),
             barren_at: AtomicU64::new(NOT_BARREN),

@@ -5,7 +5,7 @@ use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, 
 use futures_util::future::join_all;
 use pagetier_bufpool::{Tier, TierError};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
-use pagetier_page::{PageSize, SpaceId};
+use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,

@@ -20,12 +20,17 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
 /// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
 /// it whenever [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task
-/// that does. Waits for guards, so the caller must hold none. Cancel-safe.
+/// that does. Waits for exclusive guards of changed pages, so the caller must hold none. Cancel-safe.
 ///
 /// # Errors
 /// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     let _one = wal.0.checkpoints.lock().await;
+    step(store, wal).await
+}
+
+/// As [`checkpoint`], for a caller that has its lock.
+pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
     let mut reserved = if wal.is_failing() { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
     if reserved.is_err() && wal.is_tight() {
@@ -40,7 +45,7 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
         reserved = wal.flush_or_reserve(wal.end()).await;
     }
     // If this fails, the log still loses what precedes the oldest pending free.
-    let freed = wal.free_pending(store).await;
+    let freed = wal.record_frees(store).await;
     let capacity = wal.capacity_bytes();
     let tight = wal.is_tight() && reserved.is_ok();
     if wal.len_bytes() > capacity / 4 * 3 {

@@ -26,7 +26,7 @@ impl Wal {
             complete(&to, |partial| {
                 let mut media = FileMedia::copy(partial, wal.id()).map_err(at(partial))?;
                 for start in wal.segment_starts() {
-                    let bytes = wal.segment(start)?;
+                    let bytes = wal.whole_segment(start)?;
                     media.create(start, &bytes).map_err(at(partial))?;
                 }
                 Ok(())

@@ -14,7 +14,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The version of the segments' format, and of the records in them.
-const LOG_FORMAT: u32 = 1;
+const LOG_FORMAT: u32 = 2;
+
+/// The oldest version that this program reads: its segments say nothing of ownerships and of writes.
+const LOG_FORMAT_MIN: u32 = 1;
 
 /// The start of a segment; the version follows.
 const MAGIC: &[u8; 7] = b"PTLOG\0\0";
@@ -24,6 +27,15 @@ const HEADER_BYTES: usize = 32;
 pub trait Media: Send + Debug {
     /// The log's identity, drawn when it was created.
     fn id(&self) -> u64;
+
+    /// The log has been accepted: called once, before the first change. An opening that is refused must
+    /// change nothing, so what an opening has to write waits until now. Default: nothing.
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn own(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// The segments' positions, in any order.
     ///
@@ -273,7 +285,8 @@ impl Media for FileMedia {
 
     fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
         let mut bytes = self.whole(start)?;
-        if bytes.get(..HEADER_BYTES) != Some(&self.header(start)) {
+        let of_this_log = identity(&bytes)? == self.id && crate::record::u64_at(&bytes, 16) == start;
+        if !of_this_log {
             return Err(invalid("it is not a segment of this log"));
         }
         bytes.drain(..HEADER_BYTES);
@@ -404,9 +417,9 @@ fn identity(segment: &[u8]) -> io::Result<u64> {
         return Err(invalid("it is not a segment of a log"));
     }
     // The version first: another one may have another header.
-    if u32::from(header[7]) != LOG_FORMAT {
-        let why =
-            format!("its format has version {}, and this program reads version {LOG_FORMAT}", header[7]);
+    if !(LOG_FORMAT_MIN..=LOG_FORMAT).contains(&u32::from(header[7])) {
+        let reads = format!("{LOG_FORMAT_MIN} to {LOG_FORMAT}");
+        let why = format!("its format has version {}, and this program reads versions {reads}", header[7]);
         return Err(Error::new(ErrorKind::Unsupported, why));
     }
     if crc32c::crc32c(&header[..28]) != sum {
@@ -475,6 +488,22 @@ mod tests {
         media.reserve(1 << 20).unwrap();
         media.resume(78, b"later").unwrap();
         assert!(room(&segment(78)) >= 1 << 20);
+    }
+
+    #[test]
+    fn a_reserve_that_fails_is_none_and_is_set_aside_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut media = FileMedia::open(dir.path()).unwrap();
+        media.create(64, b"old").unwrap();
+        // More than any file system has.
+        media.reserve(1 << 60).unwrap_err();
+        assert_eq!(media.create_reserved(67, b"next").unwrap_err().kind(), ErrorKind::StorageFull);
+        media.append(b", more").unwrap();
+        if media.reserve(1 << 20).is_err() {
+            return; // The file system sets no room aside.
+        }
+        media.create_reserved(73, b"next").unwrap();
+        assert_eq!(media.read(73).unwrap(), b"next");
     }
 
     #[test]

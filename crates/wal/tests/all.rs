@@ -4,3 +4,4 @@ mod calls;
 mod frozen;
 mod full_disk;
 mod readmission;
+mod right_log;

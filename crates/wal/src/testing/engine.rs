@@ -187,7 +187,7 @@ impl Engine {
             change.add(db.get_mut(*page).await.ok()?);
         }
         let effects = (0..chosen.len()).map(|page| self.words(&mut change, page, at)).collect();
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, effects);
         Some(())
     }
@@ -202,7 +202,7 @@ impl Engine {
             change.zero(page);
         }
         let effect = self.words(&mut change, page, 0);
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, vec![effect]);
         Some(())
     }
@@ -212,7 +212,7 @@ impl Engine {
         let mut change = MiniTx::on(Some(db.wal()), db.allocate(space).await.unwrap());
         change.write(0, 0, b"small");
         let effect = (change.id(0), Some(change.payload(0).to_vec()));
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, vec![effect]);
     }
 
@@ -225,7 +225,7 @@ impl Engine {
         let mut effects = vec![self.words(&mut change, index, 8)];
         change.free(page);
         effects.push((page, None));
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, effects);
         Some(())
     }
@@ -350,7 +350,7 @@ async fn a_checkpoint_between_a_durable_free_and_the_store_leaks_no_page() {
     engine.commit(&db).await;
     let freed = db.wal().oldest_unfinished().expect("the free is pending");
     for _ in 0..20 {
-        let filler = db.wal().append_commit(&[0; 9_000]);
+        let filler = db.wal().append_commit(&[0; 9_000]).unwrap();
         db.wal().append_applied(filler);
         engine.commit(&db).await;
     }
@@ -385,7 +385,7 @@ async fn frees_that_fail_stay_pending() {
         let page = engine.live()[1];
         let mut change = MiniTx::<PageMut<'_>>::new(Some(db.wal()));
         change.free(page);
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         engine.recorded(lsn.0, vec![(page, None)]);
     }
     // Before the records are durable, no page is freed.
