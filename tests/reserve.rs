@@ -1,5 +1,6 @@
 //! Room that is reserved: pages get it later although the disk is full by then, also after a crash; a failure
-//! takes nothing, and `shrink` gives it back once the reservation is given up. Whether a page's number is in use, and truncation.
+//! takes nothing, and `shrink` gives it back once the reservation is given up. Whether a page's number is in
+//! use, and truncation.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use pagetier::{Error, PageId, PageStore, SpaceId, device::DeviceErrorKind};

@@ -102,8 +102,8 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
     enough * page
 }
 
-/// The memory for a pool of at least `pages` pages over an SSD of `ssd_bytes`, the tables of both included: an
-/// argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). It suffices for any
+/// The memory for a pool of at least `pages` pages over an SSD of `ssd_bytes`, the tables of both included:
+/// an argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). It suffices for any
 /// [`ring_pages`](crate::Builder::ring_pages); an [`outqueue`](crate::Builder::outqueue) with more entries
 /// than the SSD has pages takes 58 bytes more for each. The smallest pool has 16 frames: for fewer pages, the
 /// result is the memory for 16.
@@ -130,9 +130,10 @@ fn slots(ssd_bytes: u64, page_size: PageSize, ring_pages: u32) -> u64 {
 }
 
 /// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` with the default ring and
-/// outqueue holds: the reverse of [`pool_bytes_for`]. All tasks together can pin that many pages at one time, and no more; a request for
-/// another page then fails after [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest
-/// pool has 16 frames. 0: the pool is too small to open.
+/// outqueue holds: the reverse of [`pool_bytes_for`]. All tasks together can pin that many pages at one time,
+/// and no more; a request for another page then fails after
+/// [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest pool has 16 frames. 0: the
+/// pool is too small to open.
 ///
 /// ```
 /// # use pagetier::{PageSize, frames_for, pool_bytes_for};

@@ -347,8 +347,9 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
-    /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon); with
-    /// a log, [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) at an opening that redoes it).
+    /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon);
+    /// with a log, [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) at an opening that redoes
+    /// it).
     #[error("the SSD holds the only copies of {pages} pages: drain it, bring it back, or accept the loss")]
     SsdOnlyCopies {
         /// How many pages.

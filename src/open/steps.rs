@@ -276,8 +276,8 @@ impl Devices {
             kept: Some(Arc::new(self.tenure.present()) as Kept),
             ..OpenOptions::default()
         };
-        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes on
-        // while its SSD is replaced.
+        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes
+        // on while its SSD is replaced.
         let (tenure, place, runtime) = (Arc::clone(&self.tenure), at.clone(), Handle::current());
         let opening = move || {
             // Its reactor reaps the device's completions.

@@ -45,10 +45,10 @@ impl Spaces<'_> {
     }
 
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
-    /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if the HDD is a file on a file system that can
-    /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
-    /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
-    /// Completes even if the future is dropped.
+    /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
+    /// the HDD is a file on a file system that can punch holes, their room returns to the file system. The
+    /// file's length does not change. The pages stay free, and reusing one of their numbers makes the space
+    /// grow. Returns the number of bytes given back. Completes even if the future is dropped.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents

@@ -140,9 +140,9 @@ impl Ssd<'_> {
     /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last
     /// successful [`PageStore::sync`](crate::PageStore::sync). Under a log gate no page reads as older than
     /// what was committed: then the call fails with
-    /// [`ReadmitError::LogNeeded`](crate::errors::ReadmitError::LogNeeded), and an opening redoes those pages.
-    /// The store works meanwhile as far as the failure allows, and accepts all writes again on success. An SSD
-    /// that has not failed is left as it is.
+    /// [`ReadmitError::LogNeeded`](crate::errors::ReadmitError::LogNeeded), and an opening redoes those
+    /// pages. The store works meanwhile as far as the failure allows, and accepts all writes again on
+    /// success. An SSD that has not failed is left as it is.
     ///
     /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
     /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
@@ -170,8 +170,8 @@ impl Ssd<'_> {
     /// read.
     ///
     /// # Errors
-    /// [`Error::SsdOnlyCopies`] under a log gate; the HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD;
-    /// [`Error::ReadOnly`] on a read-only opening.
+    /// [`Error::SsdOnlyCopies`] under a log gate; the HDD, the ring's file or the manifest failed, or the
+    /// store refuses writes because of the HDD; [`Error::ReadOnly`] on a read-only opening.
     pub async fn abandon(self) -> Result<SsdLoss, Error> {
         self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.abandon().await }).await

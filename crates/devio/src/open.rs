@@ -224,8 +224,8 @@ fn create(at: Spec<'_>) -> bool {
 
 /// Opens the descriptor; says whether O_DIRECT is in force.
 fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
-    // Otherwise the opening of a FIFO, or of a file with a lease, waits for another process, and the thread of
-    // a running store with it.
+    // Otherwise the opening of a FIFO, or of a file with a lease, waits for another process, and a running
+    // store with it.
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if options.create && !options.read_only {
