@@ -293,12 +293,12 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
     }
 }
 
-/// A log that tells its end, or panics instead.
+/// A log that tells how far it is durable, or panics instead.
 struct Told(AtomicU64);
 
 impl LogGate for Told {
-    fn end(&self) -> Lsn {
-        Lsn(self.0.load(Ordering::Relaxed).checked_sub(1).expect("no end"))
+    fn durable(&self) -> Lsn {
+        Lsn(self.0.load(Ordering::Relaxed).checked_sub(1).expect("no position"))
     }
 
     fn make_durable(&self, _: Lsn) -> GateFuture<'_> {
@@ -307,13 +307,14 @@ impl LogGate for Told {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_without_an_lsn_gets_the_end_of_the_log_with_its_first_change() {
+async fn a_page_without_an_lsn_gets_the_durable_position_of_the_log() {
     let (fixture, log) = (Fixture::new(), Arc::new(Told(AtomicU64::new(8))));
     let store = fixture.builder().log_gate(Arc::clone(&log) as Arc<dyn LogGate>).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     let at = |no| PageId::new(space, no);
     drop(store.allocate(space).await.unwrap());
-    assert_eq!(store.get(at(0)).await.unwrap().lsn(), Lsn(0), "a new page has no change");
+    assert_eq!(store.get(at(0)).await.unwrap().lsn(), Lsn(7), "a new page, too");
+    assert_eq!(store.min_recovery_lsn(), None, "no record is needed for it");
     store.get_mut(at(0)).await.unwrap()[0] = 1;
     assert_eq!(store.get(at(0)).await.unwrap().lsn(), Lsn(7));
     assert_eq!(store.min_recovery_lsn(), Some(Lsn(0)), "no log could repeat the change");

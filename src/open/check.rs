@@ -250,6 +250,7 @@ impl Config {
             (pages, lost.redo_from.map(Lsn))
         });
         needs.gives_up_log = self.options.accept_log_loss;
+        needs.reads_only = self.read_only;
         gate.check(&needs).map_err(|source| OpenError::Log { source })
     }
 

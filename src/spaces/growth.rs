@@ -23,6 +23,9 @@ use std::sync::atomic::Ordering;
 /// The number of bytes of the HDD formatted per write.
 const FORMAT_BYTES: usize = 1 << 20;
 
+/// The number of bytes of a reservation that are taken at a time.
+const RESERVED_AT_ONCE: u64 = 64 << 20;
+
 /// How far the HDD's file grows ahead, in bytes: an eighth of its size within these bounds.
 const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
@@ -63,27 +66,48 @@ impl Spaces<'_> {
 impl Shared {
     async fn reserve(&self, space: SpaceId, pages: u32) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
-        // Held to the end, as for any growth.
-        let mut meta = self.meta.lock().await;
         self.volume.pages(space).ok_or(Error::NoSuchSpace { space })?;
         let (room, hdd_bytes) = (self.volume.reserved(space), self.hdd.size());
-        // The end first: it needs most of the room, and fails before anything was taken.
-        let mut next = pages.checked_sub(1).filter(|last| u64::from(*last) >= room);
-        let mut grown = Ok(());
-        while grown.is_ok()
-            && let Some(no) = next.take().or_else(|| self.volume.first_without_room(space, pages))
-        {
-            grown = self.grow_to(PageId::new(space, no), Ahead::None, &mut meta).await;
-        }
-        if grown.is_ok() {
-            grown = self.note_reserved(space, pages, &mut meta).await;
-        }
+        let grown = self.take_room(space, pages).await;
         if grown.is_err() {
+            let mut meta = self.meta.lock().await;
             self.undo_growth(space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
         }
-        drop(meta);
         self.watch_room();
         grown
+    }
+
+    /// Takes the room of a reservation piece by piece: others get the manifest in between, since all of it is
+    /// written once, which may take the disk minutes.
+    async fn take_room(&self, space: SpaceId, pages: u32) -> Result<(), Error> {
+        let page_bytes = self.page_size().bytes() as u64;
+        let step = ((RESERVED_AT_ONCE / page_bytes) as u32).max(EXTENT_PAGES);
+        let missing = u64::from(pages).saturating_sub(self.volume.reserved(space));
+        if missing > 0 {
+            // The disk first: a lack of room shows before anything is written. (Free extents may do.)
+            let extents = missing.div_ceil(u64::from(EXTENT_PAGES));
+            let bytes = extents.saturating_mul(u64::from(EXTENT_PAGES) * page_bytes);
+            let mut meta = self.meta.lock().await;
+            match self.grow_hdd(&mut meta, self.volume.end().saturating_add(bytes)).await {
+                Err(Error::Device(error)) if is_full(&error) && self.volume.has_free_extents() => {}
+                grown => grown?,
+            }
+        }
+        let mut upto = 0;
+        while upto < pages {
+            if self.ending.has_begun() {
+                return Err(Error::Closed);
+            }
+            upto = upto.saturating_add(step).min(pages);
+            let mut meta = self.meta.lock().await;
+            // The end first, which is one growth.
+            let mut next = Some(upto - 1).filter(|last| u64::from(*last) >= self.volume.reserved(space));
+            while let Some(no) = next.take().or_else(|| self.volume.first_without_room(space, upto)) {
+                self.grow_to(PageId::new(space, no), Ahead::None, &mut meta).await?;
+            }
+        }
+        let mut meta = self.meta.lock().await;
+        self.note_reserved(space, pages, &mut meta).await
     }
 
     /// Records that `space` keeps the room of its first `pages` pages; of none, that it keeps no more than it
@@ -157,13 +181,21 @@ impl Shared {
 
     async fn grow_by(&self, growth: &Growth, meta: &mut ManifestState) -> Result<(), Error> {
         let (bytes, end) = self.volume.growth_bytes(growth);
+        // An earlier growth of the same room that failed may be in the file, for another space or other pages:
+        // homes that are formatted for this one would read as damaged there.
+        meta.settle(&self.volume).await?;
         // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
         for step in self.config.seam.growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
                 GrowthStep::Format => {
-                    self.format(growth, bytes.clone(), self.config.seed(&meta.manifest.store)).await?;
+                    let seed = self.config.seed(&meta.manifest.store);
+                    if let Err(error) = self.format(growth, bytes.clone(), seed).await {
+                        // What it has taken of a full disk others need.
+                        let _ = self.hdd.discard(bytes.start, bytes.end - bytes.start).await;
+                        return Err(error.into());
+                    }
                     self.tier.flush_home().await?;
                 }
                 GrowthStep::Manifest => meta.append(&self.volume, &growth.change()).await?,

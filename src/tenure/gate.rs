@@ -47,13 +47,13 @@ impl Gate {
 }
 
 impl LogGate for Gate {
-    fn end(&self) -> Lsn {
+    fn durable(&self) -> Lsn {
         let gate = match &*self.state.lock() {
             State::Log(gate) => Arc::clone(gate),
             State::Open | State::Released => return Lsn(0),
         };
         // A panic would leave a guard half dropped. Without an answer the page keeps its LSN.
-        catch_unwind(AssertUnwindSafe(|| gate.end())).unwrap_or(Lsn(0))
+        catch_unwind(AssertUnwindSafe(|| gate.durable())).unwrap_or(Lsn(0))
     }
 
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {

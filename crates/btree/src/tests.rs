@@ -28,7 +28,7 @@ const PREFIX: usize = 60;
 async fn store(dir: &Path, wal: &Wal, pool_bytes: u64) -> Arc<PageStore> {
     let builder = PageStore::builder().directory(dir).ssd_bytes(0).pool_bytes(pool_bytes);
     let size = PageSize::new(PAGE).unwrap();
-    Arc::new(builder.page_size(size).log_gate(Arc::new(wal.clone())).open().await.unwrap())
+    Arc::new(builder.page_size(size).log_gate(wal.gate()).open().await.unwrap())
 }
 
 fn wal(dir: &Path) -> Wal {

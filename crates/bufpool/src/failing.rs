@@ -42,14 +42,22 @@ impl Failing {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let mut by_cause = self.by_cause.lock();
+        for cause in self.without(frame) {
+            tracing::info!(%cause, "the pages that could not be written are written");
+        }
+    }
+
+    /// Removes `frame`; returns the causes of which it was the last one.
+    fn without(&self, frame: FrameId) -> Vec<String> {
+        let (mut by_cause, mut ended) = (self.by_cause.lock(), Vec::new());
         by_cause.retain(|cause, frames| {
             if frames.remove(&frame) && frames.is_empty() {
-                tracing::info!(%cause, "the pages that could not be written are written");
+                ended.push(cause.clone());
             }
             !frames.is_empty()
         });
         self.any.store(!by_cause.is_empty(), Ordering::Relaxed);
+        ended
     }
 }
 

@@ -108,18 +108,18 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
         self.frame
     }
 
-    /// Gives a page without an LSN that of the log's end, after a change that no record describes: redo must
-    /// not apply to it what it finds of an earlier page with this number. Returns the change's recovery LSN:
-    /// no part of the log suffices for it, whatever LSN the page has.
+    /// Gives a page without an LSN the log's durable position, after a change that no record describes: redo
+    /// must not apply to it what it finds of an earlier page with this number, nor free it. (A number is free
+    /// once the record that freed it is durable, so that position is no smaller.) The page can be written at
+    /// once, whatever becomes of the log.
     #[cold]
-    fn follow_log(&self) -> Lsn {
+    fn follow_log(&self) {
         if EXCLUSIVE && self.lsn() == Lsn(0) {
-            let end = self.pool.gate.as_ref().map_or(Lsn(0), |gate| gate.end());
+            let durable = self.pool.gate.as_ref().map_or(Lsn(0), |gate| gate.durable());
             // SAFETY: the guard holds the exclusive latch.
             let image = unsafe { self.pool.frames.arena.bytes_mut(self.frame.at()) };
-            Header { lsn: end, ..Header::peek(image) }.put(image);
+            Header { lsn: durable, ..Header::peek(image) }.put(image);
         }
-        Lsn(0)
     }
 
     /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next. Not in a
@@ -127,12 +127,16 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     #[inline]
     fn publish(&mut self) {
         if EXCLUSIVE && (self.modified || self.dirty) && self.pool.frames.owner.is_here() {
-            let logged = self.lsn_set || !self.pool.gate_tells_end;
+            let logged = self.lsn_set || !self.pool.gate_tells;
             let lsn = match (self.modified, logged) {
                 (false, _) => Lsn::BLANK,
                 (true, true) => self.lsn(),
-                (true, false) => self.follow_log(),
+                // No part of the log suffices for the change, whatever LSN the page has.
+                (true, false) => Lsn(0),
             };
+            if !logged {
+                self.follow_log();
+            }
             (self.modified, self.dirty) = (false, false);
             self.pool.became_dirty(self.frame, self.id(), lsn);
         }

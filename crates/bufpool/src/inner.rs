@@ -48,7 +48,7 @@ pub struct PoolInner<T: Tier> {
     pub(crate) periods: Periods,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     /// Whether changes that no record describes get the log's end as their page's LSN.
-    pub(crate) gate_tells_end: bool,
+    pub(crate) gate_tells: bool,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
     pub(crate) sampler: Sampler,
@@ -153,7 +153,7 @@ impl<T: Tier> PoolInner<T> {
             periods: Periods::new(policy.uses_seen()),
             policy: Mutex::new(HintedPool::new(policy, params.frames)),
             hits: HitBuffers::new(),
-            gate_tells_end: gate.as_ref().is_some_and(|gate| gate.end() > Lsn(0)),
+            gate_tells: gate.as_ref().is_some_and(|gate| gate.durable() > Lsn(0)),
             gate,
             counters: Counters::default(),
             recorder: Recorder::default(),

@@ -198,9 +198,9 @@ pub type MarkFuture<'a> =
 ///   [`PoolError::Log`]. If all frames are dirty, requests wait and then fail with [`PoolError::Exhausted`].
 ///   Nothing is lost when the gate works again. A panic of the call or of its future is such an error, with
 ///   the panic's message (`GatePanic`).
-/// - *Changes that are not logged.* A page that has no LSN, and is changed without `set_lsn`, gets the log's
-///   end as its LSN when its guard is dropped ([`LogGate::end`]): redo then knows that no earlier record
-///   concerns it. Its recovery LSN is 0, since no log could repeat the change.
+/// - *Changes that are not logged.* A page that has no LSN, and is created or changed without `set_lsn`, gets
+///   the log's durable position as its LSN when its guard is dropped ([`LogGate::durable`]): redo then knows
+///   that no earlier record concerns it. The recovery LSN of its change is 0, since no log could repeat it.
 /// - *Opening* does not call the gate: the first call follows the first change of a page, as by redo.
 /// - *After a drop* or a shutdown no further call begins, apart from one that races with the drop. A call in
 ///   progress continues, although the store's directory may already be open again: see `Builder::log_gate`.
@@ -211,10 +211,10 @@ pub type MarkFuture<'a> =
 /// [`PoolError::Log`]: crate::PoolError::Log
 /// [`PoolError::Exhausted`]: crate::PoolError::Exhausted
 pub trait LogGate: Send + Sync + 'static {
-    /// The LSN of the newest record, whether or not it is durable; by default `Lsn(0)`, which says nothing.
-    /// A gate that says nothing when the store opens is not asked again. Called while a guard is dropped,
-    /// perhaps under a lock of yours, so it must not wait: an atomic load.
-    fn end(&self) -> Lsn {
+    /// The LSN up to which the log is durable; by default `Lsn(0)`, which says nothing. A gate that says
+    /// nothing when the store opens is not asked again. Called while a guard is dropped, perhaps under a lock
+    /// of yours, so it must not wait: an atomic load.
+    fn durable(&self) -> Lsn {
         Lsn(0)
     }
 

@@ -35,4 +35,6 @@ pub struct LogNeeds {
     pub lost: Option<(u64, Option<Lsn>)>,
     /// The opener gives up the changes that only the log has.
     pub gives_up_log: bool,
+    /// The store is opened for reading only: nothing may change.
+    pub reads_only: bool,
 }

@@ -42,9 +42,6 @@ pub(crate) enum LocationError {
         /// What is wrong with them.
         why: String,
     },
-    /// Redo of this log would overwrite the database, or the log is missing and an empty one was created.
-    #[error("{path}: the log is not the one of this database: put the right one back", path = .path.display())]
-    OtherLog { path: PathBuf },
     /// A database would be loaded beside the log of another one.
     #[error("{path}: there is a log of another database: load into another folder", path = .path.display())]
     LogInTheWay { path: PathBuf },
@@ -68,9 +65,6 @@ pub(crate) struct Notes {
     pub(crate) ssd_bytes: u64,
     pub(crate) pool_bytes: u64,
     pub(crate) log_bytes: u64,
-    /// The log's identity. Notes of earlier versions lack it, and so does a database in memory.
-    #[serde(default)]
-    pub(crate) log_id: Option<u64>,
 }
 
 enum Place {
@@ -245,11 +239,10 @@ impl Location {
         }
     }
 
-    /// Marks the folder as being loaded; removes the remains of an incomplete load. Returns the identity of
-    /// the database's log.
-    pub(crate) fn begin_load(&self) -> Result<Option<u64>, LocationError> {
+    /// Marks the folder as being loaded; removes the remains of an incomplete load.
+    pub(crate) fn begin_load(&self) -> Result<(), LocationError> {
         let Place::Files { dir, .. } = &self.place else {
-            return Ok(None);
+            return Ok(());
         };
         let (marker, log) = (dir.join(LOADING), dir.join(LOG));
         if marker.exists() {
@@ -271,8 +264,7 @@ impl Location {
         if wal.as_ref().is_some_and(|wal| !wal.is_new()) {
             return Err(LocationError::LogInTheWay { path: log });
         }
-        std::fs::write(&marker, "").map_err(io(&marker))?;
-        Ok(wal.map(|wal| wal.id()))
+        std::fs::write(&marker, "").map_err(io(&marker))
     }
 
     /// Marks the load as complete.
@@ -297,13 +289,7 @@ impl Location {
         }
         let Place::Files { dir, .. } = &self.place else { return Ok(Wal::in_memory(options)) };
         let path = dir.join(LOG);
-        let wal = Wal::open(&path, options)?;
-        // Before redo, which would write another database's pages over this one's. A log that is missing was
-        // created just now, and has an identity of its own.
-        if notes.log_id.is_some_and(|id| id != wal.id()) {
-            return Err(LocationError::OtherLog { path });
-        }
-        Ok(wal)
+        Ok(Wal::open(&path, options)?)
     }
 
     /// The store to load into: a large pool, no delays, and an SSD that does not admit pages yet. For a
@@ -438,36 +424,25 @@ mod tests {
             (dir, Location::new(&cli, None).unwrap())
         };
         let loaded = |location: &Location| {
-            let log_id = location.begin_load().unwrap();
-            assert!(log_id.is_some());
+            location.begin_load().unwrap();
             let sizes = (4096, 1 << 20, 0, 1 << 20, 1 << 20);
             let (page_bytes, loaded_bytes, ssd_bytes, pool_bytes, log_bytes) = sizes;
-            let notes = Notes { page_bytes, loaded_bytes, ssd_bytes, pool_bytes, log_bytes, log_id };
+            let notes = Notes { page_bytes, loaded_bytes, ssd_bytes, pool_bytes, log_bytes };
             location.write_notes(&notes).unwrap();
             notes
         };
-        let ((one, first), (other, second)) = (at("one"), at("other"));
-        let (notes, _) = (loaded(&first), loaded(&second));
+        let (one, first) = at("one");
+        let notes = loaded(&first);
         assert_eq!(first.notes().unwrap(), Some(notes));
         let wal = first.wal(&notes).await.unwrap();
         wal.flush(wal.append_commit(b"a transaction").unwrap()).await.unwrap();
         drop(wal);
         first.wal(&notes).await.unwrap();
 
-        let (log, away) = (one.join(LOG), folder.path().join("away"));
-        std::fs::rename(&log, &away).unwrap();
-        assert!(matches!(first.wal(&notes).await, Err(LocationError::OtherLog { .. })), "it is missing");
-        std::fs::remove_dir_all(&log).unwrap();
-        std::fs::rename(other.join(LOG), &log).unwrap();
-        assert!(matches!(first.wal(&notes).await, Err(LocationError::OtherLog { .. })), "it is another one");
-        std::fs::remove_dir_all(&log).unwrap();
-        std::fs::rename(&away, &log).unwrap();
-        first.wal(&notes).await.unwrap();
-
         // A load beside it would be redone from it. What a load that did not end has left is removed.
         std::fs::remove_file(one.join(NOTES)).unwrap();
         assert!(matches!(first.begin_load(), Err(LocationError::LogInTheWay { .. })));
         std::fs::write(one.join(LOADING), "").unwrap();
-        assert!(first.begin_load().unwrap().is_some_and(|id| Some(id) != notes.log_id));
+        first.begin_load().unwrap();
     }
 }

@@ -147,7 +147,7 @@ impl<'c> Session<'c> {
         let estimated = estimate_bytes(scale, cli.page_size());
         let ssd_bytes = cli.ssd_bytes(estimated);
         self.announce(scale);
-        let log_id = self.location.begin_load()?;
+        self.location.begin_load()?;
         let bar = self.bar(steps(scale.warehouses), "loading", "districts and warehouses");
         let opening = self.location.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
         let delays = opening.delays();
@@ -169,7 +169,6 @@ impl<'c> Session<'c> {
             ssd_bytes,
             pool_bytes: cli.pool_bytes(loaded_bytes, ssd_bytes),
             log_bytes: cli.log_bytes(loaded_bytes),
-            log_id,
         };
         self.location.write_notes(&notes)?;
         Ok(notes)
@@ -254,7 +253,7 @@ impl<'c> Session<'c> {
             .builder
             .zone_percent(cli.zone_percent)
             .cluster_pages(cli.cluster_pages)
-            .log_gate(Arc::new(wal.clone()));
+            .log_gate(wal.gate());
         if let Some(costs) = cli.costs {
             opening.builder = opening.builder.costs(costs);
         }

@@ -26,6 +26,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     let _one = wal.0.checkpoints.lock().await;
+    wal.attach(store);
     step(store, wal).await
 }
 

@@ -71,6 +71,9 @@ pub enum WalError {
         /// The id of the process that opened the log.
         opened_by: u32,
     },
+    /// The store was opened for reading only, and so is its log.
+    #[error("the log was opened for reading only")]
+    ReadOnly,
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
@@ -111,7 +114,7 @@ impl WalError {
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::TooLong { .. } => Advice::FixConfiguration,
             Self::Unrecorded(error) => error.advice(),
-            Self::Stopped => Advice::Reopen,
+            Self::ReadOnly | Self::Stopped => Advice::Reopen,
             Self::Forked { .. } => Advice::Bug,
         }
     }

@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
@@ -62,8 +62,6 @@ struct Output {
     writing: Vec<u8>,
     /// The medium has everything up to here, durably.
     reached: u64,
-    /// A segment was created since the store recorded what it needs of the log.
-    unmarked: bool,
 }
 
 #[derive(Debug)]
@@ -102,7 +100,13 @@ pub(crate) struct Shared {
     /// What the store has recorded last.
     recorded: Mutex<Option<LogMark>>,
     /// The pages' store, which records what it needs of the log.
-    store: OnceLock<Weak<PageStore>>,
+    store: Mutex<Weak<PageStore>>,
+    /// A segment was created since the store recorded what it needs of the log.
+    unmarked: AtomicBool,
+    /// The number of the ownership that the store has asked for.
+    asked: AtomicU32,
+    /// The store was opened for reading only: nothing may be written.
+    reads_only: AtomicBool,
     /// A page has an LSN that this log has not reached: the log is older than the pages.
     behind: OnceLock<(u64, u64)>,
     failing: AtomicBool,
@@ -163,6 +167,15 @@ impl Turn {
             drop(self);
             result
         })
+    }
+}
+
+/// Dropped: all who wait for the turn try to get it.
+struct LooksAgain<'a>(&'a Shared);
+
+impl Drop for LooksAgain<'_> {
+    fn drop(&mut self) {
+        self.0.ended.send_modify(|_| ());
     }
 }
 
@@ -285,7 +298,7 @@ impl Wal {
         let shared = Shared {
             options,
             state: Mutex::new(state),
-            output: Mutex::new(Output { segments, writing: Vec::new(), reached: end, unmarked: false }),
+            output: Mutex::new(Output { segments, writing: Vec::new(), reached: end }),
             // Nothing is, before the log is in use.
             durable: AtomicU64::new(0),
             needed: AtomicU64::new(oldest),
@@ -298,7 +311,10 @@ impl Wal {
             needs: Mutex::default(),
             from: AtomicU64::new(0),
             recorded: Mutex::default(),
-            store: OnceLock::new(),
+            store: Mutex::default(),
+            unmarked: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            reads_only: AtomicBool::new(false),
             behind: OnceLock::new(),
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
@@ -356,9 +372,14 @@ impl Wal {
         self.0.mark_at(self.durable().0, self.0.from.load(Ordering::Acquire))
     }
 
+    /// As [`LogGate::begin`], once the pages have named this log.
+    pub(crate) async fn begin_asked(&self) -> Result<Option<LogMark>, WalError> {
+        self.0.run(Shared::begin_asked).await
+    }
+
     /// The store records from now on what it needs of the log.
     pub(crate) fn attach(&self, store: &Arc<PageStore>) {
-        let _ = self.0.store.set(Arc::downgrade(store));
+        *self.0.store.lock() = Arc::downgrade(store);
     }
 
     /// What the store said of its log when it opened.
@@ -542,23 +563,21 @@ impl Wal {
             return Ok(());
         }
         self.write(lsn, or_reserve).await?;
-        self.publish();
+        self.note_segment();
         // A page with such an LSN was written when the log reached it.
         let log = self.durable();
         if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
     }
 
-    /// Lets what the medium has count as durable. If that includes a new segment, the store records that the
-    /// log reaches it: should the segment be missing at the next opening, the store knows (I45). No commit
-    /// waits for that: the manifest may be held by a call whose caller does not poll it.
-    fn publish(&self) {
-        let (reached, unmarked) = {
-            let mut output = self.0.output.lock();
-            (output.reached, std::mem::take(&mut output.unmarked))
-        };
-        self.0.durable.fetch_max(reached, Ordering::AcqRel);
-        if unmarked && let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
-            let mark = self.0.mark_at(reached, self.0.from.load(Ordering::Acquire));
+    /// After a new segment the store records that the log reaches it: should the segment be missing at the next
+    /// opening, the store knows (I45). No commit waits for that: the manifest may be held by a call whose
+    /// caller does not poll it.
+    fn note_segment(&self) {
+        if !self.0.unmarked.swap(false, Ordering::AcqRel) || !self.0.is_owned() {
+            return;
+        }
+        if let Some(store) = self.0.store.lock().upgrade() {
+            let mark = self.mark();
             tokio::spawn(async move {
                 // The store knows less of its log than it could until the next segment; no change is lost.
                 if let Err(error) = store.record_log(mark).await {
@@ -690,16 +709,22 @@ impl Wal {
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
         self.check_owner()?;
-        // Before the log is shortened: one that begins later than this is not the pages'.
+        // Before the log is shortened: one that begins later than this is not the pages' (I45). Nothing goes
+        // that is not covered by the record, whatever is released meanwhile.
         let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
-        let kept = keep.min(needed).0.min(held);
-        if self.0.output.lock().segments.second().is_some_and(|second| second < kept) {
+        let mut keep = keep.min(needed).min(Lsn(held));
+        if Lsn(0) < self.next_to_go() && self.next_to_go() < keep {
             self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
+        } else {
+            keep = self.oldest();
         }
         if !self.0.blocks {
             return self.0.truncate(needed.0, keep.0);
         }
+        // A waiter that is dropped may have had the turn already: the others look again.
+        let looks_again = LooksAgain(&self.0);
         let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await);
+        std::mem::forget(looks_again);
         let cut = move || turn.log.truncate(needed.0, keep.0);
         tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
     }
@@ -707,7 +732,10 @@ impl Wal {
     /// Lets the store record that its pages need the log from the record that ends at `needed` on, and that
     /// the log is durable up to its present end.
     pub(crate) async fn record(&self, needed: Lsn) -> Result<(), pagetier::Error> {
-        let Some(store) = self.0.store.get().and_then(Weak::upgrade) else { return Ok(()) };
+        if !self.0.is_owned() {
+            return Ok(());
+        }
+        let store = self.0.store.lock().upgrade().ok_or(pagetier::Error::Closed)?;
         let needed = needed.min(self.oldest_unfinished().unwrap_or(needed));
         // A record that ends at this position or before is not needed.
         let from = needed.0.saturating_sub(1).max(self.0.from.load(Ordering::Acquire));
@@ -790,6 +818,7 @@ impl Shared {
     /// See [`LogGate::check`].
     fn check(&self, needs: &LogNeeds) -> Result<(), UnfitLog> {
         *self.needs.lock() = *needs;
+        self.reads_only.store(needs.reads_only, Ordering::Release);
         let mut output = self.output.lock();
         let found: Vec<Segment> = output.segments.found().copied().collect();
         let log = unfit::Log {
@@ -799,6 +828,8 @@ impl Shared {
             end: output.reached,
         };
         match unfit::check(&log, needs)? {
+            // What was found is all that there is.
+            _ if needs.reads_only => drop(self.durable.fetch_max(output.reached, Ordering::AcqRel)),
             Fit::Yes => {}
             // LSNs never go back: redo would skip records that are below the LSNs of their pages.
             Fit::BeginsAt(first) => {
@@ -817,38 +848,60 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether the log belongs to a store that records what it needs of it.
+    fn is_owned(&self) -> bool {
+        self.generation.load(Ordering::Acquire) > 0
+    }
+
     /// See [`LogGate::begin`]. Blocks.
     fn begin(&self, ownership: u32) -> Result<Option<LogMark>, WalError> {
-        // What an engine appended before is of no ownership, and may have no successor.
-        self.write_out(true)?;
-        let mut output = self.output.lock();
+        self.asked.store(ownership, Ordering::Release);
         let needs = *self.needs.lock();
-        let drawn = RandomState::new().build_hasher().finish() as u32;
-        let (generation, end) = (u64::from(ownership) << 32 | u64::from(drawn), output.reached);
-        let previous = needs.recorded.map_or(0, |mark| mark.generation);
+        // Of a store that names its log in its pages it is not known yet whether this is the one: see
+        // `recover`.
+        if needs.recorded.is_none() && needs.named_in_pages && !needs.gives_up_log {
+            return Ok(None);
+        }
+        self.begin_asked()
+    }
+
+    /// Begins the ownership that the store has asked for.
+    pub(crate) fn begin_asked(&self) -> Result<Option<LogMark>, WalError> {
+        // What an engine appended before is of no ownership, and may have no successor.
+        if !self.state.lock().buf.is_empty() {
+            self.write_out(true)?;
+        }
         // A log in memory ends with its process, and no store can ask for it later.
         if self.id == 0 {
             return Ok(None);
         }
+        let mut output = self.output.lock();
+        let drawn = RandomState::new().build_hasher().finish() as u32;
+        let generation = u64::from(self.asked.load(Ordering::Acquire)) << 32 | u64::from(drawn);
+        let previous = self.needs.lock().recorded.map_or(0, |mark| mark.generation);
+        let end = output.reached;
         let generation = output.segments.begin(end, generation, previous)?;
         output.segments.reserve(self.options.segment_bytes());
         self.note_room(&output.segments);
         self.generation.store(generation, Ordering::Release);
-        // Not known to be the log of these pages before they were read: see `recover`.
-        let known = needs.recorded.is_some() || !needs.named_in_pages;
-        Ok(known.then(|| self.mark_at(end, self.from.load(Ordering::Acquire))))
+        Ok(Some(self.mark_at(end, self.from.load(Ordering::Acquire))))
     }
 
     /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
     pub(crate) fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
-        if let Some((page, log)) = self.behind.get() {
-            return Err(WalError::Behind { page: Lsn(*page), log: Lsn(*log) });
-        }
         let mut output = self.output.lock();
+        if self.reads_only.load(Ordering::Acquire) {
+            let is_idle = output.writing.is_empty() && self.state.lock().buf.is_empty();
+            return if is_idle { Ok(()) } else { Err(WalError::ReadOnly) };
+        }
         self.ready(&mut output)?;
-        let Output { segments, writing, reached, unmarked } = &mut *output;
+        let Output { segments, writing, reached } = &mut *output;
         let end = {
             let mut state = self.state.lock();
+            // Under the lock that assigns LSNs: a record of such a page never becomes durable.
+            if let Some((page, log)) = self.behind.get() {
+                return Err(WalError::Behind { page: Lsn(*page), log: Lsn(*log) });
+            }
             if writing.is_empty() {
                 std::mem::swap(&mut state.buf, writing);
             } else {
@@ -868,11 +921,12 @@ impl Shared {
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             self.note_room(segments);
-            *unmarked |= written?;
+            self.unmarked.fetch_or(written?, Ordering::AcqRel);
             if segments.was_full() {
                 self.grown.notify_one();
             }
             *reached = start + chunk as u64;
+            self.durable.fetch_max(*reached, Ordering::AcqRel);
             if chunk == writing.len() {
                 writing.clear();
             } else {
@@ -925,16 +979,6 @@ impl Shared {
     }
 }
 
-impl LogGate for Wal {
-    fn end(&self) -> Lsn {
-        Lsn(self.0.end.load(Ordering::Acquire))
-    }
-
-    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
-        Box::pin(async move { self.flush(lsn).await.map_err(|error| Arc::new(error) as GateError) })
-    }
-}
-
 /// See [`Wal::gate`].
 struct Gate(Weak<Shared>);
 
@@ -945,8 +989,8 @@ impl Gate {
 }
 
 impl LogGate for Gate {
-    fn end(&self) -> Lsn {
-        self.0.upgrade().map_or(Lsn(0), |shared| Lsn(shared.end.load(Ordering::Acquire)))
+    fn durable(&self) -> Lsn {
+        self.0.upgrade().map_or(Lsn(0), |shared| Wal(shared).durable())
     }
 
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {

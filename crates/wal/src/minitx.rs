@@ -86,7 +86,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
         let index = self.pages.len();
         // A new page. Otherwise redo would begin with what the store has of it; after the loss of an SSD that
         // may be a version from before the number was freed.
-        if self.wal.is_some() && page.lsn() == Lsn(0) && page.iter().all(|byte| *byte == 0) {
+        if self.wal.is_some() && page.iter().all(|byte| *byte == 0) {
             record::put_zero(&mut self.ops, index as u8);
         }
         self.pages.push(page);

@@ -75,7 +75,7 @@ impl RecoverError {
 /// The store or the log failed, or they do not belong together: [`UnfitLog`].
 pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, RecoverError> {
     let needs = wal.needs();
-    if needs.recorded.is_none() && needs.named_in_pages {
+    if needs.recorded.is_none() && needs.named_in_pages && !needs.gives_up_log {
         match identity::read(store).await? {
             // Its first record names it in the pages, so the log of these pages has one.
             Some(_) if wal.is_new() => return Err(UnfitLog::Missing.into()),
@@ -87,14 +87,20 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
             _ => {}
         }
         // From now on the store knows its log before it opens.
-        store.record_log(wal.mark()).await?;
+        if !needs.reads_only
+            && let Some(mark) = wal.begin_asked().await?
+        {
+            store.record_log(mark).await?;
+        }
     }
     wal.attach(store);
-    let lost_pages = store.ssd().loss().map_or(0, |loss| loss.pages());
+    // Of a log that is given up, no record restores what was lost: the loss stays listed.
+    let loss = store.ssd().loss().filter(|_| !needs.gives_up_log);
+    let lost_pages = loss.as_ref().map_or(0, |loss| loss.pages());
     let Redone { records, applied, commits, freed } = redo(store, wal).await?;
     // A failure is no reason to refuse the pages: the frees stay pending, and so do their records.
     let _ = wal.free_pending(store).await;
-    if store.ssd().loss().is_some() {
+    if loss.is_some() {
         store.sync().await?;
         store.ssd().acknowledge_loss().await?;
     }

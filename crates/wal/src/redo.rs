@@ -11,7 +11,7 @@ use crate::log::Wal;
 use crate::record::{self, Kind, Record, Records};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pagetier::errors::{Advice, PoolError};
+use pagetier::errors::{Causes, PoolError, TierError};
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +123,7 @@ pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
     }
     let mut due = Vec::new();
     for (page, lsn) in seen.frees {
-        if is_due(store, page, Lsn(lsn)).await? {
+        if is_due(store, page, Lsn(lsn)).await {
             due.push((lsn, page));
         }
     }
@@ -132,17 +132,21 @@ pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
     Ok(done)
 }
 
-/// Whether the store has perhaps not made the free of `page` that the record at `lsn` made pending. A page
-/// with that LSN or a later one is of the number's next life, in a version that no record describes.
-async fn is_due(store: &PageStore, page: PageId, lsn: Lsn) -> Result<bool, RedoError> {
+/// Whether the store has not made the free of `page` that the record at `lsn` made pending. A page with that
+/// LSN or a later one is of the number's next life, in a version that no record describes.
+async fn is_due(store: &PageStore, page: PageId, lsn: Lsn) -> bool {
+    // Pending, it could be freed after its number is used again.
     if !store.exists(page) {
-        return Ok(true);
+        return false;
     }
     match store.get(page).await {
-        Ok(found) => Ok(found.lsn() < lsn),
-        // What cannot be read at present may be the next life.
-        Err(error) if matches!(error.advice(), Advice::FixDevice | Advice::Retry) => Err(error.into()),
-        Err(_) => Ok(true),
+        Ok(found) => found.lsn() < lsn,
+        Err(Error::NoSuchPage { .. }) => true,
+        // It may be the next life. A page that nothing refers to is the smaller harm.
+        Err(error) => {
+            tracing::warn!(%page, error = %Causes(&error), "a page that a record frees cannot be read, and is kept");
+            false
+        }
     }
 }
 
@@ -215,7 +219,9 @@ async fn redone(store: &PageStore, wal: &Wal, id: PageId, parts: &[Part<'_>]) ->
         // Allocated before the crash, and never written.
         Err(Error::NoSuchPage { .. }) if zeroed.is_none() => store.get_or_create(id).await?,
         // Damaged, or not there: its records have all of it.
-        Err(Error::NoSuchPage { .. } | Error::Pool(PoolError::Tier(_))) if zeroed.is_some() => {
+        Err(Error::NoSuchPage { .. } | Error::Pool(PoolError::Tier(TierError::Corrupt { .. })))
+            if zeroed.is_some() =>
+        {
             store.overwrite(id).await?
         }
         Err(error) => return Err(error.into()),

@@ -82,7 +82,8 @@ impl Segments {
         let (mut segments, mut tail) = (VecDeque::new(), Vec::new());
         for (i, &start) in starts.iter().enumerate() {
             let bytes = media.read(start).map_err(|e| at(&*media, start, e))?;
-            let (mut segment, mut bytes) = split(start, bytes);
+            let (mut segment, mut bytes) = split(start, bytes)
+                .ok_or_else(|| WalError::Damaged { path: media.path(start), at: start })?;
             let next = starts.get(i + 1);
             if let Some(&next) = next {
                 // Bytes beyond the start of the successor belong to a failed append.
@@ -148,6 +149,8 @@ impl Segments {
     pub(crate) fn begin_at(&mut self, first: u64) {
         self.first = first;
         self.given_up = self.segments.drain(..).map(|segment| segment.start).collect();
+        self.active_bytes = 0;
+        self.found = Some(Vec::new());
     }
 
     /// Begins an ownership: the records from `end` on, where the log ends, go to a segment of this
@@ -166,7 +169,14 @@ impl Segments {
         let created = self.create(end, &[], false);
         // The reserve stays for records that give room back.
         if created.as_ref().is_err_and(is_full) {
+            // The log continues as it was. Part of the new segment may be there nevertheless, and would end
+            // the one that goes on, or have replaced it.
             (self.generation, self.previous) = (last.generation, last.previous);
+            if last.start != end {
+                self.media.remove(end).map_err(|e| at(&*self.media, end, e))?;
+            }
+            let whole = with_prefix(last, &self.read(last.start, end)?);
+            self.media.resume(last.start, &whole).map_err(|e| at(&*self.media, last.start, e))?;
             return Ok(last.generation);
         }
         created.map(|()| generation).map_err(|e| at(&*self.media, end, e))
@@ -229,7 +239,8 @@ impl Segments {
     /// The sound bytes of a segment, up to position `end` at most.
     pub(crate) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
         let bytes = self.media.read(start).map_err(|e| at(&*self.media, start, e))?;
-        let (_, mut bytes) = split(start, bytes);
+        let damaged = || WalError::Damaged { path: self.media.path(start), at: start };
+        let (_, mut bytes) = split(start, bytes).ok_or_else(damaged)?;
         let next = self.segments.iter().map(|segment| segment.start).find(|next| *next > start);
         bytes.truncate(next.unwrap_or(end).min(end).saturating_sub(start) as usize);
         Ok(bytes)
@@ -256,6 +267,9 @@ impl Segments {
         let created = creates || refused;
         if !created {
             self.active_bytes += bytes.len() as u64;
+            if let Some(last) = self.segments.back_mut() {
+                last.is_empty = false;
+            }
         }
         Ok(created)
     }
@@ -331,19 +345,20 @@ impl Segments {
     }
 }
 
-/// Separates what Segments wrote in front of the records.
-fn split(start: u64, mut bytes: Vec<u8>) -> (Segment, Vec<u8>) {
+/// Separates what precedes the records; `None` if that is damaged.
+fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
     let mut segment = Segment { start, generation: 0, previous: 0, is_empty: false };
-    if let Some(prefix) = bytes.get(..PREFIX_BYTES).filter(|prefix| prefix[..8] == MAGIC) {
-        let sum = crc32c::crc32c(&prefix[..24]).to_le_bytes();
-        // One that is damaged is left where it is, and is no record.
-        if prefix[24..] == sum {
+    if let Some(prefix) = bytes.get(..PREFIX_BYTES) {
+        let is_sound = prefix[24..] == crc32c::crc32c(&prefix[..24]).to_le_bytes();
+        if prefix[..8] == MAGIC && is_sound {
             segment.generation = record::u64_at(prefix, 8);
             segment.previous = record::u64_at(prefix, 16);
             bytes.drain(..PREFIX_BYTES);
+        } else if prefix[..8] == MAGIC || is_sound {
+            return None;
         }
     }
-    (segment, bytes)
+    Some((segment, bytes))
 }
 
 /// A segment's bytes with what precedes the records.

@@ -37,6 +37,11 @@ impl Volume {
         growth.bytes(self.extents_at, self.extent_bytes())
     }
 
+    /// Whether extents of the volume belong to no space.
+    pub(crate) fn has_free_extents(&self) -> bool {
+        !self.extents.lock().free.is_empty()
+    }
+
     /// The byte offset of the first extent.
     pub(crate) fn extents_at(&self) -> u64 {
         self.extents_at

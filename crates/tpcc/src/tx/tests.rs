@@ -27,7 +27,7 @@ async fn open_with(dir: &Path, log_bytes: u64, ssd_bytes: u64) -> (Arc<Database>
     let wal = Wal::open(&dir.join("wal"), WalOptions::new().capacity_bytes(log_bytes)).unwrap();
     let builder = PageStore::builder().directory(dir).ssd_bytes(ssd_bytes).pool_bytes(4 << 20);
     let size = PageSize::new(4096).unwrap();
-    let store = Arc::new(builder.page_size(size).log_gate(Arc::new(wal.clone())).open().await.unwrap());
+    let store = Arc::new(builder.page_size(size).log_gate(wal.gate()).open().await.unwrap());
     let catalog = match Catalog::read(&store).await.unwrap() {
         Some(catalog) => catalog,
         None => load(&store, SCALE, 1, NOW_MS, || ()).await.unwrap(),
@@ -220,7 +220,7 @@ fn the_same_seed_gives_the_same_database_in_virtual_time() {
             let wal = Wal::in_memory(WalOptions::new());
             let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(hdd);
             let builder = builder.ssd_bytes(0).pool_bytes(8 << 20);
-            let store = Arc::new(builder.log_gate(Arc::new(wal.clone())).open().await.unwrap());
+            let store = Arc::new(builder.log_gate(wal.gate()).open().await.unwrap());
             let catalog = load(&store, SCALE, 1, NOW_MS, || ()).await.unwrap();
             let (database, _) = Database::open(store, wal, catalog, NOW_MS).await.unwrap();
             let database = Arc::new(database);
