@@ -880,7 +880,9 @@ impl Shared {
         let generation = u64::from(self.asked.load(Ordering::Acquire)) << 32 | u64::from(drawn);
         let previous = self.needs.lock().recorded.map_or(0, |mark| mark.generation);
         let end = output.reached;
-        let generation = output.segments.begin(end, generation, previous)?;
+        let segment_bytes = self.options.segment_bytes();
+        let generation = output.segments.begin(end, (generation, previous), segment_bytes)?;
+        self.durable.fetch_max(end, Ordering::AcqRel);
         output.segments.reserve(self.options.segment_bytes());
         self.note_room(&output.segments);
         self.generation.store(generation, Ordering::Release);

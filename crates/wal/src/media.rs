@@ -58,6 +58,15 @@ pub trait Media: Send + Debug {
     /// The medium failed; a later opening may find either state.
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// As [`Media::create`], for a segment that an ownership begins, and that the log can do without: refused if
+    /// the medium is so full that the segment's room cannot be set aside. Default: as [`Media::create`].
+    ///
+    /// # Errors
+    /// As [`Media::create`].
+    fn begin(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        self.create(start, bytes)
+    }
+
     /// Continues a segment that exists and of which `bytes` are the sound part, as an opening does with the
     /// last one: writes them over themselves, cuts off what follows, and makes the segment durable. Needs no
     /// free space where the file system overwrites in place, so that an engine recovers on a full disk. Later
@@ -184,8 +193,9 @@ pub struct FileMedia {
     /// The room to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
     /// each segment, so that the oldest one can become that file.
     reserve_bytes: u64,
-    /// Whether the file `reserve` has this room.
-    has_reserve: bool,
+    /// The room that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has just
+    /// as many blocks free as were given back.
+    reserve_room: u64,
     owner: Owner,
     _lock: Option<Box<dyn DirFile>>,
 }
@@ -247,8 +257,8 @@ impl FileMedia {
     }
 
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
-        let (active, reserve_bytes, has_reserve, owner) = (None, 0, false, Owner::here());
-        Self { dir, id: 0, active, reserve_bytes, has_reserve, owner, _lock: lock }
+        let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
+        Self { dir, id: 0, active, reserve_bytes, reserve_room, owner, _lock: lock }
     }
 
     fn identified(mut self) -> io::Result<Self> {
@@ -266,6 +276,12 @@ impl FileMedia {
     /// Gives a file the room to set aside, its end unchanged.
     fn allocate(&self, file: &dyn DirFile) -> io::Result<()> {
         if self.reserve_bytes == 0 { Ok(()) } else { file.allocate(self.reserve_bytes) }
+    }
+
+    /// How much of the room that a file has can be the reserve, if it is enough to be one.
+    fn usable(&self, allocated: u64) -> Option<u64> {
+        let is_enough = self.reserve_bytes > 0 && allocated >= self.reserve_bytes / 2;
+        is_enough.then(|| allocated.min(self.reserve_bytes))
     }
 
     /// Writes a whole segment over the start of `file`; returns its end. What the file had before may follow.
@@ -289,6 +305,26 @@ impl FileMedia {
         self.dir.sync()?;
         self.active = Some(Active { file, end });
         Ok(())
+    }
+
+    /// Creates a segment; if its room cannot be set aside, only if `goes_on` says so.
+    fn create_if(
+        &mut self,
+        start: u64,
+        bytes: &[u8],
+        goes_on: impl FnOnce(&Error) -> bool,
+    ) -> io::Result<()> {
+        self.owner.check()?;
+        let file = self.dir.open(Path::new(ASIDE), Access::Replace)?;
+        let created = match self.allocate(&*file) {
+            Err(error) if !goes_on(&error) => Err(error),
+            _ => self.install(file, ASIDE, start, bytes),
+        };
+        if created.is_err() {
+            // What it has taken of a full disk others may need. It is gone if only its name is not durable.
+            let _ = self.dir.remove(Path::new(ASIDE));
+        }
+        created
     }
 
     fn header(&self, start: u64) -> [u8; HEADER_BYTES] {
@@ -326,32 +362,37 @@ impl Media for FileMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        self.owner.check()?;
-        let file = self.dir.open(Path::new(ASIDE), Access::Replace)?;
         // A segment that is written nevertheless is as good; it only gives no room back later.
-        let _ = self.allocate(&*file);
-        let created = self.install(file, ASIDE, start, bytes);
-        if created.is_err() {
-            // What it has taken of a full disk others may need. It is gone if only its name is not durable.
-            let _ = self.dir.remove(Path::new(ASIDE));
-        }
-        created
+        self.create_if(start, bytes, |_| true)
+    }
+
+    fn begin(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        // It would be one more segment that gives no room back.
+        self.create_if(start, bytes, |error| error.kind() != ErrorKind::StorageFull)
     }
 
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         self.owner.check()?;
         let before = std::mem::replace(&mut self.reserve_bytes, bytes);
-        if self.has_reserve {
+        if self.reserve_room > 0 {
             return Ok(());
         }
         // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
         let file = self.dir.open(Path::new(RESERVE), Access::Create)?;
-        self.allocate(&*file)?;
+        let room = match self.allocate(&*file) {
+            Ok(()) => bytes,
+            Err(error) => {
+                // What it got of a full disk may do, or a part that fits.
+                let taken = self.usable(file.stat()?.allocated);
+                let taken = taken.or_else(|| file.allocate(bytes / 2).ok().map(|()| bytes / 2));
+                taken.ok_or(error)?
+            }
+        };
         file.sync()?;
         // If its name were not durable, a power cut could show its next contents under that of the segment
         // that it was.
         self.dir.sync()?;
-        self.has_reserve = true;
+        self.reserve_room = room;
         // The segment that an opening has resumed.
         if let Some(active) = self.active.as_ref().filter(|_| before != bytes) {
             let _ = self.allocate(&*active.file);
@@ -361,12 +402,12 @@ impl Media for FileMedia {
 
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         self.owner.check()?;
-        if !self.has_reserve || (HEADER_BYTES + bytes.len()) as u64 > self.reserve_bytes {
+        if (HEADER_BYTES + bytes.len()) as u64 > self.reserve_room {
             return Err(ErrorKind::StorageFull.into());
         }
         let file = self.dir.open(Path::new(RESERVE), Access::Write)?;
         // Whatever this leaves, the next call of `reserve` looks.
-        self.has_reserve = false;
+        self.reserve_room = 0;
         self.install(file, RESERVE, start, bytes)
     }
 
@@ -404,8 +445,8 @@ impl Media for FileMedia {
         let name = name_of(start);
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
         // Kept as the reserve if there is none: once its room is given back, others may take it.
-        let keep = self.reserve_bytes > 0 && !self.has_reserve && stat.allocated >= self.reserve_bytes;
-        let aside = Path::new(if keep { RESERVE } else { ASIDE });
+        let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
+        let aside = Path::new(if keep.is_some() { RESERVE } else { ASIDE });
         self.dir.rename(Path::new(&name), aside)?;
         if let Err(error) = self.dir.sync() {
             // It is still a segment, to be removed later. That must change a name: the next sync of the
@@ -413,8 +454,8 @@ impl Media for FileMedia {
             let _ = self.dir.rename(aside, Path::new(&name));
             return Err(error);
         }
-        self.has_reserve |= keep;
-        if !keep {
+        self.reserve_room += keep.unwrap_or(0);
+        if keep.is_none() {
             // If this fails, the next segment takes the file.
             let _ = self.dir.remove(aside);
         }

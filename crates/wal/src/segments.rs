@@ -50,6 +50,17 @@ pub(crate) struct Segment {
     pub(crate) is_empty: bool,
 }
 
+/// How a segment is created.
+#[derive(Clone, Copy)]
+enum How {
+    /// Records need it.
+    Needed,
+    /// An ownership begins with it.
+    Begun,
+    /// In the reserve.
+    Reserved,
+}
+
 #[derive(Debug)]
 pub(crate) struct Segments {
     media: Box<dyn Media>,
@@ -139,7 +150,7 @@ impl Segments {
                 let whole = with_prefix(last, tail);
                 self.media.resume(start, &whole).map_err(|e| at(&*self.media, start, e))?;
             }
-            None => self.create(start, &[], false).map_err(|e| at(&*self.media, start, e))?,
+            None => self.create(start, &[], How::Needed).map_err(|e| at(&*self.media, start, e))?,
         }
         self.found = None;
         Ok(())
@@ -157,7 +168,12 @@ impl Segments {
     /// generation. `previous` is what the store has recorded. Returns the generation that the log has
     /// now: the one before, if the medium is full. Such a log continues as it was, since a full disk must not
     /// prevent an opening.
-    pub(crate) fn begin(&mut self, end: u64, generation: u64, previous: u64) -> Result<u64, WalError> {
+    pub(crate) fn begin(
+        &mut self,
+        end: u64,
+        (generation, previous): (u64, u64),
+        reserve_bytes: u64,
+    ) -> Result<u64, WalError> {
         let Some(last) = self.segments.back().copied() else {
             (self.generation, self.previous) = (generation, previous);
             return self.ready().map(|()| generation);
@@ -165,8 +181,10 @@ impl Segments {
         // First: the last segment may have what can be read and is not durable, and only a last one is
         // written again.
         self.ready()?;
+        // Before the segment, which could take the last room: records that give room back have it from there.
+        self.reserve(reserve_bytes);
         (self.generation, self.previous) = (generation, previous);
-        let created = self.create(end, &[], false);
+        let created = self.create(end, &[], How::Begun);
         // The reserve stays for records that give room back.
         if created.as_ref().is_err_and(is_full) {
             // The log continues as it was. Part of the new segment may be there nevertheless, and would end
@@ -183,14 +201,14 @@ impl Segments {
     }
 
     /// Creates the segment at `start`, or replaces it as a whole; appends go there from now on.
-    fn create(&mut self, start: u64, bytes: &[u8], reserved: bool) -> io::Result<()> {
+    fn create(&mut self, start: u64, bytes: &[u8], how: How) -> io::Result<()> {
         let (generation, previous) = (self.generation, self.previous);
         let segment = Segment { start, generation, previous, is_empty: bytes.is_empty() };
         let whole = with_prefix(segment, bytes);
-        if reserved {
-            self.media.create_reserved(start, &whole)?;
-        } else {
-            self.media.create(start, &whole)?;
+        match how {
+            How::Needed => self.media.create(start, &whole)?,
+            How::Begun => self.media.begin(start, &whole)?,
+            How::Reserved => self.media.create_reserved(start, &whole)?,
         }
         if self.segments.back().is_some_and(|last| last.start == start) {
             self.segments.pop_back();
@@ -258,10 +276,10 @@ impl Segments {
     ) -> Result<bool, WalError> {
         let fits = bytes.len() as u64 <= self.room().saturating_sub(self.active_bytes);
         let creates = self.failed || self.active_bytes >= segment_bytes || !fits;
-        let written = if creates { self.create(start, bytes, false) } else { self.media.append(bytes) };
+        let written = if creates { self.create(start, bytes, How::Needed) } else { self.media.append(bytes) };
         self.full = written.as_ref().is_err_and(is_full);
         let refused = or_reserve && self.full;
-        let written = if refused { self.create(start, bytes, true) } else { written };
+        let written = if refused { self.create(start, bytes, How::Reserved) } else { written };
         self.failed = written.is_err();
         written.map_err(|e| at(&*self.media, start, e))?;
         let created = creates || refused;

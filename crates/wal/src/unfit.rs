@@ -126,7 +126,8 @@ pub(crate) fn check(log: &Log<'_>, needs: &LogNeeds) -> Result<Fit, UnfitLog> {
         None => Fit::begins_beyond(ADOPTED),
     };
     // The record that *ends* at the position is needed, so the log must begin before it.
-    let is_whole = log.oldest == FIRST_LSN && has_records;
+    // (A log without records says nothing of pages that were not logged in it.)
+    let is_whole = log.oldest == FIRST_LSN && (has_records || needs.recorded.is_some());
     let reaches = |from: Option<Lsn>| is_whole || from.is_some_and(|from| log.oldest < from.0);
     match needs.lost {
         Some((pages, from)) if pages > 0 && !needs.gives_up_log && !reaches(from) => {

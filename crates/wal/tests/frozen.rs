@@ -78,7 +78,7 @@ async fn check(log: &Path, pages: &Path) {
     assert!(wal.is_whole() && wal.segment_starts().len() == 2);
     let (store, space) = store(pages, None).await;
     let recovered = recover(&store, &wal).await.unwrap();
-    assert_eq!((recovered.records, recovered.freed), (2, 0));
+    assert_eq!((recovered.records, recovered.freed), (2, 1));
     let commits: Vec<_> = recovered.commits.into_iter().collect();
     assert_eq!(commits, [(wal.end(), COMMIT.to_vec())]);
     let page = async |no| store.get(PageId::new(space, no)).await;

@@ -163,7 +163,7 @@ async fn commits_without_their_applied_come_back_in_order() {
     drop(wal);
     let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
     let builder = PageStore::builder().directory(dir.path().join("store")).ssd_bytes(0).pool_bytes(4 << 20);
-    let store = builder.log_gate(wal.gate()).open().await.unwrap();
+    let store = builder.open().await.unwrap();
     let redone = redo(&store, &wal).await.unwrap();
     assert_eq!(redone.commits.into_iter().collect::<Vec<_>>(), [(a, b"a".to_vec()), (c, b"c".to_vec())]);
     assert_eq!(wal.oldest_unfinished(), Some(a));
