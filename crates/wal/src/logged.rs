@@ -15,7 +15,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// How long an opening waits for the log: a write whose caller was dropped may outlast the previous store.
 const OPEN_WAIT: Duration = Duration::from_millis(500);
