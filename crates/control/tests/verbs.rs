@@ -180,13 +180,15 @@ async fn while_the_ssd_fails(verb: Request) -> u32 {
 #[tokio::test]
 async fn a_fifo_is_refused_as_an_ssd_and_stops_nothing() {
     let world = World::new().await;
+    let control = world.listen().await;
     let fifo = world.dir().join("fifo");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
     for bytes in [None, Some(4 << 20)] {
-        let error = world.ask(Request::ReplaceSsd { with: fifo.clone(), bytes }).await.unwrap_err();
-        assert!(error.to_string().contains("neither a regular file nor a block device"), "{error}");
+        let why = world.refused(Request::ReplaceSsd { with: fifo.clone(), bytes }).await;
+        assert!(why.contains("neither a regular file nor a block device"), "{why}");
     }
     world.has(|_| 1).await;
+    control.end().await;
     world.store.shutdown().await.unwrap();
 }
