@@ -37,7 +37,7 @@ async fn back_up(files: &SimFiles, dir: &Path, number: u32) -> Result<PathBuf, B
         draft.put(piece).await?;
         draft.write_out().await?;
     }
-    Ok(draft.finish(number).await?.0)
+    Ok(draft.finish(number, None).await?.0)
 }
 
 #[tokio::test]
