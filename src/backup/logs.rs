@@ -49,9 +49,9 @@ pub(super) fn newest_removed(dir: &Path) -> Result<Option<(u32, BackupError)>, B
     // backup.
     let Some(number) = newest_log(dir)? else { return Ok(None) };
     let draft = dir.join(DRAFT);
-    // A draft that is a pipe would block.
-    let head = File::open(&draft).ok().filter(|_| draft.is_file());
-    let head = head.and_then(|mut file| Head::read(&mut file, &draft).ok());
+    // To open a draft that is a pipe would block.
+    let file = if draft.is_file() { File::open(&draft).ok() } else { None };
+    let head = file.and_then(|mut file| Head::read(&mut file, &draft).ok());
     let newest = numbers(dir)?.last().copied();
     if head.is_some_and(|head| head.number == number) || newest >= Some(number) {
         return Ok(None);

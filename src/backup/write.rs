@@ -302,7 +302,8 @@ impl PageStore {
     /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
     /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. A backup waits
     /// for another one into the same directory. Cancel-safe: a dropped backup leaves `unfinished.partial`,
-    /// which the next one overwrites. If pages are lost with the SSD meanwhile, it begins again.
+    /// which the next one overwrites, or ends in the background if it is complete but for its name. One that
+    /// fails empties the file. If pages are lost with the SSD meanwhile, it begins again.
     ///
     /// ```
     /// # use pagetier::*;
