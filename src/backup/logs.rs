@@ -4,9 +4,9 @@
 //! log. Power may fail between the two names. The draft then says for which backup the copy was made, and the
 //! next backup removes the copy before it empties the draft.
 //!
-//! So if a copy above the newest backup is not the draft's, somebody has removed the backup itself. What is
-//! newest now is older than what there was, and must not pass for it. A copy of a lower number without its
-//! backup is what an interrupted purge left, which removes the backups first. The next purge removes it.
+//! So if a copy above the newest backup is not the draft's, its backup was removed by hand. What is newest now
+//! is older than what there was, and must not pass for it. A copy of a lower number without its backup is what
+//! an interrupted purge left, which removes the backups first. The next purge removes it.
 
 use super::file::{Head, name_of, number_of, numbered, numbers};
 use super::locked::DRAFT;

@@ -167,7 +167,8 @@ async fn a_backup_that_failed_takes_no_room_and_is_not_missed() {
         files.fail(n, FileFault::Torn);
         let failed = back_up(&files, dir, 2).await.is_err();
         judge(&files, dir);
-        assert_eq!(read(&files, &dir.join(DRAFT)).unwrap_or_default(), [], "after a failure of call {n}");
+        let left = read(&files, &dir.join(DRAFT)).unwrap_or_default();
+        assert!(left.is_empty(), "after a failure of call {n}: {}", left.len());
         let is_named = numbers_of(&files, dir, BACKUPS).contains(&2);
         assert!(failed || is_named);
         for seed in 0..OUTCOMES {

@@ -250,8 +250,8 @@ impl LoggedStore {
     /// Backs up pages and log while they change: the pages as the next file of the chain in `to`
     /// ([`PageStore::backup`]), the log as `log-NNNNNN` beside it, with the backup's number. Restored, they
     /// are the store as it was at one moment before the call returned, with every change that was committed
-    /// before the call. The log is not shortened meanwhile. The backup gets its name after its log: without it
-    /// there is none, and [`Backups`](pagetier::backup::Backups) takes one for lost whose log was removed.
+    /// before the call. The log is not shortened meanwhile. The backup gets its name after its log, so there is
+    /// none without. [`Backups`](pagetier::backup::Backups) takes one for lost whose log was removed.
     ///
     /// # Errors
     /// The backup of the pages failed, or the log cannot be copied: the chain is unchanged.
