@@ -88,8 +88,8 @@ impl Backups {
     /// whole. Writes nothing. Cancel-safe.
     ///
     /// A backup that was made with its log (`pagetier-wal`) is at fault if the copy of the log is missing. If
-    /// that copy is there, and the backup itself was removed, the list ends with it: what is the newest now is
-    /// older than what there was.
+    /// that copy is there, and the backup itself was removed, the list ends with it: what is the newest now
+    /// is older than what there was.
     ///
     /// # Errors
     /// The directory has no backup, or cannot be read. A file that cannot be read is part of the list.
@@ -136,8 +136,9 @@ impl Backups {
     ///
     /// # Errors
     /// [`BackupError::Busy`] while a backup into the directory runs; [`BackupError::TwoStores`]; a backup
-    /// that would stay is damaged, or its log or one that it continues is missing, or the newest was removed by
-    /// hand, but not its log: nothing was removed then. A file cannot be removed: those before it are gone.
+    /// that would stay is damaged, or its log or one that it continues is missing, or the newest was removed
+    /// by hand, but not its log: nothing was removed then. A file cannot be removed: those before it are
+    /// gone.
     pub async fn purge(&self, keep: u32, removed: impl Fn(u32) + Send) -> Result<PurgeReport, BackupError> {
         let dir = self.dir.clone();
         // Before the lock, which makes a file: a directory without backups is not touched.

@@ -1,12 +1,12 @@
 //! Copies of the embedder's log beside the backups, each in a directory with the number of its backup.
 //!
-//! A copy is complete, and has its name durably, before its backup gets a name: a backup that is there has its
-//! log. Power may fail between the two names. The draft then says for which backup the copy was made, and the
-//! next backup removes the copy before it empties the draft.
+//! A copy is complete, and has its name durably, before its backup gets a name: a backup that is there has
+//! its log. Power may fail between the two names. The draft then says for which backup the copy was made, and
+//! the next backup removes the copy before it empties the draft.
 //!
-//! So if a copy above the newest backup is not the draft's, its backup was removed by hand. What is newest now
-//! is older than what there was, and must not pass for it. A copy of a lower number without its backup is what
-//! an interrupted purge left, which removes the backups first. The next purge removes it.
+//! So if a copy above the newest backup is not the draft's, its backup was removed by hand. What is newest
+//! now is older than what there was, and must not pass for it. A copy of a lower number without its backup is
+//! what an interrupted purge left, which removes the backups first. The next purge removes it.
 
 use super::file::{Head, name_of, number_of, numbered, numbers};
 use super::locked::DRAFT;
@@ -45,8 +45,8 @@ pub(super) fn has_log(dir: &Path, number: u32) -> bool {
 
 /// Why the newest backup in `dir` is not the newest that there was; `None`: it is.
 pub(super) fn newest_removed(dir: &Path) -> Result<Option<(u32, BackupError)>, BackupError> {
-    // In the order in which a backup makes them: of one that ends meanwhile, either the draft is found, or the
-    // backup.
+    // In the order in which a backup makes them: of one that ends meanwhile, either the draft is found, or
+    // the backup.
     let Some(number) = newest_log(dir)? else { return Ok(None) };
     let draft = dir.join(DRAFT);
     // To open a draft that is a pipe would block.

@@ -50,8 +50,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, the newest backup was
-    /// removed without its log (name the number of an earlier one), the builder's page size is another one, or
-    /// the store cannot be created.
+    /// removed without its log (name the number of an earlier one), the builder's page size is another one,
+    /// or the store cannot be created.
     pub async fn restore(
         mut self,
         from: impl AsRef<Path>,

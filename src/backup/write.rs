@@ -129,9 +129,9 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes the file durable, has the log copied for the backup of this number, then renames the file durably,
-    /// as the directory's file of this number. A dropped call continues in the background. If it fails, it
-    /// removes what it has made.
+    /// Makes the file durable, has the log copied for the backup of this number, then renames the file
+    /// durably, as the directory's file of this number. A dropped call continues in the background. If it
+    /// fails, it removes what it has made.
     pub(super) async fn finish(
         mut self,
         number: u32,
@@ -155,8 +155,8 @@ impl Draft {
         let sync_names =
             move || files.directory(&dir).and_then(|at| at.sync()).map_err(BackupError::io(&dir));
         let synced = sync_names.clone();
-        // Contents before the name: a crash must not leave a complete name on an incomplete file. And the draft
-        // before the log, since it says for which backup the log is.
+        // Contents before the name: a crash must not leave a complete name on an incomplete file. And the
+        // draft before the log, since it says for which backup the log is.
         self.with_file(move |file| file.sync().map_err(BackupError::io(&partial)).and_then(|()| synced()))
             .await?;
         if let Some(copy) = copy_log {
@@ -174,8 +174,8 @@ impl Draft {
         Ok((path, self.bytes))
     }
 
-    /// Gives back the room of a backup that has failed, which others may need on a full disk; `number`: its log
-    /// may have been copied.
+    /// Gives back the room of a backup that has failed, which others may need on a full disk; `number`: its
+    /// log may have been copied.
     pub(super) async fn abandon(mut self, number: Option<u32>) {
         let (files, dir, partial) = (Arc::clone(&self.files), self.dir.clone(), self.partial.clone());
         let emptying = self.with_file(move |file| {

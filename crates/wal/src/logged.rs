@@ -250,8 +250,8 @@ impl LoggedStore {
     /// Backs up pages and log while they change: the pages as the next file of the chain in `to`
     /// ([`PageStore::backup`]), the log as `log-NNNNNN` beside it, with the backup's number. Restored, they
     /// are the store as it was at one moment before the call returned, with every change that was committed
-    /// before the call. The log is not shortened meanwhile. The backup gets its name after its log, so there is
-    /// none without. [`Backups`](pagetier::backup::Backups) takes one for lost whose log was removed.
+    /// before the call. The log is not shortened meanwhile. The backup gets its name after its log, so there
+    /// is none without. [`Backups`](pagetier::backup::Backups) takes one for lost whose log was removed.
     ///
     /// # Errors
     /// The backup of the pages failed, or the log cannot be copied: the chain is unchanged.
@@ -262,8 +262,8 @@ impl LoggedStore {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
         let (hold, _) = self.wal.hold();
-        // The backup names the log that its pages need, and a restoration asks for no more of it. In a task of
-        // its own, since checkpoints and commits would wait for a caller that is not polled meanwhile.
+        // The backup names the log that its pages need, and a restoration asks for no more of it. In a task
+        // of its own, since checkpoints and commits would wait for a caller that is not polled meanwhile.
         let (store, wal) = (Arc::clone(&self.store), self.wal.clone());
         let naming = tokio::spawn(async move {
             let end = wal.end();
