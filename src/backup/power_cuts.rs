@@ -132,6 +132,9 @@ async fn a_backup_under_its_name_is_whole_with_its_log_and_a_finished_one_is_the
         while finished < 2 && back_up(&files, dir, finished + 1).await.is_ok() {
             finished += 1;
         }
+        for seed in OUTCOMES..20 * OUTCOMES {
+            judge(&files.after_power_cut(seed, &SimPower::new()), dir);
+        }
         for seed in 0..OUTCOMES {
             let after = files.after_power_cut(seed, &SimPower::new());
             judge(&after, dir);
