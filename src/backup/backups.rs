@@ -5,9 +5,11 @@
 //! removals leaves an older chain that is shorter, never one without its beginning. The directory is synced
 //! after each, because a file system may otherwise make two removals durable in the other order. Before the
 //! first, every file that stays is read to its end: a damaged backup is no reason to give up an older one.
+//! The copies of the log go after all files, those of an interrupted purge included ([`logs`](super::logs)).
 
 use super::file::{Head, Next, Reader, name_of, numbers};
 use super::locked::{DRAFT, LOOK_EVERY, locked};
+use super::logs::{has_log, log_name_of, newest_removed, remove_left};
 use super::report::{RestoreProgress, blocking};
 use crate::error::BackupError;
 use pagetier_devio::files::{DirFile, Directory, RealDir};
@@ -59,7 +61,8 @@ pub struct BackupFile {
     pub pages: Option<u64>,
     /// What is wrong with it. A listing reads the heads alone.
     pub fault: Option<BackupError>,
-    /// Whether it and every backup that it continues are there, as far as they were read.
+    /// Whether it and every backup that it continues are there, as far as they were read, and the copy of the
+    /// log that was made with it.
     pub is_restorable: bool,
 }
 
@@ -84,11 +87,15 @@ impl Backups {
     /// Lists the backups, the oldest first. Reads the head of each file: [`Backups::verify`] reads them
     /// whole. Writes nothing. Cancel-safe.
     ///
+    /// A backup that was made with its log (`pagetier-wal`) is at fault if the copy of the log is missing. If
+    /// that copy is there, and the backup itself was removed, the list ends with it: what is the newest now
+    /// is older than what there was.
+    ///
     /// # Errors
     /// The directory has no backup, or cannot be read. A file that cannot be read is part of the list.
     pub async fn list(&self) -> Result<Vec<BackupFile>, BackupError> {
         let dir = self.dir.clone();
-        blocking(move || Ok(examined(&dir)?.into_iter().map(|(file, _)| file).collect())).await
+        blocking(move || with_logs(&dir, examined(&dir)?)).await
     }
 
     /// Lists the backups, the oldest first, after reading every file to its end: each record has a checksum.
@@ -115,12 +122,13 @@ impl Backups {
             progress(RestoreProgress { file: index + 1, files: total, pages });
         }
         note_restorable(&mut files);
-        Ok(files.into_iter().map(|(file, _)| file).collect())
+        let dir = self.dir.clone();
+        blocking(move || with_logs(&dir, files)).await
     }
 
     /// Removes the oldest backups: the newest `keep` stay, and the older ones that these continue. Calls
     /// `removed` with the number of each file that is gone. With `keep` 0 the newest stays, too, because the
-    /// store's next backup continues it.
+    /// store's next backup continues it. Copies of the log go with their backups.
     ///
     /// Interrupted at any moment, by a cancellation or a crash, it leaves a directory in which every backup
     /// is as restorable as before. Excludes backups into the directory; a restoration of a backup that is
@@ -128,8 +136,9 @@ impl Backups {
     ///
     /// # Errors
     /// [`BackupError::Busy`] while a backup into the directory runs; [`BackupError::TwoStores`]; a backup
-    /// that would stay is damaged, or one that it continues is missing: nothing was removed then. A file
-    /// cannot be removed: those before it are gone.
+    /// that would stay is damaged, or its log or one that it continues is missing, or the newest was removed
+    /// by hand, but not its log: nothing was removed then. A file cannot be removed: those before it are
+    /// gone.
     pub async fn purge(&self, keep: u32, removed: impl Fn(u32) + Send) -> Result<PurgeReport, BackupError> {
         let dir = self.dir.clone();
         // Before the lock, which makes a file: a directory without backups is not touched.
@@ -143,7 +152,12 @@ impl Backups {
 
     async fn purge_alone(&self, keep: u32, removed: impl Fn(u32) + Send) -> Result<PurgeReport, BackupError> {
         let dir = self.dir.clone();
-        let mut older = blocking(move || examined(&dir)).await?;
+        let examining = move || match newest_removed(&dir)? {
+            // As little a reason to give up older ones.
+            Some((_, removed)) => Err(removed),
+            None => examined(&dir),
+        };
+        let mut older = blocking(examining).await?;
         self.of_one_store(&older)?;
         let newer = older.split_off(first_kept(&older, keep as usize, &self.dir)?);
         let mut kept = Vec::new();
@@ -170,6 +184,8 @@ impl Backups {
             gone.push(file.number);
             removed(file.number);
         }
+        let dir = self.dir.clone();
+        blocking(move || remove_left(&RealDir::working(), &dir)).await?;
         left.reverse();
         Ok(PurgeReport { kept, removed: gone, left })
     }
@@ -269,15 +285,43 @@ fn examined(dir: &Path) -> Result<Vec<(BackupFile, Option<Head>)>, BackupError> 
     Ok(files)
 }
 
+/// The files with what their logs are at fault for.
+fn with_logs(dir: &Path, files: Vec<(BackupFile, Option<Head>)>) -> Result<Vec<BackupFile>, BackupError> {
+    let of_log = |(mut file, head): (BackupFile, Option<Head>)| {
+        if file.fault.is_none() && lacks_log(&file, head.as_ref()) {
+            let log = dir.join(log_name_of(file.number));
+            let why = "the log of the backup is missing: put this directory back, or restore another backup";
+            file.fault = Some(BackupError::NoChain { path: log, why: why.into() });
+        }
+        file
+    };
+    let mut files: Vec<_> = files.into_iter().map(of_log).collect();
+    if let Some((number, removed)) = newest_removed(dir)? {
+        files.push(BackupFile {
+            fault: Some(removed),
+            ..BackupFile::unread(dir.join(name_of(number)), number)
+        });
+    }
+    Ok(files)
+}
+
+/// Whether the copy of the log that was made with a backup is missing.
+fn lacks_log(file: &BackupFile, head: Option<&Head>) -> bool {
+    let dir = file.path.parent().unwrap_or(Path::new("."));
+    head.is_some_and(|head| head.has_log) && !has_log(dir, file.number)
+}
+
 /// Notes which files are whole with all that they continue. A file without a head counts as damaged.
 fn note_restorable(files: &mut [(BackupFile, Option<Head>)]) {
     let mut before: Option<String> = None;
     for (file, head) in files {
         let head = head.as_ref();
         // By id, not by number: a file of another chain may have filled a gap.
-        file.is_restorable =
+        let is_chained =
             head.is_some_and(|head| head.after.is_none() || (before.is_some() && head.after == before));
-        before = head.filter(|_| file.is_restorable).map(|head| head.id.clone());
+        // Those that continue it do not need its log.
+        file.is_restorable = is_chained && !lacks_log(file, head);
+        before = head.filter(|_| is_chained).map(|head| head.id.clone());
     }
 }
 
@@ -316,8 +360,8 @@ fn first_kept(files: &[(BackupFile, Option<Head>)], keep: usize, dir: &Path) -> 
         return Err(BackupError::NoChain {
             path: dir.to_owned(),
             why: format!(
-                "number {} would stay, but it is damaged, or one that it continues is missing: nothing was \
-                 removed",
+                "number {} would stay, but it is damaged, or its log or one that it continues is missing: \
+                 nothing was removed",
                 file.number
             ),
         });

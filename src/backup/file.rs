@@ -47,6 +47,27 @@ pub(super) struct Head {
     /// The log that the backup's pages need when they are restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) log: Option<LogRecord>,
+    /// A copy of that log belongs to the backup, and had its name before the backup did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) has_log: bool,
+}
+
+impl Head {
+    pub(super) fn read(file: &mut impl Read, path: &Path) -> Result<Self, BackupError> {
+        let mut start = [0; 12];
+        file.read_exact(&mut start).map_err(|e| short(path, e))?;
+        let format = word_at(&start, 8);
+        if start[..8] != MAGIC {
+            return Err(BackupError::damaged(path, "it is not a store's backup"));
+        }
+        if format != BACKUP_FORMAT {
+            let why = format!("it has format {format}, this version reads {BACKUP_FORMAT}");
+            return Err(BackupError::damaged(path, why));
+        }
+        let (kind, text) = read_record(file, path)?;
+        let head = serde_json::from_slice(&text).ok().filter(|_| kind == 0);
+        head.ok_or_else(|| BackupError::damaged(path, "its head is damaged"))
+    }
 }
 
 /// The tail of a file, which proves that the file is complete.
@@ -107,8 +128,20 @@ pub(super) fn name_of(number: u32) -> String {
     format!("{number:06}.backup")
 }
 
-/// The files of a directory by number. A directory that does not exist has none.
+/// The numbers of the backups in a directory, in order. A directory that does not exist has none.
 pub(super) fn numbers(dir: &Path) -> Result<Vec<u32>, BackupError> {
+    numbered(dir, number_of)
+}
+
+/// The number of a backup that has this name. Only names that a backup gives: `5.backup` and `+5.backup` are
+/// other files.
+pub(super) fn number_of(name: &str) -> Option<u32> {
+    let number = name.strip_suffix(".backup")?.parse().ok()?;
+    (number > 0 && name == name_of(number)).then_some(number)
+}
+
+/// The numbers of the names in a directory, in order.
+pub(super) fn numbered(dir: &Path, number: impl Fn(&str) -> Option<u32>) -> Result<Vec<u32>, BackupError> {
     let entries = match std::fs::read_dir(dir) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(BackupError::io(dir))?,
@@ -116,9 +149,7 @@ pub(super) fn numbers(dir: &Path) -> Result<Vec<u32>, BackupError> {
     let mut all = Vec::new();
     for entry in entries {
         let name = entry.map_err(BackupError::io(dir))?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(".backup")?.parse::<u32>().ok());
-        // Only names that a backup gives: `5.backup` and `+5.backup` are other files.
-        all.extend(number.filter(|number| *number > 0 && name.to_str() == Some(&name_of(*number))));
+        all.extend(name.to_str().and_then(&number));
     }
     all.sort_unstable();
     Ok(all)
@@ -176,21 +207,7 @@ pub(super) enum Next {
 impl Reader {
     pub(super) fn open(path: &Path) -> Result<Self, BackupError> {
         let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(BackupError::io(path))?);
-        let mut start = [0; 12];
-        file.read_exact(&mut start).map_err(|e| short(path, e))?;
-        let format = word_at(&start, 8);
-        if start[..8] != MAGIC {
-            return Err(BackupError::damaged(path, "it is not a store's backup"));
-        }
-        if format != BACKUP_FORMAT {
-            let why = format!("it has format {format}, this version reads {BACKUP_FORMAT}");
-            return Err(BackupError::damaged(path, why));
-        }
-        let (kind, text) = read_record(&mut file, path)?;
-        let head: Head = serde_json::from_slice(&text)
-            .ok()
-            .filter(|_| kind == 0)
-            .ok_or_else(|| BackupError::damaged(path, "its head is damaged"))?;
+        let head = Head::read(&mut file, path)?;
         Ok(Self { path: path.to_owned(), file, head, pages: 0 })
     }
 
@@ -264,7 +281,7 @@ fn short(path: &Path, error: std::io::Error) -> BackupError {
     }
 }
 
-fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>), BackupError> {
+fn read_record(file: &mut impl Read, path: &Path) -> Result<(u32, Vec<u8>), BackupError> {
     let mut fields = [0; RECORD_BYTES];
     file.read_exact(&mut fields).map_err(|e| short(path, e))?;
     let [kind, len, sum] = [0, 4, 8].map(|at| word_at(&fields, at));

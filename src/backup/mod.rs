@@ -10,6 +10,7 @@ mod backups;
 mod extract;
 mod file;
 mod locked;
+mod logs;
 mod pages;
 #[cfg(test)]
 mod power_cuts;

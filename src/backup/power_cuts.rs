@@ -1,8 +1,10 @@
 //! The files of backups and restorations on a file system that loses what was not synced.
 
 use super::backups::remove;
-use super::file::name_of;
-use super::report::RestoreReport;
+use super::file::{Head, encode_head, name_of};
+use super::locked::DRAFT;
+use super::logs::{drafted, log_name_of, remove_left};
+use super::report::{CopyLog, RestoreReport};
 use super::site::{Begun, Done, Target};
 use super::write::Draft;
 use crate::error::BackupError;
@@ -12,9 +14,10 @@ use crate::manifest::slack::Slack;
 use crate::manifest::tail;
 use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
-use pagetier_devio::files::{Access, create_durably};
+use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_devio::{FileFault, SimFiles, SimPower};
 use pagetier_page::PageSize;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The outcomes of each power cut that are looked at.
@@ -28,20 +31,98 @@ fn contents(number: u32) -> Vec<u8> {
     vec![number as u8; 10_000 + number as usize]
 }
 
-/// Writes the file of a backup in a few pieces.
+/// The whole file of a backup.
+fn file_of(number: u32) -> Vec<u8> {
+    let head = Head {
+        id: number.to_string(),
+        store: "store".into(),
+        ssd: None,
+        page_bytes: 4096,
+        number,
+        after: None,
+        since: 0,
+        upto: 0,
+        losses: None,
+        log: None,
+        has_log: true,
+    };
+    [encode_head(&head).unwrap(), contents(number)].concat()
+}
+
+/// The files of a log's copy.
+const OF_LOG: [&str; 3] = ["0000000000000001.log", "0000000000000002.log", "lock"];
+
+/// Copies a log, with `number` in each file. Makes no name durable before the copy's.
+fn copy_log(files: &dyn Directory, to: &Path, number: u32) -> std::io::Result<()> {
+    let partial = to.with_extension("partial");
+    if !files.has_name(&partial)? {
+        files.create_directory(&partial)?;
+    }
+    let dir = files.directory(&partial)?;
+    for name in OF_LOG {
+        let file = dir.open(Path::new(name), Access::Replace)?;
+        file.write_at(0, &contents(number))?;
+        file.sync()?;
+    }
+    dir.sync()?;
+    files.rename(&partial, to)?;
+    files.directory(to.parent().unwrap())?.sync()
+}
+
+fn has_whole_log(files: &SimFiles, dir: &Path, number: u32) -> bool {
+    let dir = dir.join(log_name_of(number));
+    OF_LOG.iter().all(|name| read(files, &dir.join(name)) == Some(contents(number)))
+}
+
+/// The numbers that a directory has by names that begin and end so.
+fn numbers_of(files: &SimFiles, dir: &Path, (start, end): (&str, &str)) -> Vec<u32> {
+    let names = files.root().directory(dir).map_or(Vec::new(), |dir| dir.names().unwrap());
+    let number = |name: &str| name.strip_prefix(start)?.strip_suffix(end)?.parse().ok();
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| number(name.to_str()?)).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+const BACKUPS: (&str, &str) = ("", ".backup");
+const LOGS: (&str, &str) = ("log-", "");
+
+/// Writes the file of a backup in a few pieces, with its log.
 async fn back_up(files: &SimFiles, dir: &Path, number: u32) -> Result<PathBuf, BackupError> {
     let mut draft = Draft::create(files.root(), dir).await?;
-    draft.put(b"lost with the SSD").await?;
-    draft.begin_again().await?;
-    for piece in contents(number).chunks(3000) {
-        draft.put(piece).await?;
-        draft.write_out().await?;
+    let written = async {
+        draft.put(b"lost with the SSD").await?;
+        draft.begin_again().await?;
+        for piece in file_of(number).chunks(3000) {
+            draft.put(piece).await?;
+            draft.write_out().await?;
+        }
+        Ok(())
+    };
+    if let Err(error) = written.await {
+        draft.abandon(None).await;
+        return Err(error);
     }
-    Ok(draft.finish(number).await?.0)
+    let root = files.root();
+    let copy: CopyLog = Box::new(move |to| Box::pin(async move { copy_log(&*root, &to, number) }));
+    Ok(draft.finish(number, Some(copy)).await?.0)
+}
+
+/// Checks that each backup there is whole, with its log, and that each log without a backup is the draft's.
+fn judge(files: &SimFiles, dir: &Path) {
+    let backups = numbers_of(files, dir, BACKUPS);
+    for &number in &backups {
+        assert!(read(files, &dir.join(name_of(number))) == Some(file_of(number)), "number {number}");
+        assert!(has_whole_log(files, dir, number), "the log of number {number} is not whole");
+    }
+    for number in numbers_of(files, dir, LOGS).into_iter().filter(|number| !backups.contains(number)) {
+        let draft = dir.join(DRAFT);
+        let draft = files.root().open(&draft, Access::Read).ok().and_then(|file| drafted(&*file, &draft));
+        assert_eq!(draft, Some(number), "number {number} seems to be removed by hand");
+    }
 }
 
 #[tokio::test]
-async fn a_backup_under_its_name_is_whole_and_a_finished_one_is_there() {
+async fn a_backup_under_its_name_is_whole_with_its_log_and_a_finished_one_is_there() {
     let dir = Path::new("/backup/db");
     for n in 1.. {
         let power = SimPower::new();
@@ -51,56 +132,115 @@ async fn a_backup_under_its_name_is_whole_and_a_finished_one_is_there() {
         while finished < 2 && back_up(&files, dir, finished + 1).await.is_ok() {
             finished += 1;
         }
+        for seed in OUTCOMES..20 * OUTCOMES {
+            judge(&files.after_power_cut(seed, &SimPower::new()), dir);
+        }
         for seed in 0..OUTCOMES {
             let after = files.after_power_cut(seed, &SimPower::new());
-            for number in 1..3 {
-                match read(&after, &dir.join(name_of(number))) {
-                    Some(bytes) => assert!(bytes == contents(number), "number {number} is not whole"),
-                    None => assert!(number > finished, "number {number} is gone"),
-                }
-            }
-            // The next one begins over what is left.
-            back_up(&after, dir, 3).await.unwrap();
+            judge(&after, dir);
+            assert!(numbers_of(&after, dir, BACKUPS).len() >= finished as usize);
+            // The next one, interrupted as well, begins over what is left.
+            let power = SimPower::new();
+            let after = after.after_kill(seed, &power);
+            power.cut_at(1 + (n + 5 * seed) % 40);
+            let _ = back_up(&after, dir, 3).await;
             let after = after.after_power_cut(seed, &SimPower::new());
-            assert!(read(&after, &dir.join(name_of(3))) == Some(contents(3)));
+            judge(&after, dir);
+            back_up(&after, dir, 4).await.unwrap();
+            let after = after.after_power_cut(seed, &SimPower::new());
+            judge(&after, dir);
+            assert!(numbers_of(&after, dir, BACKUPS).contains(&4));
+            assert_eq!(numbers_of(&after, dir, LOGS), numbers_of(&after, dir, BACKUPS));
         }
         if finished == 2 && !power.is_cut() {
-            assert!(n > 20, "{n}");
+            assert!(n > 40, "{n}");
             break;
         }
     }
 }
 
-/// A purge removes the newest first: what is left of a chain has its beginning.
+/// A backup that fails at any call leaves what the next one replaces, and no room taken.
+#[tokio::test]
+async fn a_backup_that_failed_takes_no_room_and_is_not_missed() {
+    let dir = Path::new("/backup");
+    for n in 0.. {
+        let files = SimFiles::new(n, &SimPower::new());
+        back_up(&files, dir, 1).await.unwrap();
+        let before = files.calls();
+        files.fail(n, FileFault::Torn);
+        let failed = back_up(&files, dir, 2).await.is_err();
+        judge(&files, dir);
+        let left = read(&files, &dir.join(DRAFT)).unwrap_or_default();
+        assert!(left.is_empty(), "after a failure of call {n}: {}", left.len());
+        let is_named = numbers_of(&files, dir, BACKUPS).contains(&2);
+        assert!(failed || is_named);
+        for seed in 0..OUTCOMES {
+            judge(&files.after_power_cut(seed, &SimPower::new()), dir);
+        }
+        if files.calls() - before <= n {
+            break;
+        }
+    }
+    // A full disk, with room for a part of the file, or of its log.
+    for room in 0..12 {
+        let files = SimFiles::new(room, &SimPower::new());
+        back_up(&files, dir, 1).await.unwrap();
+        files.set_free(Some(room * 4096));
+        let error = back_up(&files, dir, 2).await.unwrap_err();
+        assert!(matches!(&error, BackupError::Io { source, .. } if source.kind() == ErrorKind::StorageFull));
+        // All of it is free again: a file takes it.
+        let engine = files.root().open(Path::new("/log"), Access::Create).unwrap();
+        engine.write_at(0, &vec![1; (room * 4096) as usize]).unwrap();
+        judge(&files, dir);
+        files.set_free(None);
+        back_up(&files, dir, 2).await.unwrap();
+        judge(&files, dir);
+    }
+}
+
+/// A purge removes the newest first: what is left of a chain has its beginning, and each backup its log. The
+/// next purge removes what is left of logs.
 #[test]
 fn a_purge_leaves_no_backup_without_those_that_it_continues() {
     let dir = Path::new("/backup");
-    for n in 0..10 {
+    let mut n = 0;
+    loop {
         let before = SimFiles::new(n, &SimPower::new());
         let root = before.root();
         create_durably(&*root, dir).unwrap();
         for number in 1..=4 {
-            root.open(&dir.join(name_of(number)), Access::Create).unwrap();
+            let file = root.open(&dir.join(name_of(number)), Access::Create).unwrap();
+            file.write_at(0, &file_of(number)).and_then(|()| file.sync()).unwrap();
+            copy_log(&*root, &dir.join(log_name_of(number)), number).unwrap();
         }
         root.directory(dir).unwrap().sync().unwrap();
         let power = SimPower::new();
         let files = before.after_kill(n, &power);
         power.cut_at(n);
         let mut gone = 0;
-        for number in (1..=3).rev() {
-            if remove(&*files.root(), dir, &dir.join(name_of(number))).is_err() {
-                break;
-            }
+        let purged = (1..=3).rev().try_for_each(|number| {
+            remove(&*files.root(), dir, &dir.join(name_of(number)))?;
             gone += 1;
-        }
+            Ok(())
+        });
+        let purged = purged.and_then(|()| remove_left(&*files.root(), dir));
         for seed in 0..4 * OUTCOMES {
             let after = files.after_power_cut(seed, &SimPower::new());
-            let left = (1..=4).filter(|number| read(&after, &dir.join(name_of(*number))).is_some());
-            let left: Vec<u32> = left.collect();
+            let left = numbers_of(&after, dir, BACKUPS);
             let (newest, older) = left.split_last().unwrap();
             assert!(*newest == 4 && older.iter().copied().eq(1..=older.len() as u32), "{left:?}");
             assert!(older.len() <= 3 - gone, "{left:?} after {gone} removals");
+            assert!(left.iter().all(|number| has_whole_log(&after, dir, *number)), "{left:?}");
+            assert!(purged.is_err() || numbers_of(&after, dir, LOGS) == [4]);
+            remove_left(&*after.root(), dir).unwrap();
+            let after = after.after_power_cut(seed, &SimPower::new());
+            assert_eq!(numbers_of(&after, dir, LOGS), left);
         }
+        if purged.is_ok() && !power.is_cut() {
+            assert!(n > 10, "{n}");
+            break;
+        }
+        n += 1;
     }
 }
 

@@ -1,10 +1,16 @@
 //! What a backup takes and reports.
 
 use crate::error::BackupError;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 /// The maximum number of backups that the manifest lists.
 pub(crate) const BACKUPS_LISTED: usize = 8;
+
+/// Copies the embedder's log to a directory that does not exist.
+pub(super) type CopyLog =
+    Box<dyn FnOnce(PathBuf) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync>;
 
 /// Options of a backup; see [`PageStore::backup`](crate::PageStore::backup).
 #[derive(Default)]
@@ -13,6 +19,7 @@ pub struct BackupOptions {
     pub(super) full: bool,
     pub(super) bytes_per_second: Option<u64>,
     pub(super) progress: Option<Box<dyn Fn(BackupProgress) + Send + Sync>>,
+    pub(super) copy_log: Option<CopyLog>,
 }
 
 impl BackupOptions {
@@ -37,6 +44,17 @@ impl BackupOptions {
     /// Calls `report` about every 256 pages.
     pub fn on_progress(mut self, report: impl Fn(BackupProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
+        self
+    }
+
+    /// Calls `copy` with the path `log-NNNNNN` once all pages are copied. The backup gets its name only after
+    /// the copy is durable, so that there is none without its log. Used by `pagetier-wal`.
+    #[doc(hidden)]
+    pub fn copy_log(
+        mut self,
+        copy: impl FnOnce(PathBuf) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync + 'static,
+    ) -> Self {
+        self.copy_log = Some(Box::new(copy));
         self
     }
 }

@@ -4,6 +4,7 @@
 //! closed and durable: a directory under the final name is always a complete store.
 
 use super::file::{Head, Next, Reader, Tail, name_of, numbers};
+use super::logs::newest_removed;
 use super::report::{RestoreProgress, RestoreReport, blocking};
 use super::site::{Begun, Done, Target};
 use crate::config::builder::Builder;
@@ -48,8 +49,9 @@ impl Builder {
     /// directory.
     ///
     /// # Errors
-    /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, the builder's page size is
-    /// another one, or the store cannot be created.
+    /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, the newest backup was
+    /// removed without its log (name the number of an earlier one), the builder's page size is another one,
+    /// or the store cannot be created.
     pub async fn restore(
         mut self,
         from: impl AsRef<Path>,
@@ -175,6 +177,9 @@ pub(super) struct Link {
 /// a restoration begins with a sound chain.
 pub(super) fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
     let none = |why: String| BackupError::NoChain { path: dir.to_owned(), why };
+    if let Some((_, removed)) = newest_removed(dir)?.filter(|_| upto.is_none()) {
+        return Err(removed);
+    }
     let mut numbers = numbers(dir)?;
     if let Some(upto) = upto {
         if !numbers.contains(&upto) {

@@ -33,7 +33,8 @@
 
 use super::file::{Had, Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
 use super::locked::{DRAFT, LOOK_EVERY, locked};
-use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, blocking};
+use super::logs::{drafted, log_name_of, newest_log, remove_unfinished};
+use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, CopyLog, blocking};
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::{id_text, new_id};
@@ -82,7 +83,14 @@ impl Draft {
             let (files, dir, named) = (Arc::clone(&files), dir.clone(), partial.clone());
             let locked = blocking(move || {
                 create_durably(&*files, &dir).map_err(BackupError::io(&dir))?;
-                locked(&*files, &named).and_then(emptied).map_err(BackupError::io(&named))
+                let Some(file) = locked(&*files, &named).map_err(BackupError::io(&named))? else {
+                    return Ok(None);
+                };
+                // The log of an interrupted backup goes before the draft that says whose it is.
+                let drafted = if is_regular(&*file) { drafted(&*file, &named) } else { None };
+                drafted.map_or(Ok(()), |number| remove_unfinished(&*files, &dir, number))?;
+                emptied(&*file).map_err(BackupError::io(&named))?;
+                Ok(Some(file))
             });
             if let Some(file) = locked.await? {
                 break file;
@@ -97,11 +105,10 @@ impl Draft {
     }
 
     pub(super) async fn begin_again(&mut self) -> Result<(), BackupError> {
-        let (file, path) = (self.file.take(), self.partial.clone());
-        self.file = blocking(move || emptied(file).map_err(BackupError::io(&path))).await?;
         self.waiting.clear();
         self.bytes = 0;
-        Ok(())
+        let path = self.partial.clone();
+        self.with_file(move |file| emptied(file).map_err(BackupError::io(&path))).await
     }
 
     pub(super) async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
@@ -110,55 +117,112 @@ impl Draft {
     }
 
     pub(super) async fn write_out(&mut self) -> Result<(), BackupError> {
-        // Moved to the blocking thread and back. If this future is dropped meanwhile, the file closes there,
-        // after the write.
-        let Some(file) = self.file.take() else { return Err(BackupError::Runtime) };
         let (waiting, path) = (std::mem::take(&mut self.waiting), self.partial.clone());
         let at = self.bytes;
         self.bytes += waiting.len() as u64;
-        let (file, mut waiting) = blocking(move || {
+        let written = self.with_file(move |file| {
             file.write_at(at, &waiting).map_err(BackupError::io(&path))?;
-            Ok((file, waiting))
-        })
-        .await?;
-        waiting.clear();
-        (self.file, self.waiting) = (Some(file), waiting);
+            Ok(waiting)
+        });
+        self.waiting = written.await?;
+        self.waiting.clear();
         Ok(())
     }
 
-    /// Makes the file durable, then renames it durably, as the directory's file of this number.
-    pub(super) async fn finish(mut self, number: u32) -> Result<(PathBuf, u64), BackupError> {
+    /// Makes the file durable, has the log copied for the backup of this number, then renames the file
+    /// durably, as the directory's file of this number. A dropped call continues in the background. If it
+    /// fails, it removes what it has made.
+    pub(super) async fn finish(
+        mut self,
+        number: u32,
+        copy_log: Option<CopyLog>,
+    ) -> Result<(PathBuf, u64), BackupError> {
+        // In a task of its own, which keeps the file locked: a copy that ended after the lock would be in the
+        // way of the next backup.
+        let finishing = tokio::spawn(async move {
+            let finished = self.name(number, copy_log).await;
+            if finished.is_err() {
+                self.abandon(Some(number)).await;
+            }
+            finished
+        });
+        finishing.await.unwrap_or(Err(BackupError::Runtime))
+    }
+
+    async fn name(&mut self, number: u32, copy_log: Option<CopyLog>) -> Result<(PathBuf, u64), BackupError> {
         self.write_out().await?;
-        let Self { file, files, dir, partial, bytes, .. } = self;
-        let path = dir.join(name_of(number));
-        blocking(move || {
-            // Keep it open to the end: its lock keeps the next backup out.
-            let Some(file) = file else { return Err(BackupError::Runtime) };
-            // Contents before the name: a crash must not leave a complete name on an incomplete file.
-            file.sync().map_err(BackupError::io(&partial))?;
-            files.rename(&partial, &path).map_err(BackupError::io(&path))?;
-            files.directory(&dir).and_then(|dir| dir.sync()).map_err(BackupError::io(&dir))?;
-            drop(file);
-            Ok((path, bytes))
+        let (files, dir, partial) = (Arc::clone(&self.files), self.dir.clone(), self.partial.clone());
+        let sync_names =
+            move || files.directory(&dir).and_then(|at| at.sync()).map_err(BackupError::io(&dir));
+        let synced = sync_names.clone();
+        // Contents before the name: a crash must not leave a complete name on an incomplete file. And the
+        // draft before the log, since it says for which backup the log is.
+        self.with_file(move |file| file.sync().map_err(BackupError::io(&partial)).and_then(|()| synced()))
+            .await?;
+        if let Some(copy) = copy_log {
+            let log = self.dir.join(log_name_of(number));
+            copy(log.clone()).await.map_err(BackupError::io(&log))?;
+        }
+        let (files, partial, path) =
+            (Arc::clone(&self.files), self.partial.clone(), self.dir.join(name_of(number)));
+        let named = path.clone();
+        self.with_file(move |_| {
+            files.rename(&partial, &named).map_err(BackupError::io(&named))?;
+            sync_names()
         })
-        .await
+        .await?;
+        Ok((path, self.bytes))
+    }
+
+    /// Gives back the room of a backup that has failed, which others may need on a full disk; `number`: its
+    /// log may have been copied.
+    pub(super) async fn abandon(mut self, number: Option<u32>) {
+        let (files, dir, partial) = (Arc::clone(&self.files), self.dir.clone(), self.partial.clone());
+        let emptying = self.with_file(move |file| {
+            // As long as its log is there the draft says whose it is.
+            number.map_or(Ok(()), |number| remove_unfinished(&*files, &dir, number))?;
+            // It may have its final name, which is perhaps not durable.
+            let stat = file.stat().and_then(|stat| Ok((stat, files.stat(&partial)?)));
+            let (opened, named) = stat.map_err(BackupError::io(&partial))?;
+            let is_draft = named.is_some_and(|named| named.id == opened.id);
+            if is_draft { emptied(file).map_err(BackupError::io(&partial)) } else { Ok(()) }
+        });
+        if let Err(error) = emptying.await {
+            tracing::warn!(error = %Causes(&error), "a backup that failed still takes room, until the next one");
+        }
+    }
+
+    /// Works on the file, on a thread that may block. If this future is dropped meanwhile, the file closes
+    /// there, after the work.
+    async fn with_file<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&dyn DirFile) -> Result<T, BackupError> + Send + 'static,
+    ) -> Result<T, BackupError> {
+        let Some(file) = self.file.take() else { return Err(BackupError::Runtime) };
+        let (file, result) = blocking(move || {
+            let result = work(&*file);
+            Ok((file, result))
+        })
+        .await?;
+        self.file = Some(file);
+        result
     }
 }
 
 /// Empties a file, which is locked: another backup may have been writing it.
-fn emptied(file: Option<Box<dyn DirFile>>) -> std::io::Result<Option<Box<dyn DirFile>>> {
-    if let Some(file) = &file {
-        match file.as_file() {
-            // A pipe, or a device, is as it is.
-            Some(file) if !file.metadata().is_ok_and(|meta| meta.is_file()) => {}
-            system => {
-                file.set_len(0)?;
-                // An earlier version left files that others may read.
-                system.map_or(Ok(()), |file| file.set_permissions(Permissions::from_mode(0o600)))?;
-            }
-        }
+fn emptied(file: &dyn DirFile) -> std::io::Result<()> {
+    // A pipe, or a device, is as it is.
+    if !is_regular(file) {
+        return Ok(());
     }
-    Ok(file)
+    file.set_len(0)?;
+    // An earlier version left files that others may read.
+    let system = file.as_file();
+    system.map_or(Ok(()), |file| file.set_permissions(Permissions::from_mode(0o600)))
+}
+
+fn is_regular(file: &dyn DirFile) -> bool {
+    file.as_file().is_none_or(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
 }
 
 /// The state of a backup directory: where its next backup begins.
@@ -177,16 +241,15 @@ struct Last {
 
 /// The newest file of a directory.
 struct Newest {
-    number: u32,
     head: Head,
     had: Result<Had, BackupError>,
 }
 
 impl Newest {
-    fn read(path: &Path, number: u32) -> Result<Self, BackupError> {
+    fn read(path: &Path) -> Result<Self, BackupError> {
         let reader = Reader::open(path)?;
         let head = reader.head.clone();
-        Ok(Self { number, head, had: reader.into_tail().map(|tail| Had::by(&tail)) })
+        Ok(Self { head, had: reader.into_tail().map(|tail| Had::by(&tail)) })
     }
 }
 
@@ -239,7 +302,8 @@ impl PageStore {
     /// Even an incremental backup reads every page: it saves writes, not reads. Reads bypass the pool, so hot
     /// pages stay in memory. Hold no guards during the call: its syncs would wait for them. A backup waits
     /// for another one into the same directory. Cancel-safe: a dropped backup leaves `unfinished.partial`,
-    /// which the next one overwrites. If pages are lost with the SSD meanwhile, it begins again.
+    /// which the next one overwrites, or ends in the background if it is complete but for its name. One that
+    /// fails empties the file. If pages are lost with the SSD meanwhile, it begins again.
     ///
     /// ```
     /// # use pagetier::*;
@@ -264,21 +328,20 @@ impl PageStore {
     pub async fn backup(
         &self,
         dest: impl AsRef<Path>,
-        options: BackupOptions,
+        mut options: BackupOptions,
     ) -> Result<BackupReport, BackupError> {
         self.shared.ending.here()?;
         let dir = std::path::absolute(dest.as_ref()).map_err(BackupError::io(dest.as_ref()))?;
         let mut draft = Draft::create(Arc::new(RealDir::working()), &dir).await?;
-        let made = loop {
-            match self.copy_into(&dir, &mut draft, &options).await? {
-                Some(made) => break made,
-                None => draft.begin_again().await?,
+        let (made, settled) = match self.copy_whole(&dir, &mut draft, &options).await {
+            Ok(copied) => copied,
+            Err(error) => {
+                draft.abandon(None).await;
+                return Err(error);
             }
         };
         let Made { id, base, looked_at, pages } = made;
-        // Before the file gets its name: once listed, the next backup builds on it (I30).
-        let settled = self.finalize_discards().await?;
-        let (path, bytes) = draft.finish(base.number).await?;
+        let (path, bytes) = draft.finish(base.number, options.copy_log.take()).await?;
         if !settled {
             tracing::warn!(
                 "the backup is complete, but a crash could bring back a version that was discarded before it: \
@@ -293,6 +356,23 @@ impl PageStore {
         Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })
     }
 
+    /// Writes a backup into `draft`. Also returns whether no discarded version can come back.
+    async fn copy_whole(
+        &self,
+        dir: &Path,
+        draft: &mut Draft,
+        options: &BackupOptions,
+    ) -> Result<(Made, bool), BackupError> {
+        let made = loop {
+            match self.copy_into(dir, draft, options).await? {
+                Some(made) => break made,
+                None => draft.begin_again().await?,
+            }
+        };
+        // Before the file gets its name: once listed, the next backup builds on it (I30).
+        Ok((made, self.finalize_discards().await?))
+    }
+
     /// Writes a backup into `draft`. `None`: pages were lost meanwhile, and the draft is of no use.
     async fn copy_into(
         &self,
@@ -302,7 +382,7 @@ impl PageStore {
     ) -> Result<Option<Made>, BackupError> {
         // Before the sync: a page that is saved from memory when its SSD copy is given up is dirty from
         // before the loss counts, so the sync writes it, or else the count differs at the end (I34).
-        let (base, mut head) = self.begin(dir, options.full).await?;
+        let (base, mut head) = self.begin(dir, options).await?;
         self.sync().await?;
         // The parent module explains this order.
         let seam = self.shared.config.seam;
@@ -341,15 +421,17 @@ impl PageStore {
     }
 
     /// Finds where the backup begins, and drafts its head.
-    async fn begin(&self, dir: &Path, full: bool) -> Result<(Base, Head), BackupError> {
+    async fn begin(&self, dir: &Path, options: &BackupOptions) -> Result<(Base, Head), BackupError> {
         let owned = dir.to_owned();
         let last = blocking(move || {
-            let last = numbers(&owned)?.last().copied();
-            last.map(|number| Newest::read(&owned.join(name_of(number)), number)).transpose()
+            let newest = numbers(&owned)?.last().copied();
+            let last = newest.map(|number| Newest::read(&owned.join(name_of(number)))).transpose()?;
+            // Of a backup that was removed by hand the log may remain, in the place of this one's.
+            Ok((last, newest.max(newest_log(&owned)?).unwrap_or(0)))
         });
-        let last = last.await?;
+        let (last, used) = last.await?;
         let meta = self.shared.meta.lock().await;
-        let base = self.base(dir, last, full, &meta.manifest)?;
+        let base = self.base(dir, (last, used), options.full, &meta.manifest)?;
         let (after, since) =
             base.continues.as_ref().map_or((None, 0), |last| (Some(last.id.clone()), last.upto));
         let head = Head {
@@ -364,20 +446,27 @@ impl PageStore {
             losses: Some(meta.manifest.losses),
             // Before the sync: what it says of the log holds for every page that is read later.
             log: meta.manifest.log,
+            has_log: options.copy_log.is_some(),
         };
         Ok((base, head))
     }
 
-    /// Whether the store of `manifest` continues the `last` backup in `dir`, or begins a chain.
+    /// Whether the store of `manifest` continues the `last` backup in `dir`, or begins a chain. Numbers up to
+    /// `used` are in use.
     fn base(
         &self,
         dir: &Path,
-        last: Option<Newest>,
+        (last, used): (Option<Newest>, u32),
         full: bool,
         manifest: &Manifest,
     ) -> Result<Base, BackupError> {
-        let Some(Newest { number: last, head, had }) = last else {
-            return Ok(Base { number: 1, continues: Err("it is the first in its directory") });
+        // A full backup gets the next number as well, so that the newest file is always the one to restore.
+        let number = used.checked_add(1).ok_or_else(|| BackupError::NoChain {
+            path: dir.to_owned(),
+            why: "its numbers are used up; begin another directory".into(),
+        })?;
+        let Some(Newest { head, had }) = last else {
+            return Ok(Base { number, continues: Err("it is the first in its directory") });
         };
         // Even a full backup would be taken for the newest one of the other store.
         if head.store != manifest.store {
@@ -403,11 +492,6 @@ impl PageStore {
         } else {
             None
         };
-        // A full backup gets the next number as well, so that the newest file is always the one to restore.
-        let number = last.checked_add(1).ok_or(BackupError::NoChain {
-            path: dir.to_owned(),
-            why: "its numbers are used up; begin another directory".into(),
-        })?;
         let continues = match (why, had) {
             (Some(why), _) => Err(why),
             (None, Ok(had)) => Ok(Last { id: head.id, upto: head.upto, had }),

@@ -24,10 +24,10 @@ pub enum BackupError {
         /// What is wrong.
         why: String,
     },
-    /// The directory has no backup, or its chain has a gap.
+    /// The directory has no backup, its chain has a gap, or a backup and its log are not both there.
     #[error("{path}: {why}", path = .path.display())]
     NoChain {
-        /// The directory with the backups.
+        /// The directory with the backups, or that of the missing log.
         path: PathBuf,
         /// What is missing.
         why: String,

@@ -101,6 +101,12 @@ pub trait Directory: Debug + Send + Sync {
     /// The system's error: nothing has changed.
     fn remove(&self, file: &Path) -> Result<()>;
 
+    /// Removes a directory, which is empty.
+    ///
+    /// # Errors
+    /// The system's error: nothing has changed.
+    fn remove_directory(&self, path: &Path) -> Result<()>;
+
     /// Makes the names in the directory durable.
     ///
     /// # Errors
@@ -341,6 +347,10 @@ impl Directory for RealDir {
 
     fn remove(&self, file: &Path) -> Result<()> {
         Ok(rustix::fs::unlinkat(self.base(), file, AtFlags::empty())?)
+    }
+
+    fn remove_directory(&self, path: &Path) -> Result<()> {
+        Ok(rustix::fs::unlinkat(self.base(), path, AtFlags::REMOVEDIR)?)
     }
 
     fn sync(&self) -> Result<()> {

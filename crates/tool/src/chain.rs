@@ -1,7 +1,7 @@
 //! The commands on a directory of backups, without a store.
 
 use crate::{FOUND, Failure, show};
-use pagetier::backup::{BackupFile, Backups};
+use pagetier::backup::{BackupError, BackupFile, Backups};
 use pagetier::errors::Causes;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -50,7 +50,11 @@ fn described(all: &[BackupFile]) -> (Value, String) {
         let _ = write!(text, "  of store {}", file.store.as_deref().unwrap_or("unknown"));
         let fault = file.fault.as_ref().map(|fault| Causes(fault).to_string());
         let _ = match &fault {
-            Some(fault) => writeln!(text, "  DAMAGED: {fault}"),
+            Some(fault) => {
+                let is_missing = matches!(file.fault, Some(BackupError::NoChain { .. }));
+                let what = if is_missing { "NOT RESTORABLE" } else { "DAMAGED" };
+                writeln!(text, "  {what}: {fault}")
+            }
             None if !file.is_restorable => writeln!(text, "  NOT RESTORABLE: it continues a missing backup"),
             None => writeln!(text),
         };

@@ -67,6 +67,9 @@ fn a_backup_into_a_full_directory_names_its_draft_and_succeeds_once_there_is_roo
         let finished = std::fs::read_dir(&chain).unwrap().map(|file| file.unwrap().file_name());
         let finished: Vec<_> = finished.filter(|name| name != "unfinished.partial").collect();
         assert!(finished.is_empty(), "an incomplete backup is in the chain: {finished:?}");
+        // The engine gets back what there was.
+        let draft = std::fs::metadata(chain.join("unfinished.partial"));
+        assert_eq!(draft.map_or(0, |draft| draft.len()), 0);
         has_all_pages(&store, "after a backup without room");
         disk.make_room();
     }

@@ -8,9 +8,10 @@ use crate::log::Wal;
 use crate::minitx::MiniTx;
 use crate::options::{Keep, WalOptions};
 use crate::recover::{RecoverError, Recovered, opened, recover};
-use pagetier::backup::{BackupOptions, BackupReport};
+use pagetier::backup::{BackupError, BackupOptions, BackupReport};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
+use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -249,11 +250,14 @@ impl LoggedStore {
     /// Backs up pages and log while they change: the pages as the next file of the chain in `to`
     /// ([`PageStore::backup`]), the log as `log-NNNNNN` beside it, with the backup's number. Restored, they
     /// are the store as it was at one moment before the call returned, with every change that was committed
-    /// before the call. The log is not shortened meanwhile. A backup whose `log-NNNNNN` is missing, because
-    /// the future was dropped or failed in between, is of no use: restore another one.
+    /// before the call. The log is not shortened meanwhile. The backup gets its name after its log, so there
+    /// is none without. [`Backups`](pagetier::backup::Backups) takes one for lost whose log was removed.
     ///
     /// # Errors
-    /// The backup of the pages failed, or the log cannot be copied.
+    /// The backup of the pages failed, or the log cannot be copied: the chain is unchanged.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the chain unchanged, or completes the backup in the background.
     pub async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, LoggedBackupError> {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
@@ -268,11 +272,22 @@ impl LoggedStore {
             Ok::<_, CheckpointError>(wal.record(from).await?)
         });
         naming.await.map_err(|_| WalError::Stopped)??;
-        let report = self.store.backup(to, options).await?;
-        // Each page was written after its record was durable, so the log copied now reaches beyond them all.
-        self.wal.copy_to(&backup_log(to, report.number)).await?;
-        drop(hold);
-        Ok(report)
+        let wal = self.wal.clone();
+        // Each page was written after its record was durable, so the log copied then reaches beyond them all.
+        let options = options.copy_log(move |to| {
+            Box::pin(async move {
+                let copied = wal.copy_to(&to).await;
+                drop(hold);
+                copied.map_err(io::Error::other)
+            })
+        });
+        self.store.backup(to, options).await.map_err(|error| match error {
+            BackupError::Io { path, source } => match source.downcast() {
+                Ok(of_log) => LoggedBackupError::Log(of_log),
+                Err(source) => BackupError::Io { path, source }.into(),
+            },
+            error => error.into(),
+        })
     }
 
     /// Restores the backup `number` of the chain in `from`: a new store as [`Builder::restore`] makes it, and

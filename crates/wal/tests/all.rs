@@ -1,5 +1,6 @@
 //! The tests of this crate that use its public interface alone, in one binary.
 
+mod backups;
 mod calls;
 mod frozen;
 mod full_disk;

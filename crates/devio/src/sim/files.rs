@@ -590,6 +590,16 @@ impl Directory for SimDir {
         disk.change(vec![(at, name.to_owned(), None)])
     }
 
+    fn remove_directory(&self, path: &Path) -> Result<()> {
+        let mut disk = self.disk.lock();
+        disk.begin_whole()?;
+        let (at, name, found) = disk.find(self.node, path)?;
+        if !disk.names(found.ok_or(ErrorKind::NotFound)?)?.is_empty() {
+            return Err(ErrorKind::DirectoryNotEmpty.into());
+        }
+        disk.change(vec![(at, name.to_owned(), None)])
+    }
+
     fn sync(&self) -> Result<()> {
         self.disk.lock().sync_names(self.node)
     }
