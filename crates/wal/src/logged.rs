@@ -261,7 +261,7 @@ impl LoggedStore {
     pub async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, LoggedBackupError> {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
-        let (hold, _) = self.wal.hold();
+        let hold = Arc::new(self.wal.hold().0);
         // The backup names the log that its pages need, and a restoration asks for no more of it. In a task
         // of its own, since checkpoints would wait for a caller that is not polled meanwhile.
         let (store, wal) = (Arc::clone(&self.store), self.wal.clone());
@@ -272,16 +272,19 @@ impl LoggedStore {
             Ok::<_, CheckpointError>(wal.record(from).await?)
         });
         naming.await.map_err(|_| WalError::Stopped)??;
-        let wal = self.wal.clone();
+        let (wal, held) = (self.wal.clone(), Arc::clone(&hold));
         // Each page was written after its record was durable, so the log copied then reaches beyond them all.
         let options = options.copy_log(move |to| {
             Box::pin(async move {
                 let copied = wal.copy_to(&to).await;
-                drop(hold);
+                // Also for a call that was dropped meanwhile.
+                drop(held);
                 copied.map_err(io::Error::other)
             })
         });
-        self.store.backup(to, options).await.map_err(|error| match error {
+        let made = self.store.backup(to, options).await;
+        drop(hold);
+        made.map_err(|error| match error {
             BackupError::Io { path, source } => match source.downcast() {
                 Ok(of_log) => LoggedBackupError::Log(of_log),
                 Err(source) => BackupError::Io { path, source }.into(),
