@@ -238,7 +238,7 @@ async fn a_failure_of_a_shared_record_is_that_of_each_call() {
         for op in [IoOp::Write, IoOp::Flush] {
             fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(op).times(1));
         }
-        let growth = store.spaces().reserve(SPACE, 1000);
+        let growth = store.overwrite(at(1000));
         let calls = futures_util::future::join_all((0..9).map(|no| store.free(at(no))));
         // The growth's save is the first.
         fixture.manifest.fail_saves(1, 1, replaced);

@@ -79,7 +79,8 @@ async fn is_gone(fixture: &Fixture, seed: u64) -> bool {
 #[tokio::test(start_paused = true)]
 async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
     for frees in FREES {
-        let fixture = Fixture::new();
+        // Slow enough for several steps.
+        let fixture = Fixture::with_latency(Duration::from_millis(4), Duration::from_millis(4));
         let store = written(&fixture).await;
         write(&store, SPACE, 0, 2).await.unwrap();
         assert_eq!(store.free_on_sync(&[at(7)]).unwrap(), 1);
@@ -91,7 +92,7 @@ async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
             kept += u64::from(!freed);
             if let Some(done) = done {
                 done.unwrap();
-                assert!(freed && kept > 1, "{freed} {kept} of {step}");
+                assert!(freed && kept > 0, "{freed} {kept} of {step}");
                 break;
             }
             tokio::time::sleep(Duration::from_micros(20)).await;

@@ -210,6 +210,7 @@ async fn pages_that_cannot_be_written_are_logged_once_for_each_cause() {
     let _collecting = tracing::subscriber::set_default(warnings.clone());
     let fixture = Fixture::new();
     let (store, space) = opened(fixture.builder()).await;
+    store.spaces().reserve(space, 20).await.unwrap();
     store.sync().await.unwrap();
     let logged = || warnings.0.lock().unwrap().iter().filter(|text| text.contains("not be written")).count();
     for round in 1..=2 {

@@ -181,9 +181,11 @@ impl Shared {
 
     async fn grow_by(&self, growth: &Growth, meta: &mut ManifestState) -> Result<(), Error> {
         let (bytes, end) = self.volume.growth_bytes(growth);
-        // An earlier growth of the same room that failed may be in the file, for another space or other pages:
-        // homes that are formatted for this one would read as damaged there.
-        meta.settle(&self.volume).await?;
+        // An earlier growth of the same room that failed may be in the file, for another space or other
+        // pages: homes that are formatted for this one would read as damaged there.
+        if !self.config.seam.appends(true) {
+            meta.settle(&self.volume).await?;
+        }
         // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
         for step in self.config.seam.growth() {

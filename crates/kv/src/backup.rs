@@ -13,6 +13,7 @@ use crate::error::KvError;
 use crate::kv::Kv;
 use crate::open::SPACE;
 use crate::options::Options;
+use pagetier::log::LogMark;
 use pagetier::{Lsn, PageId, PageStore};
 use pagetier_btree::Tree;
 use std::path::{Path, PathBuf};
@@ -95,6 +96,8 @@ impl Kv {
         let builder = PageStore::builder().directory(options.pages_dir()).ssd_bytes(0);
         let builder = builder.pool_bytes(COPY_POOL_BYTES).page_size(source.page_size());
         let copy = builder.open().await?;
+        // The copy of the log goes on beyond what is known of it now.
+        copy.record_log(LogMark { restored: true, ..self.wal().mark() }).await?;
         // Log records name pages by the number of their space.
         let space = self.tree.space();
         copy.spaces().create_as(space, SPACE).await?;

@@ -58,8 +58,8 @@ pub trait Media: Send + Debug {
     /// The medium failed; a later opening may find either state.
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// As [`Media::create`], for a segment that an ownership begins, and that the log can do without: refused if
-    /// the medium is so full that the segment's room cannot be set aside. Default: as [`Media::create`].
+    /// As [`Media::create`], for a segment that an ownership begins, and that the log can do without: refused
+    /// if the medium is so full that the segment's room cannot be set aside. Default: as [`Media::create`].
     ///
     /// # Errors
     /// As [`Media::create`].

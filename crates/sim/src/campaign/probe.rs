@@ -177,7 +177,10 @@ impl Probe {
         let builder = plan.builder_on(self.devices(lease), &self.manifest);
         let builder = {
             let inside = self.inside.lock();
-            builder.force(inside.force).accept_ssd_loss(inside.accepts_loss)
+            builder
+                .force(inside.force)
+                .accept_ssd_loss(inside.accepts_loss)
+                .accept_log_loss(inside.accepts_loss)
         };
         match &self.log {
             Some(log) => builder.log_gate(Arc::clone(log) as Arc<dyn LogGate>),
