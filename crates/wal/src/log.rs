@@ -367,9 +367,9 @@ impl Wal {
         self.end().0 == FIRST_LSN
     }
 
-    /// What a store records of the log at this moment. For pages that are copied by other means than a backup:
-    /// give it to their store ([`PageStore::record_log`]), with `restored` set, before it opens with a copy of
-    /// the log.
+    /// What a store records of the log at this moment. For pages that are copied by other means than a
+    /// backup: give it to their store ([`PageStore::record_log`]), with `restored` set, before it opens with
+    /// a copy of the log.
     #[must_use]
     pub fn mark(&self) -> LogMark {
         self.0.mark_at(self.durable().0, self.0.from.load(Ordering::Acquire))
@@ -573,8 +573,8 @@ impl Wal {
     }
 
     /// After a new segment the store records that the log reaches it: should the segment be missing at the
-    /// next opening, the store knows (I45). No commit waits for that: the manifest may be held by a call whose
-    /// caller does not poll it.
+    /// next opening, the store knows (I45). No commit waits for that: the manifest may be held by a call
+    /// whose caller does not poll it.
     fn note_segment(&self) {
         if !self.0.unmarked.swap(false, Ordering::AcqRel) || !self.0.is_owned() {
             return;

@@ -840,7 +840,7 @@ mod tests {
             let (files, root) = files(n);
             files.fail(n, FileFault::Refused);
             if create_durably(&*root, path).is_ok() {
-                assert_eq!(n, 7, "a sync and three times two calls");
+                assert_eq!(n, 6, "three times two calls");
                 break;
             }
             let killed = files.after_kill(n, &SimPower::new());
