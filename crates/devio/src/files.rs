@@ -373,7 +373,13 @@ impl DirFile for RealFile {
     fn write_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
         // The kernel would answer a write beyond the limit with a signal that ends the process.
         check_file_bytes(at + bytes.len() as u64).map_err(Error::other)?;
-        self.file.write_all_at(bytes, at)
+        match self.file.write_all_at(bytes, at) {
+            // A pipe takes what comes in order.
+            Err(error) if error.raw_os_error() == Some(Errno::SPIPE.raw_os_error()) => {
+                std::io::Write::write_all(&mut &self.file, bytes)
+            }
+            written => written,
+        }
     }
 
     fn set_len(&self, bytes: u64) -> Result<()> {
