@@ -154,9 +154,9 @@ impl PageStore {
     /// A change counts from its [`set_lsn`](crate::PageMut::set_lsn) on, even while its guard is held, with
     /// the first LSN that the page got since it was clean. A change without `set_lsn` counts from the drop of
     /// its guard, with the LSN that the page had. If it had none, or the gate tells how far the log is
-    /// durable ([`LogGate::durable`](crate::LogGate::durable)), the result is 0 until the page is written, for
-    /// example by [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but does
-    /// not count: no record describes it.
+    /// durable ([`LogGate::durable`](crate::LogGate::durable)), the result is 0 until the page is written,
+    /// for example by [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
+    /// does not count: no record describes it.
     ///
     /// ```
     /// use pagetier::{Error, Loss, Lsn, PageStore};
