@@ -469,6 +469,11 @@ fn create_in(base: &dyn Directory, path: &Path, all: &mut Vec<PathBuf>) -> Resul
         made => {
             made?;
             all.push(path.to_owned());
+            return sync().inspect_err(|_| {
+                // The next sync may succeed without writing what this one has not: the next attempt must find
+                // no directory, and make the name anew.
+                let _ = base.remove_directory(path);
+            });
         }
     }
     sync()

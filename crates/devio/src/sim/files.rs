@@ -838,7 +838,7 @@ mod tests {
         let path = Path::new("/backup/db/chain");
         for n in 0.. {
             let (files, root) = files(n);
-            files.fail(n, FileFault::Refused);
+            files.fail(n, FileFault::Torn);
             if create_durably(&*root, path).is_ok() {
                 assert_eq!(n, 6, "three times two calls");
                 break;
