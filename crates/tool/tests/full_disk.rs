@@ -32,16 +32,35 @@ fn free_some(disk: &SmallDisk, bytes: u64) {
     ballast.set_len(ballast.metadata().unwrap().len() - bytes).unwrap();
 }
 
-/// Copies a store. In its HDD, blocks of zeroes become holes, as by `cp --sparse=always`: homes that were
-/// never written have no room of their own then.
-fn copy_with_thin_hdd(from: &Path, to: &Path) {
+/// The bytes of a page's header, the only ones that are not zero in a home that was never written.
+const HEADER_BYTES: usize = 32;
+
+/// Makes a copy of a store one of the format before homes were formatted: those of its pages that are not zero
+/// have room on the HDD.
+fn made_unformatted(store: &Path) {
+    let path = store.join("manifest.json");
+    let bytes = std::fs::read(&path).unwrap();
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
+    let mut fields: serde_json::Value = serde_json::from_slice(line).unwrap();
+    fields["format"] = 4.into();
+    fields.as_object_mut().unwrap().remove("file_bytes");
+    let json = serde_json::to_vec(&fields).unwrap();
+    let sum = crc32c::crc32c(&json);
+    let mut edited = [&json[..], format!("\ncrc32c {sum:08x}\n").as_bytes()].concat();
+    // The slack, in which a full disk takes changes.
+    edited.resize(bytes.len(), 0);
+    std::fs::write(&path, edited).unwrap();
+}
+
+/// Copies a store. In its HDD, blocks without room become holes, as by `cp --sparse=always`.
+fn copy_with_hdd(from: &Path, to: &Path, has_room: impl Fn(&[u8]) -> bool) {
     std::fs::create_dir(to).unwrap();
     for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap()) {
-        let (bytes, thin) = (std::fs::read(file.path()).unwrap(), file.file_name() == "hdd.vol");
+        let (bytes, is_hdd) = (std::fs::read(file.path()).unwrap(), file.file_name() == "hdd.vol");
         let copy = File::create(to.join(file.file_name())).unwrap();
         copy.set_len(bytes.len() as u64).unwrap();
         for (no, block) in bytes.chunks(PAGE).enumerate() {
-            if !thin || block.iter().any(|byte| *byte != 0) {
+            if !is_hdd || has_room(block) {
                 copy.write_all_at(block, (no * PAGE) as u64).unwrap();
             }
         }
@@ -82,14 +101,37 @@ fn a_backup_into_a_full_directory_names_its_draft_and_succeeds_once_there_is_roo
 }
 
 #[test]
+fn a_drain_to_a_full_hdd_counts_the_pages_that_stay_on_the_ssd() {
+    let Some((folder, disk)) = disk() else { return };
+    let (made_at, store) = (folder.path().join("store"), disk.mount.join("store"));
+    made(&made_at, true);
+    copy_with_hdd(&made_at, &store, |block| block[HEADER_BYTES..].iter().any(|byte| *byte != 0));
+    made_unformatted(&store);
+    disk.fill_up();
+    let at = store.to_str().unwrap();
+    let (code, report) = json(&["drain", at, "--off"]);
+    assert_eq!(code, 3, "{report}");
+    assert_eq!(report["off"], false, "{report}");
+    let (left, failed) = (report["left"].as_u64().unwrap(), report["failed"].as_u64().unwrap());
+    assert!(left > 0 && (failed > 0 || report["stopped_by"].is_string()), "{report}");
+    assert!(failed <= left && left <= u64::from(PAGES), "{report}");
+    // The pages are read from the SSD, before there is room and after.
+    has_all_pages(&store, "after a drain without room");
+    disk.make_room();
+    let (code, report) = json(&["drain", at, "--off"]);
+    assert_eq!((code, &report["left"], &report["off"]), (0, &0.into(), &true.into()), "{report}");
+    has_all_pages(&store, "drained");
+}
+
+/// The homes have had their room since the space got it.
+#[test]
 fn a_drain_on_a_full_disk_needs_room_for_the_ring_alone() {
     let Some((folder, disk)) = disk() else { return };
     let (made_at, store) = (folder.path().join("store"), disk.mount.join("store"));
     made(&made_at, true);
-    copy_with_thin_hdd(&made_at, &store);
+    copy_with_hdd(&made_at, &store, |block| block.iter().any(|byte| *byte != 0));
     disk.fill_up();
     let at = store.to_str().unwrap();
-    // The homes have had their room since the space got it.
     let out = run(&["drain", at, "--off"]);
     assert!(!out.status.success() && said(&out).contains("no space left"), "{}", said(&out));
     has_all_pages(&store, "after a drain without room");

@@ -110,18 +110,25 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
 
 #[tokio::test]
 async fn a_freed_page_is_free_after_a_crash_and_its_number_is_used_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = open(dir.path()).await.unwrap();
-    put(&db, 1).await;
-    let page = PageId::new(space(&db).await, 1);
-    let mut change = db.begin::<PageMut<'_>>().await.unwrap();
-    change.free(page);
-    db.commit(change).await.unwrap();
-    crash(db).await;
-    let db = open(dir.path()).await.unwrap();
-    assert!(matches!(db.get(page).await, Err(Error::NoSuchPage { .. })));
-    assert_eq!(db.allocate(page.space).await.unwrap().id(), page);
-    db.close().await.unwrap();
+    // Only a page that was written is there to be freed again.
+    for (written, freed) in [(false, 0), (true, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open(dir.path()).await.unwrap();
+        put(&db, 1).await;
+        if written {
+            db.sync().await.unwrap();
+        }
+        let page = PageId::new(space(&db).await, 1);
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        change.free(page);
+        db.commit(change).await.unwrap();
+        crash(db).await;
+        let db = open(dir.path()).await.unwrap();
+        assert_eq!(db.recovered().freed, freed);
+        assert!(matches!(db.get(page).await, Err(Error::NoSuchPage { .. })));
+        assert_eq!(db.allocate(page.space).await.unwrap().id(), page);
+        db.close().await.unwrap();
+    }
 }
 
 #[tokio::test]
