@@ -50,7 +50,7 @@ impl Kv {
         }
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
         builder = builder.pool_bytes(options.pool_bytes);
-        builder = builder.accept_ssd_loss(options.accept_ssd_loss);
+        builder = builder.accept_ssd_loss(options.accept_ssd_loss).accept_log_loss(options.accept_log_loss);
         let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
         let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
         if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {

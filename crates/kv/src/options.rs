@@ -20,6 +20,7 @@ pub struct Options {
     pub(crate) log_bytes: u64,
     pub(crate) survives_ssd_loss: bool,
     pub(crate) accept_ssd_loss: bool,
+    pub(crate) accept_log_loss: bool,
     pub(crate) control_socket: bool,
     pub(crate) stall_max: Duration,
 }
@@ -40,6 +41,7 @@ impl Options {
             log_bytes: 64 << 20,
             survives_ssd_loss: false,
             accept_ssd_loss: false,
+            accept_log_loss: false,
             control_socket: false,
             stall_max: Duration::from_secs(30),
         }
@@ -114,6 +116,13 @@ impl Options {
     /// is not set, or with a blank one in its place. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
+        self
+    }
+
+    /// Whether to open with an empty log although the store's own is missing, and to give up every change that
+    /// only the log has. [`Kv::check`](crate::Kv::check) says whether what is left is sound. Default: no.
+    pub fn accept_log_loss(mut self, accept: bool) -> Self {
+        self.accept_log_loss = accept;
         self
     }
 

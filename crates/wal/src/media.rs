@@ -197,6 +197,8 @@ pub struct FileMedia {
     /// as many blocks free as were given back.
     reserve_room: u64,
     owner: Owner,
+    /// Directories that were made for a log that is not in use yet.
+    made: Vec<PathBuf>,
     _lock: Option<Box<dyn DirFile>>,
 }
 
@@ -214,8 +216,12 @@ impl FileMedia {
     /// # Errors
     /// The directory cannot be used, or another opener has it ([`ErrorKind::ResourceBusy`]).
     pub fn open(dir: &Path) -> io::Result<Self> {
-        create_durably(&RealDir::working(), dir)?;
-        Self::on(Arc::new(RealDir::open(dir)?))
+        let made = create_durably(&RealDir::working(), dir)?;
+        // Absolute, since the program may have changed its directory by the time that they are removed.
+        let made = made.iter().map(std::path::absolute).collect::<io::Result<_>>()?;
+        let mut media = Self::on(Arc::new(RealDir::open(dir)?))?;
+        media.made = made;
+        Ok(media)
     }
 
     /// As [`FileMedia::open`], for a directory that is open, and whose name is durable.
@@ -258,7 +264,7 @@ impl FileMedia {
 
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
         let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
-        Self { dir, id: 0, active, reserve_bytes, reserve_room, owner, _lock: lock }
+        Self { dir, id: 0, active, reserve_bytes, reserve_room, owner, made: Vec::new(), _lock: lock }
     }
 
     fn identified(mut self) -> io::Result<Self> {
@@ -339,9 +345,28 @@ impl FileMedia {
     }
 }
 
+impl Drop for FileMedia {
+    fn drop(&mut self) {
+        // The log was refused, or never used: an empty directory in its place would be in the way of the right
+        // one. Under the lock, so that no other opener has it.
+        if !self.made.is_empty() && self.owner.is_here() {
+            let _ = self.dir.remove(Path::new(LOCK));
+            for made in self.made.iter().rev() {
+                let _ = RealDir::working().remove_directory(made);
+            }
+        }
+    }
+}
+
 impl Media for FileMedia {
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn own(&mut self) -> io::Result<()> {
+        self.owner.check()?;
+        self.made.clear();
+        Ok(())
     }
 
     fn list(&mut self) -> io::Result<Vec<u64>> {

@@ -104,7 +104,7 @@ fn segments(log: &Path) -> Vec<PathBuf> {
 
 /// The opening is refused, and has changed neither pages nor log.
 async fn refused(dir: &Path, builder: Builder) -> UnfitLog {
-    let before = contents(dir);
+    let (before, has_log) = (contents(dir), dir.join("log").exists());
     let opened = LoggedStore::open(builder, dir.join("log"), options()).await;
     let unfit = match opened {
         Err(RecoverError::Unfit(unfit)) => unfit,
@@ -112,6 +112,7 @@ async fn refused(dir: &Path, builder: Builder) -> UnfitLog {
     };
     let after = contents(dir);
     assert!(before == after, "the refused opening changed a file");
+    assert_eq!(dir.join("log").exists(), has_log, "a directory is in the way of the right log");
     unfit
 }
 
@@ -176,7 +177,6 @@ async fn a_blank_log_is_refused_also_if_the_ssd_is_lost_and_given_up_only_when_t
         // The right log.
         copy(dir, &folder.path().join("other"));
         let other = &folder.path().join("other");
-        let _ = fs::remove_dir_all(other.join("log"));
         fs::rename(other.join("aside"), other.join("log")).unwrap();
         let db = open(other).await.unwrap();
         expect_all(&db, 2).await;
@@ -203,7 +203,6 @@ async fn a_young_store_names_its_log_before_anything_is_synced() {
     crash(db).await;
     fs::rename(dir.join("log"), dir.join("aside")).unwrap();
     assert_eq!(refused(dir, builder(dir)).await, UnfitLog::Missing);
-    let _ = fs::remove_dir_all(dir.join("log"));
     fs::rename(dir.join("aside"), dir.join("log")).unwrap();
     expect_all(&open(dir).await.unwrap(), 1).await;
 }

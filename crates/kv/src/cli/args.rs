@@ -68,6 +68,10 @@ pub(crate) struct Cli {
     /// back far enough
     #[arg(long, global = true)]
     accept_ssd_loss: bool,
+    /// Open with an empty log although the store's own is missing, and give up every change that only the log
+    /// has; then run `check`
+    #[arg(long, global = true)]
+    accept_log_loss: bool,
     /// Take requests of `pagetier` while the command runs, such as `pagetier drain DIR/pages`
     #[arg(long, global = true)]
     control_socket: bool,
@@ -215,6 +219,7 @@ impl Cli {
             .log_bytes(self.log_mib << 20)
             .survives_ssd_loss(self.survive_ssd_loss)
             .accept_ssd_loss(self.accept_ssd_loss)
+            .accept_log_loss(self.accept_log_loss)
             .control_socket(self.control_socket);
         if let Some(mib) = self.ssd_mib {
             options = options.ssd_bytes(mib << 20);
