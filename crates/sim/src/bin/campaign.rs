@@ -6,7 +6,7 @@
 
 use clap::{Parser, ValueEnum};
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, Drawn, FaultBase, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
+use pagetier_sim::campaign::{Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
 use pagetier_sim::options::progress_bar;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -85,6 +85,8 @@ struct Args {
 enum Mode {
     /// Random lives, crashed at random boundaries, also during recovery.
     Random,
+    /// Engines with a log, crashed likewise, and given wrong, older and damaged logs.
+    Log,
     /// Every short workload, crashed at every boundary with every subset of few unflushed writes.
     Exhaustive,
     /// The n-th operation of each device fails, for every n.
@@ -191,6 +193,9 @@ impl Campaign {
         if has(Mode::Random) {
             self.random();
         }
+        if mode == Mode::Log {
+            self.random();
+        }
         let checks_coverage = has(Mode::Random) && self.args.seed.is_none() && self.args.mutation.is_none();
         let covered = self.with(|r| r.totals.coverage.clone());
         let enough = self.with(|r| r.totals.crashes) >= CRASHES_FOR_COVERAGE;
@@ -227,6 +232,9 @@ impl Campaign {
 
     fn plan(&self, seed: u64, mutation: Option<Mutation>) -> Plan {
         let mut plan = mutation.map_or_else(|| Plan::from_seed(seed), |rule| Plan::against(rule, seed));
+        if self.args.mode == Mode::Log {
+            plan = Plan::directed(seed, Hazard::Log);
+        }
         for part in &self.args.with {
             // The option was checked at the start.
             let _ = plan.set(part);

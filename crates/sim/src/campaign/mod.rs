@@ -24,6 +24,7 @@
 //! | `operator` | resizes, policies, costs, write budgets, scrubs, recordings and backups of a store in use |
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |
+//! | `log` | engines with a log of `pagetier-wal` |
 //! | `rot` | bit rot between lives |
 //! | `read_only` | read-only openings and inspections of crashed stores |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
@@ -52,6 +53,7 @@ mod frees;
 mod gate;
 mod hazard;
 mod life;
+mod log;
 mod loss;
 mod model;
 mod moment;
@@ -85,6 +87,7 @@ pub use coverage::Coverage;
 pub use exhaustive::Base;
 pub use faults::FaultBase;
 pub use hazard::Hazard;
+pub use log::Twist;
 pub use plan::{Plan, ssd_policy};
 pub use running::Drawn;
 pub use seed::run_seed;
