@@ -6,7 +6,7 @@ use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::bounded_power;
 use crate::campaign::plan::Plan;
 use crate::campaign::totals::Totals;
-use pagetier::backup::Backups;
+use pagetier::backup::{BackupFile, Backups};
 use pagetier::{Builder, MemoryManifest};
 use pagetier_devio::{SharedDevice, SimDevice};
 use pagetier_wal::LoggedStore;
@@ -33,8 +33,9 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    pub(super) fn new(dir: PathBuf) -> Self {
-        Self { dir, taken: Arc::default() }
+    pub(super) fn new(dir: PathBuf) -> Result<Self, String> {
+        std::fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
+        Ok(Self { dir, taken: Arc::default() })
     }
 
     pub(super) fn chain(&self) -> PathBuf {
@@ -57,7 +58,10 @@ pub(super) async fn compare(
     }
     let backups = Backups::at(shelf.chain());
     let files = backups.verify(|_| ()).await.map_err(|error| causes(&error))?;
-    if let Some(file) = files.iter().find(|file| file.fault.is_some() || !file.is_restorable) {
+    // Others were dropped half-way.
+    let is_whole = |file: &BackupFile| taken.iter().any(|one| one.number == file.number);
+    let bad = |file: &&BackupFile| is_whole(file) && (file.fault.is_some() || !file.is_restorable);
+    if let Some(file) = files.iter().find(bad) {
         return Err(format!("a backup does not verify: {file:?}"));
     }
     let mut gone = Vec::new();

@@ -25,6 +25,7 @@ use self::model::Model;
 use self::open::{Parts, Terms, check};
 use self::twist::Past;
 pub use self::twist::Twist;
+pub(super) use self::work::drawn;
 use self::watch::{Media, Moment, Rate, Watch};
 use super::disks::Disks;
 use super::operator::Folder;
@@ -91,7 +92,10 @@ impl Run<'_> {
                 seed: self.plan.seed.wrapping_mul(1_000_003) ^ u64::from(life) << 32,
                 rate: Rate { share: share.min(1.0), max: images },
                 closes: self.plan.has("close") && rng.random_bool(0.35),
-                shelf: folder.as_ref().map(|folder| Shelf::new(folder.path(&format!("life-{life}")))),
+                shelf: folder
+                    .as_ref()
+                    .map(|folder| Shelf::new(folder.path(&format!("life-{life}"))))
+                    .transpose()?,
             }
             .live(self.totals)?;
             let sibling = if start.is_some() {
