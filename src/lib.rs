@@ -122,6 +122,13 @@ pub mod guide {}
 #[doc = include_str!("../docs/operating.md")]
 pub mod operating {}
 
+/// What a store records of its log, for log crates: [`LogGate::check`], [`LogGate::begin`],
+/// [`PageStore::record_log`].
+pub mod log {
+    pub use pagetier_bufpool::MarkFuture;
+    pub use pagetier_page::{LogMark, LogNeeds};
+}
+
 /// What errors are made of: their causes, and what to do about them.
 pub mod errors {
     pub use crate::config::bytes::BytesError;

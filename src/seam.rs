@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub(crate) enum GrowthStep {
     /// The HDD gets the room, durably.
     Hdd,
-    /// Leftovers in the new room are overwritten, durably.
-    Blank,
+    /// The homes in the new room are formatted, durably.
+    Format,
     Manifest,
     Memory,
 }
@@ -45,13 +45,13 @@ impl Seam {
 
     /// The order in which a space grows.
     pub(crate) fn growth(self) -> &'static [GrowthStep] {
-        use GrowthStep::{Blank, Hdd, Manifest, Memory};
+        use GrowthStep::{Format, Hdd, Manifest, Memory};
         if self.lack(Mutation::GrowthInMemoryFirst) {
             &[Memory, Hdd, Manifest]
-        } else if self.lack(Mutation::ExtentsNotBlanked) {
+        } else if self.lack(Mutation::ExtentsNotFormatted) {
             &[Hdd, Manifest, Memory]
         } else {
-            &[Hdd, Blank, Manifest, Memory]
+            &[Hdd, Format, Manifest, Memory]
         }
     }
 
@@ -63,17 +63,16 @@ impl Seam {
         Ok(hdd)
     }
 
-    /// Writes `bytes` zeroes at `at` of the HDD.
-    pub(crate) async fn blank(self, hdd: &SharedDevice, at: u64, bytes: u64) -> Result<(), DeviceError> {
-        let zeroes = || IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);
-        if self.lack(Mutation::BlankByLooks) {
-            let read = hdd.read(at, zeroes(), IoClass::Meta).await;
-            let blank = read.bufs.iter().all(|buf| pagetier_page::is_blank(buf.as_slice()));
-            if read.result.is_ok() && blank {
+    /// Writes formatted homes at `at` of the HDD.
+    pub(crate) async fn format(self, hdd: &SharedDevice, at: u64, homes: IoBuf) -> Result<(), DeviceError> {
+        if self.lack(Mutation::FormattedByLooks) {
+            let there = IoBufs::from_iter([IoBuf::zeroed(homes.as_slice().len())]);
+            let read = hdd.read(at, there, IoClass::Meta).await;
+            if read.result.is_ok() && read.bufs.iter().all(|buf| buf.as_slice() == homes.as_slice()) {
                 return Ok(());
             }
         }
-        hdd.write(at, zeroes(), IoClass::Meta).await.result
+        hdd.write(at, IoBufs::from_iter([homes]), IoClass::Meta).await.result
     }
 
     /// Whether the manifest notes that a space is being dropped.
@@ -257,8 +256,8 @@ impl Seam {
     }
 
     /// Whether a home counts as written.
-    pub(crate) fn is_written(self, written: bool, sound: impl FnOnce() -> bool) -> bool {
-        if self.lack(Mutation::EndsBySoundHomes) { sound() } else { written }
+    pub(crate) fn is_written(self, written: bool, sound: bool) -> bool {
+        if self.lack(Mutation::EndsBySoundHomes) { sound } else { written }
     }
 
     /// Waits until no operation of an earlier opening is in flight on a device.

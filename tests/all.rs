@@ -63,3 +63,4 @@ mod unreadable;
 mod waiting;
 mod what_if;
 mod write_budget;
+mod zeroed;

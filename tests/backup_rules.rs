@@ -417,3 +417,26 @@ async fn a_chain_goes_on_after_a_loss_once_there_is_a_full_backup() {
     let (_dir, copy, copied) = restored(dir.path()).await;
     expect_all(&copy, copied, 3).await;
 }
+
+/// The stamps of what an exchanged SSD had say nothing about the one that follows.
+#[tokio::test(start_paused = true)]
+async fn the_first_backup_after_the_ssd_is_exchanged_is_full() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    backup(&store, dir.path()).await;
+    assert_eq!(backup(&store, dir.path()).await.full_because, None);
+    let next = crate::changing::blank_ssd("next", 7) as SharedDevice;
+    let next = pagetier::SsdReplacement::device(next).bytes(200 * PAGE);
+    store.replace_ssd(next).await.unwrap();
+    let because = backup(&store, dir.path()).await.full_because;
+    assert!(because.is_some_and(|why| why.contains("exchanged")), "{because:?}");
+    write_all(&store, space, 2).await;
+    assert_eq!(backup(&store, dir.path()).await.full_because, None);
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    let because = backup(&store, dir.path()).await.full_because;
+    assert!(because.is_some_and(|why| why.contains("exchanged")), "{because:?}");
+    let (_dir, copy, copied) = restored(dir.path()).await;
+    expect_all(&copy, copied, 2).await;
+}

@@ -3,14 +3,23 @@
 
 use crate::fixture::{Fixture, PAGES, fill, polled, read, version_of, write};
 use crate::free::{SPACE, at, is_absent, written};
-use pagetier::{Error, PageId, SpaceId};
+use pagetier::{Error, PageId, PageStore, SpaceId};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Lets the task that drops the copies of freed pages run.
-async fn settled() {
-    tokio::time::sleep(Duration::from_millis(50)).await;
+/// With more memory, in which the cleaner has nothing to do: only a sync writes changes.
+async fn written_in_memory(fixture: &Fixture) -> PageStore {
+    written(fixture).await.close().await.unwrap();
+    fixture.builder().pool_bytes(4 << 20).open().await.unwrap()
+}
+
+/// Waits until the freed pages in `range` have left memory, and their numbers can be used again.
+async fn left(store: &PageStore, range: Range<u32>) {
+    assert_eq!(store.spaces().free(SPACE, range).await.unwrap(), 0, "they are free already");
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,8 +39,8 @@ async fn a_page_exists_until_the_sync_and_is_free_from_then_on() {
     store.flush().await.unwrap();
     assert_eq!(store.spaces().list()[0].free, 0, "a flush frees nothing");
     store.sync().await.unwrap();
-    settled().await;
     assert_eq!(store.spaces().list()[0].free, 3);
+    left(&store, 3..6).await;
     for store in [fixture.after_power_cut(4).open().await, store] {
         for no in 3..6 {
             assert!(is_absent(&store, no).await, "page {no}");
@@ -41,30 +50,71 @@ async fn a_page_exists_until_the_sync_and_is_free_from_then_on() {
     }
 }
 
+type Frees = fn(Arc<PageStore>) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// The calls that free what was named.
+const FREES: [Frees; 3] = [
+    |store| Box::pin(async move { store.sync().await }),
+    |store| Box::pin(async move { store.spaces().sync(SPACE).await }),
+    |store| {
+        Box::pin(async move {
+            match Arc::try_unwrap(store) {
+                Ok(store) => store.close().await,
+                Err(shared) => shared.shutdown().await,
+            }
+        })
+    },
+];
+
+/// Whether page 7 is gone after a power cut at this moment. The root, page 0, does not name it then.
+async fn is_gone(fixture: &Fixture, seed: u64) -> bool {
+    let crashed = fixture.after_power_cut(seed).open().await;
+    let freed = is_absent(&crashed, 7).await;
+    let root = read(&crashed, SPACE, 0).await.unwrap();
+    assert!(!freed || root == 2, "the root still names the page");
+    freed
+}
+
 /// An engine without a log: a root names a page; it is changed to name another, and the former is freed.
 #[tokio::test(start_paused = true)]
 async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
-    let fixture = Fixture::new();
-    let store = written(&fixture).await;
-    write(&store, SPACE, 0, 2).await.unwrap();
-    assert_eq!(store.free_on_sync(&[at(7)]).unwrap(), 1);
-    // At every step of the sync.
-    let (mut sync, mut kept) = (Box::pin(store.sync()), 0);
-    for step in 1.. {
-        let done = polled(1, &mut sync).await;
-        let crashed = fixture.after_power_cut(step).open().await;
-        let freed = is_absent(&crashed, 7).await;
-        if freed {
-            assert_eq!(read(&crashed, SPACE, 0).await.unwrap(), 2, "the root still names the page");
-        } else {
-            kept += 1;
+    for frees in FREES {
+        let fixture = Fixture::new();
+        let store = written(&fixture).await;
+        write(&store, SPACE, 0, 2).await.unwrap();
+        assert_eq!(store.free_on_sync(&[at(7)]).unwrap(), 1);
+        // At every step of the call.
+        let (mut call, mut kept) = (frees(Arc::new(store)), 0);
+        for step in 1.. {
+            let done = polled(1, &mut call).await;
+            let freed = is_gone(&fixture, step).await;
+            kept += u64::from(!freed);
+            if let Some(done) = done {
+                done.unwrap();
+                assert!(freed && kept > 1, "{freed} {kept} of {step}");
+                break;
+            }
+            tokio::time::sleep(Duration::from_micros(20)).await;
         }
-        if let Some(done) = done {
-            done.unwrap();
-            assert!(freed && kept > 1, "{freed} {kept} of {step}");
-            return;
-        }
-        tokio::time::sleep(Duration::from_micros(20)).await;
+    }
+}
+
+/// The root's guard lives on while another task frees what was named. The pool does not know of the change.
+#[tokio::test(start_paused = true)]
+async fn a_change_under_a_guard_is_covered_whoever_frees() {
+    for frees in FREES {
+        let fixture = Fixture::new();
+        let store = Arc::new(written(&fixture).await);
+        let mut root = store.get_mut(at(0)).await.unwrap();
+        fill(&mut root, 0, 2);
+        assert_eq!(store.free_on_sync(&[at(7)]).unwrap(), 1);
+        let another = tokio::spawn(frees(Arc::clone(&store)));
+        // It goes as far as it can without the guard.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!is_gone(&fixture, 1).await && !another.is_finished());
+        drop(root);
+        another.await.unwrap().unwrap();
+        assert!(is_gone(&fixture, 2).await);
     }
 }
 
@@ -105,13 +155,21 @@ async fn a_sync_under_way_does_not_free_what_is_named_meanwhile() {
 async fn no_sync_waits_for_a_guard_and_the_number_waits_for_it() {
     let fixture = Fixture::new();
     let store = Arc::new(written(&fixture).await);
+    for no in 5..8 {
+        read(&store, SPACE, no).await.unwrap();
+    }
     let guard = store.get(at(4)).await.unwrap();
-    store.free_on_sync(&[at(4)]).unwrap();
+    store.free_on_sync(&[at(4), at(5), at(6)]).unwrap();
     tokio::time::timeout(Duration::from_secs(1), store.sync()).await.unwrap().unwrap();
+    // The others are gone from memory, too, though they come after the one that cannot leave yet.
+    for no in 5..7 {
+        assert!(is_absent(&store, no).await && store.try_get(at(no)).is_none(), "page {no}");
+    }
     assert_eq!(version_of(&guard, 4), 1);
     assert_eq!(store.allocate(SPACE).await.unwrap().id().no, PAGES);
     drop(guard);
-    settled().await;
+    left(&store, 4..7).await;
+    assert!(is_absent(&store, 4).await);
     assert_eq!(store.allocate(SPACE).await.unwrap().id().no, 4);
 }
 
@@ -131,7 +189,6 @@ async fn the_next_life_is_blank_and_survives_the_sync() {
     assert_eq!(store.allocate(SPACE).await.unwrap().id().no, 5);
     fill(&mut store.get_mut(at(5)).await.unwrap(), 5, 2);
     store.sync().await.unwrap();
-    settled().await;
     for store in [fixture.after_power_cut(7).open().await, store] {
         for no in 3..6 {
             assert_eq!(read(&store, SPACE, no).await.unwrap(), 2);
@@ -164,8 +221,9 @@ async fn a_close_frees_them_a_drop_of_the_space_forgets_them_and_a_failure_keeps
     for device in [&fixture.ssd, &fixture.hdd, &fixture.ring] {
         device.clear_faults();
     }
+    let closed = store.wait_closed();
     drop(store);
-    settled().await;
+    closed.await;
     let fixture = fixture.after_power_cut(8);
     let store = fixture.open().await;
     assert!(!is_absent(&store, 2).await);
@@ -182,7 +240,7 @@ async fn a_close_frees_them_a_drop_of_the_space_forgets_them_and_a_failure_keeps
 #[tokio::test(start_paused = true)]
 async fn a_sync_of_a_space_covers_its_changes_and_its_frees_alone() {
     let fixture = Fixture::new();
-    let store = written(&fixture).await;
+    let store = written_in_memory(&fixture).await;
     let other = store.spaces().create("u").await.unwrap();
     for no in 0..8 {
         fill(&mut store.allocate(other).await.unwrap(), no, 1);

@@ -51,6 +51,7 @@ fn every_public_future_is_send(
     is_send(store.discard(page));
     is_send(store.free(page));
     is_send(store.free_pages(&[]));
+    is_send(store.free_noting(space, &[], |_| ()));
     is_send(store.spaces().free(space, 0..1));
     is_send(store.spaces().shrink(space));
     is_send(store.spaces().reserve(space, 1));

@@ -291,3 +291,42 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
         assert_eq!(panic_in(&ended).as_deref(), Some(message), "{ended}");
     }
 }
+
+/// A log that tells its end, or panics instead.
+struct Told(AtomicU64);
+
+impl LogGate for Told {
+    fn end(&self) -> Lsn {
+        Lsn(self.0.load(Ordering::Relaxed).checked_sub(1).expect("no end"))
+    }
+
+    fn make_durable(&self, _: Lsn) -> GateFuture<'_> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_without_an_lsn_gets_the_end_of_the_log_with_its_first_change() {
+    let (fixture, log) = (Fixture::new(), Arc::new(Told(AtomicU64::new(8))));
+    let store = fixture.builder().log_gate(Arc::clone(&log) as Arc<dyn LogGate>).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    let at = |no| PageId::new(space, no);
+    drop(store.allocate(space).await.unwrap());
+    assert_eq!(store.get(at(0)).await.unwrap().lsn(), Lsn(0), "a new page has no change");
+    store.get_mut(at(0)).await.unwrap()[0] = 1;
+    assert_eq!(store.get(at(0)).await.unwrap().lsn(), Lsn(7));
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(0)), "no log could repeat the change");
+    store.sync().await.unwrap();
+    log.0.store(20, Ordering::Relaxed);
+    store.get_mut(at(0)).await.unwrap()[0] = 2;
+    assert_eq!(store.get(at(0)).await.unwrap().lsn(), Lsn(7), "it has one");
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(0)), "nor this one");
+    // A panic of the log's is no reason to lose the change, or the guard's latch.
+    log.0.store(0, Ordering::Relaxed);
+    store.allocate(space).await.unwrap()[0] = 3;
+    let page = store.get_mut(at(1)).await.unwrap();
+    assert_eq!((page[0], page.lsn()), (3, Lsn(0)));
+    drop(page);
+    store.close().await.unwrap();
+    assert_eq!(fixture.open().await.get(at(0)).await.unwrap().lsn(), Lsn(7));
+}

@@ -5,7 +5,7 @@ use pagetier::{
     Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
     device::{Backend, DirectIo, MemoryDevice, SharedDevice},
     errors::Advice,
-    frames_for,
+    frames_for, pool_bytes_for,
 };
 use std::error::Error as _;
 use std::sync::Arc;
@@ -100,6 +100,26 @@ async fn the_number_of_frames_is_known_before_opening() {
     assert_eq!((error.advice(), error.page()), (Advice::Bug, Some(PageId::new(pagetier::SpaceId(1), 0))));
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_memory_named_for_a_number_of_pages_holds_them_with_any_ring() {
+    for size in [PageSize::MIN, PageSize::DEFAULT] {
+        let bytes = |pages: u64| pages * size.bytes() as u64;
+        for (ssd_pages, ring) in
+            [0, 160, 1000, 9000].into_iter().flat_map(|ssd| [0, 8, 16, 100].map(|ring| (ssd, ring)))
+        {
+            for pages in [1, 16, 17, 300] {
+                let pool_bytes = pool_bytes_for(pages, bytes(ssd_pages), size);
+                let fixture = Fixture::new();
+                let builder = fixture.builder().page_size(size).ring_pages(ring).pool_bytes(pool_bytes);
+                let store = builder.ssd_bytes(bytes(ssd_pages)).open().await.unwrap();
+                let frames = store.frames();
+                let case = format!("{pages} pages, an SSD of {ssd_pages}, a ring of {ring}: {frames} frames");
+                assert!((pages..=pages.max(16) + 25).contains(&frames), "{case}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_option_has_a_setter_and_reads_back() {
     let builder = PageStore::builder()
@@ -132,7 +152,8 @@ fn every_option_has_a_setter_and_reads_back() {
         .exhausted_after(Duration::from_micros(10_001))
         .read_ahead(false)
         .ssd_mode(SsdMode::ReadOnly)
-        .accept_ssd_loss(true);
+        .accept_ssd_loss(true)
+        .accept_log_loss(true);
     let options = builder.options();
     assert_eq!(options.exhausted_after_ms, 11, "a fraction of a millisecond counts as one");
     let text = serde_json::to_string(options).unwrap();

@@ -552,3 +552,45 @@ async fn a_read_only_opening_puts_no_device_into_use_and_promises_nothing() {
         assert!(!new.exists() && !ssd.exists(), "a file was made");
     }
 }
+
+/// A copy that cannot be read during a readmission, and can be read later: its page has fallen back, so no
+/// recovery may bring the copy back.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_was_given_up_does_not_come_back_when_it_reads_well_again() {
+    let mut fell = 0;
+    for seed in 0..4 {
+        let fixture = fixture(FlushFailure::Cached);
+        let store = roomy(&fixture, None).open().await.unwrap();
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let later = on_the_ssd(&store, space);
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        for no in &later {
+            let _ = write(&store, space, *no, 3).await;
+        }
+        evict(&store, space, &later).await;
+        assert!(store.sync().await.is_err(), "no flush failed");
+        let bytes = fixture.ssd.snapshot();
+        for at in (0..bytes.len() as u64).step_by(fixture::PAGE as usize) {
+            let found = pagetier_page::Header::peek(&bytes[at as usize..]);
+            if found.page.space == space && (3000..4000).contains(&found.lsn.0) {
+                let flips = Fault::new(FaultEffect::BitFlip).on(IoOp::Read);
+                fixture.ssd.inject(flips.within(at..at + fixture::PAGE));
+            }
+        }
+        let report = store.ssd().readmit().await.unwrap();
+        assert!(!report.reverted.is_empty() && report.lost.is_empty(), "{report:?}");
+        fixture.ssd.clear_faults();
+        for page in &report.reverted {
+            assert_eq!(read(&store, space, page.no).await.unwrap(), 2);
+        }
+        drop(store);
+        let store = roomy(&fixture.after_power_cut(seed), None).open().await.unwrap();
+        for page in &report.reverted {
+            assert_eq!(read(&store, space, page.no).await.unwrap(), 2, "{page}, seed {seed}");
+            fell += 1;
+        }
+    }
+    assert!(fell > 0);
+}

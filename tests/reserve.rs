@@ -1,5 +1,6 @@
 //! Room that is reserved: pages get it later although the disk is full by then, also after a crash; a failure
-//! takes nothing, and `shrink` gives it back. Whether a page's number is in use, and truncation.
+//! takes nothing, and `shrink` gives it back once the reservation is given up. Whether a page's number is in
+//! use, and truncation.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use pagetier::{Error, PageId, PageStore, SpaceId, device::DeviceErrorKind};
@@ -46,7 +47,7 @@ async fn reserved_room_is_there_when_the_disk_is_full_and_after_a_crash() {
     assert_eq!(store.spaces().pages(space).unwrap(), 1, "the pages do not exist yet");
     assert!(!store.exists(PageId::new(space, 1)));
     let saves = fixture.manifest.saves();
-    for pages in [0, 1, 6 * EXTENT] {
+    for pages in [1, 6 * EXTENT] {
         store.spaces().reserve(space, pages).await.unwrap();
     }
     assert_eq!(fixture.manifest.saves(), saves, "the room is there");
@@ -83,6 +84,14 @@ async fn a_reservation_fills_holes_and_goes_beyond_the_gap() {
     // Truncation: everything from a page on, and its room.
     assert!(store.spaces().free(space, 2 * EXTENT..u32::MAX).await.unwrap() > EXTENT);
     assert!(store.exists(PageId::new(space, EXTENT)) && !store.exists(PageId::new(space, 2 * EXTENT)));
+    // What is reserved stays, also in later openings, until the reservation is given up.
+    assert_eq!(store.spaces().shrink(space).await.unwrap(), 0);
+    drop(store);
+    let fixture = fixture.after_power_cut(1);
+    let store = fixture.open().await;
+    store.spaces().reserve(space, 50 * EXTENT).await.unwrap();
+    assert_eq!(store.spaces().shrink(space).await.unwrap(), 0);
+    store.spaces().reserve(space, 0).await.unwrap();
     assert!(store.spaces().shrink(space).await.unwrap() > 90 * u64::from(EXTENT) * PAGE);
     assert!(matches!(store.spaces().reserve(SpaceId(9), 1).await, Err(Error::NoSuchSpace { .. })));
 }
@@ -102,7 +111,8 @@ async fn a_reservation_that_fails_or_is_dropped_takes_nothing_from_others() {
     assert!(polled(1, store.spaces().reserve(space, 4 * EXTENT)).await.is_none());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(fill_up(&store, other).await, 8 * EXTENT);
-    // What lies beyond the last page goes back.
+    // What lies beyond the last page goes back, once it is not reserved.
+    store.spaces().reserve(space, 0).await.unwrap();
     assert!(store.spaces().shrink(space).await.unwrap() >= 3 * u64::from(EXTENT) * PAGE);
     assert_eq!(fill_up(&store, other).await, 3 * EXTENT);
 }

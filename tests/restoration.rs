@@ -8,7 +8,7 @@ use pagetier::{
     device::{MemoryDevice, SharedDevice},
     errors::Advice,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,11 @@ impl Destination {
         let [hdd, ring] = self.devices.clone();
         let builder = PageStore::builder().directory(self.path()).hdd_device(hdd).ring_device(ring);
         builder.pool_bytes(60 * crate::fixture::PAGE).ssd_bytes(0)
+    }
+
+    pub(crate) async fn hdd_write(&self, at: u64, bytes: &[u8]) {
+        let bufs = IoBufs::from_iter([IoBuf::copy_of(bytes)]);
+        self.devices[0].write(at, bufs, IoClass::Meta).await.result.unwrap();
     }
 
     pub(crate) async fn restore(&self, from: &Path, upto: Option<u32>) -> Result<RestoreReport, BackupError> {

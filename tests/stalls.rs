@@ -63,6 +63,8 @@ async fn an_exhausted_pool_names_its_cause() {
 
     let fixture = Fixture::new();
     let (store, space) = store_with(&fixture, None).await;
+    // A growth would fail before the pool is exhausted.
+    store.spaces().reserve(space, 1000).await.unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
     fixture.ssd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
     let (error, why) = exhaust(&store, space).await;

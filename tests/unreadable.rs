@@ -29,7 +29,13 @@ async fn worked(close: bool) -> (Fixture, SpaceId) {
             store.sync().await.unwrap();
         }
     }
-    for no in (0..PAGES).step_by(2) {
+    for no in (20..PAGES).step_by(2) {
+        write(&store, space, no, 4).await.unwrap();
+    }
+    store.sync().await.unwrap();
+    // A checkpoint that these have asked for is over by then, and the rest is too little for another.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    for no in (0..20).step_by(2) {
         write(&store, space, no, 4).await.unwrap();
     }
     store.sync().await.unwrap();

@@ -324,3 +324,30 @@ async fn a_change_under_a_guard_that_a_panic_drops_counts() {
     let store = fixture.after_power_cut(3).open().await;
     assert_eq!(store.get(PageId::new(space, 5)).await.unwrap()[..8], [7; 8]);
 }
+
+/// A process that is stopped for a while (SIGSTOP, a debugger, a paused machine) did not wait in that time.
+#[tokio::test(start_paused = true)]
+async fn time_in_which_the_process_was_stopped_exhausts_no_request() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let mut pinned = Vec::new();
+    for no in 0..store.frames() as u32 {
+        pinned.push(store.get(PageId::new(space, no)).await.unwrap());
+    }
+    let request = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { read(&store, space, PAGES - 1).await }
+    });
+    tokio::task::yield_now().await;
+    for _ in 0..3 {
+        tokio::time::advance(Duration::from_secs(35)).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!request.is_finished(), "{:?}", request.await.unwrap());
+    }
+    drop(pinned);
+    assert_eq!(request.await.unwrap().unwrap(), 1);
+}

@@ -200,3 +200,35 @@ async fn a_store_without_a_ring_or_with_pages_on_its_ssd_alone_says_so() {
         assert_eq!(text.contains("promised  not: no doublewrite ring"), ring == 0, "{text}");
     }
 }
+
+/// A device that fails for days fills no disk with what is said about it.
+#[tokio::test(start_paused = true)]
+async fn pages_that_cannot_be_written_are_logged_once_for_each_cause() {
+    let _turn = TURN.lock().await;
+    let warnings = Warnings::default();
+    let _collecting = tracing::subscriber::set_default(warnings.clone());
+    let fixture = Fixture::new();
+    let (store, space) = opened(fixture.builder()).await;
+    store.sync().await.unwrap();
+    let logged = || warnings.0.lock().unwrap().iter().filter(|text| text.contains("not be written")).count();
+    for round in 1..=2 {
+        fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+        for no in 0..20 {
+            fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, round);
+        }
+        // As a checkpoint that is tried again and again.
+        for _ in 0..50 {
+            store.sync().await.unwrap_err();
+        }
+        let errors = store.stats().pool.write_errors;
+        assert!(errors > 500, "{errors}");
+        // The device's error, and that the store refuses writes.
+        assert!((1..=3).contains(&logged()), "{}, {:?}", logged(), warnings.0);
+        fixture.hdd.clear_faults();
+        fixture.ssd.clear_faults();
+        store.ssd().readmit().await.unwrap();
+        store.sync().await.unwrap();
+        warnings.0.lock().unwrap().clear();
+    }
+}

@@ -10,7 +10,7 @@ use super::file::{Head, Next, Reader, name_of, numbers};
 use super::locked::{DRAFT, LOOK_EVERY, locked};
 use super::report::{RestoreProgress, blocking};
 use crate::error::BackupError;
-use std::fs::File;
+use pagetier_devio::files::{DirFile, Directory, RealDir};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
@@ -166,11 +166,7 @@ impl Backups {
                 continue;
             }
             let dir = self.dir.clone();
-            blocking(move || {
-                std::fs::remove_file(&file.path).map_err(BackupError::io(&file.path))?;
-                synced(&dir)
-            })
-            .await?;
+            blocking(move || remove(&RealDir::working(), &dir, &file.path)).await?;
             gone.push(file.number);
             removed(file.number);
         }
@@ -183,7 +179,8 @@ impl Backups {
         let until = Instant::now() + WAIT_MAX;
         loop {
             let path = self.dir.join(DRAFT);
-            let found = blocking(move || locked(&path).map_err(BackupError::io(&path))).await?;
+            let found =
+                blocking(move || locked(&RealDir::working(), &path).map_err(BackupError::io(&path))).await?;
             if let Some(file) = found {
                 return Ok(Exclusive(file));
             }
@@ -224,13 +221,13 @@ impl BackupFile {
 }
 
 /// The lock that excludes backups.
-struct Exclusive(File);
+struct Exclusive(Box<dyn DirFile>);
 
 impl Exclusive {
     /// Ends it. Removes the file if this made it: what an interrupted backup left has contents.
     fn end(self, dir: &Path) -> Result<(), BackupError> {
         let path = dir.join(DRAFT);
-        if self.0.metadata().is_ok_and(|meta| meta.len() == 0) {
+        if self.0.stat().is_ok_and(|stat| stat.len == 0) {
             // Still locked: a backup that waits for the lock finds that the file has no name, and makes
             // another one.
             std::fs::remove_file(&path).map_err(BackupError::io(&path))?;
@@ -240,8 +237,10 @@ impl Exclusive {
     }
 }
 
-fn synced(dir: &Path) -> Result<(), BackupError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(dir))
+/// Removes the file of a backup, durably: before an older one goes.
+pub(super) fn remove(files: &dyn Directory, dir: &Path, path: &Path) -> Result<(), BackupError> {
+    files.remove(path).map_err(BackupError::io(path))?;
+    files.directory(dir).and_then(|dir| dir.sync()).map_err(BackupError::io(dir))
 }
 
 /// The files of a directory, the oldest first, with their heads. Fails if there is none.

@@ -6,10 +6,9 @@ use super::locked::locked;
 use super::report::{RestoreProgress, blocking};
 use super::restore::{Link, batch, chain};
 use crate::error::BackupError;
+use pagetier_devio::files::{DirFile, Directory, RealDir, beside};
 use pagetier_page::{HEADER_BYTES, Lsn, PageId, SpaceId};
 use rustc_hash::FxHashSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The result of [`Backups::extract`].
@@ -148,40 +147,39 @@ impl Wanted {
 
 /// A new file, which is removed unless it is finished.
 struct Out {
-    file: File,
+    file: Box<dyn DirFile>,
     partial: Option<PathBuf>,
     to: PathBuf,
 }
 
 impl Out {
     fn create(to: &Path) -> Result<Self, BackupError> {
-        let to = std::path::absolute(to).map_err(BackupError::io(to))?;
+        let beside = beside(to, ".partial").map_err(BackupError::io(to))?;
+        let Some((partial, to)) = beside else { return Err(BackupError::Exists { path: to.to_owned() }) };
         if to.symlink_metadata().is_ok() {
             return Err(BackupError::Exists { path: to });
         }
-        let mut partial = to.clone().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
         // Locked: of two that write one file, the second is refused.
-        let file = locked(&partial).map_err(BackupError::io(&partial))?;
+        let file = locked(&RealDir::working(), &partial).map_err(BackupError::io(&partial))?;
         let Some(file) = file else { return Err(BackupError::InTheWay { path: partial }) };
         file.set_len(0).map_err(BackupError::io(&partial))?;
         Ok(Self { file, partial: Some(partial), to })
     }
 
     fn put(&self, bytes: &[u8], at: u64) -> Result<(), BackupError> {
-        self.file.write_all_at(bytes, at).map_err(BackupError::io(&self.to))
+        self.file.write_at(at, bytes).map_err(BackupError::io(&self.to))
     }
 
     /// Makes the file durable, then gives it its name, durably.
     fn finish(mut self, bytes: u64) -> Result<(), BackupError> {
-        let synced = self.file.set_len(bytes).and_then(|()| self.file.sync_all());
+        let synced = self.file.set_len(bytes).and_then(|()| self.file.sync());
         synced.map_err(BackupError::io(&self.to))?;
         let Some(partial) = &self.partial else { return Ok(()) };
-        std::fs::rename(partial, &self.to).map_err(BackupError::io(&self.to))?;
+        let files = RealDir::working();
+        files.rename(partial, &self.to).map_err(BackupError::io(&self.to))?;
         self.partial = None;
         let parent = self.to.parent().unwrap_or(Path::new("/"));
-        File::open(parent).and_then(|dir| dir.sync_all()).map_err(BackupError::io(parent))
+        files.directory(parent).and_then(|dir| dir.sync()).map_err(BackupError::io(parent))
     }
 }
 

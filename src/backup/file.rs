@@ -2,6 +2,7 @@
 //! is incomplete. `docs/format.md` has the byte tables.
 
 use crate::error::BackupError;
+use crate::manifest::log_record::LogRecord;
 use crate::manifest::page_runs::PageRuns;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId, Stamp};
 use rustc_hash::FxHashMap;
@@ -43,6 +44,9 @@ pub(super) struct Head {
     /// The store's number of losses when the backup began; `None`: an earlier version made the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) losses: Option<u64>,
+    /// The log that the backup's pages need when they are restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) log: Option<LogRecord>,
 }
 
 /// The tail of a file, which proves that the file is complete.

@@ -11,6 +11,8 @@ mod extract;
 mod file;
 mod locked;
 mod pages;
+#[cfg(test)]
+mod power_cuts;
 mod report;
 mod restore;
 mod site;

@@ -3,16 +3,19 @@
 //! The store is built in `<directory>.partial` ([`site`](super::site)) and renamed once it is complete,
 //! closed and durable: a directory under the final name is always a complete store.
 
-use super::file::{Next, Reader, Tail, name_of, numbers};
+use super::file::{Head, Next, Reader, Tail, name_of, numbers};
 use super::report::{RestoreProgress, RestoreReport, blocking};
 use super::site::{Begun, Done, Target};
 use crate::config::builder::Builder;
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
+use crate::manifest::log_record::LogRecord;
 use crate::store::page_store::PageStore;
+use pagetier_devio::files::RealDir;
 use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The number of pages read from a file at a time.
 const BATCH_PAGES: usize = 64;
@@ -56,12 +59,12 @@ impl Builder {
         let (Some(to), None) = (self.config.options.directory.take(), &self.config.memory) else {
             return Err(BackupError::NoDirectory);
         };
-        let to = Target::of(&to)?;
+        let to = Target::of(Arc::new(RealDir::working()), &to)?;
         let dir = from.as_ref().to_owned();
         // The whole chain is read before anything is created: a damaged file must not leave half a store.
         let chain = blocking(move || chain(&dir, upto)).await?;
-        let Some((tail, page_bytes, last)) =
-            chain.last().map(|link| (link.tail.clone(), link.page_bytes, link.id.clone()))
+        let Some((tail, page_bytes, last, log)) =
+            chain.last().map(|link| (link.tail.clone(), link.page_bytes, link.id.clone(), link.log))
         else {
             return Err(BackupError::NoChain {
                 path: from.as_ref().to_owned(),
@@ -81,6 +84,10 @@ impl Builder {
         // The pages existed, wherever they are: the gap guards against wrong numbers of an embedder.
         let builder = self.directory(site.directory()).page_size(size).page_gap_max(u32::MAX);
         let store = builder.create(true).open().await?;
+        // First: pages without it would take any log for theirs.
+        if let Some(log) = log {
+            store.shared.record_log(log.restored().into()).await?;
+        }
         take_spaces(&store, &tail).await?;
         let pages = take_pages(&store, &chain, progress).await?;
         let epoch = store.shared.meta.lock().await.manifest.epoch;
@@ -160,6 +167,7 @@ pub(super) struct Link {
     /// The id of the store that was backed up.
     pub(super) store: String,
     pub(super) page_bytes: u64,
+    log: Option<LogRecord>,
     pub(super) tail: Tail,
 }
 
@@ -190,13 +198,14 @@ pub(super) fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupEr
                 break tail;
             }
         };
-        let store = head.store.clone();
-        links.push(Link { path, number, id: head.id, store, page_bytes: head.page_bytes, tail });
-        wanted = head.after;
+        let Head { id, store, page_bytes, log, after, .. } = head;
+        let own = store.clone();
+        links.push(Link { path, number, id, store, page_bytes, log, tail });
+        wanted = after;
         if wanted.is_none() {
             if upto.is_none() {
                 let earlier = numbers.iter().filter(|earlier| **earlier < number);
-                one_store(dir, earlier, &head.store).map_err(none)?;
+                one_store(dir, earlier, &own).map_err(none)?;
             }
             links.reverse();
             return Ok(links);

@@ -15,12 +15,12 @@ use crate::error::{BackupError, OpenError};
 use crate::manifest::contents::decode;
 use crate::manifest::file::ManifestFile;
 use crate::seam::Seam;
-use crate::tenure::durable_dir;
 use crate::tenure::held_dir::HeldDir;
+use pagetier_devio::files::{Access, DirFile, Directory, beside, create_durably};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{ErrorKind, Seek, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -43,6 +43,7 @@ pub(super) struct Done {
 
 /// The directory that a restoration makes. Nothing has its name.
 pub(super) struct Target {
+    files: Arc<dyn Directory>,
     to: PathBuf,
     partial: PathBuf,
 }
@@ -58,33 +59,30 @@ pub(super) enum Begun {
 pub(super) struct Site {
     target: Target,
     /// Locked, which keeps other restorations out.
-    file: File,
+    file: Box<dyn DirFile>,
 }
 
 impl Target {
-    /// The target for the directory `path`, however it is written: with a slash at its end, the store would
-    /// be built inside of it.
-    pub(super) fn of(path: &Path) -> Result<Self, BackupError> {
-        let to: PathBuf = std::path::absolute(path).map_err(BackupError::io(path))?.components().collect();
-        let Some(name) = to.file_name() else { return Err(BackupError::Exists { path: to }) };
-        let mut name = name.to_owned();
-        name.push(".partial");
-        let partial = to.with_file_name(name);
-        let target = Self { to, partial };
+    /// The target for the directory `path`, however it is written.
+    pub(super) fn of(files: Arc<dyn Directory>, path: &Path) -> Result<Self, BackupError> {
+        let beside = beside(path, ".partial").map_err(BackupError::io(path))?;
+        let Some((partial, to)) = beside else { return Err(BackupError::Exists { path: path.to_owned() }) };
+        let target = Self { files, to, partial };
         target.check()?;
         Ok(target)
     }
 
     /// Refuses a name that is taken, and a directory in the way that is not a restoration's.
     fn check(&self) -> Result<(), BackupError> {
-        // A link that leads nowhere is there too.
-        if self.to.symlink_metadata().is_ok() && !self.to.join(FILE).exists() {
+        let is_there = |path: &Path| self.files.has_name(path).unwrap_or(false);
+        if is_there(&self.to) && !is_there(&self.to.join(FILE)) {
             return Err(BackupError::Exists { path: self.to.clone() });
         }
-        let ours = self.partial.join(FILE).exists();
+        let ours = is_there(&self.partial.join(FILE));
         // A killed restoration may have left an empty directory.
-        let unused = || std::fs::read_dir(&self.partial).is_ok_and(|mut entries| entries.next().is_none());
-        if self.partial.symlink_metadata().is_ok() && !ours && !unused() {
+        let names = || self.files.directory(&self.partial)?.names();
+        let unused = || names().is_ok_and(|names| names.is_empty());
+        if is_there(&self.partial) && !ours && !unused() {
             return Err(BackupError::InTheWay { path: self.partial.clone() });
         }
         Ok(())
@@ -111,32 +109,36 @@ impl Target {
     /// Returns itself if another restoration holds the directory, or has just renamed it.
     fn try_begin(self, backup: &str) -> Result<Result<Begun, Self>, BackupError> {
         self.check()?;
-        if self.to.exists() {
+        if self.files.has_name(&self.to).unwrap_or(false) {
             // Only the rename's last step was missing. If the user asks for another backup, the name is
             // taken.
-            let done = done_in(&self.to).filter(|done| done.backup == backup);
+            let done = done_in(&*self.files, &self.to).filter(|done| done.backup == backup);
             let Some(done) = done else { return Err(BackupError::Exists { path: self.to }) };
+            // The one before may have been killed between the rename and the sync.
+            self.sync_name()?;
             self.remove_file();
             return Ok(Ok(Begun::Restored(done.report)));
         }
-        durable_dir::create(&self.partial).map_err(BackupError::io(&self.partial))?;
+        create_durably(&*self.files, &self.partial).map_err(BackupError::io(&self.partial))?;
         let path = self.partial.join(FILE);
-        let Some(file) = locked(&path).map_err(BackupError::io(&path))? else { return Ok(Err(self)) };
-        match done_in(&self.partial) {
+        let Some(file) = locked(&*self.files, &path).map_err(BackupError::io(&path))? else {
+            return Ok(Err(self));
+        };
+        match done_in(&*self.files, &self.partial) {
             Some(done) if done.backup == backup => {
                 self.rename()?;
                 return Ok(Ok(Begun::Restored(done.report)));
             }
             // It says that the store is complete, but the store has been opened since, or replaced.
-            None if said_done(&self.partial).is_some() => {
+            None if said_done(&*self.files, &self.partial).is_some() => {
                 return Err(BackupError::InTheWay { path: self.partial });
             }
             _ => {}
         }
         // What an earlier restoration recorded is void before the store is touched: a crash must not leave
         // its record beside a half-built store.
-        let fresh = file.set_len(0).and_then(|()| file.sync_all());
-        let durable = fresh.and_then(|()| File::open(&self.partial)?.sync_all());
+        let fresh = file.set_len(0).and_then(|()| file.sync());
+        let durable = fresh.and_then(|()| self.files.directory(&self.partial)?.sync());
         durable.map_err(BackupError::io(&path))?;
         Ok(Ok(Begun::Site(Site { target: self, file })))
     }
@@ -145,17 +147,25 @@ impl Target {
     fn rename(&self) -> Result<(), BackupError> {
         // The name appears at once, with everything in it. Until the directory above is synced, a crash may
         // undo that, and the next attempt finds the record and renames again.
-        std::fs::rename(&self.partial, &self.to).map_err(BackupError::io(&self.to))?;
-        let parent = self.to.parent().unwrap_or(Path::new("/"));
-        File::open(parent).and_then(|dir| dir.sync_all()).map_err(BackupError::io(parent))?;
+        self.files.rename(&self.partial, &self.to).map_err(BackupError::io(&self.to))?;
+        self.sync_name().inspect_err(|_| {
+            // The next attempt must change the name, or its sync of the directory has nothing to write.
+            let _ = self.files.rename(&self.to, &self.partial);
+        })?;
         self.remove_file();
         Ok(())
+    }
+
+    /// Makes the directory's name durable.
+    fn sync_name(&self) -> Result<(), BackupError> {
+        let parent = self.to.parent().unwrap_or(Path::new("/"));
+        self.files.directory(parent).and_then(|dir| dir.sync()).map_err(BackupError::io(parent))
     }
 
     /// The file has done its duty. It does no harm if it stays.
     fn remove_file(&self) {
         let path = self.to.join(FILE);
-        match std::fs::remove_file(&path) {
+        match self.files.remove(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 tracing::warn!(path = %path.display(), %error, "a file of the finished restoration stays behind; it does no harm");
             }
@@ -171,15 +181,14 @@ impl Site {
 
     /// Ends the restoration: the store is closed.
     pub(super) async fn finish(self, done: Done) -> Result<RestoreReport, BackupError> {
-        let Self { target, mut file } = self;
+        let Self { target, file } = self;
         blocking(move || {
             let path = target.partial.join(FILE);
             let json = serde_json::to_vec(&done).map_err(std::io::Error::from);
             // Durable before the rename, so that whatever has the final name is known to be complete.
             let written = json.and_then(|json| {
-                file.rewind()?;
-                file.write_all(&json)?;
-                file.sync_all()
+                file.write_at(0, &json)?;
+                file.sync()
             });
             written.map_err(BackupError::io(&path))?;
             target.rename()?;
@@ -192,14 +201,15 @@ impl Site {
 }
 
 /// What the file in `dir` says.
-fn said_done(dir: &Path) -> Option<Done> {
-    serde_json::from_slice(&std::fs::read(dir.join(FILE)).ok()?).ok()
+fn said_done(files: &dyn Directory, dir: &Path) -> Option<Done> {
+    let file = files.open(&dir.join(FILE), Access::Read).ok()?;
+    serde_json::from_slice(&file.read_from(0).ok()?).ok()
 }
 
 /// What the file in `dir` says, if that is still so: the store was not opened since.
-fn done_in(dir: &Path) -> Option<Done> {
-    let done = said_done(dir)?;
-    let held = HeldDir::open(dir, Seam::default()).ok()?;
+fn done_in(files: &dyn Directory, dir: &Path) -> Option<Done> {
+    let done = said_done(files, dir)?;
+    let held = HeldDir::on(files.directory(dir).ok()?, Seam::default());
     let manifest = decode(&ManifestFile::new(held).read().ok()??).ok()?;
     // An opening since may have changed the store: it is not what was restored any more.
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)

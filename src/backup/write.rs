@@ -40,14 +40,13 @@ use crate::manifest::id::{id_text, new_id};
 use crate::seam::Seam;
 use crate::store::pace::Pace;
 use crate::store::page_store::PageStore;
-use crate::tenure::durable_dir;
 use crate::volume::table::Freed;
 use pagetier_bufpool::{PoolError, TierError};
+use pagetier_devio::files::{DirFile, Directory, RealDir, create_durably};
 use pagetier_devio::{Causes, IoBuf};
 use pagetier_page::{Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
-use std::fs::{File, Permissions};
-use std::io::{Seek, Write};
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,8 +64,9 @@ const REPORT_PAGES: u64 = 256;
 /// Blocking calls outlive a backup that is dropped: one of them may still write the file, or rename it. So
 /// the file is locked as long as it is open, and the next backup waits for that before it looks for the last
 /// number in the directory.
-struct Draft {
-    file: Option<File>,
+pub(super) struct Draft {
+    file: Option<Box<dyn DirFile>>,
+    files: Arc<dyn Directory>,
     dir: PathBuf,
     partial: PathBuf,
     waiting: Vec<u8>,
@@ -75,14 +75,14 @@ struct Draft {
 
 impl Draft {
     /// Creates the directory and an empty file in it, once no other backup has the file open. Cancel-safe.
-    async fn create(dir: &Path) -> Result<Self, BackupError> {
+    pub(super) async fn create(files: Arc<dyn Directory>, dir: &Path) -> Result<Self, BackupError> {
         let (dir, partial) = (dir.to_owned(), dir.join(DRAFT));
         let mut waits = false;
         let file = loop {
-            let (dir, named) = (dir.clone(), partial.clone());
+            let (files, dir, named) = (Arc::clone(&files), dir.clone(), partial.clone());
             let locked = blocking(move || {
-                durable_dir::create(&dir).map_err(BackupError::io(&dir))?;
-                locked(&named).and_then(emptied).map_err(BackupError::io(&named))
+                create_durably(&*files, &dir).map_err(BackupError::io(&dir))?;
+                locked(&*files, &named).and_then(emptied).map_err(BackupError::io(&named))
             });
             if let Some(file) = locked.await? {
                 break file;
@@ -93,10 +93,10 @@ impl Draft {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         };
-        Ok(Self { file: Some(file), dir, partial, waiting: Vec::new(), bytes: 0 })
+        Ok(Self { file: Some(file), files, dir, partial, waiting: Vec::new(), bytes: 0 })
     }
 
-    async fn begin_again(&mut self) -> Result<(), BackupError> {
+    pub(super) async fn begin_again(&mut self) -> Result<(), BackupError> {
         let (file, path) = (self.file.take(), self.partial.clone());
         self.file = blocking(move || emptied(file).map_err(BackupError::io(&path))).await?;
         self.waiting.clear();
@@ -104,19 +104,20 @@ impl Draft {
         Ok(())
     }
 
-    async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
+    pub(super) async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() < WRITE_BYTES { Ok(()) } else { self.write_out().await }
     }
 
-    async fn write_out(&mut self) -> Result<(), BackupError> {
+    pub(super) async fn write_out(&mut self) -> Result<(), BackupError> {
         // Moved to the blocking thread and back. If this future is dropped meanwhile, the file closes there,
         // after the write.
-        let Some(mut file) = self.file.take() else { return Err(BackupError::Runtime) };
+        let Some(file) = self.file.take() else { return Err(BackupError::Runtime) };
         let (waiting, path) = (std::mem::take(&mut self.waiting), self.partial.clone());
+        let at = self.bytes;
         self.bytes += waiting.len() as u64;
         let (file, mut waiting) = blocking(move || {
-            file.write_all(&waiting).map_err(BackupError::io(&path))?;
+            file.write_at(at, &waiting).map_err(BackupError::io(&path))?;
             Ok((file, waiting))
         })
         .await?;
@@ -126,17 +127,17 @@ impl Draft {
     }
 
     /// Makes the file durable, then renames it durably, as the directory's file of this number.
-    async fn finish(mut self, number: u32) -> Result<(PathBuf, u64), BackupError> {
+    pub(super) async fn finish(mut self, number: u32) -> Result<(PathBuf, u64), BackupError> {
         self.write_out().await?;
-        let Self { file, dir, partial, bytes, .. } = self;
+        let Self { file, files, dir, partial, bytes, .. } = self;
         let path = dir.join(name_of(number));
         blocking(move || {
             // Keep it open to the end: its lock keeps the next backup out.
             let Some(file) = file else { return Err(BackupError::Runtime) };
             // Contents before the name: a crash must not leave a complete name on an incomplete file.
-            file.sync_all().map_err(BackupError::io(&partial))?;
-            std::fs::rename(&partial, &path).map_err(BackupError::io(&path))?;
-            File::open(&dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(&dir))?;
+            file.sync().map_err(BackupError::io(&partial))?;
+            files.rename(&partial, &path).map_err(BackupError::io(&path))?;
+            files.directory(&dir).and_then(|dir| dir.sync()).map_err(BackupError::io(&dir))?;
             drop(file);
             Ok((path, bytes))
         })
@@ -145,12 +146,17 @@ impl Draft {
 }
 
 /// Empties a file, which is locked: another backup may have been writing it.
-fn emptied(file: Option<File>) -> std::io::Result<Option<File>> {
-    if let Some(mut file) = file.as_ref().filter(|file| file.metadata().is_ok_and(|meta| meta.is_file())) {
-        file.set_len(0)?;
-        file.rewind()?;
-        // An earlier version left files that others may read.
-        file.set_permissions(Permissions::from_mode(0o600))?;
+fn emptied(file: Option<Box<dyn DirFile>>) -> std::io::Result<Option<Box<dyn DirFile>>> {
+    if let Some(file) = &file {
+        match file.as_file() {
+            // A pipe, or a device, is as it is.
+            Some(file) if !file.metadata().is_ok_and(|meta| meta.is_file()) => {}
+            system => {
+                file.set_len(0)?;
+                // An earlier version left files that others may read.
+                system.map_or(Ok(()), |file| file.set_permissions(Permissions::from_mode(0o600)))?;
+            }
+        }
     }
     Ok(file)
 }
@@ -262,7 +268,7 @@ impl PageStore {
     ) -> Result<BackupReport, BackupError> {
         self.shared.ending.here()?;
         let dir = std::path::absolute(dest.as_ref()).map_err(BackupError::io(dest.as_ref()))?;
-        let mut draft = Draft::create(&dir).await?;
+        let mut draft = Draft::create(Arc::new(RealDir::working()), &dir).await?;
         let made = loop {
             match self.copy_into(&dir, &mut draft, &options).await? {
                 Some(made) => break made,
@@ -356,6 +362,8 @@ impl PageStore {
             since,
             upto: 0,
             losses: Some(meta.manifest.losses),
+            // Before the sync: what it says of the log holds for every page that is read later.
+            log: meta.manifest.log,
         };
         Ok((base, head))
     }

@@ -171,7 +171,8 @@ impl Builder {
         self
     }
 
-    /// How long a request waits for a frame when all are pinned or dirty before it fails. Default: 10 s.
+    /// How long a request waits for a frame when all are pinned or dirty before it fails. Time in which the
+    /// process was stopped does not count. Default: 10 s.
     pub fn exhausted_after(mut self, wait: Duration) -> Self {
         self.config.options.exhausted_after_ms = millis(wait);
         self

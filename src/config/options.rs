@@ -145,6 +145,11 @@ macro_rules! option_table {
             /// blank one in its place to give it up. **Not promised:** which pages were newer on an SSD that
             /// was lost in a crash; all are then listed. Default: no.
             accept_ssd_loss(bool): bool = false;
+            /// Whether the store may open with an empty log although its own is missing. **Given up:** every
+            /// change that only the log has. The pages are as they were written last, each at a moment of its
+            /// own, so an engine must check what it finds. For a log crate that records what the pages need
+            /// ([`LogGate::check`](crate::LogGate::check)), as `pagetier-wal` does. Default: no.
+            accept_log_loss(bool): bool = false;
         }
     };
 }

@@ -102,9 +102,11 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
     enough * page
 }
 
-/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, the tables of both included: an
-/// argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). The smallest pool has 16 frames: for
-/// fewer pages, the result is the memory for 16.
+/// The memory for a pool of at least `pages` pages over an SSD of `ssd_bytes`, the tables of both included:
+/// an argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). It suffices for any
+/// [`ring_pages`](crate::Builder::ring_pages); an [`outqueue`](crate::Builder::outqueue) with more entries
+/// than the SSD has pages takes 58 bytes more for each. The smallest pool has 16 frames: for fewer pages, the
+/// result is the memory for 16.
 ///
 /// ```
 /// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};
@@ -114,32 +116,34 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 /// ```
 #[must_use]
 pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
-    let slots = slots(ssd_bytes, page_size);
+    // The smaller the ring, the more slots have tables.
+    let slots = slots(ssd_bytes, page_size, 0);
     let frames = usize::try_from(pages).unwrap_or(usize::MAX).max(FRAMES_MIN);
     let pool = PoolParams::bytes_for(frames, page_size, POOL_POLICY_BYTES);
     tables_bytes(slots, slots).saturating_add(pool)
 }
 
-/// The number of slots of an SSD of `ssd_bytes`.
-fn slots(ssd_bytes: u64, page_size: PageSize) -> u64 {
-    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
+/// The number of slots of an SSD of `ssd_bytes` with this ring.
+fn slots(ssd_bytes: u64, page_size: PageSize, ring_pages: u32) -> u64 {
+    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages);
     layout.map_or(0, |layout| u64::from(layout.slots))
 }
 
-/// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` holds: the reverse of
-/// [`pool_bytes_for`]. All tasks together can pin that many pages at one time, and no more; a request for
-/// another page then fails after [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest
-/// pool has 16 frames. 0: the pool is too small to open.
+/// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` with the default ring and
+/// outqueue holds: the reverse of [`pool_bytes_for`]. All tasks together can pin that many pages at one time,
+/// and no more; a request for another page then fails after
+/// [`Builder::exhausted_after`](crate::Builder::exhausted_after). The smallest pool has 16 frames. 0: the
+/// pool is too small to open.
 ///
 /// ```
 /// # use pagetier::{PageSize, frames_for, pool_bytes_for};
 /// let size = PageSize::default();
-/// assert_eq!(frames_for(pool_bytes_for(1_000, 64 << 20, size), 64 << 20, size), 1_000);
+/// assert!((1_000..1_010).contains(&frames_for(pool_bytes_for(1_000, 64 << 20, size), 64 << 20, size)));
 /// assert_eq!(frames_for(64 << 10, 0, size), 0);
 /// ```
 #[must_use]
 pub fn frames_for(pool_bytes: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
-    let slots = slots(ssd_bytes, page_size);
+    let slots = slots(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
     let bytes = pool_bytes.saturating_sub(tables_bytes(slots, slots));
     match PoolParams::for_budget(bytes, page_size, POOL_POLICY_BYTES).frames {
         frames if frames < FRAMES_MIN => 0,

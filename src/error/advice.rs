@@ -118,6 +118,7 @@ impl OpenError {
             | Self::HddMissing { .. }
             | Self::StaleDevice { .. }
             | Self::TooShort { .. }
+            | Self::Log { .. }
             | Self::Ssd(_) => Advice::FixDevice,
             Self::BadManifest { .. } | Self::ManifestMissing { .. } | Self::StaleManifest { .. } => {
                 Advice::Restore
@@ -169,7 +170,9 @@ impl From<&ReadmitError> for Advice {
     fn from(error: &ReadmitError) -> Self {
         match error {
             ReadmitError::Device(error) => of_device(error),
-            ReadmitError::Refusing { .. } | ReadmitError::Stopped => Self::Reopen,
+            ReadmitError::Refusing { .. } | ReadmitError::LogNeeded { .. } | ReadmitError::Stopped => {
+                Self::Reopen
+            }
             ReadmitError::Unrecorded { .. } => Self::Retry,
             _ => Self::FixDevice,
         }

@@ -11,7 +11,7 @@ pub use advice::Advice;
 pub use backup::BackupError;
 pub use hot_set::HotSetError;
 
-use pagetier_bufpool::{PoolError, TierError};
+use pagetier_bufpool::{GateError, PoolError, TierError};
 use pagetier_devio::DeviceError;
 use pagetier_page::{PageId, PageSizeError, SpaceId};
 use pagetier_policy::Costs;
@@ -247,6 +247,14 @@ pub enum OpenError {
         /// The format number found.
         found: u32,
     },
+    /// The log gate refused the opening: the log is not the one that the pages need
+    /// ([`LogGate::check`](crate::LogGate::check)), and nothing has changed; or it failed
+    /// ([`LogGate::begin`](crate::LogGate::begin)).
+    #[error("{source}")]
+    Log {
+        /// The gate's error.
+        source: GateError,
+    },
     /// The contents of the SSD cannot be determined.
     #[error(transparent)]
     Ssd(#[from] pagetier_ssdcache::OpenError),
@@ -339,7 +347,9 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
-    /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon)).
+    /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon);
+    /// with a log, [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) at an opening that redoes
+    /// it).
     #[error("the SSD holds the only copies of {pages} pages: drain it, bring it back, or accept the loss")]
     SsdOnlyCopies {
         /// How many pages.

@@ -3,7 +3,7 @@
 use super::changes::Change;
 use super::contents::{Manifest, SpaceRecord};
 use super::extents::{
-    EXTENT_PAGES, HOLE, append, first, is_within, merged, places, replaced, reserved, take_extents,
+    EXTENT_PAGES, HOLE, append, first, is_within, merged, places, replaced, reserved, take_extents, without,
 };
 
 impl Manifest {
@@ -27,6 +27,8 @@ impl Manifest {
                 if !take_extents(&mut self.extents_used, &mut self.extents_free, *run) {
                     return Err("a record gives a space extents that are in use");
                 }
+                // Every growth formats its extents.
+                self.unformatted = without(&self.unformatted, *run);
                 let runs = &mut self.space_mut(*space)?.runs;
                 match *at {
                     None => append(runs, *run),
@@ -59,6 +61,7 @@ impl Manifest {
             }
             Change::GiveBack { space, extents: (at, count) } => self.give_back(*space, *at, *count)?,
             Change::Cut { space, extents } => self.cut(*space, *extents)?,
+            Change::Log(record) => self.log = Some(*record),
             Change::BeginDrop { space } => self.space_mut(*space)?.dropping = true,
             Change::EndDrop { space } => {
                 let at = self.spaces.binary_search_by_key(space, |space| space.id);

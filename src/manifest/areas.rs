@@ -457,4 +457,47 @@ mod tests {
         assert!(survives(None, FlushFailure::NeverDurable, true).await);
         assert!(!survives(Some(Mutation::FoundAreaTrusted), FlushFailure::NeverDurable, true).await);
     }
+
+    /// What was opened is written again before the first save. Whatever reads otherwise by then, as after
+    /// another opener's save or a wrong transfer, is not: it would be made durable over what was opened.
+    #[tokio::test]
+    async fn a_manifest_that_reads_otherwise_than_at_the_opening_is_not_written_again() {
+        let device = Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()));
+        let first = areas(&device, None);
+        save(&first, 1).await.unwrap();
+        let opened = areas(&device, None);
+        let known = opened.load().await.unwrap();
+        // Sound, and in the same place: of three saves, the third writes the area of the first.
+        for no in 2..=3 {
+            save(&first, no).await.unwrap();
+        }
+        let before = device.snapshot();
+        assert_ne!(areas(&device, None).load().await.unwrap(), known);
+        let refused = save(&opened, 4).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidData);
+        assert!(before == device.snapshot());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn saves_that_begin_at_once_run_one_after_the_other() {
+        let device = SimDevice::new("hdd", 0, 1, &SimPower::new());
+        let device = Arc::new(device.with_latency(std::time::Duration::from_millis(5)));
+        let areas = Arc::new(areas(&device, None));
+        let running = Arc::new(Mutex::new((0, Vec::new())));
+        let saves = (1..=4).map(|no| {
+            let (on, running) = (Arc::clone(&areas), Arc::clone(&running));
+            areas.begin(async move {
+                assert_eq!(std::mem::replace(&mut running.lock().0, no), 0, "two saves at once");
+                save(&on, no).await?;
+                let mut ended = running.lock();
+                ended.0 = 0;
+                ended.1.push(no);
+                Ok(())
+            })
+        });
+        // The callers of all but the last are gone; their saves run even so, in order.
+        let last = saves.collect::<Vec<_>>().pop().unwrap();
+        last.await.unwrap();
+        assert_eq!(running.lock().1, [1, 2, 3, 4]);
+    }
 }

@@ -1,5 +1,6 @@
 //! Small changes of the manifest, each a record in its tail.
 
+use super::log_record::LogRecord;
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of page runs in a record, so that the record fits into a block.
@@ -59,6 +60,8 @@ pub(crate) enum Change {
     EndDrop {
         space: u32,
     },
+    /// What is known of the embedder's log.
+    Log(LogRecord),
 }
 
 impl Change {

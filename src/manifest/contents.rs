@@ -2,7 +2,8 @@
 //! which numbers in it are possible.
 
 use super::changes::Record;
-use super::extents::{EXTENT_PAGES, HOLE, reserved};
+use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
+use super::log_record::LogRecord;
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
@@ -16,7 +17,10 @@ use std::collections::HashSet;
 use std::io;
 
 /// The manifest format that this version writes.
-const MANIFEST_FORMAT: u32 = 4;
+const MANIFEST_FORMAT: u32 = 5;
+
+/// The first format of which each extent of a space was formatted ([`Manifest::unformatted`]).
+const MANIFEST_FORMAT_FORMATTED: u32 = 5;
 
 /// The oldest format that this version reads: it has neither a tail nor free pages.
 const MANIFEST_FORMAT_MIN: u32 = 2;
@@ -60,6 +64,9 @@ pub(crate) struct Manifest {
     /// position that was handed out for that loss. `None`: none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ssd_redo_from: Option<u64>,
+    /// What is known of the embedder's log. `None`: there is none, or an earlier version wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) log: Option<LogRecord>,
     /// The number of losses so far, acknowledged ones included: a backup continues none from before a loss.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) losses: u64,
@@ -80,11 +87,12 @@ pub(crate) struct Manifest {
     /// The byte offset of the first extent, if the HDD has the manifest, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) extents_at: Option<u64>,
-    /// Below this byte offset the HDD may hold data from before the store.
-    #[serde(default)]
-    pub(crate) leftovers_to: u64,
     /// Runs of extents that dropped and shrunk spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
+    /// Runs of extents, in the order of the HDD, that spaces got from a version that did not format them:
+    /// there a home of zeroes was never written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unformatted: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,
 }
 
@@ -104,6 +112,7 @@ impl Manifest {
             ssd_pages: None,
             loss: None,
             ssd_redo_from: None,
+            log: None,
             losses: 0,
             costs_ms: None,
             backups: Vec::new(),
@@ -112,8 +121,8 @@ impl Manifest {
             next_space: 1,
             extents_used: 0,
             extents_at: None,
-            leftovers_to: 0,
             extents_free: Vec::new(),
+            unformatted: Vec::new(),
             spaces: Vec::new(),
         }
     }
@@ -125,6 +134,7 @@ impl Manifest {
             pages: 0,
             runs: Vec::new(),
             free: PageRuns::default(),
+            reserved_extents: 0,
             dropping: false,
         };
         self.spaces.push(space);
@@ -258,6 +268,9 @@ pub(crate) struct SpaceRecord {
     /// Its freed pages, which do not exist.
     #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
     pub(crate) free: PageRuns,
+    /// The extents from its begin that were reserved: it keeps them, whatever pages they have.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) reserved_extents: u64,
     /// The space is being dropped; the next opening completes that.
     #[serde(default)]
     pub(crate) dropping: bool,
@@ -312,6 +325,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     if !file.records.is_empty() {
         manifest.check().map_err(bad)?;
     }
+    if found < MANIFEST_FORMAT_FORMATTED {
+        manifest.unformatted = without(&[(0, manifest.extents_used)], (0, 0));
+    }
     Ok(manifest)
 }
 
@@ -328,6 +344,7 @@ impl MemoryManifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagetier_page::{LogMark, Lsn};
 
     #[test]
     fn a_manifest_reads_back_and_damage_is_noticed() {
@@ -345,20 +362,28 @@ mod tests {
             loss: None,
             losses: 4,
             ssd_redo_from: Some(6),
+            log: Some(LogRecord::from(LogMark {
+                id: u64::MAX,
+                generation: 7 << 32,
+                end: Lsn(9),
+                from: Lsn(8),
+                restored: true,
+            })),
             costs_ms: None,
             backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_at: Some(33 << 20),
             extents_used: 5,
-            leftovers_to: 1 << 20,
             extents_free: vec![(1, 1)],
+            unformatted: vec![(2, 1)],
             spaces: vec![SpaceRecord {
                 id: 1,
                 name: "stock".into(),
                 pages: 9,
                 runs: vec![(0, 1), (2, 3)],
                 free: PageRuns::from_iter([2, 3, 7]),
+                reserved_extents: 3,
                 dropping: false,
             }],
         };
@@ -403,6 +428,7 @@ mod tests {
         let mut expected = Manifest::new("s".into(), PageSize::MIN);
         (expected.generation, expected.epoch, expected.opened, expected.closed) = (7, 2, 2, 1);
         (expected.next_space, expected.extents_used) = (2, 2);
+        expected.unformatted = vec![(0, 2)];
         expected.add_space(1, "a");
         (expected.spaces[0].pages, expected.spaces[0].runs) = (70, vec![(0, 2)]);
         assert_eq!(decode(&bytes).unwrap(), expected);

@@ -112,9 +112,40 @@ pub(crate) fn places(runs: &[(u64, u64)], range: Range<u64>) -> Vec<(u64, u64)> 
     all
 }
 
+/// The extents of `runs`, which are in the order of the HDD, that are not in `run`.
+pub(crate) fn without(runs: &[(u64, u64)], run: (u64, u64)) -> Vec<(u64, u64)> {
+    let (start, end) = (run.0, run.0.saturating_add(run.1));
+    let parts = runs.iter().flat_map(|(first, count)| {
+        let last = first.saturating_add(*count);
+        [(*first, last.min(start)), (end.max(*first), last)]
+    });
+    parts.filter(|(from, to)| from < to).map(|(from, to)| (from, to - from)).collect()
+}
+
+/// Whether one of the runs has the extent.
+pub(crate) fn has(runs: &[(u64, u64)], extent: u64) -> bool {
+    runs.iter().any(|(first, count)| extent.checked_sub(*first).is_some_and(|within| within < *count))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_lose_the_extents_of_a_run_and_no_others() {
+        let runs = [(2, 4), (8, 1), (10, 3)];
+        for first in 0..15 {
+            for count in 0..15 {
+                let left = without(&runs, (first, count));
+                for extent in 0..20 {
+                    let taken = (first..first + count).contains(&extent);
+                    assert_eq!(has(&left, extent), has(&runs, extent) && !taken, "{extent} of {left:?}");
+                }
+                assert!(left.iter().all(|(_, count)| *count > 0));
+            }
+        }
+        assert_eq!(without(&runs, (0, u64::MAX)), []);
+    }
 
     #[test]
     fn free_extents_are_taken_from_the_last_run() {

@@ -28,14 +28,12 @@
 
 use super::slack::{SLACK_BYTES, Slack};
 use super::tail::{self, End};
-use crate::tenure::held_dir::{HeldDir, Identity};
+use crate::tenure::held_dir::HeldDir;
+use pagetier_devio::files::{Access, DirFile, Identity};
 use pagetier_devio::overwrite_in_place;
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -79,7 +77,7 @@ struct Contents<'a> {
 impl Contents<'_> {
     /// Writes the contents to a file of `least` bytes, or of the regular size if `least` is too small.
     /// Durable when it returns the size.
-    fn write(self, file: File, least: usize) -> Result<usize> {
+    fn write(self, file: &dyn DirFile, least: usize) -> Result<usize> {
         let size = if self.len <= least { least } else { padded(self.len) };
         write_padded(file, (self.of_size)(size), size)?;
         Ok(size)
@@ -143,13 +141,11 @@ impl ManifestFile {
     }
 
     fn read_file(&self) -> Result<Option<(Vec<u8>, Identity)>> {
-        let mut file = match self.directory.file(FILE, OFlags::RDONLY) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(Some((bytes, identity(&file)?)))
+        match self.directory.open_file(FILE, Access::Read) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Ok(file) => Ok(Some((file.read_from(0)?, file.stat()?.id))),
+            Err(e) => Err(e),
+        }
     }
 
     fn not_ours(&self) -> Error {
@@ -236,14 +232,14 @@ impl ManifestFile {
         }
         // Nothing may follow the record until it is durable.
         state.tail = None;
-        let file = self.directory.file(FILE, OFlags::WRONLY)?;
+        let file = self.directory.open_file(FILE, Access::Write)?;
         // Opened by name just now. If another file has the name, appending would damage that one (I40).
-        if state.ours != Some(identity(&file)?) {
+        if state.ours != Some(file.stat()?.id) {
             return Err(self.not_ours());
         }
         // Two copies in different blocks: one corrupt block loses no record.
         for offset in record.offsets {
-            file.write_all_at(&record.bytes, offset as u64).map_err(full)?;
+            file.write_at(offset as u64, &record.bytes).map_err(full)?;
         }
         // The size does not change, so its metadata need not be flushed.
         file.sync_data().map_err(full)?;
@@ -275,8 +271,8 @@ impl ManifestFile {
         // On a full disk a file cannot grow: a save that may use the slack keeps the current size.
         let stays = fits || (slack != Slack::Keep && len + slack.left() <= has);
         // Not truncated: its blocks are the room that a full disk cannot give us again.
-        let file = self.directory.file(SPARE, OFlags::WRONLY)?;
-        let has = contents.write(file, if stays { has } else { 0 })?;
+        let file = self.directory.open_file(SPARE, Access::Write)?;
+        let has = contents.write(&*file, if stays { has } else { 0 })?;
         // Before the attempt: if it fails half-way, nothing else may assume which name the disk has.
         state.spare = Spare::Exchanged;
         let exchanged = match self.directory.exchange(SPARE, FILE) {
@@ -306,8 +302,8 @@ impl ManifestFile {
         let len = contents.len;
         let written = self
             // Truncated: a killed process may have left a longer file of that name, which nothing reads.
-            .create(FRESH, OFlags::TRUNC)
-            .and_then(|file| Ok((identity(&file)?, contents.write(file, 0)?)))
+            .create(FRESH, Access::Replace)
+            .and_then(|file| Ok((file.stat()?.id, contents.write(&*file, 0)?)))
             .and_then(|written| match (state.spare, slack) {
                 // A save that names more must leave room for the next one, in both files, before it takes
                 // effect (I26).
@@ -344,24 +340,20 @@ impl ManifestFile {
         if has >= bytes as u64 {
             return Ok(());
         }
-        write_padded(self.create(SPARE, OFlags::empty())?, Vec::new(), bytes)?;
+        write_padded(&*self.create(SPARE, Access::Create)?, Vec::new(), bytes)?;
         self.directory.sync()
     }
 
     /// Opens the file `name` for writing, and creates it if it does not exist.
-    fn create(&self, name: &str, flags: OFlags) -> Result<File> {
-        let file = self.directory.file(name, OFlags::WRONLY | OFlags::CREATE | flags)?;
+    fn create(&self, name: &str, access: Access) -> Result<Box<dyn DirFile>> {
+        let file = self.directory.open_file(name, access)?;
         // Only a new file can be switched to overwriting in place (btrfs); one that has data keeps how it was
         // made.
-        if file.metadata()?.len() == 0 {
-            overwrite_in_place(&file);
+        if let Some(new) = file.as_file().filter(|_| file.stat().is_ok_and(|stat| stat.len == 0)) {
+            overwrite_in_place(new);
         }
         Ok(file)
     }
-}
-
-fn identity(file: &File) -> Result<Identity> {
-    Ok(Identity::of(&rustix::fs::fstat(file)?))
 }
 
 fn is_unsupported(error: &Error) -> bool {
@@ -374,12 +366,10 @@ fn padded(len: usize) -> usize {
 }
 
 /// Writes `bytes` and pads with newlines to `size` bytes. Durable when it returns.
-fn write_padded(mut file: File, mut bytes: Vec<u8>, size: usize) -> Result<()> {
-    // The kernel would answer a write beyond the limit with a signal that ends the process.
-    pagetier_devio::check_file_bytes(size as u64).map_err(Error::other)?;
+fn write_padded(file: &dyn DirFile, mut bytes: Vec<u8>, size: usize) -> Result<()> {
     bytes.resize(size, b'\n');
-    file.write_all(&bytes).map_err(full)?;
-    file.sync_all().map_err(full)
+    file.write_at(0, &bytes).map_err(full)?;
+    file.sync().map_err(full)
 }
 
 /// Treats an exhausted quota as a full disk.

@@ -13,11 +13,14 @@ pub(crate) mod extents;
 pub(crate) mod file;
 pub(crate) mod id;
 pub(crate) mod kept;
+pub(crate) mod log_record;
 pub(crate) mod memory;
 pub(crate) mod only_copies;
 pub(crate) mod page_runs;
 pub(crate) mod policy_file;
+#[cfg(test)]
+mod power_cuts;
 pub(crate) mod saver;
 pub(crate) mod slack;
 pub(crate) mod superblock;
-mod tail;
+pub(crate) mod tail;

@@ -7,6 +7,7 @@ use crate::store::shared::Shared;
 use crate::store::stats::Stats;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
+use rustc_hash::FxHashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -67,20 +68,42 @@ fn describe() {
 
 fn publish(store: &str, shared: &Shared) {
     let stats = Stats::of(shared);
-    publish_stats(store, &stats.summary());
-    publish_device(store, "hdd", &stats.hdd_device);
-    publish_device(store, "ssd", &stats.ssd_device);
+    let mut counters = Counters { store, published: &mut shared.published.lock() };
+    publish_stats(&mut counters, &stats.summary());
+    publish_device(&mut counters, "hdd", &stats.hdd_device);
+    publish_device(&mut counters, "ssd", &stats.ssd_device);
     // Listed in the manifest until the engine acknowledges the loss, so it outlives an opening.
     let lost = shared.loss.lock().as_ref().map_or(0, |loss| loss.pages());
     gauge!("pagetier_lost_pages", "store" => store.to_owned()).set(lost as f64);
 }
 
-fn publish_stats(store: &str, s: &StatsSummary) {
-    // Counters are set, not incremented: the store has counted from its opening, and a recorder that is
-    // installed later must show the same numbers.
-    let (store, p) = (store.to_owned(), &s.pool.counts);
-    counter!("pagetier_pool_hits_total", "store" => store.clone()).absolute(p.hits);
-    counter!("pagetier_pool_misses_total", "store" => store.clone()).absolute(p.misses);
+/// The counters of one store, by what they have been incremented by so far.
+struct Counters<'a> {
+    store: &'a str,
+    published: &'a mut FxHashMap<String, u64>,
+}
+
+impl Counters<'_> {
+    /// Publishes `count`. As a difference: an SSD that is exchanged and a store that is opened again begin to
+    /// count anew, and the recorder's counter must go on.
+    fn set(&mut self, name: &'static str, labels: &[(&'static str, &str)], count: u64) {
+        let more = self.more(format!("{} {name} {labels:?}", self.store), count);
+        let store = [("store", self.store)];
+        let labels: Vec<(&str, String)> =
+            store.iter().chain(labels).map(|(key, value)| (*key, (*value).to_owned())).collect();
+        counter!(name, &labels).increment(more);
+    }
+
+    fn more(&mut self, series: String, count: u64) -> u64 {
+        let before = self.published.insert(series, count).unwrap_or(0);
+        count.checked_sub(before).unwrap_or(count)
+    }
+}
+
+fn publish_stats(counters: &mut Counters<'_>, s: &StatsSummary) {
+    let (store, p) = (counters.store.to_owned(), &s.pool.counts);
+    counters.set("pagetier_pool_hits_total", &[], p.hits);
+    counters.set("pagetier_pool_misses_total", &[], p.misses);
     gauge!("pagetier_pool_frames", "store" => store.clone()).set(s.pool.frames as f64);
     let pool = [
         ("load_ssd", p.loads_ssd),
@@ -95,7 +118,7 @@ fn publish_stats(store: &str, s: &StatsSummary) {
         ("wait_for_frame", p.waited_for_frame),
     ];
     for (event, count) in pool {
-        counter!("pagetier_pool_events_total", "store" => store.clone(), "event" => event).absolute(count);
+        counters.set("pagetier_pool_events_total", &[("event", event)], count);
     }
     let m = &s.memory;
     let memory = [
@@ -109,7 +132,7 @@ fn publish_stats(store: &str, s: &StatsSummary) {
         gauge!("pagetier_memory_bytes", "store" => store.clone(), "part" => part).set(bytes as f64);
     }
     publish_room(&store, &s.room);
-    publish_ssd(&store, s);
+    publish_ssd(counters, s);
 }
 
 fn publish_room(store: &str, room: &Headroom) {
@@ -128,8 +151,8 @@ fn publish_room(store: &str, room: &Headroom) {
     gauge!("pagetier_low_room", "store" => store).set(room.low.len() as f64);
 }
 
-fn publish_ssd(store: &str, s: &StatsSummary) {
-    let (store, ssd) = (store.to_owned(), &s.ssd.tier);
+fn publish_ssd(counters: &mut Counters<'_>, s: &StatsSummary) {
+    let (store, ssd) = (counters.store.to_owned(), &s.ssd.tier);
     let slots = [
         // The two counts are read one after the other, so the dirty ones may briefly exceed the pages.
         ("clean", ssd.pages.saturating_sub(ssd.dirty_pages)),
@@ -159,32 +182,29 @@ fn publish_ssd(store: &str, s: &StatsSummary) {
         ("checkpoint", c.checkpoints),
     ];
     for (event, count) in events {
-        counter!("pagetier_ssd_events_total", "store" => store.clone(), "event" => event).absolute(count);
+        counters.set("pagetier_ssd_events_total", &[("event", event)], count);
     }
     let flag = |on: bool| f64::from(u8::from(on));
     gauge!("pagetier_ssd_degraded", "store" => store.clone()).set(flag(ssd.ssd_error.is_some()));
     gauge!("pagetier_refusing_writes", "store" => store).set(flag(ssd.refusing.is_some()));
 }
 
-fn publish_device(store: &str, device: &'static str, d: &DeviceStats) {
-    let store = store.to_owned();
+fn publish_device(counters: &mut Counters<'_>, device: &'static str, d: &DeviceStats) {
     for class in IoClass::ALL {
         let stats = d.class(class);
         for (direction, dir) in [("read", &stats.read), ("write", &stats.write)] {
-            publish_dir(&store, device, class_name(class), direction, dir);
+            publish_dir(counters, device, class_name(class), direction, dir);
         }
     }
-    publish_dir(&store, device, "flush", "flush", &d.flush);
-    let busy = counter!("pagetier_device_busy_ms_total", "store" => store.clone(), "device" => device);
-    busy.absolute(d.busy_ns() / 1_000_000);
-    let errors = counter!("pagetier_device_errors_total", "store" => store.clone(), "device" => device);
-    errors.absolute(d.errors.total());
-    let retries = counter!("pagetier_device_retries_total", "store" => store, "device" => device);
-    retries.absolute(d.retries.total());
+    publish_dir(counters, device, "flush", "flush", &d.flush);
+    let of_device = [("device", device)];
+    counters.set("pagetier_device_busy_ms_total", &of_device, d.busy_ns() / 1_000_000);
+    counters.set("pagetier_device_errors_total", &of_device, d.errors.total());
+    counters.set("pagetier_device_retries_total", &of_device, d.retries.total());
 }
 
 fn publish_dir(
-    store: &str,
+    counters: &mut Counters<'_>,
     device: &'static str,
     class: &'static str,
     direction: &'static str,
@@ -194,20 +214,15 @@ fn publish_dir(
     if d.ops == 0 {
         return;
     }
-    let labels = [
-        ("store", store.to_owned()),
-        ("device", device.to_owned()),
-        ("class", class.to_owned()),
-        ("direction", direction.to_owned()),
-    ];
-    counter!("pagetier_device_operations_total", &labels).absolute(d.ops);
-    counter!("pagetier_device_bytes_total", &labels).absolute(d.bytes);
-    counter!("pagetier_device_latency_us_sum", &labels).absolute(d.latency_ns / 1000);
-    counter!("pagetier_device_latency_us_count", &labels).absolute(d.latency.count());
+    let labels = [("device", device), ("class", class), ("direction", direction)];
+    counters.set("pagetier_device_operations_total", &labels, d.ops);
+    counters.set("pagetier_device_bytes_total", &labels, d.bytes);
+    counters.set("pagetier_device_latency_us_sum", &labels, d.latency_ns / 1000);
+    counters.set("pagetier_device_latency_us_count", &labels, d.latency.count());
     for (le, count) in buckets(d.latency.iter()) {
-        let mut labels = labels.to_vec();
-        labels.push(("le", le));
-        counter!("pagetier_device_latency_us_bucket", &labels).absolute(count);
+        let [device, class, direction] = labels;
+        let labels = [device, class, direction, ("le", le.as_str())];
+        counters.set("pagetier_device_latency_us_bucket", &labels, count);
     }
 }
 
@@ -242,6 +257,14 @@ fn buckets(values: impl Iterator<Item = (u64, u64)>) -> Vec<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_go_on_when_what_they_count_begins_anew() {
+        let mut counters = Counters { store: "s", published: &mut FxHashMap::default() };
+        let mut more = |series: &str, count| counters.more(series.to_owned(), count);
+        assert_eq!([5, 5, 8, 2, 9].map(|count| more("a", count)), [5, 0, 3, 2, 7]);
+        assert_eq!(more("b", 4), 4);
+    }
 
     #[test]
     fn buckets_count_the_values_up_to_their_ends() {

@@ -7,15 +7,19 @@ use crate::error::OpenError;
 use crate::manifest::areas;
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::{id_bytes, id_text, new_id};
-use crate::manifest::only_copies::OnlyCopies;
+use crate::manifest::only_copies::{OnlyCopies, added};
 use crate::manifest::superblock::HddSuperblock;
+use pagetier_bufpool::LogGate;
 use pagetier_devio::SharedDevice;
-use pagetier_page::PageSize;
+use pagetier_page::{LogNeeds, Lsn, PageSize};
 use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify, newest_label};
 use std::path::Path;
 
 /// The option, for errors.
 pub(super) const ON_HDD: &str = "manifest_on_hdd";
+
+/// The space in which stores of earlier versions name their log.
+const LOG_SPACE: &str = "pagetier-wal";
 
 /// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
@@ -222,6 +226,31 @@ impl Config {
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }
         Ok(())
+    }
+
+    /// Asks the log gate whether it has the log that the pages need, which includes what is lost with an SSD.
+    pub(super) fn check_log(
+        &self,
+        gate: Option<&dyn LogGate>,
+        manifest: &Manifest,
+        lost: Option<&OnlyCopies>,
+    ) -> Result<(), OpenError> {
+        let Some(gate) = gate else { return Ok(()) };
+        let mut needs = LogNeeds::default();
+        needs.recorded = manifest.log.map(Into::into);
+        needs.is_new = manifest.is_unused();
+        needs.named_in_pages = manifest.spaces.iter().any(|space| space.name == LOG_SPACE);
+        let known = manifest.loss.clone();
+        let lost = match lost {
+            Some(lost) => added(known, lost.clone()),
+            None => known,
+        };
+        needs.lost = lost.filter(|lost| !lost.is_none()).map(|lost| {
+            let pages = lost.runs.iter().map(|(_, _, count)| u64::from(*count)).sum();
+            (pages, lost.redo_from.map(Lsn))
+        });
+        needs.gives_up_log = self.options.accept_log_loss;
+        gate.check(&needs).map_err(|source| OpenError::Log { source })
     }
 
     /// The pages that opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one

@@ -9,7 +9,8 @@
 //!    SSD.
 //! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
 //!    killed process left readable.
-//! 5. Save the manifest: the devices have recorded the opening. Nothing else is written before this.
+//! 5. Begin the ownership in the embedder's log.
+//! 6. Save the manifest: the devices and the log have recorded the opening. Nothing else is written before this.
 
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
@@ -23,6 +24,7 @@ use crate::manifest::superblock::HddSuperblock;
 use crate::store::manifest_state::ManifestState;
 use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
+use pagetier_bufpool::LogGate;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{OpeningMarks, Superblock, Unproved, format, mark};
@@ -41,10 +43,10 @@ impl Config {
         tenure: &Arc<Tenure>,
         manifest: Manifest,
         lost: Option<OnlyCopies>,
-        hdd: &SharedDevice,
-        ssd: &SharedDevice,
+        (hdd, ssd): (&SharedDevice, &SharedDevice),
         prepared: &PreparedSsd,
         page_size: PageSize,
+        gate: Option<&dyn LogGate>,
     ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
         let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
@@ -72,7 +74,6 @@ impl Config {
             format(ssd, superblock, self.seed(&meta.manifest.store)).await?;
         }
         let mut costs_ms = None;
-        let mut leftovers_to = meta.manifest.leftovers_to;
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
             let extents_at = meta.manifest.extents_at();
@@ -80,15 +81,11 @@ impl Config {
                 .format(hdd, extents_at)
                 .await?;
             costs_ms = self.measured((hdd, extents_at), ssd, prepared, page_size).await?;
-            // What the device held before, and what the calibration wrote, is overwritten when a space gets
-            // it.
-            leftovers_to = hdd.size();
         }
         let begin = |manifest: &mut Manifest| {
             // Before anything is written under it: a second opening that wrote stamps of the same epoch would
             // make recovery choose between two versions at random (I11).
             manifest.epoch += 1;
-            manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
             manifest.loss = self.seam.known_loss(manifest.loss.take());
             if let Some(superblock) = formatted {
@@ -104,7 +101,16 @@ impl Config {
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
         self.seam.mark(self.mark_devices(&mut meta, hdd, ssd)).await?;
+        // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
+        // one that the manifest does not name has no record, and the next opening ignores it (I45).
+        let mark = match gate.filter(|_| !self.read_only) {
+            Some(gate) => gate.begin(epoch).await.map_err(|source| OpenError::Log { source })?,
+            None => None,
+        };
         let opened = |manifest: &mut Manifest| {
+            if let Some(mark) = mark {
+                manifest.log = Some(mark.into());
+            }
             // Last: from now on, a device without this mark is an older copy.
             manifest.opened = epoch;
             manifest.ssd_pages = None;

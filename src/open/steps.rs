@@ -20,14 +20,16 @@ use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
-use crate::tenure::durable_dir;
 use crate::tenure::gate::Gate;
 use crate::tenure::held_dir::HeldDir;
 use crate::tenure::lock::{Leave, Tenure};
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
+use pagetier_devio::files::{RealDir, create_durably};
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice};
+use pagetier_devio::{
+    DeviceError, DeviceErrorKind, IoOp, Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice,
+};
 use pagetier_page::PageSize;
 use pagetier_policy::{
     CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams,
@@ -102,11 +104,13 @@ impl Builder {
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = config.what_is_lost(&manifest, &prepared);
+        config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
-        let mut meta =
-            config.commit(&manifests, &tenure, manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
+        let mut meta = config
+            .commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size, gate.as_deref())
+            .await?;
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {
@@ -272,11 +276,24 @@ impl Devices {
             kept: Some(Arc::new(self.tenure.present()) as Kept),
             ..OpenOptions::default()
         };
-        let opened = at.open_device(&options)?;
-        if opened.created {
-            // If the opening is refused, its empty file goes again.
-            self.tenure.created_file(&at);
-        }
+        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes
+        // on while its SSD is replaced.
+        let (tenure, place, runtime) = (Arc::clone(&self.tenure), at.clone(), Handle::current());
+        let opening = move || {
+            // Its reactor reaps the device's completions.
+            let _in = runtime.enter();
+            let opened = place.open_device(&options);
+            if opened.as_ref().is_ok_and(|opened| opened.created) {
+                // If the opening is refused, or dropped meanwhile, its empty file goes again.
+                tenure.created_file(&place);
+            }
+            opened
+        };
+        let opened = Saver::default().begin(opening).await.unwrap_or_else(|| {
+            let kind = DeviceErrorKind::Unusable("its opening panicked".into());
+            let device = Arc::from(at.shown.display().to_string());
+            Err(DeviceError { device, op: IoOp::Open, offset: 0, len: 0, kind }.into())
+        })?;
         self.note_opened(option, &opened);
         if !opened.block_device {
             self.config.check_file_system(option, &at.shown, at.file_system());
@@ -446,7 +463,7 @@ impl Config {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
         // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
-        tenure.created_directories(durable_dir::create(&path).map_err(failed)?);
+        tenure.created_directories(create_durably(&RealDir::working(), &path).map_err(failed)?);
         if self.held.is_none() {
             self.held = Some(HeldDir::open(&path, self.seam).map_err(failed)?);
         }

@@ -15,6 +15,7 @@ use pagetier_devio::locks;
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::{OpeningMarks, Slots, Superblock, mark};
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Spaces<'_> {
@@ -93,14 +94,9 @@ impl Spaces<'_> {
     /// The space does not exist; otherwise as [`PageStore::sync`](crate::PageStore::sync).
     pub async fn sync(self, space: SpaceId) -> Result<(), Error> {
         let shared = &self.0.shared;
-        let _operation = shared.ending.enter()?;
+        shared.ending.here()?;
         shared.volume.pages(space).ok_or(Error::NoSuchSpace { space })?;
-        // In the order of `PageStore::sync`, for the same reasons.
-        let condemned = shared.volume.last_condemnation();
-        shared.settle_manifest().await?;
-        shared.pool.flush_space(space).await?;
-        shared.record_reused().await?;
-        shared.free_condemned(condemned, Some(space)).await
+        shared.sync(Some(space)).await
     }
 
     /// Drops `space` with all its pages. Waits for writes of these pages that are in flight, and for their
@@ -189,6 +185,40 @@ impl Shared {
 }
 
 impl Shared {
+    /// See [`PageStore::sync`](crate::PageStore::sync) and, for `only` one space, [`Spaces::sync`].
+    pub(crate) async fn sync(self: &Arc<Self>, only: Option<SpaceId>) -> Result<(), Error> {
+        let _operation = self.ending.enter()?;
+        // Read first: what the caller of a later `free_on_sync` wrote before need not be part of this flush.
+        let condemned = self.volume.last_condemnation();
+        // A save that failed may have freed a page or dropped a space in the file alone: what is written
+        // there now would be lost by a crash (I28).
+        self.settle_manifest().await?;
+        self.write_pages(condemned, only).await?;
+        self.free_condemned(condemned, only).await
+    }
+
+    /// Makes the pages of all spaces, or of `only` one, durable; with `condemned` also the changes under
+    /// guards that still lived at the last of these calls.
+    pub(crate) async fn write_pages(
+        &self,
+        condemned: Option<u64>,
+        only: Option<SpaceId>,
+    ) -> Result<(), Error> {
+        if condemned.is_some() {
+            // The page that ceases to refer to a condemned one may be under its guard still, and clean as far
+            // as the pool knows: the flush would not write it. A crash after the frees would then leave a
+            // reference to nothing (I28).
+            self.pool.guards_dropped(|page| only.is_none_or(|only| only == page.space)).await?;
+        }
+        match only {
+            Some(space) => self.pool.flush_space(space).await?,
+            None => self.pool.flush_all().await?,
+        }
+        // After the flush: a page under a freed number exists after a crash only once the manifest says so,
+        // and it may say so only once the page's new version is durable (I28).
+        self.record_reused().await
+    }
+
     /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as
     /// free: writes to them would otherwise be lost after a crash.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {

@@ -45,10 +45,10 @@ impl Spaces<'_> {
     }
 
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
-    /// last page. Any space can grow into them; until then, if the HDD is a file on a file system that can
-    /// punch holes, their room returns to the file system. The file's length does not change. The pages stay
-    /// free, and reusing one of their numbers makes the space grow. Returns the number of bytes given back.
-    /// Completes even if the future is dropped.
+    /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
+    /// the HDD is a file on a file system that can punch holes, their room returns to the file system. The
+    /// file's length does not change. The pages stay free, and reusing one of their numbers makes the space
+    /// grow. Returns the number of bytes given back. Completes even if the future is dropped.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
@@ -104,6 +104,10 @@ impl Shared {
         task::spawn(&self.runtime, async move {
             let Ok(_operation) = shared.ending.enter() else { return };
             let (freed, recorded) = shared.record_condemned(upto, only).await;
+            // First those that nothing holds: once the caller knows, no read may find one of them.
+            for (space, pages) in &freed {
+                pages.numbers().for_each(|no| shared.pool.try_discard(PageId::new(*space, no)));
+            }
             let _ = done.send(recorded);
             for (space, pages) in freed {
                 if let Err(error) = shared.finish_free(space, &pages).await {
@@ -118,9 +122,9 @@ impl Shared {
 
     /// The same at the end of the store, when no operation is in progress.
     pub(crate) async fn free_condemned_at_end(&self) -> Result<(), Error> {
-        let Some(upto) = self.volume.last_condemnation() else { return Ok(()) };
-        self.pool.flush_all().await?;
-        self.record_reused().await?;
+        let condemned = self.volume.last_condemnation();
+        let Some(upto) = condemned else { return Ok(()) };
+        self.write_pages(condemned, None).await?;
         let (freed, recorded) = self.record_condemned(upto, None).await;
         for (space, pages) in freed {
             self.finish_free(space, &pages).await?;
@@ -153,8 +157,18 @@ impl Shared {
         space: SpaceId,
         ranges: Vec<Range<u32>>,
     ) -> Result<u32, Error> {
+        self.free_noting(space, ranges, |_| ()).await
+    }
+
+    /// Calls `recorded` with the number of pages once a crash leaves them free, before it waits for guards.
+    pub(crate) async fn free_noting(
+        self: &Arc<Self>,
+        space: SpaceId,
+        ranges: Vec<Range<u32>>,
+        recorded: impl FnOnce(u32) + Send + 'static,
+    ) -> Result<u32, Error> {
         // In a task of its own: a page that is only half freed could never be reused.
-        self.in_task(move |shared| async move { shared.free(space, ranges).await }).await
+        self.in_task(move |shared| async move { shared.free(space, ranges, recorded).await }).await
     }
 
     /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
@@ -164,7 +178,9 @@ impl Shared {
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
-        let extents = self.volume.withhold_extents(space).ok_or(Error::NoSuchSpace { space })?;
+        let record = meta.manifest.spaces.iter().find(|record| record.id == space.0);
+        let kept = record.map_or(0, |record| record.reserved_extents);
+        let extents = self.volume.withhold_extents(space, kept).ok_or(Error::NoSuchSpace { space })?;
         let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
         let pages = PageRuns::from_runs(&pages);
         if self.config.seam.gives_back_in_use() {
@@ -173,7 +189,7 @@ impl Shared {
         // No copies of these pages exist: they left when the pages were freed.
         let withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
         let mut given = Vec::new();
-        let result = self.give_back(space, &extents, &mut meta, &mut given).await;
+        let result = self.give_back(space, &extents, kept, &mut meta, &mut given).await;
         // The numbers can be used again: the pages have a hole for a home, and using one makes the space
         // grow.
         drop(withheld);
@@ -190,6 +206,7 @@ impl Shared {
         &self,
         space: SpaceId,
         extents: &[(u64, u64)],
+        kept: u64,
         meta: &mut ManifestState,
         given: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
@@ -202,11 +219,16 @@ impl Shared {
             // agreement.
             given.extend(self.volume.give_back(space, *extents));
         }
-        given.extend(self.cut_tail(space, 0, meta).await?);
+        given.extend(self.cut_tail(space, kept, meta).await?);
         Ok(())
     }
 
-    async fn free(&self, space: SpaceId, ranges: Vec<Range<u32>>) -> Result<u32, Error> {
+    async fn free(
+        &self,
+        space: SpaceId,
+        ranges: Vec<Range<u32>>,
+        recorded: impl FnOnce(u32),
+    ) -> Result<u32, Error> {
         let _operation = self.ending.enter()?;
         let call = self.frees.join(space, ranges);
         let mut meta = self.meta.lock().await;
@@ -217,6 +239,9 @@ impl Shared {
         drop(meta);
         // The call that took this one along was cut short with the runtime.
         let Recorded { freed, leaving, result } = call.recorded().ok_or_else(Error::runtime_ended)?;
+        if result.is_ok() {
+            recorded(freed.pages());
+        }
         self.finish_free(space, &freed).await?;
         result?;
         self.left(space, leaving).await?;

@@ -7,34 +7,35 @@
 
 use crate::error::Error;
 use crate::manifest::changes::Change;
-use crate::seam::{GrowthStep, Seam};
+use crate::manifest::contents::Manifest;
+use crate::seam::GrowthStep;
 use crate::store::manifest_state::ManifestState;
 use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
 use crate::volume::table::EXTENT_PAGES;
-use pagetier_devio::{DeviceError, DeviceErrorKind, SharedDevice};
-use pagetier_page::{PageId, SpaceId};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf};
+use pagetier_page::{PageId, SpaceId, StoreSeed};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The number of bytes of the HDD blanked per write.
-const BLANK_BYTES: u64 = 1 << 20;
+/// The number of bytes of the HDD formatted per write.
+const FORMAT_BYTES: usize = 1 << 20;
 
 /// How far the HDD's file grows ahead, in bytes: an eighth of its size within these bounds.
 const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
 impl Spaces<'_> {
     /// Gives `space` room for all of its first `pages` pages now, so that creating them later cannot fail for
-    /// want of room on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them. A space
-    /// that has the room keeps it, and the call does nothing. Durable when it returns. Completes even if the
-    /// future is dropped.
+    /// want of room on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them. Of several
+    /// reservations the largest counts. Durable when it returns. Completes even if the future is dropped.
     ///
-    /// The room belongs to the space until [`Spaces::shrink`] gives back what lies beyond the last page. It
-    /// costs its bytes on the HDD, and time after a crash: the opening reads the reserved room from its end
-    /// down to the last page that was written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does
-    /// not limit it. A backup does not contain it.
+    /// The room belongs to the space until `pages` is 0, which gives the reservation up: [`Spaces::shrink`]
+    /// returns none of it before. It costs its bytes on the HDD, the time to write them there once, and time
+    /// after a crash: the opening reads the reserved room from its end down to the last page that was written.
+    /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) does not limit it. A backup does not contain
+    /// it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -74,6 +75,9 @@ impl Shared {
         {
             grown = self.grow_to(PageId::new(space, no), Ahead::None, &mut meta).await;
         }
+        if grown.is_ok() {
+            grown = self.note_reserved(space, pages, &mut meta).await;
+        }
         if grown.is_err() {
             self.undo_growth(space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
         }
@@ -82,13 +86,26 @@ impl Shared {
         grown
     }
 
+    /// Records that `space` keeps the room of its first `pages` pages; of none, that it keeps no more than it
+    /// uses.
+    async fn note_reserved(&self, space: SpaceId, pages: u32, meta: &mut ManifestState) -> Result<(), Error> {
+        let record = |manifest: &Manifest| manifest.spaces.iter().position(|record| record.id == space.0);
+        let at = record(&meta.manifest).ok_or(Error::NoSuchSpace { space })?;
+        let extents = u64::from(pages.div_ceil(EXTENT_PAGES));
+        let before = meta.manifest.spaces[at].reserved_extents;
+        if extents > before || (extents == 0 && before > 0) {
+            meta.change(&self.volume, |manifest| manifest.spaces[at].reserved_extents = extents).await?;
+        }
+        Ok(())
+    }
+
     /// Gives `space` room for page `no`.
     pub(crate) async fn grow_space(self: &Arc<Self>, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
         }
         // In a task of its own: a growth that a dropped caller cut short would keep what it has taken, and
-        // its blanking writes could land on pages of the next growth.
+        // its formatting writes could land on pages of the next growth.
         self.in_task(move |shared| async move { shared.grow(PageId::new(space, no)).await }).await
     }
 
@@ -140,18 +157,15 @@ impl Shared {
 
     async fn grow_by(&self, growth: &Growth, meta: &mut ManifestState) -> Result<(), Error> {
         let (bytes, end) = self.volume.growth_bytes(growth);
-        // The run may hold data: a space had it, or the HDD was used before the store existed.
-        let blank = growth.is_used_before() || bytes.start < meta.manifest.leftovers_to;
         // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
         for step in self.config.seam.growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
-                GrowthStep::Blank if blank => {
-                    blanked(&self.hdd, bytes.clone(), self.config.seam).await?;
+                GrowthStep::Format => {
+                    self.format(growth, bytes.clone(), self.config.seed(&meta.manifest.store)).await?;
                     self.tier.flush_home().await?;
                 }
-                GrowthStep::Blank => {}
                 GrowthStep::Manifest => meta.append(&self.volume, &growth.change()).await?,
                 GrowthStep::Memory => {
                     // Impossible while the mutex is held. But memory and manifest differ now, so no page may
@@ -163,6 +177,25 @@ impl Shared {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Formats the homes of a growth, which lie in `bytes` of the HDD: a page that is never written there
+    /// does not read as damaged, and one that was written does, if its home turns to zeroes (I23). Writes
+    /// regardless of what reads return: after a failed flush, the homes that an earlier growth formatted may
+    /// be readable and never become durable.
+    async fn format(&self, growth: &Growth, bytes: Range<u64>, seed: StoreSeed) -> Result<(), DeviceError> {
+        let page_bytes = self.page_size().bytes();
+        let first = growth.nth * u64::from(EXTENT_PAGES);
+        let mut pages = (first..).map(|no| PageId::new(growth.space, no as u32));
+        // A MiB at a time, so that reads of others get their turn.
+        for at in bytes.clone().step_by(FORMAT_BYTES) {
+            let mut homes = IoBuf::zeroed((bytes.end - at).min(FORMAT_BYTES as u64) as usize);
+            for (home, page) in homes.as_mut_slice().chunks_exact_mut(page_bytes).zip(&mut pages) {
+                pagetier_page::format_home(seed, home, page);
+            }
+            self.config.seam.format(&self.hdd, at, homes).await?;
         }
         Ok(())
     }
@@ -243,18 +276,4 @@ impl Shared {
 
 fn is_full(error: &DeviceError) -> bool {
     matches!(error.kind, DeviceErrorKind::NoSpace | DeviceErrorKind::FileSizeLimit { .. })
-}
-
-/// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. Writes
-/// zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
-/// readable and never become durable.
-async fn blanked(hdd: &SharedDevice, range: Range<u64>, seam: Seam) -> Result<(), DeviceError> {
-    let mut at = range.start;
-    while at < range.end {
-        // A MiB at a time, so that reads of others get their turn.
-        let bytes = (range.end - at).min(BLANK_BYTES);
-        seam.blank(hdd, at, bytes).await?;
-        at += bytes;
-    }
-    Ok(())
 }

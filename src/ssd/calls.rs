@@ -138,8 +138,11 @@ impl Ssd<'_> {
     /// After a failure it must be the same SSD with its contents. Every copy is read: it is used only if its
     /// stamp proves it current. Versions whose flush failed are written again; where they are gone, pages
     /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last
-    /// successful [`PageStore::sync`](crate::PageStore::sync). The store works meanwhile as far as the
-    /// failure allows, and accepts all writes again on success. An SSD that has not failed is left as it is.
+    /// successful [`PageStore::sync`](crate::PageStore::sync). Under a log gate no page reads as older than
+    /// what was committed: then the call fails with
+    /// [`ReadmitError::LogNeeded`](crate::errors::ReadmitError::LogNeeded), and an opening redoes those
+    /// pages. The store works meanwhile as far as the failure allows, and accepts all writes again on
+    /// success. An SSD that has not failed is left as it is.
     ///
     /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
     /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
@@ -161,9 +164,14 @@ impl Ssd<'_> {
     /// includes pages in memory until they are durable at home. Hold no guards during the call. Cancel-safe:
     /// an abandonment that has begun completes.
     ///
+    /// Under a log gate, gives up no page that memory lacks: the engine would read it as older than what it
+    /// committed. Close the store and open it with
+    /// [`accept_ssd_loss`](crate::Builder::accept_ssd_loss) instead, which redoes the log before anything is
+    /// read.
+    ///
     /// # Errors
-    /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD;
-    /// [`Error::ReadOnly`] on a read-only opening.
+    /// [`Error::SsdOnlyCopies`] under a log gate; the HDD, the ring's file or the manifest failed, or the
+    /// store refuses writes because of the HDD; [`Error::ReadOnly`] on a read-only opening.
     pub async fn abandon(self) -> Result<SsdLoss, Error> {
         self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.abandon().await }).await

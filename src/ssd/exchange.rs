@@ -228,7 +228,14 @@ impl Shared {
         self.list_unlisted(meta).await?;
         // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
         // in use (I29).
-        let accept_loss = lost.is_some();
+        let is_saved = |page, lsn| {
+            let again = || self.pool.try_rewrite(page, lsn);
+            self.pool.is_unwritten(page) || self.config.seam.is_saved(again)
+        };
+        // The home of a page that memory lacks is older than what an engine with a log committed. Its next
+        // change would hide from redo what is missing: only an opening gives such a page up.
+        let accepts = |page, lsn| !self.gate.has_log() || is_saved(page, lsn);
+        let accepts_loss = lost.is_some().then_some(&accepts as &(dyn Fn(PageId, Lsn) -> bool + Sync));
         let commit = |only: Vec<(PageId, Lsn)>| {
             let exact = self.are_only_copies(&only);
             // No write is in flight: unwritten pages stay unwritten until the exchange completes.
@@ -238,10 +245,7 @@ impl Shared {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.exact = exact;
                 // Includes pages that a read has brought into memory since they were rewritten.
-                let saved = only.iter().filter(|(page, lsn)| {
-                    let again = || self.pool.try_rewrite(*page, *lsn);
-                    self.pool.is_unwritten(*page) || self.config.seam.is_saved(again)
-                });
+                let saved = only.iter().filter(|(page, lsn)| is_saved(*page, *lsn));
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
                 lost.lost.clone_from(&only);
             }
@@ -255,7 +259,7 @@ impl Shared {
                 self.change_loss(meta, list).await
             })
         };
-        let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
+        let exchanged = self.tier.exchange(new, accepts_loss, commit).await.map_err(|error| match error {
             ExchangeError::OnlyCopies { pages } => Error::SsdOnlyCopies { pages },
             ExchangeError::Refusing { cause } => Error::Refusing { cause },
             ExchangeError::Device(error) => Error::Device(error),
@@ -449,6 +453,14 @@ impl Readmitter for Readmitting<'_> {
     async fn rewrite(&self, pages: Vec<(PageId, Lsn)>) {
         let saved = self.shared.rewrite(&pages).await;
         *self.saved.lock() = saved;
+    }
+
+    fn has_log(&self) -> bool {
+        self.shared.gate.has_log()
+    }
+
+    fn is_saved(&self, page: PageId) -> bool {
+        self.saved.lock().contains(&page)
     }
 
     async fn record(&self, lost: Vec<(PageId, Lsn)>) -> Result<(), String> {

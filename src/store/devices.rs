@@ -2,8 +2,9 @@
 
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
-use crate::tenure::held_dir::{At, Identity};
+use crate::tenure::held_dir::At;
 use crate::tenure::lock::Tenure;
+use pagetier_devio::files::Identity;
 use pagetier_policy::{PoolPolicy, SsdPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

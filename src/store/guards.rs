@@ -134,7 +134,8 @@ macro_rules! exclusive_guard {
             /// [`LogGate`](crate::LogGate) says why. A page changed without it keeps its earlier LSN, which
             /// then is its recovery LSN: the page may be written before the change is logged, and
             /// [`redo_from`](crate::PageStore::redo_from) may return a position before the log's start. Have
-            /// a record for every change.
+            /// a record for every change. (If the gate tells the log's end, a page without an LSN gets it,
+            /// and the recovery LSN is 0: [`LogGate::end`](crate::LogGate::end).)
             #[inline]
             pub fn set_lsn(&mut self, lsn: Lsn) {
                 self.$field.set_lsn(lsn);

@@ -108,9 +108,11 @@ impl PageStore {
     /// [`PageStore::get`] after the other: the processor looks for them at the same time, and pages that are
     /// not in memory are read at the same time. A page may be named several times. Cancel-safe.
     ///
-    /// The pages are latched in no order, and stay latched while others are read. Like every task that holds
-    /// guards while it asks for more, the caller must not wait for a task that waits for one of them, and
-    /// must leave frames for others: name at most a few per cent of the pages that fit into memory.
+    /// If one of them is missing or busy, the call holds no latch while it reads, and then latches the pages
+    /// in the order of their ids, whatever that of `pages`. So such calls and tasks that hold one page at a
+    /// time never wait for each other without end. A caller that holds guards must hold those of smaller ids
+    /// only, and one that asks for more pages while it holds the result, those of larger ids only. Leave
+    /// frames for others: name at most a few per cent of the pages that fit into memory.
     ///
     /// ```
     /// # use pagetier::*;
@@ -398,6 +400,19 @@ impl PageStore {
         self.shared.free_pages(pages).await
     }
 
+    /// As [`PageStore::free_pages`], for pages of one space. Calls `recorded` with their number once a crash
+    /// leaves them free, before it waits for their guards: from then on a log need not know of the free.
+    #[doc(hidden)]
+    pub async fn free_noting(
+        &self,
+        space: SpaceId,
+        pages: &[u32],
+        recorded: impl FnOnce(u32) + Send + 'static,
+    ) -> Result<u32, Error> {
+        let ranges = pages.iter().map(|no| *no..no.saturating_add(1)).collect();
+        self.shared.free_noting(space, ranges, recorded).await
+    }
+
     /// Lets the next [`PageStore::sync`] free `pages`: a free without a write of its own. Returns how many of
     /// them exist and had not been named before; skips the others. Takes effect in memory; never waits.
     ///
@@ -405,13 +420,18 @@ impl PageStore {
     /// or a clean close) frees them as [`PageStore::free`] does, with one manifest write for every 128 runs
     /// of a space, once everything else that it covers is durable. So an engine without a log may change what
     /// refers to a page, name the page here, and sync: a crash leaves a page that nothing refers to, never a
-    /// reference to a page that is gone. After a crash before that `sync` returned, each page exists, in a
-    /// version that the last `sync` allows, or is free. If the `sync` fails, the next one tries again.
+    /// reference to a page that is gone. This holds for a change whose guard still lives, too, whichever task
+    /// syncs: a `sync` with pages to free first waits for the exclusive guards that it finds, of the spaces
+    /// that it covers, and looks at every frame of the pool for them. After a crash before that `sync`
+    /// returned, each page exists, in a version that the last `sync` allows, or is free. If the `sync` fails,
+    /// the next one tries again.
     ///
     /// Until then the number is not available for [`PageStore::allocate`], and [`PageStore::exists`] is
     /// false; reads may still find the page. The caller must not use it any more: changes are lost with it.
-    /// Guards may stay; no `sync` waits for them, only the number's next use does. [`PageStore::overwrite`]
-    /// and [`PageStore::get_or_create`] first free the page, durably, at the cost of a `free`.
+    /// Once the `sync` has returned, reads report that the page does not exist, unless a guard of it lives or
+    /// a write of it is in flight: then they find it until this has ended. Shared guards of it may stay; no
+    /// `sync` waits for them, only the number's next use does. [`PageStore::overwrite`] and
+    /// [`PageStore::get_or_create`] first free the page, durably, at the cost of a `free`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -6,6 +6,8 @@ use super::manifest_state::ManifestState;
 use super::waiting_frees::WaitingFrees;
 use crate::config::frozen::Config;
 use crate::error::Error;
+use crate::manifest::changes::Change;
+use crate::manifest::log_record::LogRecord;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::tenure::ending::Ending;
 use crate::tenure::gate::Gate;
@@ -15,7 +17,7 @@ use crate::volume::table::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::locks::{Mutex, Rank};
 use pagetier_devio::{SharedDevice, task};
-use pagetier_page::{Lsn, PageSize};
+use pagetier_page::{LogMark, Lsn, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::SsdTier;
 use std::sync::Arc;
@@ -50,6 +52,9 @@ pub(crate) struct Shared {
     pub(crate) hot: HotKept,
     /// Whether the low-room alarm is raised.
     pub(crate) room_alarm: AtomicBool,
+    /// The counters that were published, by series, and their values then.
+    #[cfg(feature = "metrics")]
+    pub(crate) published: parking_lot::Mutex<rustc_hash::FxHashMap<String, u64>>,
 }
 
 impl Shared {
@@ -81,6 +86,22 @@ impl Shared {
             meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from)).await?;
         }
         Ok(())
+    }
+
+    /// Records what is known of the embedder's log.
+    pub(crate) async fn record_log(self: &Arc<Self>, mark: LogMark) -> Result<(), Error> {
+        // In a task of its own: a commit waits for it, and a caller that is not polled must not keep the
+        // manifest from the others meanwhile.
+        let recorded = self.in_task(move |shared| async move {
+            let _operation = shared.ending.enter()?;
+            let mut meta = shared.meta.lock().await;
+            let newer = LogRecord::from(mark);
+            match meta.manifest.log.map_or(Some(newer), |known| known.advanced(newer)) {
+                Some(next) => meta.append(&shared.volume, &Change::Log(next)).await,
+                None => Ok(()),
+            }
+        });
+        recorded.await
     }
 
     /// Starts the tasks that follow the SSD's failures and the devices' costs.
@@ -118,6 +139,8 @@ impl Shared {
             gate,
             hot: HotKept::default(),
             room_alarm: AtomicBool::default(),
+            #[cfg(feature = "metrics")]
+            published: parking_lot::Mutex::default(),
         });
         // Room may be low from the start: an operator should not learn that from the first failed growth.
         shared.watch_room();

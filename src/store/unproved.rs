@@ -64,3 +64,94 @@ impl Remember for InManifest {
 fn dropped() -> io::Error {
     io::Error::other("the store was dropped")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::areas::Areas;
+    use crate::manifest::contents::Manifest;
+    use crate::manifest::slack::Slack;
+    use crate::seam::Seam;
+    use crate::tenure::lock::ReadLocks;
+    use pagetier_devio::{Fault, FaultEffect, IoOp, Joint, SharedDevice, SimDevice, SimPower};
+    use pagetier_page::PageSize;
+    use std::time::Duration;
+    use tokio::runtime::Handle;
+
+    fn on(device: &Arc<SimDevice>) -> Arc<ManifestStore> {
+        let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
+        Arc::new(ManifestStore::volume(Areas::new(joint, 64 << 10, Handle::current(), Seam::default())))
+    }
+
+    fn device() -> Arc<SimDevice> {
+        Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()).with_latency(Duration::from_millis(5)))
+    }
+
+    fn manifest() -> Manifest {
+        Manifest::new("s".into(), PageSize::MIN)
+    }
+
+    /// What a later opening finds.
+    async fn found(device: &SimDevice) -> Unproved {
+        let manifests = on(&Arc::new(device.after_kill(1, &SimPower::new())));
+        manifests.load().await.unwrap().unwrap();
+        let (tenure, _leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        InManifest::of(&manifests, &tenure).recall()
+    }
+
+    /// A failed flush of the HDD.
+    fn failed() -> Unproved {
+        Unproved { hdd: true, ..Unproved::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_save_of_an_older_copy_keeps_the_record_of_a_failed_flush() {
+        let device = device();
+        let manifests = on(&device);
+        let (tenure, _leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let remember = InManifest::of(&manifests, &tenure);
+        manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
+        let noting = remember.note(&failed());
+        // It begins before the record is durable, with a copy from before the failure.
+        let saving = manifests.save(manifest(), Slack::Keep, Vec::new());
+        noting.await.unwrap();
+        assert!(saving.await.unwrap().unproved.is_some());
+        assert_eq!(found(&device).await, failed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_could_not_be_cleared_is_in_the_next_save() {
+        let device = device();
+        let manifests = on(&device);
+        let (tenure, _leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let remember = InManifest::of(&manifests, &tenure);
+        manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
+        remember.note(&failed()).await.unwrap();
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1));
+        remember.made_durable(&[Flushed::Hdd]).await.unwrap_err();
+        manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
+        assert_eq!(found(&device).await, failed());
+        remember.made_durable(&[Flushed::Hdd]).await.unwrap();
+        assert_eq!(found(&device).await, Unproved::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_store_notes_a_failure_under_its_locks_and_clears_none() {
+        let device = device();
+        let manifests = on(&device);
+        manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
+        let (tenure, leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let shared = Arc::clone(&device) as SharedDevice;
+        tenure.take(&shared, None).await.unwrap();
+        let remember = InManifest::of(&manifests, &tenure);
+        let noting = remember.note(&failed());
+        drop(leave);
+        // The next opening would not find the record yet.
+        assert!(shared.occupancy().occupy().is_err());
+        noting.await.unwrap();
+        shared.occupancy().vacated().await;
+        shared.occupancy().occupy().unwrap();
+        remember.made_durable(&[Flushed::Hdd]).await.unwrap_err();
+        assert_eq!(found(&device).await, failed());
+    }
+}

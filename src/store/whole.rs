@@ -10,7 +10,7 @@ use crate::config::replacement::SsdReplacement;
 use crate::error::{Error, HotSetError, OpenError};
 use pagetier_bufpool::Tier;
 use pagetier_devio::task;
-use pagetier_page::{Lsn, PageId, PageSize};
+use pagetier_page::{LogMark, Lsn, PageId, PageSize};
 use pagetier_policy::Location;
 use pagetier_ssdcache::RecoveryReport;
 use std::future::Future;
@@ -60,10 +60,11 @@ impl PageStore {
 
     /// Makes every change durable whose guard was dropped before this call. A change under a guard that still
     /// lives is not covered: the next `sync` after the guard is dropped covers it. (Nor is it written half:
-    /// a page is copied for its write only while no exclusive guard of it exists.) If the page of such a
-    /// guard was dirty before, `sync` waits until the guard is dropped, so the caller must hold no exclusive
-    /// guard. Writes no map checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe:
-    /// writes in flight complete.
+    /// a page is copied for its write only while no exclusive guard of it exists.) `sync` waits for such a
+    /// guard if its page was dirty before, or if there are pages to free
+    /// ([`free_on_sync`](PageStore::free_on_sync)), so the caller must hold no exclusive guard. Writes no map
+    /// checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe: writes in flight
+    /// complete.
     ///
     /// | method | pages that it writes | use |
     /// | --- | --- | --- |
@@ -86,17 +87,7 @@ impl PageStore {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
     pub async fn sync(&self) -> Result<(), Error> {
-        let _operation = self.shared.ending.enter()?;
-        // A save that failed may have freed a page or dropped a space in the file alone: what is written
-        // there now would be lost by a crash (I28).
-        // Read first: what the caller of a later `free_on_sync` wrote before need not be part of this flush.
-        let condemned = self.shared.volume.last_condemnation();
-        self.shared.settle_manifest().await?;
-        self.pool.flush_all().await?;
-        // After the flush: a page under a freed number exists after a crash only once the manifest says so,
-        // and it may say so only once the page's new version is durable (I28).
-        self.shared.record_reused().await?;
-        self.shared.free_condemned(condemned, None).await
+        self.shared.sync(None).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn` and makes it durable. Redo then needs no record
@@ -124,6 +115,13 @@ impl PageStore {
         self.shared.settle_manifest().await?;
         self.pool.flush_to(lsn).await?;
         self.shared.record_reused().await
+    }
+
+    /// Whether a flush waits for an exclusive guard: a number that stays the same during one wait.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn flush_waits_for_guard(&self) -> Option<u64> {
+        self.pool.flush_waits_for_guard()
     }
 
     /// Makes durable what has been written so far, for example by evictions or to bound redo. Writes no page
@@ -155,8 +153,9 @@ impl PageStore {
     ///
     /// A change counts from its [`set_lsn`](crate::PageMut::set_lsn) on, even while its guard is held, with
     /// the first LSN that the page got since it was clean. A change without `set_lsn` counts from the drop of
-    /// its guard, with the LSN that the page had. If it had none, the result is 0 until the page is written,
-    /// for example by [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
+    /// its guard, with the LSN that the page had. If it had none, or the gate tells the log's end
+    /// ([`LogGate::end`](crate::LogGate::end)), the result is 0 until the page is written, for example by
+    /// [`PageStore::flush_to`]. A page that was created and not changed since is dirty, but
     /// does not count: no record describes it.
     ///
     /// ```
@@ -186,6 +185,31 @@ impl PageStore {
             self.shared.record_redo_from(from).await?;
         }
         Ok(from)
+    }
+
+    /// Records what the pages need of the embedder's log, durably: its identity, the ownership that
+    /// [`LogGate::begin`](crate::LogGate::begin) began, a position up to which the log is durable, and the
+    /// one from which redo needs it. The next opening asks [`LogGate::check`](crate::LogGate::check) whether
+    /// it has that log. Within an ownership, positions only grow: smaller ones change nothing. For a log
+    /// crate; costs a small write of the manifest and a flush. Cancel-safe.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: u64, generation: u64)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::log::LogMark;
+    ///
+    /// // A checkpoint: the log before 4,000 may be removed, and must never end before 9,000 again.
+    /// store.record_log(LogMark { id, generation, end: Lsn(9_000), from: Lsn(4_000), restored: false }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The manifest cannot be written: what was recorded before still holds.
+    pub async fn record_log(&self, mark: LogMark) -> Result<(), Error> {
+        self.shared.refuse_read_only()?;
+        self.shared.record_log(mark).await
     }
 
     /// The oldest log position that redo would need for pages that are dirty in memory at this moment; `None`

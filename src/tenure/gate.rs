@@ -33,6 +33,11 @@ impl Gate {
         Arc::new(Self { state, owner: Owner::here(), _present: present })
     }
 
+    /// Whether the embedder has a log.
+    pub(crate) fn has_log(&self) -> bool {
+        !matches!(*self.state.lock(), State::Open)
+    }
+
     /// Drops the embedder's gate; no page is written afterwards.
     pub(crate) fn release(&self) {
         let released = std::mem::replace(&mut *self.state.lock(), State::Released);
@@ -42,6 +47,15 @@ impl Gate {
 }
 
 impl LogGate for Gate {
+    fn end(&self) -> Lsn {
+        let gate = match &*self.state.lock() {
+            State::Log(gate) => Arc::clone(gate),
+            State::Open | State::Released => return Lsn(0),
+        };
+        // A panic would leave a guard half dropped. Without an answer the page keeps its LSN.
+        catch_unwind(AssertUnwindSafe(|| gate.end())).unwrap_or(Lsn(0))
+    }
+
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         // Cloned out of the lock: the embedder's code may take long, or release the gate itself.
         let gate = match &*self.state.lock() {

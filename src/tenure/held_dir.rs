@@ -1,34 +1,36 @@
 //! Directories that are held by descriptor, and paths that lead from them.
 //!
-//! A path is looked up anew at each use. Between two uses the process may change its working directory, and
-//! the store's directory may be renamed, replaced, mounted over, or reached through a symbolic link that has
-//! been switched: the same path then names another store's directory. So the store looks its directory up
-//! once, when it is opened, and reaches every file in it through the descriptor (I40).
+//! The same path may name another store's directory later ([`pagetier_devio::files`] says how). So the store
+//! looks its directory up once, when it is opened, and reaches every file in it through that (I40).
 
 use crate::error::OpenError;
 use crate::seam::Seam;
+use pagetier_devio::files::{Access, DirFile, Directory, Identity, RealDir};
 use pagetier_devio::{OpenOptions, Opened, open_file_at};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatFs};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::Result;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{ErrorKind, Result};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A directory that stays the same one, whatever happens to its name.
 #[derive(Debug)]
 pub(crate) struct HeldDir {
-    fd: OwnedFd,
-    /// Its path when it was opened: for messages.
-    path: PathBuf,
+    dir: Arc<dyn Directory>,
     seam: Seam,
 }
 
 impl HeldDir {
     /// Opens the directory at `path`. Requires no permission to list its files.
     pub(crate) fn open(path: &Path, seam: Seam) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { fd: rustix::fs::open(path, FOLDER, Mode::empty())?, path: path.to_owned(), seam }))
+        Ok(Self::on(Arc::new(RealDir::open(path)?), seam))
+    }
+
+    /// A directory that is open.
+    pub(crate) fn on(dir: Arc<dyn Directory>, seam: Seam) -> Arc<Self> {
+        Arc::new(Self { dir, seam })
     }
 
     /// The working directory at this moment.
@@ -38,83 +40,67 @@ impl HeldDir {
 
     /// Its path when it was opened.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
     }
 
-    /// Calls `act` with the directory's descriptor.
-    fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, Errno>) -> Result<T> {
-        match self.seam.looked_up_again(&self.path) {
-            Some(again) => Ok(act(rustix::fs::open(again, FOLDER, Mode::empty())?.as_fd())?),
-            None => Ok(act(self.fd.as_fd())?),
+    /// Calls `act` with the directory.
+    fn with<T>(&self, act: impl FnOnce(&dyn Directory) -> Result<T>) -> Result<T> {
+        match self.seam.looked_up_again(self.path()) {
+            Some(again) => act(&RealDir::open(again)?),
+            None => act(&*self.dir),
         }
     }
 
+    /// Calls `act` with the directory's descriptor.
+    fn with_fd<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, Errno>) -> Result<T> {
+        self.with(|dir| Ok(act(dir.fd().ok_or(ErrorKind::Unsupported)?)?))
+    }
+
+    /// Opens a file of the system, for what [`HeldDir::open_file`] does not offer.
     pub(crate) fn file(&self, name: impl AsRef<Path>, flags: OFlags) -> Result<File> {
         // For its owner alone: page contents and the manifest may be confidential.
         let mode = Mode::RUSR | Mode::WUSR;
         let open = |fd: BorrowedFd<'_>| rustix::fs::openat(fd, name.as_ref(), flags | OFlags::CLOEXEC, mode);
-        self.with(open).map(File::from)
+        self.with_fd(open).map(File::from)
+    }
+
+    pub(crate) fn open_file(&self, name: impl AsRef<Path>, access: Access) -> Result<Box<dyn DirFile>> {
+        self.with(|dir| dir.open(name.as_ref(), access))
     }
 
     /// Renames a file to another name in this directory.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.with(|fd| rustix::fs::renameat(fd, from, fd, to))
+        self.with(|dir| dir.rename(from.as_ref(), to.as_ref()))
     }
 
     /// Exchanges the names of two files.
     pub(crate) fn exchange(&self, one: &str, other: &str) -> Result<()> {
-        self.with(|fd| rustix::fs::renameat_with(fd, one, fd, other, RenameFlags::EXCHANGE))
+        self.with(|dir| dir.exchange(one.as_ref(), other.as_ref()))
     }
 
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> Result<()> {
-        self.with(|fd| rustix::fs::unlinkat(fd, name.as_ref(), AtFlags::empty()))
+        self.with(|dir| dir.remove(name.as_ref()))
     }
 
     /// Makes the names in the directory durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        // The directory is held by an O_PATH descriptor, which cannot be flushed: open it for reading.
-        self.file(".", OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all()
+        self.with(|dir| dir.sync())
     }
 
     /// The size of the file `name`, in bytes.
     pub(crate) fn size_of(&self, name: impl AsRef<Path>) -> Result<u64> {
-        let stat = self.with(|fd| rustix::fs::statat(fd, name.as_ref(), AtFlags::empty()))?;
-        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+        let stat = self.with(|dir| dir.stat(name.as_ref()))?;
+        stat.map(|stat| stat.len).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
     /// Which file `name` is; `None` if there is none.
     pub(crate) fn identity_of(&self, name: impl AsRef<Path>) -> Result<Option<Identity>> {
-        match self.with(|fd| rustix::fs::statat(fd, name.as_ref(), AtFlags::empty())) {
-            Ok(stat) => Ok(Some(Identity::of(&stat))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.with(|dir| dir.stat(name.as_ref()))?.map(|stat| stat.id))
     }
 
     /// The file system that the directory is on.
     pub(crate) fn file_system(&self) -> Result<StatFs> {
-        self.with(|fd| rustix::fs::fstatfs(fd))
-    }
-}
-
-const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-
-/// A file or a block device, whatever its name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Identity {
-    /// File system and inode.
-    File(u64, u64),
-    /// The number of the device: several special files may lead to it.
-    Block(u64),
-}
-
-impl Identity {
-    pub(crate) fn of(stat: &rustix::fs::Stat) -> Self {
-        match FileType::from_raw_mode(stat.st_mode) {
-            // `/dev/sdb` and a link in `/dev/disk/by-id` are different inodes of one disk.
-            FileType::BlockDevice => Self::Block(stat.st_rdev),
-            _ => Self::File(stat.st_dev, stat.st_ino),
-        }
+        self.with_fd(|fd| rustix::fs::fstatfs(fd))
     }
 }
 
@@ -148,7 +134,7 @@ impl At {
         act: impl FnOnce(BorrowedFd<'_>, &Path) -> std::result::Result<T, Errno>,
     ) -> std::result::Result<T, Errno> {
         let Some(folder) = &self.folder else { return act(CWD, &self.path) };
-        let done = folder.with(|fd| act(fd, &self.path));
+        let done = folder.with_fd(|fd| act(fd, &self.path));
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
@@ -218,14 +204,5 @@ mod tests {
         std::fs::rename(directory.path().join("ours"), &path).unwrap();
         at.remove_empty(created);
         assert!(!path.exists());
-    }
-
-    /// The kernel refuses to flush a directory of `/proc`: names that are not durable are not taken for
-    /// durable ones.
-    #[test]
-    fn names_that_cannot_be_made_durable_are_an_error() {
-        let directory = tempfile::tempdir().unwrap();
-        held(directory.path()).sync().unwrap();
-        held(Path::new("/proc")).sync().unwrap_err();
     }
 }

@@ -17,9 +17,10 @@
 //! **After `kill -9`** the kernel is slow to close the files of a process that used io_uring: over a second
 //! on a busy disk. An opener therefore also waits for a lock whose holder is dead.
 
-use super::held_dir::{At, HeldDir, Identity};
+use super::held_dir::{At, HeldDir};
 use crate::error::OpenError;
 use crate::seam::Seam;
+use pagetier_devio::files::Identity;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, OFlags};

@@ -4,7 +4,6 @@
 //! Begin with `lock`: its table says how each file and device is held. `ending` is the other end: a
 //! shutdown waits there for the operations in progress.
 
-pub(crate) mod durable_dir;
 pub(crate) mod ending;
 pub(crate) mod gate;
 pub(crate) mod held_dir;

@@ -16,6 +16,8 @@ pub(crate) struct Extents {
     pub(crate) used: u64,
     /// Runs that spaces gave back.
     pub(crate) free: Vec<(u64, u64)>,
+    /// Runs that a version before formatting gave to spaces.
+    pub(crate) unformatted: Vec<(u64, u64)>,
 }
 
 /// How many extents a growth takes.
@@ -35,8 +37,8 @@ pub(crate) struct Growth {
     pub(crate) run: (u64, u64),
     /// The first extent of the space to fill, in a hole; `None`: the space grows at its end.
     pub(crate) at: Option<u64>,
-    /// The first extent of the volume that has never been used.
-    unused_from: u64,
+    /// The number in the space of the first extent that it gets.
+    pub(crate) nth: u64,
     /// The number of extents that the volume has once the space has all extents that the page needs. It is
     /// known before the first step, so that a page for which there is no room takes none.
     total: u64,
@@ -69,7 +71,8 @@ impl Growth {
         // new: growing ahead is for a volume that has no free extents.
         let new = if extents.free.is_empty() { wanted } else { needed.saturating_sub(free) };
         let total = extents.used + new;
-        Self { space: page.space, run, at: hole.map(|_| nth), unused_from: extents.used, total }
+        let at = hole.map(|_| nth);
+        Self { space: page.space, run, at, nth: at.unwrap_or(placement.extents()), total }
     }
 
     /// The growth as the manifest records it.
@@ -81,11 +84,6 @@ impl Growth {
     pub(crate) fn bytes(&self, data_at: u64, extent_bytes: u64) -> (Range<u64>, u64) {
         let offset = |extent: u64| data_at + extent * extent_bytes;
         (offset(self.run.0)..offset(self.run.0 + self.run.1), offset(self.total))
-    }
-
-    /// Whether a space had the run before.
-    pub(crate) fn is_used_before(&self) -> bool {
-        self.run.0 < self.unused_from
     }
 }
 
@@ -100,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_growth_knows_its_end_before_its_first_step() {
-        let fresh = Extents { used: 10, free: Vec::new() };
+        let fresh = Extents { used: 10, free: Vec::new(), unformatted: Vec::new() };
         let growth = plan(0, 0, &fresh, Ahead::Some);
         assert_eq!((growth.run, growth.total), ((10, 4), 14), "some ahead");
         let growth = plan(0, 0, &fresh, Ahead::None);
@@ -108,9 +106,9 @@ mod tests {
         let growth = plan(64 * 100, 3, &fresh, Ahead::Some);
         assert_eq!((growth.run, growth.total), ((10, 98), 108), "one step for a page far ahead");
         // The free extents come first, in several steps; the end counts what they do not cover.
-        let free = Extents { used: 10, free: vec![(1, 2), (5, 3)] };
+        let free = Extents { used: 10, free: vec![(1, 2), (5, 3)], unformatted: Vec::new() };
         let growth = plan(64 * 100, 3, &free, Ahead::Some);
-        assert_eq!((growth.run, growth.total, growth.is_used_before()), ((5, 3), 10 + 98 - 5, true));
+        assert_eq!((growth.run, growth.total, growth.nth), ((5, 3), 10 + 98 - 5, 3));
         let growth = plan(64 * 4, 0, &free, Ahead::Some);
         assert_eq!((growth.run, growth.total), ((5, 3), 10), "no new ones are needed");
         assert_eq!(growth.bytes(1000, 10), (1050..1080, 1100));

@@ -22,7 +22,7 @@ use super::space_entry::{SpaceEntry, UNWRITTEN};
 use super::space_hints::SpaceHints;
 use crate::manifest::contents::Manifest;
 pub(crate) use crate::manifest::extents::EXTENT_PAGES;
-use crate::manifest::extents::HOLE;
+use crate::manifest::extents::{HOLE, has};
 use crate::manifest::page_runs::PageRuns;
 use crate::manifest::superblock::HEAD_BYTES;
 use dashmap::DashMap;
@@ -119,7 +119,11 @@ impl Volume {
                 names.insert(s.name.clone(), SpaceId(s.id));
             }
         }
-        let extents = Extents { used: manifest.extents_used, free: manifest.extents_free.clone() };
+        let extents = Extents {
+            used: manifest.extents_used,
+            free: manifest.extents_free.clone(),
+            unformatted: manifest.unformatted.clone(),
+        };
         let (names, extents, extents_at) = (Mutex::new(names), Mutex::new(extents), manifest.extents_at());
         Self { spaces, names, extents, extents_at, ..Self::empty(page_size) }
     }
@@ -129,7 +133,7 @@ impl Volume {
             page_size,
             spaces: DashMap::default(),
             names: Mutex::default(),
-            extents: Mutex::new(Extents { used: 0, free: Vec::new() }),
+            extents: Mutex::new(Extents { used: 0, free: Vec::new(), unformatted: Vec::new() }),
             extents_at: HEAD_BYTES,
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
@@ -333,6 +337,12 @@ impl Homes for Volume {
 
     fn is_given_up(&self, page: PageId) -> bool {
         self.live(page.space).is_none_or(|space| space.free.contains(page.no))
+    }
+
+    fn may_be_blank(&self, page: PageId) -> bool {
+        let extent =
+            self.live(page.space).and_then(|s| s.placement.extent(u64::from(page.no / EXTENT_PAGES)));
+        extent.is_some_and(|extent| has(&self.extents.lock().unformatted, extent))
     }
 
     fn written(&self, page: PageId) {

@@ -25,6 +25,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("PageStore::wait_closed", "waits for the end of a store that was dropped: no other call can overlap"),
     ("PageStore::validate", "for tests; follows every case"),
     ("PageStore::moment", "for tests"),
+    ("PageStore::free_noting", "`free_pages` with a call in between, for the log"),
+    ("PageStore::flush_waits_for_guard", "reads two counters, for the log"),
     ("PageStore::export_metrics", "reads the statistics that `views` reads, in a task of its own"),
 ];
 

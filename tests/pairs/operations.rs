@@ -2,6 +2,7 @@
 
 use crate::fixture::fill;
 use crate::world::{DIRTY, DOOMED, PAGES, Setup, Side, World, put};
+use pagetier::log::LogMark;
 use pagetier::{
     Costs, DrainOptions, Error, Loss, Lsn, OpenError, PageId, PoolPolicy, SpaceHints, SsdLoss, SsdMode,
     SsdPolicy,
@@ -287,9 +288,16 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "redo_from",
-        methods: &["PageStore::redo_from", "PageStore::flush", "PageStore::min_recovery_lsn"],
+        methods: &[
+            "PageStore::redo_from",
+            "PageStore::flush",
+            "PageStore::min_recovery_lsn",
+            "PageStore::record_log",
+        ],
         run: run!(|w, s| {
-            w.store.redo_from(Lsn(1 << 40), Loss::Ssd).await?;
+            let from = w.store.redo_from(Lsn(1 << 40), Loss::Ssd).await?;
+            let mark = LogMark { id: 1, generation: 1, end: Lsn(1 << 40), from, restored: false };
+            w.store.record_log(mark).await?;
             done()
         }),
         ..PLAIN

@@ -36,7 +36,7 @@ impl Tree {
         let freed = Node(&page).chain(Node(&page).search(key));
         let supply = self.supply(wanted, freed).await?;
         // 3. Ascend, splitting nodes without room, in a single record.
-        Ok(self.put_upward(page, held, supply, key, value))
+        self.put_upward(page, held, supply, key, value)
     }
 
     /// Whether a leaf has room for the entry, or an inner node for one more child with any key.
@@ -57,7 +57,7 @@ impl Tree {
         supply: Supply<'s>,
         key: &[u8],
         value: &[u8],
-    ) -> Lsn {
+    ) -> Result<Lsn, TreeError> {
         let mut m = MiniTx::new(self.wal.as_ref());
         let mut supplied = supply.enter(&mut m, self.payload());
         let mut cell = if node::is_inline(key, value, self.payload()) {
@@ -83,7 +83,7 @@ impl Tree {
         let found = Node(m.payload(path[at])).search(&key);
         edit::put(&mut m, path[at], found, &cell);
         supplied.finish(&mut m);
-        m.commit()
+        Ok(m.commit()?)
     }
 }
 

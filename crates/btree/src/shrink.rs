@@ -60,7 +60,7 @@ impl Tree {
         if !small && Node(&leaf).chain(found).is_none() {
             let mut m = MiniTx::on(self.wal.as_ref(), leaf);
             edit::remove(&mut m, 0, slot);
-            return Ok(Some(m.commit()));
+            return Ok(Some(m.commit()?));
         }
         drop(leaf);
         let _taken = self.latch_budget.take(&self.store, PATH_PAGES).await;
@@ -89,7 +89,7 @@ impl Tree {
         if let Some(supplied) = supplied {
             supplied.finish(&mut m);
         }
-        Ok(Some(m.commit()))
+        Ok(Some(m.commit()?))
     }
 
     /// Removes `key`, and merges its leaf with a neighbour if one page can hold both.
@@ -119,7 +119,7 @@ impl Tree {
             return self.delete_from(leaf, key).await;
         }
         let supply = self.supply(0, pair.covering().chain(found)).await?;
-        let (lsn, small) = self.merge(parent, pair, Some(slot), supply);
+        let (lsn, small) = self.merge(parent, pair, Some(slot), supply)?;
         // The entry is gone: a failure of what follows leaves a sound tree with small nodes.
         if small && let Err(error) = self.merge_from(1, key).await {
             tracing::warn!(error = %pagetier::errors::Causes(&error), "nodes were not merged");
@@ -139,7 +139,7 @@ impl Tree {
             let small = match self.pair(&parent, key, |_| 0).await? {
                 Some(pair) => {
                     let supply = self.supply(0, None).await?;
-                    self.merge(parent, pair, None, supply).1
+                    self.merge(parent, pair, None, supply)?.1
                 }
                 None => Node(&parent).count() == 1,
             };
@@ -181,7 +181,7 @@ impl Tree {
         pair: Pair<'s>,
         removed: Option<usize>,
         supply: Supply<'s>,
-    ) -> (Lsn, bool) {
+    ) -> Result<(Lsn, bool), TreeError> {
         let Pair { left, right, left_slot, covers_right } = pair;
         let one_left = Node(&parent).count() <= 2;
         let below_quarter = used_without(Node(&parent), left_slot + 1) < (self.payload() - HEADER_BYTES) / 4;
@@ -202,7 +202,7 @@ impl Tree {
         edit::remove(&mut m, parent, left_slot + 1);
         supplied.free(&mut m, right);
         supplied.finish(&mut m);
-        (m.commit(), small)
+        Ok((m.commit()?, small))
     }
 
     /// Moves the contents of the root's only child into the root. Returns false when the root is a leaf or
@@ -224,7 +224,7 @@ impl Tree {
         edit::build(&mut m, root, below.level(), below.next(), below.run(), &cells);
         supplied.free(&mut m, child);
         supplied.finish(&mut m);
-        m.commit();
+        m.commit()?;
         Ok(true)
     }
 }

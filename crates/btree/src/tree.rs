@@ -25,7 +25,7 @@ use crate::edit;
 use crate::latch_budget::LatchBudget;
 use crate::node::{self, Meta, Node, Stored};
 use pagetier::{Lsn, PageId, PageMut, PageRef, PageStore, SpaceId};
-use pagetier_wal::{MiniTx, Wal};
+use pagetier_wal::{MiniTx, Wal, WalError};
 use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::RwLock;
@@ -42,6 +42,9 @@ pub enum TreeError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] pagetier::Error),
+    /// The record does not fit into the log.
+    #[error(transparent)]
+    Log(#[from] WalError),
     /// A page is not the part of the tree that it should be.
     #[error("page {page} is not what the tree expects: {what}")]
     Damaged {
@@ -82,7 +85,7 @@ impl Tree {
         let mut m = MiniTx::new(tree.wal.as_ref());
         let [meta, root] = [meta, root].map(|page| m.add(page));
         edit::build_first(&mut m, meta, root, tag);
-        m.commit();
+        m.commit()?;
         Ok(tree)
     }
 
@@ -173,7 +176,7 @@ impl Tree {
             if Node(&leaf).chain(found).is_none() && self.has_room(Node(&leaf), key, value) {
                 let mut m = MiniTx::on(self.wal.as_ref(), leaf);
                 edit::put(&mut m, 0, found, &node::inline_cell(key, value));
-                return Ok(m.commit());
+                return Ok(m.commit()?);
             }
         }
         self.put_structural(key, value).await
@@ -196,7 +199,7 @@ impl Tree {
         let at = Node(&leaf).value_at(slot) + offset;
         let mut m = MiniTx::on(self.wal.as_ref(), leaf);
         m.write(0, at, bytes);
-        m.commit();
+        m.commit()?;
         Ok(true)
     }
 

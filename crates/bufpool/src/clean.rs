@@ -307,14 +307,13 @@ impl<T: Tier> PoolInner<T> {
             drop(writes);
             // Outside the lock on `open`: the policy's lock comes first in the order.
             self.displaced(&mut self.policy.lock(), written.displaced);
+            match &written.result {
+                Ok(_) => self.failing.written(write.frame),
+                Err(error) => self.failing.failed(write.frame, written.page, error),
+            }
             write.end(written.result.as_ref().copied().map_err(|_| ()), written.image);
             if let Err(error) = written.result {
-                let causes = pagetier_devio::Causes(&error);
-                tracing::warn!(
-                    page = %written.page, error = %causes,
-                    "a page could not be written; it stays in memory, and is written again later"
-                );
-                // The first error is the caller's; the log has the others.
+                // The first error is the caller's.
                 let mut first = result.lock();
                 if first.is_ok() {
                     *first = Err(PoolError::Tier(error));

@@ -4,6 +4,7 @@ use crate::exhausted::Exhausted;
 use crate::inner::{NOT_BARREN, PolicyGuard, PoolInner, bump};
 use crate::params::PoolError;
 use crate::tier::{Displaced, Tier};
+use crate::waits::patience::Patience;
 use crate::waits::stalls::On;
 use pagetier_devio::listen;
 use pagetier_devio::locks::{self, Rank};
@@ -78,46 +79,43 @@ impl<T: Tier> PoolInner<T> {
         let (mut barren, mut unasked) = (self.is_barren(), false);
         let _counted = FrameWaiter::new(&self.frame_waiters);
         let rounds = self.rounds.load(Ordering::Relaxed);
-        let wait = async {
-            loop {
-                // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each
-                // page written would wake every waiting task, and all but one would search the pool in vain.
-                listen!(freed = self.frames.freed);
-                if self.closing.load(Ordering::Acquire) {
-                    return Err(PoolError::Closed);
-                }
-                // The policy's choice first. Only a request that would wait otherwise takes a page that
-                // the policy did not name, for example because the policy is wrong about which frames are
-                // pinned.
-                let ended = self.writes_ended.load(Ordering::Relaxed);
-                if !barren {
-                    let frame = self.frames.take_free().or_else(|| self.evict());
-                    if let Some(frame) = frame.or_else(|| self.evict_any()) {
-                        // Found without a wake-up: guards were dropped, perhaps many. Requests that come now
-                        // would otherwise wait here in turn, each for a frame that it could have at once.
-                        if unasked {
-                            self.barren_at.store(NOT_BARREN, Ordering::Relaxed);
-                        }
-                        return Ok(frame);
-                    }
-                    self.barren_at.store(ended, Ordering::Relaxed);
-                }
-                barren = false;
-                self.ask_for_clean(&mut asked);
-                // Dropping a pin wakes no waiter: retry periodically.
-                let again = tokio::time::sleep(RETRY);
-                unasked = tokio::select! { biased; () = freed => false, () = again => true };
+        let mut patience = Patience::new(self.opened.exhausted_after);
+        loop {
+            // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each
+            // page written would wake every waiting task, and all but one would search the pool in vain.
+            listen!(freed = self.frames.freed);
+            if self.closing.load(Ordering::Acquire) {
+                return Err(PoolError::Closed);
             }
-        };
-        // All frames may be pinned by guards of tasks that wait for this very request. An error after a
-        // while is the way out; a wait forever would hang the engine.
-        let exhausted = |_| PoolError::Exhausted {
-            page,
-            frames: self.params().frames,
-            waited: since.elapsed(),
-            why: Box::new(self.why_exhausted(rounds)),
-        };
-        tokio::time::timeout(self.opened.exhausted_after, wait).await.map_err(exhausted)?
+            // The policy's choice first. Only a request that would wait otherwise takes a page that
+            // the policy did not name, for example because the policy is wrong about which frames are
+            // pinned.
+            let ended = self.writes_ended.load(Ordering::Relaxed);
+            if !barren {
+                let frame = self.frames.take_free().or_else(|| self.evict());
+                if let Some(frame) = frame.or_else(|| self.evict_any()) {
+                    // Found without a wake-up: guards were dropped, perhaps many. Requests that come now
+                    // would otherwise wait here in turn, each for a frame that it could have at once.
+                    if unasked {
+                        self.barren_at.store(NOT_BARREN, Ordering::Relaxed);
+                    }
+                    return Ok(frame);
+                }
+                self.barren_at.store(ended, Ordering::Relaxed);
+            }
+            barren = false;
+            // All frames may be pinned by guards of tasks that wait for this very request. An error after
+            // a while is the way out; a wait forever would hang the engine.
+            if patience.is_over() {
+                let (frames, waited) = (self.params().frames, since.elapsed());
+                let why = Box::new(self.why_exhausted(rounds));
+                return Err(PoolError::Exhausted { page, frames, waited, why });
+            }
+            self.ask_for_clean(&mut asked);
+            // Dropping a pin wakes no waiter: retry periodically.
+            let again = tokio::time::sleep(RETRY);
+            unasked = tokio::select! { biased; () = freed => false, () = again => true };
+        }
     }
 
     /// Wakes the cleaner on behalf of a task that needs a frame and found none. `asked` is the time of its

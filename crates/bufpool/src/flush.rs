@@ -58,6 +58,12 @@ impl<T: Tier> Pool<T> {
         self.flush_where(Pace::Full, |_, from| from <= lsn || from == Lsn::BLANK).await
     }
 
+    /// Whether a flush waits for an exclusive guard: a number that stays the same during one wait.
+    #[must_use]
+    pub fn flush_waits_for_guard(&self) -> Option<u64> {
+        self.inner.guard_waits.current()
+    }
+
     /// `wanted` gets a frame with unwritten changes, and the smallest LSN that redo would need for its page.
     async fn flush_where(&self, pace: Pace, wanted: impl Fn(&Frame, Lsn) -> bool) -> Result<(), PoolError> {
         // The cause of the cleaner's back-off may be gone.
@@ -127,6 +133,25 @@ impl<T: Tier> Pool<T> {
         }
     }
 
+    /// Waits until every exclusive guard that exists at this moment, of a page for which `of` returns true,
+    /// has been dropped: a flush that begins afterwards covers their changes. Looks at every frame.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`PoolError::Deadlock`].
+    pub async fn guards_dropped(&self, of: impl Fn(PageId) -> bool) -> Result<(), PoolError> {
+        let frames = &self.inner.frames;
+        let held = frames.all.iter().filter(|frame| frame.word.is_exclusive());
+        let pages: Vec<PageId> = held.filter_map(Frame::page).filter(|page| of(*page)).collect();
+        for page in pages {
+            // One at a time: what this waits for may wait for another of them.
+            if let Some(frame) = self.inner.latch_resident(page, Mode::Shared).await? {
+                frames.release(frame, Mode::Shared);
+            }
+        }
+        Ok(())
+    }
+
     /// Stops the cleaner once its writes have ended. Dirty pages stay dirty: call [`Pool::flush_all`] before.
     pub async fn shutdown(&self) {
         self.inner.closed.store(true, Ordering::Release);
@@ -166,13 +191,16 @@ impl<T: Tier> PoolInner<T> {
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
         loop {
             listen!(cleaned = self.cleaned, unstaged = self.staged);
-            let frame = match self.try_latch_resident(page, Mode::Shared) {
+            let frame = match self.try_share_resident(page) {
                 Some(frame) => frame,
                 None if !may_wait => return Ok(Turn::Later),
-                None => match self.latch_resident(page, Mode::Shared).await? {
-                    Some(frame) => frame,
-                    None => return Ok(Turn::Clean),
-                },
+                None => {
+                    let _waits = self.guard_waits.begin();
+                    match self.latch_resident(page, Mode::Shared).await? {
+                        Some(frame) => frame,
+                        None => return Ok(Turn::Clean),
+                    }
+                }
             };
             let staged = self.stage_latched(frame);
             let word = &self.frames.at(frame).word;

@@ -46,3 +46,30 @@ impl FlushPace {
         self.quiet.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+/// The waits of flushes for exclusive guards.
+#[derive(Debug, Default)]
+pub(crate) struct GuardWaits {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl GuardWaits {
+    pub(crate) fn begin(&self) -> impl Drop + '_ {
+        struct Wait<'a>(&'a AtomicU64);
+        impl Drop for Wait<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Wait(&self.ended)
+    }
+
+    /// A number that stays the same for as long as no wait begins or ends; `None` if none is going on.
+    pub(crate) fn current(&self) -> Option<u64> {
+        let ended = self.ended.load(Ordering::Relaxed);
+        let begun = self.begun.load(Ordering::Relaxed);
+        (begun > ended).then_some(begun + ended)
+    }
+}

@@ -108,12 +108,31 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
         self.frame
     }
 
+    /// Gives a page without an LSN that of the log's end, after a change that no record describes: redo must
+    /// not apply to it what it finds of an earlier page with this number. Returns the change's recovery LSN:
+    /// no part of the log suffices for it, whatever LSN the page has.
+    #[cold]
+    fn follow_log(&self) -> Lsn {
+        if EXCLUSIVE && self.lsn() == Lsn(0) {
+            let end = self.pool.gate.as_ref().map_or(Lsn(0), |gate| gate.end());
+            // SAFETY: the guard holds the exclusive latch.
+            let image = unsafe { self.pool.frames.arena.bytes_mut(self.frame.at()) };
+            Header { lsn: end, ..Header::peek(image) }.put(image);
+        }
+        Lsn(0)
+    }
+
     /// Marks a changed page dirty, before the latch is released: a cleaner may latch the page next. Not in a
     /// forked process, where the policy's lock may be held forever.
     #[inline]
     fn publish(&mut self) {
         if EXCLUSIVE && (self.modified || self.dirty) && self.pool.frames.owner.is_here() {
-            let lsn = if self.modified { self.lsn() } else { Lsn::BLANK };
+            let logged = self.lsn_set || !self.pool.gate_tells_end;
+            let lsn = match (self.modified, logged) {
+                (false, _) => Lsn::BLANK,
+                (true, true) => self.lsn(),
+                (true, false) => self.follow_log(),
+            };
             (self.modified, self.dirty) = (false, false);
             self.pool.became_dirty(self.frame, self.id(), lsn);
         }

@@ -1,7 +1,8 @@
 //! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
-use crate::flush_pace::FlushPace;
+use crate::failing::Failing;
+use crate::flush_pace::{FlushPace, GuardWaits};
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
@@ -46,6 +47,8 @@ pub struct PoolInner<T: Tier> {
     pub(crate) hits: HitBuffers,
     pub(crate) periods: Periods,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
+    /// Whether changes that no record describes get the log's end as their page's LSN.
+    pub(crate) gate_tells_end: bool,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
     pub(crate) sampler: Sampler,
@@ -76,12 +79,14 @@ pub struct PoolInner<T: Tier> {
     pub(crate) stalls: Arc<Stalls>,
     /// The error of the last batch; `None` if it was written.
     pub(crate) last_failure: parking_lot::Mutex<Option<PoolError>>,
+    pub(crate) failing: Failing,
     /// The number of times the cleaner has looked for work.
     pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
     /// How many batches of flushes may be in flight.
     pub(crate) flush_pace: FlushPace,
+    pub(crate) guard_waits: GuardWaits,
     /// The number of requests that wait for a frame, and of page writes that have ended: now, and when the
     /// last search of all frames failed.
     pub(crate) frame_waiters: AtomicU64,
@@ -148,6 +153,7 @@ impl<T: Tier> PoolInner<T> {
             periods: Periods::new(policy.uses_seen()),
             policy: Mutex::new(HintedPool::new(policy, params.frames)),
             hits: HitBuffers::new(),
+            gate_tells_end: gate.as_ref().is_some_and(|gate| gate.end() > Lsn(0)),
             gate,
             counters: Counters::default(),
             recorder: Recorder::default(),
@@ -167,9 +173,11 @@ impl<T: Tier> PoolInner<T> {
             closing: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             last_failure: parking_lot::Mutex::new(None),
+            failing: Failing::default(),
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             flush_pace: FlushPace::default(),
+            guard_waits: GuardWaits::default(),
             frame_waiters: AtomicU64::new(0),
             writes_ended: AtomicU64::new(0),
             barren_at: AtomicU64::new(NOT_BARREN),

@@ -9,6 +9,7 @@ mod clean;
 mod detector;
 mod evict;
 mod exhausted;
+mod failing;
 mod flush;
 mod flush_pace;
 #[cfg(all(test, not(loom)))]
@@ -56,5 +57,7 @@ pub use record::Recorder;
 pub use residents::{Passed, PoolResidency};
 pub use sample_channel::TraceSummary;
 pub use sampler::{SampleSink, Sampler};
-pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};
+pub use tier::{
+    DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, MarkFuture, Tier, TierError, WrittenPage,
+};
 pub use waits::holders::Waiter;

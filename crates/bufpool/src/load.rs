@@ -48,10 +48,15 @@ impl<T: Tier> PoolInner<T> {
         }
         // (4) Into a buffer, not to the policy: its lock would be one that every hit of every thread
         // meets.
+        self.note_hit(frame, mode);
+        Some(frame)
+    }
+
+    #[inline]
+    pub(crate) fn note_hit(&self, frame: FrameId, mode: Mode) {
         if self.hits.note(frame, mode == Mode::Exclusive) {
             self.apply_hits();
         }
-        Some(frame)
     }
 
     #[cold]
@@ -109,22 +114,29 @@ impl<T: Tier> PoolInner<T> {
         self.here()?;
         loop {
             if let Some(frame) = self.latch_resident(page, mode).await? {
-                if self.hits.note(frame, mode == Mode::Exclusive) {
-                    self.apply_hits();
-                }
+                self.note_hit(frame, mode);
                 return Ok(frame);
             }
             // Another task entered the page first: wait for its latch like for any page in memory.
-            let Some(frame) = self.miss(page, None).await? else { continue };
-            if let Some((from, count)) = self.detector.missed(page) {
-                self.read_ahead(from, count);
-            }
+            let Some(frame) = self.demand(page).await? else { continue };
             // Requests for the same page queued up during the read: let the readers among them in at once.
             if mode == Mode::Shared && self.frames.at(frame).word.downgrade() {
                 self.frames.waiters.grant(frame, &self.frames.at(frame).word);
             }
             return Ok(frame);
         }
+    }
+
+    /// A miss of a page that is wanted now, which may continue a sequential access. Returns as
+    /// [`PoolInner::miss`].
+    pub(crate) async fn demand(self: &Arc<Self>, page: PageId) -> Result<Option<FrameId>, PoolError> {
+        let missed = self.miss(page, None).await?;
+        if missed.is_some()
+            && let Some((from, count)) = self.detector.missed(page)
+        {
+            self.read_ahead(from, count);
+        }
+        Ok(missed)
     }
 
     /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns

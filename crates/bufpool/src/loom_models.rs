@@ -33,6 +33,7 @@
 //! | hits of a shared buffer taken or counted by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 //! | a thread's number given back or claimed with `Relaxed` | `a_buffer_passes_from_thread_to_thread_without_losing_a_hit` |
 //! | the table rehashed without its locks; a bucket chosen before its lock is held | `a_page_in_memory_is_found_while_the_pool_grows` |
+//! | `get_many` forgets a pin | `a_lookup_of_two_pages_beside_a_writer_of_each_comes_to_an_end` |
 //! | a frame's memory given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
 
 use crate::frame::{Frame, NO_LSN};
@@ -251,6 +252,52 @@ fn a_page_named_twice_is_shared_again_whatever_waits_for_it() {
         }
         join(vec![writer]);
         assert_eq!(writes_of(&pool, A), 1);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_lookup_of_two_pages_beside_a_writer_of_each_comes_to_an_end() {
+    model(1, || {
+        let pool = pool_with_a(2);
+        read(&pool, B);
+        let writers = [A, B].map(|page| with(&pool, move |pool| write(&pool, page)));
+        match block_on(pool.get_many(&[B, A])) {
+            Ok(guards) => assert_eq!([guards[0].id(), guards[1].id()], [B, A]),
+            Err(error) => panic!("{error}"),
+        }
+        join(writers.into());
+        // Each page holds its number, and one write.
+        assert_eq!([A, B].map(|page| writes_of(&pool, page)), [1, 2]);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn lookups_beside_the_stack_of_free_frames_find_their_page_or_none() {
+    model(3, || {
+        // With two frames, these two share a chain. The newer one is in front: a lookup of `A` passes through
+        // its frame.
+        let in_front = PageId::new(A.space, 4);
+        let pool = pool_with_a(2);
+        read(&pool, in_front);
+        let frees = with(&pool, move |pool| {
+            let inner = &pool.inner;
+            let at = inner.frames.table.find(&inner.frames.all, in_front);
+            let Some(frame) = at else { panic!("no other thread moves it") };
+            inner.evict_page(in_front, frame);
+            // Its link is now that of the stack. If a guard kept it, it is in the chain as before.
+            let Some(frame) = inner.frames.take_free() else { return };
+            assert!(inner.enter(frame, B), "no other thread reads it");
+            assert!(block_on(inner.load(frame, B, Access::Random)).is_ok());
+            inner.frames.release(frame, Mode::Exclusive);
+        });
+        if let Some(page) = pool.try_get(in_front) {
+            assert_eq!((page.id(), page[0]), (in_front, 4));
+        }
+        read(&pool, A);
+        join(vec![frees]);
+        assert!(pool.inner.tier.loads.load(Ordering::Relaxed) <= 3, "a page in memory was read again");
         at_rest(&pool);
     });
 }

@@ -29,6 +29,7 @@ pub struct PoolParams {
     /// The maximum number of pages per read-ahead; 0 disables automatic read-ahead.
     pub read_ahead_pages: usize,
     /// How long a request waits for a frame when all are pinned or dirty, before [`PoolError::Exhausted`].
+    /// Time in which the process was stopped does not count.
     pub exhausted_after: Duration,
     /// The maximum span of log, in LSN units, that redo may have to process: older changes are written out.
     /// `None`: only `flush_to` bounds it.

@@ -201,6 +201,18 @@ impl<T: Tier> Pool<T> {
         }
     }
 
+    /// Discards the page if it is in memory, no guard of it exists, and no write of it is in flight. Returns
+    /// at once.
+    pub fn try_discard(&self, page: PageId) {
+        let inner = &self.inner;
+        let Some(frame) = inner.try_latch_resident(page, Mode::Exclusive) else { return };
+        let guard = PageMut::new(&**inner, frame);
+        // As in `discard`.
+        if !inner.frames.at(frame).word.is_cleaning() {
+            let _ = guard.discard();
+        }
+    }
+
     /// Discards a page that is not in memory. Returns whether the tier did; `None` when the page is in
     /// memory.
     fn discard_below(&self, page: PageId) -> Option<bool> {

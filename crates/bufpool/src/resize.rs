@@ -10,6 +10,7 @@ use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
+use crate::waits::patience::Patience;
 use pagetier_devio::IoBuf;
 use pagetier_devio::listen;
 use pagetier_policy::{FrameId, FramePolicy};
@@ -70,6 +71,7 @@ impl<T: Tier> PoolInner<T> {
     async fn shrink(&self, wanted: usize) -> Result<(), PoolError> {
         let mut shrinking = Shrinking { pool: self, taken: Vec::new() };
         let (mut since, mut asked) = (Instant::now(), None::<Instant>);
+        let mut patience = Patience::new(self.opened.exhausted_after);
         let mut rounds = self.rounds.load(Ordering::Relaxed);
         for turn in 1_usize.. {
             // Not for `freed`, which wakes one task: that is a request's turn.
@@ -83,13 +85,14 @@ impl<T: Tier> PoolInner<T> {
             if shrinking.take() {
                 // Progress: the limit is on the wait for one frame, not on the whole shrink.
                 (since, asked) = (Instant::now(), None);
+                patience = Patience::new(self.opened.exhausted_after);
                 rounds = self.rounds.load(Ordering::Relaxed);
                 if turn % FRAMES_PER_TURN == 0 {
                     tokio::task::yield_now().await;
                 }
                 continue;
             }
-            if since.elapsed() >= self.opened.exhausted_after {
+            if patience.is_over() {
                 let why = Box::new(self.why_exhausted(rounds));
                 let (frames, waited) = (self.frames.count(), since.elapsed());
                 return Err(PoolError::Shrink { frames, wanted, waited, why });

@@ -5,7 +5,7 @@
 
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
-use pagetier_page::{Defect, Lsn, PageId};
+use pagetier_page::{Defect, LogMark, LogNeeds, Lsn, PageId};
 use pagetier_policy::{Access, Location};
 use std::sync::Arc;
 
@@ -169,6 +169,10 @@ pub type GateError = Arc<dyn std::error::Error + Send + Sync>;
 /// The completion of [`LogGate::make_durable`].
 pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateError>> + Send + 'a>>;
 
+/// The completion of [`LogGate::begin`].
+pub type MarkFuture<'a> =
+    std::pin::Pin<Box<dyn Future<Output = Result<Option<LogMark>, GateError>> + Send + 'a>>;
+
 /// The embedder's log: the store writes a page, to any device, only after the log is durable up to the page's
 /// LSN.
 ///
@@ -194,6 +198,9 @@ pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateE
 ///   [`PoolError::Log`]. If all frames are dirty, requests wait and then fail with [`PoolError::Exhausted`].
 ///   Nothing is lost when the gate works again. A panic of the call or of its future is such an error, with
 ///   the panic's message (`GatePanic`).
+/// - *Changes that are not logged.* A page that has no LSN, and is changed without `set_lsn`, gets the log's
+///   end as its LSN when its guard is dropped ([`LogGate::end`]): redo then knows that no earlier record
+///   concerns it. Its recovery LSN is 0, since no log could repeat the change.
 /// - *Opening* does not call the gate: the first call follows the first change of a page, as by redo.
 /// - *After a drop* or a shutdown no further call begins, apart from one that races with the drop. A call in
 ///   progress continues, although the store's directory may already be open again: see `Builder::log_gate`.
@@ -204,10 +211,38 @@ pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateE
 /// [`PoolError::Log`]: crate::PoolError::Log
 /// [`PoolError::Exhausted`]: crate::PoolError::Exhausted
 pub trait LogGate: Send + Sync + 'static {
+    /// The LSN of the newest record, whether or not it is durable; by default `Lsn(0)`, which says nothing.
+    /// A gate that says nothing when the store opens is not asked again. Called while a guard is dropped,
+    /// perhaps under a lock of yours, so it must not wait: an atomic load.
+    fn end(&self) -> Lsn {
+        Lsn(0)
+    }
+
     /// Makes the log durable up to at least `lsn`, the record at `lsn` included. Often called with an LSN
     /// that is already durable, which must be cheap: an atomic load.
     ///
     /// # Errors
     /// The log is not durable up to `lsn`. The store keeps the pages and calls again.
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_>;
+
+    /// Checks that this is the log that the store needs. Called once by each opening, before it changes
+    /// anything. Default: any log is.
+    ///
+    /// # Errors
+    /// It is not, and the opening is refused with this error.
+    fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
+        let _ = needs;
+        Ok(())
+    }
+
+    /// Begins the log's part of an ownership of the store, of this number, before anything reads a page. The
+    /// numbers of a store grow from opening to opening. Returns what the store is to record of its log, and
+    /// records it before the opening completes. Not called by an opening for reading only. Default: nothing.
+    ///
+    /// # Errors
+    /// The log failed, and the opening fails with this error.
+    fn begin(&self, ownership: u32) -> MarkFuture<'_> {
+        let _ = ownership;
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }

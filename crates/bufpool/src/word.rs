@@ -109,6 +109,16 @@ impl Word {
         self.update(|w| (w & SHARED_MASK < SHARED_MASK).then_some(w + SHARED + PIN)).is_ok()
     }
 
+    /// As [`Word::try_latch`] for a flush, beside other shared holders even if a task waits for them: behind
+    /// that task, the flush would wait for a guard of the embedder. It keeps the latch only for a copy.
+    pub(crate) fn share_beside(&self) -> bool {
+        self.update(|w| {
+            let shared = (1..SHARED_MASK).contains(&(w & SHARED_MASK));
+            (shared && w & GONE == 0).then_some(w + SHARED + PIN)
+        })
+        .is_ok()
+    }
+
     /// Pins the frame, to wait for the latch. Returns false when the frame has no page.
     pub(crate) fn pin(&self) -> bool {
         self.update(|w| (w & GONE == 0).then_some(w + PIN)).is_ok()
@@ -193,6 +203,12 @@ impl Word {
 
     pub(crate) fn is_dirty(&self) -> bool {
         self.0.load(Ordering::Acquire) & DIRTY != 0
+    }
+
+    /// Whether a task holds the exclusive latch.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        // Read after the release, this also shows what was noted before it: that the page is dirty.
+        self.0.load(Ordering::Acquire) & EXCLUSIVE != 0
     }
 
     pub(crate) fn is_cleaning(&self) -> bool {

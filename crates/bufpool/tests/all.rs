@@ -7,3 +7,4 @@ mod mending;
 mod notifications;
 mod pool;
 mod resize;
+mod stress;

@@ -7,10 +7,12 @@ use pagetier::{
     DrainOptions, DrainReport, PageStore, PoolPolicy, SpaceInfo, SsdMode, SsdPolicy, SsdReplacement,
     ssd_bytes_for,
 };
+use rustix::fs::OFlags;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +39,7 @@ pub async fn perform(store: &PageStore, request: Request, report: Report) -> Res
         Request::Readmit {} => readmit(store, report).await,
         Request::ReplaceSsd { with, bytes } => replace(store, &with, bytes, report).await,
         Request::SetMode { mode } => set_mode(store, mode, report).await,
-        Request::Shrink { space } => shrink(store, space.as_deref(), report).await,
+        Request::Shrink { space, all } => shrink(store, space.as_deref(), all, report).await,
         Request::Scrub { pages_per_second, heal } => scrub(store, pages_per_second, heal, report).await,
         Request::SetPolicy { pool, ssd } => set_policy(store, pool.as_deref(), ssd.as_deref()).await,
         Request::SetBudget { bytes_per_day } => Ok(set_budget(store, bytes_per_day)),
@@ -142,21 +144,29 @@ async fn drain(store: &PageStore, off: bool, report: Report) -> Result<Answer, R
     Ok(answer)
 }
 
-/// The bytes of the file or block device at `path`; `None` if there is no file, or an empty one.
+/// The bytes of the file or block device at `path`; `None` if there is no file, or an empty one. Blocks as
+/// long as its file system does.
 ///
 /// # Errors
-/// It cannot be opened.
+/// It cannot be opened, or is neither of both.
 pub fn ssd_bytes_at(path: &Path) -> io::Result<Option<u64>> {
-    let bytes = match File::open(path) {
+    // A FIFO would wait for another process.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut file = match File::options().read(true).custom_flags(flags).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        // The metadata of a block device have no size.
-        file => file.and_then(|mut file| file.seek(SeekFrom::End(0)))?,
+        file => file?,
     };
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(io::Error::other("is neither a regular file nor a block device; name one"));
+    }
+    // The metadata of a block device have no size.
+    let bytes = file.seek(SeekFrom::End(0))?;
     Ok((bytes > 0).then_some(bytes))
 }
 
 /// The bytes to use of an SSD at `path`: as asked for, or else all of it.
-fn size(asked: Option<u64>, path: &Path) -> Result<Option<u64>, Refused> {
+async fn size(asked: Option<u64>, path: &Path) -> Result<Option<u64>, Refused> {
     if !path.is_absolute() {
         // The store's process has another working directory than its operator.
         return Err(Refused::because(format!("{}: the path is not absolute", path.display())));
@@ -164,7 +174,12 @@ fn size(asked: Option<u64>, path: &Path) -> Result<Option<u64>, Refused> {
     match asked {
         Some(0) => Err(Refused::because("0 bytes are no SSD; drain --off takes it out of use")),
         Some(bytes) => Ok(Some(bytes)),
-        None => ssd_bytes_at(path).map_err(|error| Refused::because(format!("{}: {error}", path.display()))),
+        None => {
+            let at = path.to_owned();
+            let found = tokio::task::spawn_blocking(move || ssd_bytes_at(&at)).await;
+            let found = found.unwrap_or_else(|error| Err(io::Error::other(error)));
+            found.map_err(|error| Refused::because(format!("{}: {error}", path.display())))
+        }
     }
 }
 
@@ -196,7 +211,7 @@ async fn attach(
         let text = format!("the SSD of the store's options is in use, with {slots} slots\n");
         return Ok(done(json!({"ssd": null, "slots": slots}), text));
     };
-    let bytes = size(bytes, &path)?.unwrap_or(NEW_BYTES);
+    let bytes = size(bytes, &path).await?.unwrap_or(NEW_BYTES);
     store.replace_ssd(SsdReplacement::path(&path).bytes(bytes)).await?;
     Ok(in_use(&path, bytes))
 }
@@ -224,7 +239,7 @@ async fn replace(
     bytes: Option<u64>,
     report: Report,
 ) -> Result<Answer, Refused> {
-    let size = size(bytes, with)?;
+    let size = size(bytes, with).await?;
     if store.ssd().mode() == SsdMode::Off {
         return Err(Refused::because("the store has no SSD to replace; attach puts one into use"));
     }
@@ -250,13 +265,23 @@ async fn set_mode(store: &PageStore, mode: SsdMode, report: Report) -> Result<An
 
 // ---- the store ----
 
-async fn shrink(store: &PageStore, space: Option<&str>, report: Report) -> Result<Answer, Refused> {
+async fn shrink(
+    store: &PageStore,
+    space: Option<&str>,
+    every: bool,
+    report: Report,
+) -> Result<Answer, Refused> {
     let mut all = store.spaces().list();
-    if let Some(name) = space {
-        all.retain(|info| info.name == name);
-        if all.is_empty() {
-            return Err(Refused::because(format!("there is no space called \"{name}\"")));
+    match (space, every) {
+        (Some(name), false) => {
+            all.retain(|info| info.name == name);
+            if all.is_empty() {
+                return Err(Refused::because(format!("there is no space called \"{name}\"")));
+            }
         }
+        (None, true) => {}
+        // Its engine may count on the room of some.
+        _ => return Err(Refused::because("name one space, or ask for all of them")),
     }
     let (mut text, mut list, mut total) = (String::new(), Vec::new(), 0);
     for (number, info) in all.iter().enumerate() {

@@ -50,9 +50,12 @@ pub enum Request {
     },
     /// Return the room of free pages to other spaces and the file system.
     Shrink {
-        /// Only this space, by name.
+        /// This space, by name.
         #[serde(default)]
         space: Option<String>,
+        /// Every space instead.
+        #[serde(default)]
+        all: bool,
     },
     /// Read and verify every copy.
     Scrub {

@@ -41,8 +41,8 @@ async fn every_verb(world: &World) {
     assert!(store.stats().ssd.write_budget.is_none());
     world.done(Request::ResizePool { bytes: 500_000 }).await;
     world.done(Request::ResizePool { bytes: 271_500 }).await;
-    assert_eq!(world.done(Request::Shrink { space: None }).await.value["spaces"][0]["name"], "t");
-    world.done(Request::Shrink { space: Some("t".into()) }).await;
+    assert_eq!(world.done(Request::Shrink { space: None, all: true }).await.value["spaces"][0]["name"], "t");
+    world.done(Request::Shrink { space: Some("t".into()), all: false }).await;
     // The SSD goes, comes back, and is replaced.
     assert_eq!(world.done(Request::Drain { off: true }).await.value["off"], true);
     assert_eq!(store.ssd().mode(), SsdMode::Off);
@@ -93,7 +93,9 @@ async fn wrong_arguments_are_named_and_change_nothing() {
     std::fs::write(&letters, vec![b'x'; 4 << 20]).unwrap();
     let cases = [
         (Request::Attach { ssd: None, bytes: None }, "has an SSD"),
-        (Request::Shrink { space: Some("x".into()) }, "\"x\""),
+        (Request::Shrink { space: Some("x".into()), all: false }, "\"x\""),
+        (Request::Shrink { space: None, all: false }, "one space"),
+        (Request::Shrink { space: Some("t".into()), all: true }, "one space"),
         (Request::SetPolicy { pool: None, ssd: None }, "name a policy"),
         // The first name is good; the change must not be made by halves.
         (policies("cflru", "no-such"), "no-such"),
@@ -129,7 +131,7 @@ async fn verbs_on_an_ssd_that_fails_meanwhile_end_and_a_readmission_mends_it() {
         mode(SsdMode::Off),
         policies("cflru", "lc"),
         Request::ResizePool { bytes: 400_000 },
-        Request::Shrink { space: None },
+        Request::Shrink { space: None, all: true },
         Request::Readmit {},
         Request::Stat {},
     ];
@@ -171,4 +173,20 @@ async fn while_the_ssd_fails(verb: Request) -> u32 {
     control.end().await;
     world.store.shutdown().await.unwrap();
     failed
+}
+
+/// The opening of a FIFO waits for another process: it is refused, and the store, which has one thread, goes
+/// on.
+#[tokio::test]
+async fn a_fifo_is_refused_as_an_ssd_and_stops_nothing() {
+    let world = World::new().await;
+    let fifo = world.dir().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    for bytes in [None, Some(4 << 20)] {
+        let error = world.ask(Request::ReplaceSsd { with: fifo.clone(), bytes }).await.unwrap_err();
+        assert!(error.to_string().contains("neither a regular file nor a block device"), "{error}");
+    }
+    world.has(|_| 1).await;
+    world.store.shutdown().await.unwrap();
 }

@@ -8,6 +8,8 @@
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`DeviceModel`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
+//! [`files`] has the same for files: real ones, and `SimFiles`, which loses what was not synced.
+//!
 //! The crate needs no particular executor, except for [`EmulatedClock::Tokio`] and delays of [`SimDevice`],
 //! which take their time from tokio, and for [`Reap::Reactor`].
 
@@ -24,6 +26,7 @@ mod device;
 mod emulated;
 mod fence;
 mod file;
+pub mod files;
 mod histogram;
 mod image;
 mod joint;
@@ -75,6 +78,6 @@ pub use overlay::{Overlay, OverlayDevice};
 pub use owner::Owner;
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 #[cfg(feature = "sim")]
-pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};
+pub use sim::{Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use uring_reap::Reap;

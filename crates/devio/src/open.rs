@@ -171,6 +171,10 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
     let created = options.create && !options.read_only && create(path);
     let (fd, mut direct) = open_fd(path, options)?;
     let block_device = is_block_device(path, &fd)?;
+    // Only the opening must not wait: io_uring would return operations on such a descriptor undone.
+    rustix::fs::fcntl_getfl(&fd)
+        .and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags.difference(OFlags::NONBLOCK)))
+        .map_err(|errno| format!("{path}: cannot be examined: {errno}"))?;
     let mut alignment = BUFFERED_ALIGNMENT;
     if direct {
         match direct_alignment(&fd, block_device) {
@@ -220,7 +224,10 @@ fn create(at: Spec<'_>) -> bool {
 
 /// Opens the descriptor; says whether O_DIRECT is in force.
 fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
-    let mut flags = OFlags::CLOEXEC | if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    // Otherwise the opening of a FIFO, or of a file with a lease, waits for another process, and a running
+    // store with it.
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if options.create && !options.read_only {
         flags |= OFlags::CREATE;
     }
@@ -262,6 +269,7 @@ fn cannot_open(path: Spec<'_>, options: &OpenOptions, errno: Errno) -> String {
         Errno::BUSY => {
             format!("{path}: in use elsewhere (mounted, part of an array?); release it first")
         }
+        Errno::AGAIN => format!("{path}: another program holds a lease on it; release it first"),
         Errno::TXTBSY => format!("{path}: is being executed or used as swap; use another file"),
         _ => format!("{path}: cannot be opened: {errno}"),
     }

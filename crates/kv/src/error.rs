@@ -74,6 +74,7 @@ impl From<TreeError> for KvError {
     fn from(error: TreeError) -> Self {
         match error {
             TreeError::Store(error) => Self::Store(error),
+            TreeError::Log(error) => error.into(),
             TreeError::Damaged { page, what } => Self::Damaged { page, what },
         }
     }

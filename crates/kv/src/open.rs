@@ -1,8 +1,7 @@
 //! Opening a store: the log, the pages, redo, and only then the tree.
 //!
 //! The crate of the log checks that log and pages belong together, redoes the log, and acknowledges the loss
-//! of an SSD. What is left here: the name by which the pages know their log, which is the tag of the tree's
-//! meta page, and the first two pages of a new store.
+//! of an SSD. What is left here: the first two pages of a new store.
 
 use crate::durable;
 use crate::error::KvError;
@@ -95,12 +94,7 @@ impl Kv {
     /// # Errors
     /// As [`Kv::open`].
     pub async fn open_on(builder: Builder, wal: Wal, stall_max: Duration) -> Result<Self, KvError> {
-        let store = Arc::new(builder.log_gate(wal.gate()).open().await?);
-        let tag = match store.spaces().find(SPACE) {
-            Some(space) => Tree::meta(&store, space).await?.map(|meta| meta.tag),
-            None => None,
-        };
-        let logged = LoggedStore::recovered_from(store, wal, tag).await?;
+        let logged = LoggedStore::on(builder, wal).await?;
         let space = match logged.spaces().find(SPACE) {
             Some(space) => space,
             None => logged.spaces().create(SPACE).await?,
@@ -108,12 +102,7 @@ impl Kv {
         let (store, wal) = (Arc::clone(logged.store()), Some(logged.wal().clone()));
         let tree = match Tree::meta(&store, space).await? {
             Some(_) => Tree::open(store, wal, space),
-            None if logged.wal().is_new() => {
-                let tree = Tree::create(store, wal, space, logged.wal().id()).await?;
-                // The log's identity is on disk from here on, even if the first opening does not complete.
-                logged.sync().await?;
-                tree
-            }
+            None if logged.wal().is_new() => Tree::create(store, wal, space, logged.wal().id()).await?,
             None => return Err(KvError::NoMeta),
         };
         Ok(Self { control: None, tree, logged, stall_max })

@@ -9,7 +9,7 @@ use pagetier::{
 };
 use pagetier_devio::{Fault, FaultEffect, SimDevice};
 use pagetier_kv::{Kv, KvError};
-use pagetier_wal::{Keep, RecoverError};
+use pagetier_wal::{Keep, RecoverError, UnfitLog};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
@@ -199,12 +199,15 @@ async fn a_lost_ssd_is_an_error_if_the_log_was_not_kept() {
         let world = without_its_ssd(Keep::ForCrash, clean).await;
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
         assert!(
-            matches!(opened, Err(KvError::Recover(RecoverError::SsdLost { pages })) if pages > 0),
+            matches!(opened, Err(KvError::Recover(RecoverError::Unfit(UnfitLog::SsdLost { pages }))) if pages > 0),
             "{opened:?}"
         );
         // Opening again fails in the same way.
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
-        assert!(matches!(opened, Err(KvError::Recover(RecoverError::SsdLost { .. }))), "{opened:?}");
+        assert!(
+            matches!(opened, Err(KvError::Recover(RecoverError::Unfit(UnfitLog::SsdLost { .. })))),
+            "{opened:?}"
+        );
     }
 }
 
@@ -218,7 +221,7 @@ async fn the_log_of_another_store_is_refused_before_redo() {
     let own = other.log.clone();
     other.log = other.log.with_id(8);
     let error = other.open().await.unwrap_err();
-    assert!(matches!(error, KvError::Recover(RecoverError::OtherLog { log: 8, pages: 7 })));
+    assert!(matches!(error, KvError::Recover(RecoverError::Unfit(UnfitLog::Other { log: 8, pages: 7 }))));
     assert_eq!(error.to_string(), "the log is not the one of these pages: put the right one back");
     other.log = own;
     let kv = other.open().await.unwrap();

@@ -9,6 +9,9 @@ pub const HEADER_BYTES: usize = 32;
 /// The format of page images that this version writes.
 pub const PAGE_FORMAT: u16 = 2;
 
+/// In the place of [`PAGE_FORMAT`]: nothing was written to this home since its space got it.
+const UNWRITTEN: u16 = 0;
+
 /// A header's flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(u16);
@@ -49,8 +52,10 @@ pub struct Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Defect {
-    /// All zeroes: nothing was ever written there.
+    /// All zeroes, which is what a lost image reads as, and a home that was not formatted.
     Blank,
+    /// A home of the page that was formatted, and to which nothing was written since.
+    Unwritten,
     /// The checksum does not match: the image is torn, corrupted, another store's, or not a page.
     Checksum {
         /// The checksum in the header.
@@ -75,6 +80,19 @@ pub enum Defect {
         /// The stamp found.
         found: Stamp,
     },
+}
+
+impl Defect {
+    /// Whether a home with this defect was never written. `may_be_blank`: the home was not formatted, so that
+    /// zeroes there say so.
+    #[must_use]
+    pub fn is_unwritten(self, may_be_blank: bool) -> bool {
+        match self {
+            Self::Unwritten => true,
+            Self::Blank => may_be_blank,
+            _ => false,
+        }
+    }
 }
 
 mod at {
@@ -122,7 +140,11 @@ impl Header {
     /// # Panics
     /// When `image` is shorter than a header.
     pub fn put(&self, image: &mut [u8]) {
-        image[at::FORMAT..at::FLAGS].copy_from_slice(&PAGE_FORMAT.to_le_bytes());
+        self.put_as(PAGE_FORMAT, image);
+    }
+
+    fn put_as(&self, format: u16, image: &mut [u8]) {
+        image[at::FORMAT..at::FLAGS].copy_from_slice(&format.to_le_bytes());
         image[at::FLAGS..at::SPACE].copy_from_slice(&self.flags.0.to_le_bytes());
         image[at::SPACE..at::NO].copy_from_slice(&self.page.space.0.to_le_bytes());
         image[at::NO..at::LSN].copy_from_slice(&self.page.no.to_le_bytes());
@@ -139,6 +161,20 @@ impl Header {
 pub fn seal(seed: StoreSeed, image: &mut [u8], stamp: Stamp, flags: Flags) {
     let header = Header { stamp, flags, ..Header::peek(image) };
     header.put(image);
+    put_checksum(seed, image);
+}
+
+/// Formats `home`, which is all zeroes, as a home of `page` that was never written: zeroes found there later
+/// are damage. [`verify`] returns [`Defect::Unwritten`] for it.
+///
+/// # Panics
+/// When `home` is shorter than a header.
+pub fn format_home(seed: StoreSeed, home: &mut [u8], page: PageId) {
+    Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put_as(UNWRITTEN, home);
+    put_checksum(seed, home);
+}
+
+fn put_checksum(seed: StoreSeed, image: &mut [u8]) {
     let sum = seed.checksum(&image[at::FORMAT..]);
     image[at::CHECKSUM..at::FORMAT].copy_from_slice(&sum.to_le_bytes());
 }
@@ -146,7 +182,7 @@ pub fn seal(seed: StoreSeed, image: &mut [u8], stamp: Stamp, flags: Flags) {
 /// Verifies that `image` is a sound image of `page`, written by the store of `seed`.
 ///
 /// # Errors
-/// The first [`Defect`] found, in the order blank, checksum, format, id.
+/// The first [`Defect`] found, in the order blank, checksum, format, id, unwritten.
 ///
 /// # Panics
 /// When `image` is shorter than a header.
@@ -157,14 +193,14 @@ pub fn verify(seed: StoreSeed, image: &[u8], page: PageId) -> Result<Header, Def
         return Err(if is_blank(image) { Defect::Blank } else { Defect::Checksum { stored, computed } });
     }
     let found = u16_at(image, at::FORMAT);
-    if found != PAGE_FORMAT {
+    if found != PAGE_FORMAT && found != UNWRITTEN {
         return Err(Defect::Format { found });
     }
     let header = Header::peek(image);
     if header.page != page {
         return Err(Defect::WrongPage { found: header.page });
     }
-    Ok(header)
+    if found == UNWRITTEN { Err(Defect::Unwritten) } else { Ok(header) }
 }
 
 /// Whether `image` is all zeroes.
@@ -177,7 +213,8 @@ pub fn is_blank(image: &[u8]) -> bool {
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Blank => write!(f, "nothing was ever written there"),
+            Self::Blank => write!(f, "all zeroes"),
+            Self::Unwritten => write!(f, "nothing was ever written there"),
             Self::Checksum { stored, computed } => {
                 write!(f, "checksum {stored:08x} in the header, {computed:08x} over the bytes")
             }
@@ -233,6 +270,26 @@ mod tests {
         assert_eq!(verify(SEED, &image(4), PageId::new(SpaceId(3), 5)), Err(Defect::WrongPage { found }));
         assert_eq!(verify(SEED, &[0; 4096], found), Err(Defect::Blank));
     }
+
+    #[test]
+    fn a_formatted_home_is_its_pages_alone_and_any_damage_to_it_is_noticed() {
+        let page = PageId::new(SpaceId(3), 4);
+        let mut home = vec![0; 4096];
+        format_home(SEED, &mut home, page);
+        assert_eq!(verify(SEED, &home, page), Err(Defect::Unwritten));
+        let other = PageId::new(SpaceId(3), 5);
+        assert_eq!(verify(SEED, &home, other), Err(Defect::WrongPage { found: page }));
+        for bit in 0..home.len() * 8 {
+            let mut bad = home.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let found = verify(SEED, &bad, page).unwrap_err();
+            assert!(!found.is_unwritten(true), "bit {bit}: {found}");
+        }
+        home[..512].fill(0);
+        let found = verify(SEED, &home, page).unwrap_err();
+        assert_eq!((found.is_unwritten(true), found.is_unwritten(false)), (true, false));
+    }
+
     #[test]
     fn another_stores_image_does_not_verify() {
         let page = PageId::new(SpaceId(3), 4);

@@ -7,14 +7,16 @@
 
 mod header;
 mod id;
+mod log_mark;
 mod sample;
 mod seed;
 mod size;
 mod stamp;
 mod trace;
 
-pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, is_blank, seal, verify};
+pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, format_home, is_blank, seal, verify};
 pub use id::{Lsn, PageId, SpaceId};
+pub use log_mark::{LogMark, LogNeeds};
 pub use sample::Sampling;
 pub use seed::StoreSeed;
 pub use size::{PageSize, PageSizeError};

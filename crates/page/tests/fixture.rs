@@ -1,6 +1,8 @@
 //! Bytes written in format 2, which every later version must read.
 
-use pagetier_page::{Flags, Header, Lsn, PageId, SpaceId, Stamp, StoreSeed, TraceRecord, seal, verify};
+use pagetier_page::{
+    Defect, Flags, Header, Lsn, PageId, SpaceId, Stamp, StoreSeed, TraceRecord, format_home, seal, verify,
+};
 
 /// The header of the page below, as in `docs/format.md`.
 const HEADER_V2: [u8; 32] = [
@@ -40,6 +42,25 @@ fn format_2_bytes_are_read() {
     let header = verify(seed(), &image, PageId::new(SpaceId(42), 7)).unwrap();
     assert_eq!(header.lsn, Lsn(12345));
     assert_eq!(header.stamp.epoch(), 3);
+}
+
+/// The header of a formatted home of the page above: no version of it.
+const HEADER_UNWRITTEN: [u8; 32] = [
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+];
+
+#[test]
+fn formatted_homes_are_what_the_format_says() {
+    let page = PageId::new(SpaceId(42), 7);
+    let mut home = vec![0; 4096];
+    home[..32].copy_from_slice(&HEADER_UNWRITTEN);
+    let sum = crc32c::crc32c_append(SEED, &home[4..]);
+    home[..4].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(verify(seed(), &home, page), Err(Defect::Unwritten));
+    let mut formatted = vec![0; 4096];
+    format_home(seed(), &mut formatted, page);
+    assert_eq!(formatted, home);
 }
 
 /// Page trace records as in `docs/format.md`, and their meaning: space and number, write and sequential.

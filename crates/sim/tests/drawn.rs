@@ -25,6 +25,8 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("PageStore::allocate_owned", "as `PageStore::allocate`, with the guard of `PageStore::get_mut_owned`"),
     ("PageStore::export_metrics", "only reads counters, from a thread"),
     ("PageStore::export_stats", "only reads counters"),
+    ("PageStore::flush_waits_for_guard", "only reads counters"),
+    ("PageStore::free_noting", "as `PageStore::free_pages`, for the log"),
     ("PageStore::get_or_create_owned", "as `PageStore::get_or_create`, with an owned guard"),
     ("PageStore::io_backend", "a name"),
     ("PageStore::moment", "for the campaign itself"),

@@ -228,9 +228,9 @@ pub enum Mutation {
     /// An exchange does not record the new cache device in the manifest. Replace the SSD, and crash: the
     /// store opens with the previous one.
     ExchangeUnrecorded,
-    /// New extents are not blanked: a page that was never written reads as what another space or store left
+    /// New extents are not formatted: a page that was never written reads as what another space or store left
     /// there.
-    ExtentsNotBlanked,
+    ExtentsNotFormatted,
     /// A rewrite on a full SSD waits for a free slot, even if a recovery left none and none will come.
     RewriteWaits,
     /// A space is dropped without being marked first. Drop the future of `drop_space`, or crash; count the
@@ -241,10 +241,12 @@ pub enum Mutation {
     EndsBySoundHomes,
     /// A home with another page's image reads as never written. Misdirect a home write to it.
     MisplacedMissing,
-    /// A growth writes no zeroes where zeroes can be read. Let the flush after one growth's zeroes fail,
+    /// A home of zeroes reads as never written although it was formatted. Zero the home of a page.
+    ZeroesAreAbsence,
+    /// A growth formats no homes that read as formatted. Let the flush after one growth's homes fail,
     /// reopen, let another growth take the same space, cut the power: the earlier contents are back, at homes
     /// of pages that were never written.
-    BlankByLooks,
+    FormattedByLooks,
     /// Of a device that is attached to an open store, or replaces a lost SSD, only the first blocks are
     /// checked. Leave another program's data further in.
     AttachedUnchecked,
@@ -323,7 +325,7 @@ impl Mutation {
         Self::LossUnrecorded,
         Self::LossForgotten,
         Self::FirstOpeningUnnamed,
-        Self::ExtentsNotBlanked,
+        Self::ExtentsNotFormatted,
         Self::DropUnmarked,
         Self::FreedBeforeRecord,
         Self::ReuseRecordedEarly,
@@ -363,7 +365,8 @@ impl Mutation {
     /// - `RewriteWaits`: `slots/recovered.rs`, `without_the_rule_the_rewrite_waits_for_ever`
     /// - `EndsBySoundHomes`: `ends.rs`, `the_last_page_is_never_missing_when_its_home_rots`
     /// - `MisplacedMissing`: `ends.rs`, `a_home_with_another_pages_image_is_corrupt`
-    /// - `BlankByLooks`: `growth.rs`, `room_whose_zeroes_a_failed_flush_lost_is_made_blank_again`
+    /// - `ZeroesAreAbsence`: `zeroed.rs`, `a_page_whose_home_turns_to_zeroes_is_corrupt`
+    /// - `FormattedByLooks`: `growth.rs`, `room_whose_format_a_failed_flush_lost_is_formatted_again`
     /// - `KilledTrusted`: `failed_flush.rs`,
     ///   `an_ssd_flush_that_failed_right_before_a_kill_costs_no_synced_version`
     /// - `AttachedUnchecked`: `attach.rs`, `a_device_with_data_further_in_is_refused`
@@ -397,7 +400,8 @@ impl Mutation {
         Self::DrainedPageDiscarded,
         Self::EndsBySoundHomes,
         Self::MisplacedMissing,
-        Self::BlankByLooks,
+        Self::ZeroesAreAbsence,
+        Self::FormattedByLooks,
         Self::AttachedUnchecked,
         Self::KilledTrusted,
         Self::UnreadableIsEmpty,

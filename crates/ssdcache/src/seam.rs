@@ -229,6 +229,11 @@ impl Seam {
         stamp.filter(|_| !self.lack(Mutation::HomesTrusted))
     }
 
+    /// Whether zeroes in a home mean that it was never written.
+    pub(crate) fn may_be_blank(self, may: bool) -> bool {
+        may || self.lack(Mutation::ZeroesAreAbsence)
+    }
+
     /// The error for reading a bad home.
     pub(crate) fn bad_home(self, error: TierError) -> TierError {
         match error {

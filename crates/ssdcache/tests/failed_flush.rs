@@ -481,6 +481,14 @@ impl Readmitter for FlushMeanwhile<'_> {
         flush.await.expect_err("it takes longer");
     }
 
+    fn has_log(&self) -> bool {
+        false
+    }
+
+    fn is_saved(&self, _: PageId) -> bool {
+        false
+    }
+
     async fn record(&self, _: Vec<(PageId, Lsn)>) -> Result<(), String> {
         Ok(())
     }

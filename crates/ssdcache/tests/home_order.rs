@@ -5,7 +5,7 @@ use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, 
 use futures_util::future::join_all;
 use pagetier_bufpool::{Tier, TierError};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
-use pagetier_page::{PageSize, SpaceId};
+use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
@@ -132,7 +132,7 @@ async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
         let cut = fixture.after_power_cut(seed).await;
         let read = cut.read(P).await;
         let off = other_cache(Layout::ring_only(PageSize::MIN, 0)).await;
-        let exchanged = cut.tier.exchange(off, false, |_| ready(Ok::<(), String>(()))).await;
+        let exchanged = cut.tier.exchange(off, None, |_| ready(Ok::<(), String>(()))).await;
         older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
     }
     // A flush of the HDD makes it clean.
@@ -335,7 +335,9 @@ async fn a_ring_is_given_up_only_when_it_has_repaired_what_it_alone_can_repair()
             .inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)).times(errors));
         fixture.write(P, 1).await.expect_err("the home write fails");
         let ring_only = other_cache(Layout::ring_only(PageSize::MIN, 8)).await;
-        let exchange = fixture.tier.exchange(ring_only, accept_loss, |_| ready(Ok::<(), String>(())));
+        let accepts = |_, _| true;
+        let accepts_loss = accept_loss.then_some(&accepts as &(dyn Fn(PageId, Lsn) -> bool + Sync));
+        let exchange = fixture.tier.exchange(ring_only, accepts_loss, |_| ready(Ok::<(), String>(())));
         let exchanged = timeout(LONG, exchange).await.expect("it ends");
         match (errors, accept_loss) {
             (1, _) => {
@@ -405,7 +407,7 @@ async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none()
         let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         let begun = Instant::now();
         let exchange =
-            fixture.tier.exchange(other_cache(fixture.layout).await, false, |_| ready(Ok::<(), String>(())));
+            fixture.tier.exchange(other_cache(fixture.layout).await, None, |_| ready(Ok::<(), String>(())));
         let patience = if given_up { Duration::from_secs(1) } else { LONG };
         let exchanged = timeout(patience, exchange).await;
         if given_up {

@@ -266,9 +266,12 @@ pub(crate) enum Command {
     Shrink {
         #[command(flatten)]
         place: Place,
-        /// Only this space, by name
-        #[arg(long)]
+        /// This space, by name
+        #[arg(long, required_unless_present = "all")]
         space: Option<String>,
+        /// Every space
+        #[arg(long, conflicts_with = "space")]
+        all: bool,
     },
     /// Of a running store: read and verify every copy at a gentle rate, and repair what has another good copy
     Scrub {

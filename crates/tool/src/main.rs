@@ -161,7 +161,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Readmit(at) => ssd::readmit(&at, json).await,
         Command::ReplaceSsd { at, with, ssd_mib } => ssd::replace(&at, &with, ssd_mib, json).await,
         Command::SetMode { place, mode } => ssd::set_mode(&place, mode, json).await,
-        Command::Shrink { place, space } => ssd::shrink(&place, space.as_deref(), json).await,
+        Command::Shrink { place, space, .. } => ssd::shrink(&place, space.as_deref(), json).await,
         Command::Scrub { at, .. } => {
             let instead = "verify reads every copy of a store at rest, and repair --write repairs";
             Err(running::needs_a_running_store(&at, instead).await)

@@ -31,7 +31,9 @@ fn request(command: &Command) -> Result<Option<(&Devices, Request)>, Failure> {
             (at, Request::ReplaceSsd { with: absolute(with)?, bytes: bytes(*ssd_mib)? })
         }
         Command::SetMode { place, mode } => (&place.at, Request::SetMode { mode: SsdMode::from(*mode) }),
-        Command::Shrink { place, space } => (&place.at, Request::Shrink { space: space.clone() }),
+        Command::Shrink { place, space, all } => {
+            (&place.at, Request::Shrink { space: space.clone(), all: *all })
+        }
         Command::Scrub { at, pages_per_second, no_heal } => {
             (at, Request::Scrub { pages_per_second: *pages_per_second, heal: !no_heal })
         }

@@ -160,6 +160,6 @@ pub(crate) async fn set_mode(place: &Place, mode: Mode, json: bool) -> Result<Ex
 
 pub(crate) async fn shrink(place: &Place, space: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
     let store = place.writable().open().await?;
-    let request = Request::Shrink { space: space.map(str::to_owned) };
+    let request = Request::Shrink { space: space.map(str::to_owned), all: space.is_none() };
     show_answer(&performed(store, request).await?, json)
 }

@@ -74,7 +74,7 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
         &["readmit", &at],
         &["replace-ssd", &at, "--with", &hot],
         &["set-mode", &at, "--mode", "off"],
-        &["shrink", &at],
+        &["shrink", &at, "--all"],
         &["verify", &at],
         &["stat", &at],
         &["why", &at, "--space", "t", "--page", "1"],

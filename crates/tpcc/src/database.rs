@@ -140,7 +140,7 @@ impl Database {
     }
 
     async fn commit(&self, operations: &[u8]) -> Result<(), DbError> {
-        let commit = self.wal.append_commit(operations);
+        let commit = self.wal.append_commit(operations)?;
         let unapplied = Unapplied(self);
         self.wal.flush(commit).await?;
         self.apply(operations).await?;

@@ -450,7 +450,7 @@ mod tests {
         let (notes, _) = (loaded(&first), loaded(&second));
         assert_eq!(first.notes().unwrap(), Some(notes));
         let wal = first.wal(&notes).await.unwrap();
-        wal.flush(wal.append_commit(b"a transaction")).await.unwrap();
+        wal.flush(wal.append_commit(b"a transaction").unwrap()).await.unwrap();
         drop(wal);
         first.wal(&notes).await.unwrap();
 

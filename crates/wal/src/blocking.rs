@@ -45,7 +45,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct LoggedStore {
     /// Dropped before the runtime that it runs on.
-    logged: logged::LoggedStore,
+    pub(crate) logged: logged::LoggedStore,
     driver: Driver,
 }
 
@@ -168,8 +168,9 @@ impl LoggedStore {
     /// # Errors
     /// As there.
     pub fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
-        let (lsn, gives_room) = change.record();
-        self.block_on(self.wal().flush_record(lsn, gives_room))?;
+        // Its guards need not be fit for another thread.
+        let (lsn, gives_room) = change.record()?;
+        self.block_on(self.logged.make_durable(lsn, gives_room))?;
         Ok(lsn)
     }
 

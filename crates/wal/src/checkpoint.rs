@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// The pause after a failed checkpoint.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The first and the longest pause after a failed checkpoint; each further failure doubles the pause. A
+/// request that waits for room cuts it short, but for the first part.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
@@ -19,12 +20,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
 /// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
 /// it whenever [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task
-/// that does. Waits for guards, so the caller must hold none. Cancel-safe.
+/// that does. Waits for exclusive guards of changed pages, so the caller must hold none. Cancel-safe.
 ///
 /// # Errors
 /// The store or the log failed; the next step retries.
 pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     let _one = wal.0.checkpoints.lock().await;
+    step(store, wal).await
+}
+
+/// As [`checkpoint`], for a caller that has its lock.
+pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
     let mut reserved = if wal.is_failing() { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
     if reserved.is_err() && wal.is_tight() {
@@ -39,7 +45,7 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
         reserved = wal.flush_or_reserve(wal.end()).await;
     }
     // If this fails, the log still loses what precedes the oldest pending free.
-    let freed = wal.free_pending(store).await;
+    let freed = wal.record_frees(store).await;
     let capacity = wal.capacity_bytes();
     let tight = wal.is_tight() && reserved.is_ok();
     if wal.len_bytes() > capacity / 4 * 3 {
@@ -142,16 +148,27 @@ impl Checkpoints {
 async fn keep_short(of: (Weak<PageStore>, Weak<Shared>), growth: Arc<Notify>, failure: Failure) {
     loop {
         growth.notified().await;
+        let mut pause = PAUSE.0;
         loop {
             let (Some(store), Some(wal)) = (of.0.upgrade(), of.1.upgrade().map(Wal)) else { return };
             let done = checkpoint(&store, &wal).await.map_err(Arc::new);
             // Where room is scarce, each attempt has much to do.
-            let pause = if wal.is_scarce() { PAUSE_HELD } else { PAUSE };
+            let shortest = if wal.is_scarce() { PAUSE_HELD } else { PAUSE.0 };
             drop((store, wal));
-            *failure.lock() = done.as_ref().err().cloned();
+            let before = std::mem::replace(&mut *failure.lock(), done.as_ref().err().cloned());
             let Err(error) = done else { break };
-            tracing::warn!(error = %pagetier::errors::Causes(&*error), "a checkpoint of the log failed");
-            tokio::time::sleep(pause).await;
+            // Once: it may fail for days.
+            if before.is_none() {
+                tracing::warn!(
+                    error = %pagetier::errors::Causes(&*error),
+                    "a checkpoint of the log failed; it is tried again"
+                );
+            }
+            tokio::time::sleep(shortest).await;
+            tokio::select! {
+                () = growth.notified() => pause = PAUSE.0,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE.1),
+            }
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use crate::error::WalError;
 use crate::log::Wal;
-use crate::media::{FileMedia, Media, sync_directory};
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use crate::media::{FileMedia, Media};
+use pagetier_devio::files::{Directory, RealDir, beside, create_durably};
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 impl Wal {
@@ -18,19 +17,14 @@ impl Wal {
     /// # Errors
     /// `to` exists or cannot be written, or the log failed.
     pub async fn copy_to(&self, to: &Path) -> Result<(), WalError> {
+        self.check_owner()?;
         // No segment is removed during the copy.
         let (hold, _) = self.hold();
         self.flush(self.end()).await?;
         let (wal, to) = (self.clone(), to.to_owned());
         let copying = move || {
-            complete(&to, |partial| {
-                let mut media = FileMedia::copy(partial, wal.id()).map_err(at(partial))?;
-                for start in wal.segment_starts() {
-                    let bytes = wal.segment(start)?;
-                    media.create(start, &bytes).map_err(at(partial))?;
-                }
-                Ok(())
-            })?;
+            let starts = wal.segment_starts();
+            copy(&RealDir::working(), &to, wal.id(), starts, |start| wal.whole_segment(start))?;
             drop(hold);
             Ok(())
         };
@@ -39,43 +33,50 @@ impl Wal {
 }
 
 /// Copies the log in directory `from`, which no store has open, to the new directory `to`, as when a backup
-/// is restored. `to` appears under its name once the copy is durable. Blocks.
+/// is restored. `to` appears under its name once the copy is durable; meanwhile it is `<to>.partial`. Blocks.
 ///
 /// # Errors
 /// `from` has no log or cannot be read, `to` exists or cannot be written.
 pub fn copy_log(from: &Path, to: &Path) -> Result<(), WalError> {
-    complete(to, |partial| {
-        let mut copied = 0;
-        for entry in fs::read_dir(from).map_err(at(from))? {
-            let file = entry.map_err(at(from))?.path();
-            let Some(name) = file.file_name().filter(|_| file.extension() == Some(OsStr::new("log"))) else {
-                continue;
-            };
-            let target = partial.join(name);
-            fs::copy(&file, &target).and_then(|_| File::open(&target)?.sync_all()).map_err(at(&file))?;
-            copied += 1;
-        }
-        let none = || at(from)(io::Error::new(ErrorKind::NotFound, "it has no segment of a log"));
-        if copied == 0 { Err(none()) } else { sync_directory(partial).map_err(at(partial)) }
+    let read = RealDir::open(from).and_then(|dir| FileMedia::reading(Arc::new(dir)));
+    let mut media = read.map_err(at(from))?;
+    let starts = media.list().map_err(at(from))?;
+    if starts.is_empty() {
+        return Err(at(from)(io::Error::new(ErrorKind::NotFound, "it has no segment of a log")));
+    }
+    copy(&RealDir::working(), to, media.id(), starts, |start| {
+        media.read(start).map_err(at(&media.path(start)))
     })
 }
 
-/// Makes the directory `to` by `make` under another name, and renames it once it is complete.
-fn complete(to: &Path, make: impl FnOnce(&Path) -> Result<(), WalError>) -> Result<(), WalError> {
-    if to.exists() {
-        return Err(at(to)(ErrorKind::AlreadyExists.into()));
+/// Makes a log of these segments in the directory `to`, which has another name until it is complete.
+pub(crate) fn copy(
+    base: &dyn Directory,
+    to: &Path,
+    id: u64,
+    starts: Vec<u64>,
+    mut read: impl FnMut(u64) -> Result<Vec<u8>, WalError>,
+) -> Result<(), WalError> {
+    let taken = || at(to)(ErrorKind::AlreadyExists.into());
+    let (partial, whole) = beside(to, ".partial").map_err(at(to))?.ok_or_else(taken)?;
+    let above = whole.parent().unwrap_or(Path::new("/"));
+    if base.has_name(&whole).map_err(at(to))? {
+        return Err(taken());
     }
-    let mut name = to.as_os_str().to_owned();
-    name.push(".partial");
-    let partial = PathBuf::from(name);
-    match fs::remove_dir_all(&partial) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(at(&partial)(error)),
-        _ => {}
+    // What an interrupted copy left is used again.
+    create_durably(base, &partial).map_err(at(&partial))?;
+    let dir = base.directory(&partial).map_err(at(&partial))?;
+    let mut media = FileMedia::copy(dir, id).map_err(at(&partial))?;
+    for start in starts {
+        media.create(start, &read(start)?).map_err(at(&partial))?;
     }
-    fs::create_dir_all(&partial).map_err(at(&partial))?;
-    make(&partial)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::rename(&partial, to).and_then(|()| sync_directory(parent)).map_err(at(to))
+    let above = base.directory(above).map_err(at(above))?;
+    base.rename(&partial, &whole).map_err(at(to))?;
+    above.sync().map_err(|error| {
+        // A repetition must not find a copy that a crash may take away.
+        let _ = base.rename(&whole, &partial);
+        at(to)(error)
+    })
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> WalError {

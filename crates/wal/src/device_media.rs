@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"PTLOGDEV";
 const SLOT_MAGIC: [u8; 8] = *b"PTLOGSEG";
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
+/// The oldest format that this version reads: its header does not say how many slots there are.
+const FORMAT_MIN: u64 = 1;
 const BLOCK: usize = 4096;
 /// Both copies of a header.
 const HEADER_BYTES: usize = 2 * BLOCK;
@@ -59,6 +61,8 @@ pub struct DeviceMedia {
     slots: Vec<Option<Slot>>,
     turn: u64,
     active: Option<Active>,
+    /// Whether the log is in use: an opening writes nothing before that.
+    owned: bool,
     /// Whether a slot is kept as the reserve.
     reserves: bool,
     /// The free slot that is the reserve. The last one that was released, if any: all of it was written, so a
@@ -78,8 +82,8 @@ impl DeviceMedia {
         }
         // From here on dropped, and vacated, like an open one.
         let (id, slot_bytes) = (0, 0);
-        let (slots, turn, active, reserves, reserve) = (Vec::new(), 0, None, false, None);
-        let mut media = Self { device, id, slot_bytes, slots, turn, active, reserves, reserve };
+        let (slots, turn, active, owned, reserves, reserve) = (Vec::new(), 0, None, false, false, None);
+        let mut media = Self { device, id, slot_bytes, slots, turn, active, owned, reserves, reserve };
         media.identify(segment_bytes)?;
         let all: Vec<usize> = (0..media.slots.len()).collect();
         for (slot, header) in media.headers(&all, |media, at| {
@@ -87,47 +91,27 @@ impl DeviceMedia {
             media.device.read(at, bufs, IoClass::Recovery)
         })? {
             let found = decode(&SLOT_MAGIC, &header).filter(|[id, ..]| *id == media.id);
-            media.slots[slot] = found.map(|[_, start, turn]| Slot { start, turn });
+            media.slots[slot] = found.map(|[_, start, turn, _]| Slot { start, turn });
             media.turn = media.turn.max(media.slots[slot].map_or(0, |slot| slot.turn));
-        }
-        // A removed segment, too, may be readable as such without being so durably: it would come back once
-        // the segments after it are gone.
-        let free: Vec<usize> = all.into_iter().filter(|slot| media.slots[*slot].is_none()).collect();
-        media.headers(&free, |media, at| {
-            let bufs = IoBufs::from_iter([IoBuf::zeroed(HEADER_BYTES)]);
-            media.device.write(at, bufs, IoClass::Meta)
-        })?;
-        media.flush()?;
-        // What a crash in `create` left. The one that counts may be readable without being durable, so it is
-        // written again before the other is given up.
-        for Slot { start, .. } in media.slots.clone().into_iter().flatten() {
-            let holders = media.holders(start);
-            if holders.len() > 1 {
-                let newest = media.find(start)?;
-                let bytes = media.read(start)?;
-                media.resume(start, &bytes)?;
-                holders
-                    .into_iter()
-                    .filter(|slot| *slot != newest)
-                    .try_for_each(|slot| media.release(slot))?;
-            }
         }
         Ok(media)
     }
 
-    /// Reads the header, or writes that of a new log.
+    /// Reads the header, or decides on that of a new log.
     fn identify(&mut self, segment_bytes: u64) -> io::Result<()> {
         let size = self.device.size();
         if size < SLOTS_AT {
             return Err(too_small(size, segment_bytes));
         }
         let found = decode(&MAGIC, &self.read_at(0, HEADER_BYTES)?);
-        if let Some([format, id, slot_bytes]) = found {
-            if format != FORMAT {
-                let why = format!("the log has format {format}, and this program reads format {FORMAT}");
+        let mut slots = 0;
+        if let Some([format, id, slot_bytes, recorded]) = found {
+            if !(FORMAT_MIN..=FORMAT).contains(&format) {
+                let reads = format!("{FORMAT_MIN} to {FORMAT}");
+                let why = format!("the log has format {format}, and this program reads formats {reads}");
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
-            (self.id, self.slot_bytes) = (id, slot_bytes);
+            (self.id, self.slot_bytes, slots) = (id, slot_bytes, recorded);
         } else {
             self.refuse_data(size)?;
             // A segment ends once it has `segment_bytes`, and a batch may bring it as many again.
@@ -139,13 +123,17 @@ impl DeviceMedia {
             return Err(Error::new(ErrorKind::InvalidData, why));
         }
         let count = (size - SLOTS_AT) / self.slot_bytes;
+        if count < slots {
+            // Segments behind the end would be missing without a word.
+            let needed = SLOTS_AT + slots * self.slot_bytes;
+            let why = format!("the device was cut to {size} bytes, and the log on it has {needed}");
+            return Err(Error::new(ErrorKind::InvalidData, why));
+        }
         if count < SLOTS_MIN {
             return Err(too_small(size, segment_bytes));
         }
         self.slots = vec![None; usize::try_from(count).unwrap_or(usize::MAX)];
-        // Also where it is: what can be read may not be durable, and a log without it is not one.
-        self.write_at(0, &encode(&MAGIC, [FORMAT, self.id, self.slot_bytes]))?;
-        self.flush()
+        Ok(())
     }
 
     /// Refuses a file with a byte that is not zero, and another device that is not zero where labels of file
@@ -250,7 +238,7 @@ impl DeviceMedia {
         // Taken although the write may fail: its block may be on the device, and names this segment, which
         // would come back once its other slot is free.
         self.slots[slot] = Some(Slot { start, turn: self.turn });
-        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn]))?;
+        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, self.turn, 0]))?;
         self.flush()?;
         before.into_iter().filter(|before| *before != slot).try_for_each(|before| self.release(before))?;
         self.active = active;
@@ -284,8 +272,42 @@ impl Media for DeviceMedia {
         self.id
     }
 
+    fn own(&mut self) -> io::Result<()> {
+        if self.owned {
+            return Ok(());
+        }
+        // Also where it is: what can be read may not be durable, and a log without it is not one.
+        let header = [FORMAT, self.id, self.slot_bytes, self.slots.len() as u64];
+        self.write_at(0, &encode(&MAGIC, header))?;
+        // A removed segment, too, may be readable as such without being so durably: it would come back once
+        // the segments after it are gone.
+        let free: Vec<usize> = self.free().collect();
+        self.headers(&free, |media, at| {
+            let bufs = IoBufs::from_iter([IoBuf::zeroed(HEADER_BYTES)]);
+            media.device.write(at, bufs, IoClass::Meta)
+        })?;
+        self.flush()?;
+        // What a crash in `create` left. The one that counts may be readable without being durable, so it is
+        // written again before the other is given up.
+        for Slot { start, .. } in self.slots.clone().into_iter().flatten() {
+            let holders = self.holders(start);
+            if holders.len() > 1 {
+                let newest = self.find(start)?;
+                let bytes = self.read(start)?;
+                self.resume(start, &bytes)?;
+                holders.into_iter().filter(|slot| *slot != newest).try_for_each(|slot| self.release(slot))?;
+            }
+        }
+        self.owned = true;
+        Ok(())
+    }
+
     fn list(&mut self) -> io::Result<Vec<u64>> {
-        Ok(self.slots.iter().flatten().map(|slot| slot.start).collect())
+        let mut starts: Vec<u64> = self.slots.iter().flatten().map(|slot| slot.start).collect();
+        // A crash in `create` may have left two with one segment.
+        starts.sort_unstable();
+        starts.dedup();
+        Ok(starts)
     }
 
     fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
@@ -295,8 +317,8 @@ impl Media for DeviceMedia {
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         // Calls that fail again and again must not take all slots. Nothing of what an earlier one left was
         // reported durable: a segment is created where the durable log ends.
-        let free = self.free().find(|slot| Some(*slot) != self.reserve);
-        let slot = free.or_else(|| self.holders(start).first().copied());
+        let holders = self.holders(start);
+        let slot = self.free().chain(holders).find(|slot| Some(*slot) != self.reserve);
         self.create_in(slot.ok_or(ErrorKind::StorageFull)?, start, bytes)
     }
 
@@ -309,9 +331,10 @@ impl Media for DeviceMedia {
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let slot = self.reserve.take().ok_or(ErrorKind::StorageFull)?;
         let created = self.create_in(slot, start, bytes);
-        if self.slots[slot].is_none() {
-            // It did not get that far.
-            self.reserve = Some(slot);
+        if created.is_err() {
+            // Its header may name the segment; it is written again with the next call, or given up once the
+            // segment has another slot.
+            self.reserve.get_or_insert(slot);
         }
         created
     }
@@ -322,7 +345,7 @@ impl Media for DeviceMedia {
         self.fill(slot, bytes)?;
         let turn = self.slots[slot].map_or(0, |slot| slot.turn);
         // It, too, may be readable without being durable.
-        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, turn]))?;
+        self.write_at(self.slot_at(slot), &encode(&SLOT_MAGIC, [self.id, start, turn, 0]))?;
         self.flush()
     }
 
@@ -373,24 +396,28 @@ impl Drop for DeviceMedia {
     }
 }
 
-/// Both copies of a header: magic, CRC32C of what follows, three numbers.
-fn encode(magic: &[u8; 8], numbers: [u64; 3]) -> Vec<u8> {
+/// Both copies of a header: magic, CRC32C of what follows, four numbers.
+fn encode(magic: &[u8; 8], numbers: [u64; 4]) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     block[..8].copy_from_slice(magic);
     for (nth, number) in numbers.into_iter().enumerate() {
         block[16 + 8 * nth..24 + 8 * nth].copy_from_slice(&number.to_le_bytes());
     }
-    let sum = crc32c::crc32c(&block[16..40]);
+    let sum = crc32c::crc32c(&block[16..48]);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
     block.repeat(2)
 }
 
-/// The numbers of a header, if one of its copies is sound.
-fn decode(magic: &[u8; 8], header: &[u8]) -> Option<[u64; 3]> {
+/// The numbers of a header, if one of its copies is sound. The fourth is 0 in format 1, whose checksum ends
+/// before it.
+fn decode(magic: &[u8; 8], header: &[u8]) -> Option<[u64; 4]> {
     header.chunks(BLOCK).find_map(|block| {
-        let sum = crc32c::crc32c(block.get(16..40)?).to_le_bytes();
-        let number = |nth: usize| crate::record::u64_at(block, 16 + 8 * nth);
-        (block[..8] == *magic && block[8..12] == sum).then(|| [number(0), number(1), number(2)])
+        let numbers = block.get(16..48)?;
+        let number = |nth: usize| crate::record::u64_at(numbers, 8 * nth);
+        let all = [number(0), number(1), number(2), number(3)];
+        let has = |covered: &[u8]| block[8..12] == crc32c::crc32c(covered).to_le_bytes();
+        let is_sound = has(numbers) || all[3] == 0 && has(&numbers[..24]);
+        (block[..8] == *magic && is_sound).then_some(all)
     })
 }
 

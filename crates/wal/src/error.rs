@@ -1,5 +1,6 @@
 //! Errors of the log.
 
+use pagetier::Lsn;
 use pagetier::errors::Advice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +32,44 @@ pub enum WalError {
         /// The position of the first unreadable record.
         at: u64,
     },
+    /// A page has an LSN that the log has not reached: the log is older than the pages. Nothing that follows
+    /// becomes durable. Put the newest log back, or restore a backup.
+    #[error("the log ends at {log}, and a page has a change at {page}: the log is older than the pages")]
+    Behind {
+        /// The page's LSN.
+        page: Lsn,
+        /// The log's end.
+        log: Lsn,
+    },
+    /// The store could not record what its pages need of the log, which was therefore not shortened.
+    #[error("the store cannot record which part of the log it needs")]
+    Unrecorded(#[source] Arc<pagetier::Error>),
     /// The log is full, and checkpoints could not shorten it in time. Nothing has changed.
     #[error("the log is full, and checkpoints could not shorten it in time")]
     Full {
         /// Why the last checkpoint failed; `None` if it did not, and is slow.
         #[source]
         cause: Option<Arc<CheckpointError>>,
+    },
+    /// The record does not fit into the log, however empty that is: see
+    /// [`Wal::record_bytes_max`](crate::Wal::record_bytes_max). Nothing has changed: the pages of a
+    /// mini-transaction have the contents again that they had before it.
+    #[error(
+        "a record of {bytes} bytes does not fit into the log, which takes {bytes_max}: make smaller \
+         changes, or give the log a larger capacity (on a device, a new log)"
+    )]
+    TooLong {
+        /// The record's size, in bytes.
+        bytes: u64,
+        /// The size that fits, in bytes.
+        bytes_max: u64,
+    },
+    /// The log belongs to the process that opened it, from which this process was forked. Nothing has
+    /// changed: the parent goes on. Open the log after the fork.
+    #[error("process {opened_by} opened the log, from which this process was forked; open it after the fork")]
+    Forked {
+        /// The id of the process that opened the log.
+        opened_by: u32,
     },
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
@@ -74,9 +107,12 @@ impl WalError {
             Self::Io { source, .. } if is_full(source) => Advice::FreeSpace,
             Self::Io { .. } => Advice::FixDevice,
             Self::InUse { .. } => Advice::Retry,
-            Self::Damaged { .. } => Advice::Restore,
+            Self::Damaged { .. } | Self::Behind { .. } => Advice::Restore,
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
+            Self::TooLong { .. } => Advice::FixConfiguration,
+            Self::Unrecorded(error) => error.advice(),
             Self::Stopped => Advice::Reopen,
+            Self::Forked { .. } => Advice::Bug,
         }
     }
 }

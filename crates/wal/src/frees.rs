@@ -3,25 +3,45 @@
 //! The record first: otherwise a crash could leave a reference to a page that does not exist, or is in use
 //! for something else. From the record on until the store has freed the page, the free is *pending*, and the
 //! log keeps the record: without it, a crash after a checkpoint would leave a page that nothing refers to and
-//! that is not free. Redo makes the frees of the log pending again, except those of pages that a later record
-//! changes: these were free before that.
+//! that is not free. The store has freed it once its manifest says so. Then the page has to leave memory, for
+//! which its guards must be dropped; only the next use of its number waits for that. Redo makes the frees of
+//! the log pending again, except those of pages that a later record changes: these were free before that.
 
 use crate::error::{CheckpointError, WalError};
 use crate::log::{FREES_AT_ONCE, Wal};
 use pagetier::{Error, Lsn, PageId, PageStore};
 use std::sync::Arc;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// The calls of the store that have recorded frees, and wait for the pages to leave memory.
+#[derive(Default)]
+pub(crate) struct Freed {
+    pages: u64,
+    leaving: Vec<JoinHandle<Result<u32, Error>>>,
+}
 
 impl Wal {
     /// Frees in the store the pages that committed mini-transactions have freed
     /// ([`MiniTx::free`](crate::MiniTx::free)), after making their records durable. Returns how many. A
     /// [`checkpoint`](crate::checkpoint) begins with it; call it when the pages are needed earlier. Waits for
-    /// all guards of these pages, so the caller must hold none. Cancel-safe: it continues without its caller.
+    /// all guards of these pages, so the caller must hold none; the log need not keep the records meanwhile.
+    /// Cancel-safe: it continues without its caller.
     ///
     /// # Errors
     /// The log or the store failed. What was not freed stays pending, and the next call retries.
     pub async fn free_pending(&self, store: &Arc<PageStore>) -> Result<u64, CheckpointError> {
+        let Freed { pages, leaving } = self.record_frees(store).await?;
+        for left in leaving {
+            left.await.map_err(|_| WalError::Stopped)??;
+        }
+        Ok(pages)
+    }
+
+    /// As [`Wal::free_pending`], but waits for no guard: leaves that to tasks.
+    pub(crate) async fn record_frees(&self, store: &Arc<PageStore>) -> Result<Freed, CheckpointError> {
         if self.0.state.lock().frees.is_empty() {
-            return Ok(0);
+            return Ok(Freed::default());
         }
         let (wal, store) = (self.clone(), Arc::clone(store));
         // In a task of its own: of a call that was dropped half-way, the pages could have been freed and be
@@ -30,19 +50,33 @@ impl Wal {
         freeing.await.map_err(|_| WalError::Stopped)?
     }
 
-    async fn free_all(&self, store: &PageStore) -> Result<u64, CheckpointError> {
+    async fn free_all(&self, store: &Arc<PageStore>) -> Result<Freed, CheckpointError> {
         let _one_at_a_time = self.0.freeing.lock().await;
-        let Some((upto, _)) = self.0.state.lock().frees.last().copied() else { return Ok(0) };
+        let mut freed = Freed::default();
+        let Some((upto, _)) = self.0.state.lock().frees.last().copied() else { return Ok(freed) };
         self.flush_or_reserve(Lsn(upto)).await?;
-        let mut freed = 0;
         while let Some(batch) = self.oldest_frees(upto) {
-            let pages: Vec<PageId> = batch.iter().map(|(_, page)| *page).collect();
-            freed += match store.free_pages(&pages).await {
-                Ok(freed) => u64::from(freed),
-                // It was removed, and its pages with it.
-                Err(Error::NoSuchSpace { .. }) => 0,
-                Err(error) => return Err(error.into()),
-            };
+            let (space, pages) =
+                (batch[0].1.space, batch.iter().map(|(_, page)| page.no).collect::<Vec<_>>());
+            let (note, noted) = oneshot::channel();
+            let store = Arc::clone(store);
+            let call = tokio::spawn(async move {
+                let noting = |pages| {
+                    let _ = note.send(pages);
+                };
+                store.free_noting(space, &pages, noting).await
+            });
+            match noted.await {
+                Ok(pages) => {
+                    freed.pages += u64::from(pages);
+                    freed.leaving.push(call);
+                }
+                Err(_) => match call.await.map_err(|_| WalError::Stopped)? {
+                    // It was removed, and its pages with it.
+                    Ok(_) | Err(Error::NoSuchSpace { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                },
+            }
             let mut state = self.0.state.lock();
             for free in &batch {
                 state.frees.remove(free);

@@ -23,6 +23,7 @@ mod redo;
 mod segments;
 #[cfg(test)]
 mod testing;
+mod unfit;
 
 pub use checkpoint::checkpoint;
 pub use copy::copy_log;
@@ -36,3 +37,4 @@ pub use minitx::MiniTx;
 pub use options::{Keep, WalOptions};
 pub use recover::{RecoverError, Recovered, recover};
 pub use redo::{RedoError, Redone, redo};
+pub use unfit::UnfitLog;

@@ -12,14 +12,17 @@
 //! one page record each needs neither record.
 //!
 //! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
+//! One operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with
+//! the operation, not with the future that began it: on a disk that stalls, callers that give up would else
+//! leave a blocked thread each. Its end wakes all who wait.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
 //! checkpoint shorten the log, which gives room back. On a device it is one of the slots.
 //!
-//! **Locks.** `output` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
-//! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
-//! in the store's `min_recovery_lsn`.
+//! **Locks.** The turn before `output` before `state`; neither of the latter is held across an `.await`.
+//! [`MiniTx::commit`] assigns the LSN and sets it on the pages under `state`, so a caller that has read
+//! [`Wal::end`] finds every earlier record in the store's `min_recovery_lsn`.
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
@@ -29,23 +32,25 @@ use crate::guard::Guard;
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
-use crate::segments::Segments;
+use crate::segments::{FIRST_LSN, Segment, Segments};
+use crate::unfit::{self, Fit, UnfitLog};
 use pagetier::device::SharedDevice;
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, SpaceId};
+use pagetier::log::{LogMark, LogNeeds, MarkFuture};
+use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard, watch};
+use tokio::task::JoinHandle;
 
 /// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
 pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
-
-/// The start of a new log. It is above zero, the LSN of a page that no record has touched.
-pub(crate) const FIRST_LSN: u64 = 64;
 
 /// The number of pages that the store frees with one write.
 pub(crate) const FREES_AT_ONCE: usize = 128;
@@ -55,6 +60,10 @@ struct Output {
     segments: Segments,
     /// Bytes that are not durable and have left `State::buf`.
     writing: Vec<u8>,
+    /// The medium has everything up to here, durably.
+    reached: u64,
+    /// A segment was created since the store recorded what it needs of the log.
+    unmarked: bool,
 }
 
 #[derive(Debug)]
@@ -82,7 +91,20 @@ pub(crate) struct Shared {
     oldest: AtomicU64,
     end: AtomicU64,
     id: u64,
+    owner: Owner,
     blocks: bool,
+    /// The ownership whose records are appended; 0: none.
+    generation: AtomicU64,
+    /// What the store said of its log when it opened.
+    needs: Mutex<LogNeeds>,
+    /// The position after which the pages need the log, as the store has recorded it.
+    from: AtomicU64,
+    /// What the store has recorded last.
+    recorded: Mutex<Option<LogMark>>,
+    /// The pages' store, which records what it needs of the log.
+    store: OnceLock<Weak<PageStore>>,
+    /// A page has an LSN that this log has not reached: the log is older than the pages.
+    behind: OnceLock<(u64, u64)>,
     failing: AtomicBool,
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
@@ -95,13 +117,62 @@ pub(crate) struct Shared {
     scarce: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
-    leader: tokio::sync::Mutex<()>,
+    /// The most bytes that a record can have.
+    record_bytes_max: u64,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// The number of writes that have begun.
+    writes: AtomicU64,
+    /// The write that has ended last; also notified of other operations' ends.
+    ended: watch::Sender<Ended>,
     /// Held while the store frees pages: see `frees.rs`.
     pub(crate) freeing: tokio::sync::Mutex<()>,
     /// One checkpoint at a time: a second one would find the reserve in use before it is set aside anew.
     pub(crate) checkpoints: tokio::sync::Mutex<()>,
     grown: Arc<Notify>,
     truncated: Notify,
+}
+
+/// The end of a write.
+#[derive(Clone, Debug)]
+struct Ended {
+    /// Its number, from 1.
+    number: u64,
+    /// Whether it might use the reserve.
+    or_reserve: bool,
+    result: Result<(), WalError>,
+}
+
+/// The right to use the medium: see the module.
+struct Turn {
+    log: Arc<Shared>,
+    /// `None` only in the drop.
+    permit: Option<OwnedMutexGuard<()>>,
+    /// Of a write: what its end will be.
+    ends: Option<Ended>,
+}
+
+impl Turn {
+    /// Writes on a thread that may block.
+    fn write(mut self, or_reserve: bool) -> JoinHandle<Result<(), WalError>> {
+        let number = 1 + self.log.writes.fetch_add(1, Ordering::AcqRel);
+        // Until it has ended otherwise: a runtime that ends may drop it before it begins.
+        self.ends = Some(Ended { number, or_reserve, result: Err(WalError::Stopped) });
+        tokio::task::spawn_blocking(move || {
+            let result = self.log.write_out(or_reserve);
+            self.ends = Some(Ended { number, or_reserve, result: result.clone() });
+            drop(self);
+            result
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // First, so that the next one can have it at once.
+        self.permit = None;
+        let ends = self.ends.take();
+        self.log.ended.send_modify(|last| *last = ends.unwrap_or_else(|| last.clone()));
+    }
 }
 
 impl State {
@@ -147,14 +218,15 @@ impl Wal {
         Self::on(Box::<MemoryMedia>::default(), options).expect("memory does not fail")
     }
 
-    /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never reported
-    /// durable, and writes what precedes it in the last segment again, in place: on most file systems this
-    /// needs no free space. Blocks. Then pass [`Wal::gate`] to the store's builder and call
+    /// Opens the log in `dir`, or an empty one if there is none. Only reads: the store must accept the log
+    /// first, or the first flush. Then a torn tail is cut off, which was never reported durable, and what
+    /// precedes it in the last segment is written again, in place: on most file systems this needs no free
+    /// space. Blocks. Then pass [`Wal::gate`] to the store's builder and call
     /// [`recover`](crate::recover), or let [`LoggedStore::on`](crate::LoggedStore::on) do so.
     ///
     /// # Errors
-    /// The directory cannot be used or is in use, its files have another format, or the log is damaged before
-    /// its last segment. Nothing was changed.
+    /// The directory cannot be used or is in use, its files have another format, or the log is damaged:
+    /// before its last segment, or before a later write to that. Nothing was changed.
     pub fn open(dir: &Path, options: WalOptions) -> Result<Self, WalError> {
         let media = FileMedia::open(dir).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
@@ -167,7 +239,7 @@ impl Wal {
     /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
     /// a second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the
     /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
-    /// KiB) can never be written. The device needs four times the capacity, and four times what the engine is
+    /// KiB) is refused. The device needs four times the capacity, and four times what the engine is
     /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
     /// the oldest changes first. Of pages that were on the SSD at the opening none is known to have older
     /// changes than another, so all of them go home.
@@ -196,10 +268,11 @@ impl Wal {
     /// # Errors
     /// As [`Wal::open`].
     pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
-        let (mut segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
-        segments.reserve(options.segment_bytes());
+        let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
+        // A record has four bytes for its length.
+        let record_bytes_max = segments.room().min(options.capacity_bytes).min(u32::MAX.into());
         let state = State {
             buf: Vec::new(),
             end,
@@ -212,20 +285,31 @@ impl Wal {
         let shared = Shared {
             options,
             state: Mutex::new(state),
-            output: Mutex::new(Output { segments, writing: Vec::new() }),
-            durable: AtomicU64::new(end),
+            output: Mutex::new(Output { segments, writing: Vec::new(), reached: end, unmarked: false }),
+            // Nothing is, before the log is in use.
+            durable: AtomicU64::new(0),
             needed: AtomicU64::new(oldest),
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
             id,
+            owner: Owner::here(),
             blocks,
+            generation: AtomicU64::new(0),
+            needs: Mutex::default(),
+            from: AtomicU64::new(0),
+            recorded: Mutex::default(),
+            store: OnceLock::new(),
+            behind: OnceLock::new(),
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
             to_go: AtomicU64::new(0),
             next_to_go: AtomicU64::new(0),
             scarce: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
-            leader: tokio::sync::Mutex::new(()),
+            record_bytes_max,
+            turn: Arc::default(),
+            writes: AtomicU64::new(0),
+            ended: watch::Sender::new(Ended { number: 0, or_reserve: false, result: Ok(()) }),
             freeing: tokio::sync::Mutex::new(()),
             checkpoints: tokio::sync::Mutex::new(()),
             grown: Arc::default(),
@@ -265,6 +349,21 @@ impl Wal {
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.end().0 == FIRST_LSN
+    }
+
+    /// What the store is to record of the log at this moment.
+    pub(crate) fn mark(&self) -> LogMark {
+        self.0.mark_at(self.durable().0, self.0.from.load(Ordering::Acquire))
+    }
+
+    /// The store records from now on what it needs of the log.
+    pub(crate) fn attach(&self, store: &Arc<PageStore>) {
+        let _ = self.0.store.set(Arc::downgrade(store));
+    }
+
+    /// What the store said of its log when it opened.
+    pub(crate) fn needs(&self) -> LogNeeds {
+        *self.0.needs.lock()
     }
 
     /// Whether the log still begins with its first record, or has none yet: redo then needs nothing else.
@@ -326,13 +425,45 @@ impl Wal {
         self.0.options.capacity_bytes
     }
 
+    /// The most bytes that a record can have: the capacity, or the room of a segment on a device if that is
+    /// less. A record has 17 bytes, then 8 for each page of a [`MiniTx`](crate::MiniTx), up to 8 for each of
+    /// its operations, the bytes that these write, and 8 for each page that it frees; or, of
+    /// [`Wal::append_commit`], 17 bytes and the operations.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> u64 {
+        self.0.record_bytes_max
+    }
+
+    /// Refuses a record that no segment can take, before anything of it is in the log: from memory it would
+    /// keep all later ones from becoming durable.
+    fn fits(&self, bytes: u64) -> Result<(), WalError> {
+        let bytes_max = self.record_bytes_max();
+        if bytes > bytes_max { Err(WalError::TooLong { bytes, bytes_max }) } else { Ok(()) }
+    }
+
     /// Appends the operations of a mini-transaction and sets its LSN on the pages.
-    pub(crate) fn append_pages<G: Guard>(&self, pages: &mut [G], ops: &[u8], freed: &[PageId]) -> Lsn {
+    ///
+    /// # Errors
+    /// [`WalError::TooLong`].
+    pub(crate) fn append_pages<G: Guard>(
+        &self,
+        pages: &mut [G],
+        ops: &[u8],
+        freed: &[PageId],
+    ) -> Result<Lsn, WalError> {
+        self.fits(record::pages_bytes(pages.len(), ops, freed.len()))?;
         let mut state = self.0.state.lock();
         let at = state.end;
+        if let Some(newest) = pages.iter().map(|page| page.lsn().0).max().filter(|newest| *newest > at) {
+            // The records that made the page as it is are missing. Redo would skip this one, since the page
+            // has a later LSN: nothing is durable from here on.
+            let _ = self.0.behind.set((newest, at));
+        }
         let lsn = record::put_pages(&mut state.buf, at, pages, ops, freed);
         for page in pages {
-            page.set_lsn(Lsn(lsn));
+            // A page that the record itself frees stays below it: from the record's LSN on, a page is of the
+            // number's next life (see `redo`).
+            page.set_lsn(Lsn(lsn - u64::from(freed.contains(&page.id()))));
         }
         // Under the lock that assigns the LSN, like those of the pages: a checkpoint that has read a later
         // end keeps this record until the store has freed the pages.
@@ -340,18 +471,22 @@ impl Wal {
         if state.frees.len() >= FREES_AT_ONCE {
             self.signal_grown();
         }
-        self.appended(&mut state, lsn)
+        Ok(self.appended(&mut state, lsn))
     }
 
     /// Appends a transaction's operations, for an engine whose transactions take several mini-transactions:
     /// the commit counts as unapplied until [`Wal::append_applied`], and the log keeps its record. Durable
     /// once [`Wal::flush`] of the LSN returns; apply the operations only then.
-    pub fn append_commit(&self, operations: &[u8]) -> Lsn {
+    ///
+    /// # Errors
+    /// [`WalError::TooLong`]: nothing was appended.
+    pub fn append_commit(&self, operations: &[u8]) -> Result<Lsn, WalError> {
+        self.fits(record::bytes_with(operations.len()))?;
         let mut state = self.0.state.lock();
         let at = state.end;
         let lsn = record::put(&mut state.buf, at, Kind::Commit, |body| body.extend_from_slice(operations));
         state.unapplied.insert(lsn);
-        self.appended(&mut state, lsn)
+        Ok(self.appended(&mut state, lsn))
     }
 
     /// Records that every operation of the commit at `commit` has been applied to the trees' pages, and has
@@ -402,20 +537,74 @@ impl Wal {
     }
 
     pub(crate) async fn flush_record(&self, lsn: Lsn, or_reserve: bool) -> Result<(), WalError> {
+        self.check_owner()?;
         if self.durable() >= lsn {
             return Ok(());
         }
+        self.write(lsn, or_reserve).await?;
+        self.publish();
+        // A page with such an LSN was written when the log reached it.
+        let log = self.durable();
+        if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
+    }
+
+    /// Lets what the medium has count as durable. If that includes a new segment, the store records that the log
+    /// reaches it: should the segment be missing at the next opening, the store knows (I45). No commit waits for
+    /// that: the manifest may be held by a call whose caller does not poll it.
+    fn publish(&self) {
+        let (reached, unmarked) = {
+            let mut output = self.0.output.lock();
+            (output.reached, std::mem::take(&mut output.unmarked))
+        };
+        self.0.durable.fetch_max(reached, Ordering::AcqRel);
+        if unmarked && let Some(store) = self.0.store.get().and_then(Weak::upgrade) {
+            let mark = self.0.mark_at(reached, self.0.from.load(Ordering::Acquire));
+            tokio::spawn(async move {
+                // The store knows less of its log than it could until the next segment; no change is lost.
+                if let Err(error) = store.record_log(mark).await {
+                    let error = pagetier::errors::Causes(&error);
+                    tracing::debug!(%error, "the store cannot record how far its log reaches");
+                }
+            });
+        }
+    }
+
+    /// Writes the record at `lsn` and makes it durable on the medium.
+    async fn write(&self, lsn: Lsn, or_reserve: bool) -> Result<(), WalError> {
         if !self.0.blocks {
             return self.0.write_out(or_reserve);
         }
-        let _leader = self.0.leader.lock().await;
-        if self.durable() >= lsn {
-            return Ok(());
+        let mut ended = self.0.ended.subscribe();
+        // A write that has begun may have left the record behind.
+        let covering = 1 + self.0.writes.load(Ordering::Acquire);
+        loop {
+            if let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() {
+                if self.durable() >= lsn {
+                    return Ok(());
+                }
+                let written = self.turn(permit).write(or_reserve).await;
+                return written.unwrap_or(Err(WalError::Stopped));
+            }
+            ended.changed().await.map_err(|_| WalError::Stopped)?;
+            if self.durable() >= lsn {
+                return Ok(());
+            }
+            let last = ended.borrow_and_update();
+            if last.number >= covering && last.or_reserve >= or_reserve {
+                return last.result.clone();
+            }
         }
-        let shared = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || shared.write_out(or_reserve))
-            .await
-            .map_err(|_| WalError::Stopped)?
+    }
+
+    fn turn(&self, permit: OwnedMutexGuard<()>) -> Turn {
+        Turn { log: Arc::clone(&self.0), permit: Some(permit), ends: None }
+    }
+
+    /// Refuses what a forked process does with its parent's log, before it takes a lock: a thread that does
+    /// not exist in this process may hold that.
+    pub(crate) fn check_owner(&self) -> Result<(), WalError> {
+        let owner = self.0.owner;
+        if owner.is_here() { Ok(()) } else { Err(WalError::Forked { opened_by: owner.pid() }) }
     }
 
     /// Waits until the log has grown by another fraction of its capacity.
@@ -454,11 +643,6 @@ impl Wal {
         }
     }
 
-    /// Completes when the log has been shortened.
-    pub(crate) fn shortened(&self) -> tokio::sync::futures::Notified<'_> {
-        self.0.truncated.notified()
-    }
-
     /// Releases all tasks that wait for room, because no checkpoint will follow.
     pub fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::Release);
@@ -482,9 +666,9 @@ impl Wal {
     /// afterwards, then [`Wal::copy_to`].
     #[must_use]
     pub fn hold(&self) -> (Hold, Lsn) {
-        // Truncation runs under `output`, so the oldest segment stays until the hold is registered.
-        let _output = self.0.output.lock();
-        let (oldest, mut state) = (self.oldest(), self.0.state.lock());
+        // Truncation decides under this lock what stays.
+        let mut state = self.0.state.lock();
+        let oldest = self.oldest();
         let number = state.next_hold;
         state.next_hold += 1;
         state.holds.insert(number, oldest.0);
@@ -505,14 +689,35 @@ impl Wal {
     /// # Errors
     /// The medium failed; the log is intact, and longer than necessary.
     pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
-        let shared = Arc::clone(&self.0);
-        let cut = move || shared.truncate(needed.0, keep.0);
-        if self.0.blocks {
-            tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)??;
-        } else {
-            cut()?;
+        self.check_owner()?;
+        // Before the log is shortened: one that begins later than this is not the pages'.
+        let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
+        let kept = keep.min(needed).0.min(held);
+        if self.0.output.lock().segments.second().is_some_and(|second| second < kept) {
+            self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
         }
-        self.0.truncated.notify_waiters();
+        if !self.0.blocks {
+            return self.0.truncate(needed.0, keep.0);
+        }
+        let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await);
+        let cut = move || turn.log.truncate(needed.0, keep.0);
+        tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
+    }
+
+    /// Lets the store record that its pages need the log from the record that ends at `needed` on, and that the
+    /// log is durable up to its present end.
+    pub(crate) async fn record(&self, needed: Lsn) -> Result<(), pagetier::Error> {
+        let Some(store) = self.0.store.get().and_then(Weak::upgrade) else { return Ok(()) };
+        let needed = needed.min(self.oldest_unfinished().unwrap_or(needed));
+        // A record that ends at this position or before is not needed.
+        let from = needed.0.saturating_sub(1).max(self.0.from.load(Ordering::Acquire));
+        let mark = self.0.mark_at(self.durable().0, from);
+        // A store that was closed has recorded the last of them.
+        if self.0.recorded.lock().as_ref() != Some(&mark) {
+            store.record_log(mark).await?;
+            self.0.from.fetch_max(from, Ordering::AcqRel);
+            *self.0.recorded.lock() = Some(mark);
+        }
         Ok(())
     }
 
@@ -527,10 +732,18 @@ impl Wal {
     /// # Errors
     /// The medium failed.
     pub fn segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
-        let mut output = self.0.output.lock();
+        self.check_owner()?;
         // The lock keeps further records from becoming durable.
-        let durable = self.0.durable.load(Ordering::Acquire);
+        let mut output = self.0.output.lock();
+        let durable = output.reached;
         output.segments.read(start, durable)
+    }
+
+    /// The durable part of one segment, for a copy of the log.
+    pub(crate) fn whole_segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
+        let mut output = self.0.output.lock();
+        let durable = output.reached;
+        output.segments.whole(start, durable)
     }
 
     /// Takes over what recovery found unfinished: commits without an `Applied`, and frees.
@@ -546,10 +759,94 @@ impl Wal {
 }
 
 impl Shared {
-    /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
-    fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
+    /// Runs `step`, which may block, where it blocks no task.
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        step: impl FnOnce(&Self) -> Result<T, WalError> + Send + 'static,
+    ) -> Result<T, WalError> {
+        if !self.blocks {
+            return step(self);
+        }
+        let shared = Arc::clone(self);
+        tokio::task::spawn_blocking(move || step(&shared)).await.map_err(|_| WalError::Stopped)?
+    }
+
+    /// Takes the log into use: what was found is durable from here on.
+    fn ready(&self, output: &mut Output) -> Result<(), WalError> {
+        if !output.segments.is_ready() {
+            output.segments.ready()?;
+            output.segments.reserve(self.options.segment_bytes());
+            self.note_room(&output.segments);
+        }
+        self.durable.fetch_max(output.reached, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn mark_at(&self, end: u64, from: u64) -> LogMark {
+        let generation = self.generation.load(Ordering::Acquire);
+        LogMark { id: self.id, generation, end: Lsn(end), from: Lsn(from), restored: false }
+    }
+
+    /// See [`LogGate::check`].
+    fn check(&self, needs: &LogNeeds) -> Result<(), UnfitLog> {
+        *self.needs.lock() = *needs;
         let mut output = self.output.lock();
-        let Output { segments, writing } = &mut *output;
+        let found: Vec<Segment> = output.segments.found().copied().collect();
+        let log = unfit::Log {
+            id: self.id,
+            segments: &found,
+            oldest: self.oldest.load(Ordering::Acquire),
+            end: output.reached,
+        };
+        match unfit::check(&log, needs)? {
+            Fit::Yes => {}
+            // LSNs never go back: redo would skip records that are below the LSNs of their pages.
+            Fit::BeginsAt(first) => {
+                output.segments.begin_at(first);
+                output.reached = first;
+                let mut state = self.state.lock();
+                state.end = first;
+                state.next_signal = first + self.options.capacity_bytes / 32;
+                for position in [&self.needed, &self.oldest, &self.end] {
+                    position.store(first, Ordering::Release);
+                }
+            }
+        }
+        let from = needs.recorded.map_or(0, |mark| mark.from.0);
+        self.from.store(from.max(self.oldest.load(Ordering::Acquire)), Ordering::Release);
+        Ok(())
+    }
+
+    /// See [`LogGate::begin`]. Blocks.
+    fn begin(&self, ownership: u32) -> Result<Option<LogMark>, WalError> {
+        // What an engine appended before is of no ownership, and may have no successor.
+        self.write_out(true)?;
+        let mut output = self.output.lock();
+        let needs = *self.needs.lock();
+        let drawn = RandomState::new().build_hasher().finish() as u32;
+        let (generation, end) = (u64::from(ownership) << 32 | u64::from(drawn), output.reached);
+        let previous = needs.recorded.map_or(0, |mark| mark.generation);
+        // A log in memory ends with its process, and no store can ask for it later.
+        if self.id == 0 {
+            return Ok(None);
+        }
+        let generation = output.segments.begin(end, generation, previous)?;
+        output.segments.reserve(self.options.segment_bytes());
+        self.note_room(&output.segments);
+        self.generation.store(generation, Ordering::Release);
+        // Not known to be the log of these pages before they were read: see `recover`.
+        let known = needs.recorded.is_some() || !needs.named_in_pages;
+        Ok(known.then(|| self.mark_at(end, self.from.load(Ordering::Acquire))))
+    }
+
+    /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
+    pub(crate) fn write_out(&self, or_reserve: bool) -> Result<(), WalError> {
+        if let Some((page, log)) = self.behind.get() {
+            return Err(WalError::Behind { page: Lsn(*page), log: Lsn(*log) });
+        }
+        let mut output = self.output.lock();
+        self.ready(&mut output)?;
+        let Output { segments, writing, reached, unmarked } = &mut *output;
         let end = {
             let mut state = self.state.lock();
             if writing.is_empty() {
@@ -561,19 +858,21 @@ impl Shared {
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
         let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
         while !writing.is_empty() {
             let start = end - writing.len() as u64;
-            let chunk = record::whole_records(writing, segment_bytes as usize);
+            let chunk = record::whole_records(writing, segment_bytes as usize, most);
+            record::begin_batch(&mut writing[..chunk]);
             let written = segments.append(start, &writing[..chunk], segment_bytes, or_reserve);
             self.failing.store(written.is_err(), Ordering::Release);
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             self.note_room(segments);
-            written?;
+            *unmarked |= written?;
             if segments.was_full() {
                 self.grown.notify_one();
             }
-            self.durable.store(start + chunk as u64, Ordering::Release);
+            *reached = start + chunk as u64;
             if chunk == writing.len() {
                 writing.clear();
             } else {
@@ -585,21 +884,31 @@ impl Shared {
 
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
         let mut output = self.output.lock();
-        let (held, needed) = {
+        self.ready(&mut output)?;
+        let segments = &mut output.segments;
+        let (needed, keep) = {
             let state = self.state.lock();
             let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
             // Also for a caller that has asked the store alone.
             let free = state.frees.first().map_or(u64::MAX, |(lsn, _)| *lsn);
-            (held, needed.min(free))
+            let needed = needed.min(free);
+            let keep = needed.min(keep).min(held);
+            // Under the lock: a hold that comes later begins there.
+            self.oldest.store(segments.holding(keep), Ordering::Release);
+            (needed, keep)
         };
-        self.needed.store(output.segments.holding(needed), Ordering::Release);
-        let oldest = output.segments.truncate(needed.min(keep).min(held))?;
-        self.oldest.store(oldest, Ordering::Release);
+        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        self.needed.store(segments.recovery_start(needed, segment_bytes), Ordering::Release);
+        let truncated = segments.truncate(keep);
+        self.oldest.store(segments.oldest(), Ordering::Release);
         // Before any record takes the room that is free now.
-        output.segments.reserve(self.options.segment_bytes());
-        self.tight.store(false, Ordering::Release);
-        self.note_room(&output.segments);
-        Ok(())
+        segments.reserve(self.options.segment_bytes());
+        if truncated.is_ok() {
+            self.tight.store(false, Ordering::Release);
+        }
+        self.note_room(segments);
+        self.truncated.notify_waiters();
+        truncated
     }
 
     /// Notes how much of the medium's room is used; asks for a checkpoint if that is most.
@@ -617,6 +926,10 @@ impl Shared {
 }
 
 impl LogGate for Wal {
+    fn end(&self) -> Lsn {
+        Lsn(self.0.end.load(Ordering::Acquire))
+    }
+
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         Box::pin(async move { self.flush(lsn).await.map_err(|error| Arc::new(error) as GateError) })
     }
@@ -625,12 +938,31 @@ impl LogGate for Wal {
 /// See [`Wal::gate`].
 struct Gate(Weak<Shared>);
 
+impl Gate {
+    fn log(&self) -> Result<Arc<Shared>, GateError> {
+        self.0.upgrade().ok_or_else(|| Arc::new(WalError::Stopped) as GateError)
+    }
+}
+
 impl LogGate for Gate {
-    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
-        let log = self.0.upgrade().map(Wal);
+    fn end(&self) -> Lsn {
+        self.0.upgrade().map_or(Lsn(0), |shared| Lsn(shared.end.load(Ordering::Acquire)))
+    }
+
+    fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
+        self.log()?.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)
+    }
+
+    fn begin(&self, ownership: u32) -> MarkFuture<'_> {
         Box::pin(async move {
-            let log = log.ok_or_else(|| Arc::new(WalError::Stopped) as GateError)?;
-            log.flush(lsn).await.map_err(|error| Arc::new(error) as GateError)
+            let begun = self.log()?.run(move |shared| shared.begin(ownership)).await;
+            begun.map_err(|error| Arc::new(error) as GateError)
         })
+    }
+
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        Box::pin(
+            async move { Wal(self.log()?).flush(lsn).await.map_err(|error| Arc::new(error) as GateError) },
+        )
     }
 }

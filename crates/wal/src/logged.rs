@@ -1,14 +1,13 @@
 //! A page store with its log.
 
-use crate::checkpoint::{Checkpoints, checkpoint};
+use crate::checkpoint::{Checkpoints, checkpoint, step};
 use crate::copy::copy_log;
 use crate::error::{CheckpointError, WalError, is_full};
 use crate::guard::Guard;
-use crate::identity;
 use crate::log::Wal;
 use crate::minitx::MiniTx;
 use crate::options::{Keep, WalOptions};
-use crate::recover::{RecoverError, Recovered, recover};
+use crate::recover::{RecoverError, Recovered, opened, recover};
 use pagetier::backup::{BackupOptions, BackupReport};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
@@ -16,15 +15,18 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// How long an opening waits for the log: a write whose caller was dropped may outlast the previous store.
 const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How long a record that frees pages waits for a checkpoint to set the log's reserve aside anew.
-const RESERVE_WAIT: Duration = Duration::from_secs(2);
+/// The polling interval of a commit that waits for a checkpoint. If the checkpoint has waited for one and the
+/// same guard since the last look, it may wait for the caller.
+const GUARD_WAIT: Duration = Duration::from_secs(2);
+/// What the time between two looks at a wait for room counts for at most.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
 ///
@@ -49,6 +51,9 @@ pub enum LoggedBackupError {
     /// The log could not be copied.
     #[error(transparent)]
     Log(#[from] WalError),
+    /// The store could not record what the backup needs of the log.
+    #[error(transparent)]
+    Position(#[from] CheckpointError),
 }
 
 impl LoggedBackupError {
@@ -58,6 +63,7 @@ impl LoggedBackupError {
         match self {
             Self::Pages(error) => error.advice(),
             Self::Log(error) => error.advice(),
+            Self::Position(error) => error.advice(),
         }
     }
 }
@@ -79,33 +85,21 @@ impl LoggedStore {
     }
 
     /// As [`LoggedStore::open`], with a log that is open already, perhaps on a medium of its own. The log
-    /// becomes the store's gate. A page in the space `pagetier-wal` holds the log's identity.
+    /// becomes the store's gate.
     ///
     /// # Errors
     /// As [`LoggedStore::open`].
     pub async fn on(builder: Builder, wal: Wal) -> Result<Self, RecoverError> {
-        let store = Arc::new(builder.log_gate(wal.gate()).open().await?);
-        let found = identity::read(&store).await?;
-        let opened = Self::recovered_from(store, wal, found).await?;
-        match identity::read(&opened.store).await? {
-            Some(_) => {}
-            None if opened.wal.is_whole() => identity::write(&opened.store, &opened.wal).await?,
-            None => return Err(RecoverError::NoPages),
-        }
-        Ok(opened)
+        let store = opened(builder.log_gate(wal.gate()).open().await)?;
+        Self::recovered_from(Arc::new(store), wal).await
     }
 
-    /// Recovers a store that is open already, with the log's gate, and whose pages name their log in a way of
-    /// the engine's own: see [`recover`].
+    /// Recovers a store that is open already, with the log's gate.
     ///
     /// # Errors
     /// As [`recover`].
-    pub async fn recovered_from(
-        store: Arc<PageStore>,
-        wal: Wal,
-        identity: Option<u64>,
-    ) -> Result<Self, RecoverError> {
-        let recovered = recover(&store, &wal, identity).await?;
+    pub async fn recovered_from(store: Arc<PageStore>, wal: Wal) -> Result<Self, RecoverError> {
+        let recovered = recover(&store, &wal).await?;
         Ok(Self { checkpoints: Checkpoints::start(&store, &wal), recovered, store, wal })
     }
 
@@ -147,56 +141,100 @@ impl LoggedStore {
         let mut works = if wal.is_failing() { wal.flush(wal.end()).await } else { Ok(()) };
         // It lets records that wait have the reserve, and sets one aside anew before another record takes the
         // room: otherwise a full disk would refuse the very change that frees pages.
-        if wal.is_tight() && self.checkpoint().await.is_ok() && !wal.is_failing() {
+        if wal.is_tight() && self.make_room(|| !wal.is_tight()).await.is_ok() && !wal.is_failing() {
             works = Ok(());
         }
         works?;
         if !wal.is_long() {
             return Ok(());
         }
-        let room = timeout(wait, wal.has_room()).await;
-        room.map_err(|_| WalError::Full { cause: self.checkpoints.failure() })
+        let room = wal.has_room();
+        tokio::pin!(room);
+        let mut left = wait;
+        while !left.is_zero() {
+            // In steps: time in which the process was stopped counts as one of them.
+            let step = left.min(LOOK_AGAIN);
+            tokio::select! {
+                biased;
+                () = &mut room => return Ok(()),
+                () = sleep(step) => left -= step,
+            }
+        }
+        Err(WalError::Full { cause: self.checkpoints.failure() })
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
-    /// If the log's medium is full, one that frees pages goes to the log's reserve, which the next checkpoint
-    /// sets aside anew. Returns the record's LSN. If the future is dropped, the change has happened, and
-    /// becomes durable with a later one.
+    /// If the log's medium is full, one that frees pages goes to the log's reserve. If that is used up, the
+    /// call waits for a checkpoint, which sets it aside anew, for as long as that works; but not for long if
+    /// the checkpoint waits for an exclusive guard, which may be the caller's. Returns the record's LSN. If
+    /// the future is dropped, the change has happened, and becomes durable with a later one.
     ///
     /// # Errors
-    /// The log failed. The change is visible, and becomes durable once the log works again; a crash before
-    /// that loses it.
+    /// [`WalError::TooLong`]: nothing has changed. Otherwise the log failed: the change is visible, and
+    /// becomes durable once the log works again; a crash before that loses it.
     pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
-        let (lsn, gives_room) = change.record();
-        let shortened = self.wal.shortened();
-        tokio::pin!(shortened);
-        shortened.as_mut().enable();
-        let flushed = self.wal.flush_record(lsn, gives_room).await;
-        match flushed {
-            Err(WalError::Io { source, .. }) if gives_room && is_full(&source) => {
-                // Another record had the reserve, and a checkpoint is about to set one aside anew. With a
-                // bound, since it may wait for a guard that the caller holds.
-                self.wal.signal_grown();
-                let _ = timeout(RESERVE_WAIT, shortened).await;
-                self.wal.flush_record(lsn, gives_room).await?;
-            }
-            other => other?,
-        }
+        let (lsn, gives_room) = change.record()?;
+        self.make_durable(lsn, gives_room).await?;
         Ok(lsn)
+    }
+
+    /// Makes the record at `lsn` durable, as [`LoggedStore::commit`] does.
+    pub(crate) async fn make_durable(&self, lsn: Lsn, gives_room: bool) -> Result<(), WalError> {
+        match self.wal.flush_record(lsn, gives_room).await {
+            Err(WalError::Io { source, .. }) if gives_room && is_full(&source) => {
+                // Another record had the reserve. If this fails, the flush says for what cause.
+                let _ = self.make_room(|| self.wal.durable() >= lsn).await;
+                self.wal.flush_record(lsn, gives_room).await
+            }
+            flushed => flushed,
+        }
+    }
+
+    /// Runs a checkpoint, unless `has_room` by the time it may begin. Fails if a checkpoint waits for an
+    /// exclusive guard: the caller may hold it.
+    async fn make_room(&self, has_room: impl Fn() -> bool) -> Result<(), CheckpointError> {
+        let made = async {
+            let _one = self.wal.0.checkpoints.lock().await;
+            if has_room() { Ok(()) } else { step(&self.store, &self.wal).await }
+        };
+        tokio::select! {
+            made = made => made,
+            () = self.guard_blocks() => Err(WalError::Full { cause: self.checkpoints.failure() }.into()),
+        }
+    }
+
+    /// Returns once a flush has waited for the same guard from one look to the next.
+    async fn guard_blocks(&self) {
+        let mut before = None;
+        loop {
+            sleep(GUARD_WAIT).await;
+            let now = self.store.flush_waits_for_guard();
+            if now.is_some() && now == before {
+                return;
+            }
+            before = now;
+        }
     }
 
     /// Removes a space with all its pages, as [`Spaces::drop`](pagetier::Spaces::drop) does, once the log
     /// says so durably. (Otherwise redo would miss the space: the log may still have records of its pages.)
-    /// First log a change that removes the last reference to it. The caller must hold no guard. Dropped
-    /// half-way, it may remove the space now, after the next crash, or not at all: look for the space then.
+    /// First log a change that removes the last reference to it. The caller must hold no guard. Goes on to
+    /// its end if the future is dropped.
     ///
     /// # Errors
-    /// The log failed: the space is there, and may be gone after a crash. The store failed: see there.
+    /// The log failed: the space is there, and may be gone after a crash, unless a page of it is changed by a
+    /// later record. The store failed: see there.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
         // A record of a space that does not exist would remove the one that gets this id.
         self.store.spaces().pages(space)?;
-        self.wal.flush(self.wal.append_removal(space)).await?;
-        Ok(self.store.spaces().drop(space).await?)
+        let (wal, store) = (self.wal.clone(), Arc::clone(&self.store));
+        // In a task of its own: after the record, a caller that gave up would leave a space that looks as
+        // before, and is gone after a crash.
+        let dropping = tokio::spawn(async move {
+            wal.flush(wal.append_removal(space)).await?;
+            Ok(store.spaces().drop(space).await?)
+        });
+        dropping.await.map_err(|_| WalError::Stopped)?
     }
 
     /// Shortens the log now, as the task that runs in the background does when it has grown: see
@@ -220,6 +258,16 @@ impl LoggedStore {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
         let (hold, _) = self.wal.hold();
+        // The backup names the log that its pages need, and a restoration asks for no more of it. In a task of
+        // its own, since checkpoints and commits would wait for a caller that is not polled meanwhile.
+        let (store, wal) = (Arc::clone(&self.store), self.wal.clone());
+        let naming = tokio::spawn(async move {
+            let end = wal.end();
+            let from = store.redo_from(end, Loss::Crash).await?;
+            wal.flush(end).await?;
+            Ok::<_, CheckpointError>(wal.record(from).await?)
+        });
+        naming.await.map_err(|_| WalError::Stopped)??;
         let report = self.store.backup(to, options).await?;
         // Each page was written after its record was durable, so the log copied now reaches beyond them all.
         self.wal.copy_to(&backup_log(to, report.number)).await?;
@@ -263,8 +311,11 @@ impl LoggedStore {
         let end = wal.end();
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
-        store.shutdown().await?;
         let needed = wal.oldest_unfinished().unwrap_or(end);
+        // The log that the next opening finds must end here.
+        wal.flush(end).await?;
+        wal.record(needed).await?;
+        store.shutdown().await?;
         wal.truncate(needed, from.min(needed)).await?;
         freed.map(drop)
     }

@@ -1,5 +1,6 @@
 //! A mini-transaction: pages changed together by one log record, or not at all.
 
+use crate::error::WalError;
 use crate::guard::Guard;
 use crate::log::Wal;
 use crate::record;
@@ -8,9 +9,9 @@ use pagetier::{Lsn, PageId, PageMut};
 /// The pages latched for one change, and the operations on them so far. `G` is the kind of their guards:
 /// [`PageMut`], or [`OwnedPageMut`](pagetier::OwnedPageMut).
 ///
-/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. Latch every page
-/// first, then change them without an `.await`: a mini-transaction that is dropped after a change, by an
-/// error or with its future, leaves changed pages without a record. So check before you write.
+/// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. A mini-transaction
+/// that is dropped without a commit, by an error, a panic or with its future, or whose record is too long
+/// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -38,11 +39,13 @@ use pagetier::{Lsn, PageId, PageMut};
 /// # Ok(())
 /// # }
 /// ```
-pub struct MiniTx<'s, G = PageMut<'s>> {
+pub struct MiniTx<'s, G: Guard = PageMut<'s>> {
     wal: Option<&'s Wal>,
     pages: Vec<G>,
     freed: Vec<PageId>,
     ops: Vec<u8>,
+    /// What was overwritten: the bytes of each range, then the page's index, the offset and the length.
+    undo: Vec<u8>,
 }
 
 /// The maximum number of pages of a mini-transaction.
@@ -56,17 +59,19 @@ impl<G: Guard> std::fmt::Debug for MiniTx<'_, G> {
 
 impl<'s, G: Guard> MiniTx<'s, G> {
     /// Creates an empty mini-transaction. Without a log (`None`), as in a bulk load, it records no change and
-    /// sets no LSN.
+    /// sets no LSN; the store gives a page without an LSN that of the log's end, so that redo leaves it
+    /// alone.
     #[must_use]
     pub fn new(wal: Option<&'s Wal>) -> Self {
-        Self { wal, pages: Vec::new(), freed: Vec::new(), ops: Vec::new() }
+        Self { wal, pages: Vec::new(), freed: Vec::new(), ops: Vec::new(), undo: Vec::new() }
     }
 
     /// Creates a mini-transaction on one page.
     #[must_use]
     pub fn on(wal: Option<&'s Wal>, page: G) -> Self {
-        let ops = Vec::with_capacity(if wal.is_some() { 256 } else { 0 });
-        let mut change = Self { wal, pages: Vec::with_capacity(1), freed: Vec::new(), ops };
+        let mut change = Self::new(wal);
+        change.pages.reserve_exact(1);
+        change.ops.reserve(if wal.is_some() { 256 } else { 0 });
         change.add(page);
         change
     }
@@ -105,6 +110,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
 
     /// Zeroes a page. Redo of the page starts here and needs none of its earlier contents.
     pub fn zero(&mut self, page: usize) {
+        self.keep(page, 0, self.pages[page].len());
         self.pages[page].fill(0);
         if self.wal.is_some() {
             record::put_zero(&mut self.ops, page as u8);
@@ -116,6 +122,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// # Panics
     /// If the range exceeds the payload: the page is unchanged.
     pub fn write(&mut self, page: usize, offset: usize, bytes: &[u8]) {
+        self.keep(page, offset, bytes.len());
         self.pages[page][offset..offset + bytes.len()].copy_from_slice(bytes);
         if self.wal.is_some() {
             record::put_write(&mut self.ops, page as u8, offset, bytes);
@@ -128,6 +135,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// As [`MiniTx::write`].
     pub fn shift(&mut self, page: usize, from: usize, to: usize, len: usize) {
         if len > 0 {
+            self.keep(page, to, len);
             self.pages[page].copy_within(from..from + len, to);
             if self.wal.is_some() {
                 record::put_move(&mut self.ops, page as u8, from, to, len);
@@ -160,33 +168,63 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     }
 
     /// As [`MiniTx::commit`]; also whether the record frees a page.
-    pub(crate) fn record(mut self) -> (Lsn, bool) {
+    pub(crate) fn record(mut self) -> Result<(Lsn, bool), WalError> {
         let frees = !self.freed.is_empty();
-        (self.append(), frees)
+        Ok((self.append()?, frees))
     }
 
     /// Records the change, releases the pages, and returns the record's LSN; zero without a log or a change.
     /// The record is durable once [`Wal::flush`] of its LSN returns.
-    pub fn commit(mut self) -> Lsn {
+    ///
+    /// # Errors
+    /// [`WalError::TooLong`]: the pages are unchanged, and none is freed.
+    pub fn commit(mut self) -> Result<Lsn, WalError> {
         self.append()
     }
 
     /// Records the change and keeps the latch of the first page added.
     ///
+    /// # Errors
+    /// As [`MiniTx::commit`].
+    ///
     /// # Panics
     /// If it has no page.
-    #[must_use]
-    pub fn commit_keeping_first(mut self) -> G {
-        self.append();
-        self.pages.swap_remove(0)
+    pub fn commit_keeping_first(mut self) -> Result<G, WalError> {
+        self.append()?;
+        Ok(self.pages.swap_remove(0))
     }
 
-    fn append(&mut self) -> Lsn {
-        match self.wal {
-            Some(wal) if !(self.ops.is_empty() && self.freed.is_empty()) => {
-                wal.append_pages(&mut self.pages, &self.ops, &self.freed)
-            }
-            _ => Lsn(0),
+    fn append(&mut self) -> Result<Lsn, WalError> {
+        let Some(wal) = self.wal.filter(|_| !(self.ops.is_empty() && self.freed.is_empty())) else {
+            return Ok(Lsn(0));
+        };
+        let lsn = wal.append_pages(&mut self.pages, &self.ops, &self.freed)?;
+        self.undo.clear();
+        Ok(lsn)
+    }
+
+    /// Keeps a range that is about to be overwritten.
+    fn keep(&mut self, page: usize, offset: usize, len: usize) {
+        if self.wal.is_some() {
+            self.undo.extend_from_slice(&self.pages[page][offset..offset + len]);
+            self.undo.push(page as u8);
+            // As in a record: a payload has less than 64 KiB.
+            self.undo.extend_from_slice(&(offset as u16).to_le_bytes());
+            self.undo.extend_from_slice(&(len as u16).to_le_bytes());
+        }
+    }
+}
+
+impl<G: Guard> Drop for MiniTx<'_, G> {
+    /// Unless it was recorded, puts back what was overwritten, the newest first. Otherwise the pages could be
+    /// written with a change that no record has.
+    fn drop(&mut self) {
+        while let Some((rest, &[page, o0, o1, l0, l1])) = self.undo.split_last_chunk() {
+            let offset = usize::from(u16::from_le_bytes([o0, o1]));
+            let (rest, bytes) = rest.split_at(rest.len() - usize::from(u16::from_le_bytes([l0, l1])));
+            self.pages[usize::from(page)][offset..offset + bytes.len()].copy_from_slice(bytes);
+            let left = rest.len();
+            self.undo.truncate(left);
         }
     }
 }

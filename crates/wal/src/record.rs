@@ -5,6 +5,9 @@ use pagetier::PageId;
 
 pub(crate) const HEADER_BYTES: usize = 17;
 
+/// Set in the kind of a record with which a write to the log begins: everything before it was durable then.
+const BEGINS_BATCH: u8 = 0x80;
+
 const WRITE: u8 = 1;
 const MOVE: u8 = 2;
 const ZERO: u8 = 3;
@@ -42,6 +45,40 @@ pub(crate) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut
     let sum = crc32c::crc32c(&record[8..]);
     record[4..8].copy_from_slice(&sum.to_le_bytes());
     lsn
+}
+
+/// Marks the first record in `records` as the beginning of a write, before which all was durable.
+pub(crate) fn begin_batch(records: &mut [u8]) {
+    let Some(len) = records.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
+    if let Some(record) = records.get_mut(..len).filter(|record| record.len() >= HEADER_BYTES) {
+        record[16] |= BEGINS_BATCH;
+        let sum = crc32c::crc32c(&record[8..]);
+        record[4..8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Whether a sound record with which a write began is somewhere in `bytes`, which begin at `position`.
+pub(crate) fn has_batch(position: u64, bytes: &[u8]) -> bool {
+    (0..bytes.len().saturating_sub(HEADER_BYTES - 1)).any(|at| {
+        let (start, rest) = (position + at as u64, &bytes[at..]);
+        // Most places end here: no length, or none that leads to the position that follows it.
+        let len = u64::from(u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]));
+        len > 0
+            && u64_at(rest, 8) == start + len
+            && rest[16] & BEGINS_BATCH != 0
+            && Records::new(start, rest).next().is_some()
+    })
+}
+
+/// The bytes of a record with a body of `body_bytes`.
+pub(crate) fn bytes_with(body_bytes: usize) -> u64 {
+    (HEADER_BYTES + body_bytes) as u64
+}
+
+/// The bytes of the record of a mini-transaction on `pages` that frees `freed` others.
+pub(crate) fn pages_bytes(pages: usize, ops: &[u8], freed: usize) -> u64 {
+    let freeing = if freed == 0 { 0 } else { 4 + 8 * freed };
+    bytes_with(freeing + 1 + 8 * pages + ops.len())
 }
 
 /// Appends the record of a mini-transaction.
@@ -155,13 +192,17 @@ pub(crate) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()>
 }
 
 /// The length of the shortest prefix of whole records that has at least `wanted` bytes, or of all records if
-/// they have fewer.
-pub(crate) fn whole_records(bytes: &[u8], wanted: usize) -> usize {
+/// they have fewer. It has at most `most` bytes, unless its only record is longer.
+pub(crate) fn whole_records(bytes: &[u8], wanted: usize, most: usize) -> usize {
     let mut end = 0;
     while end < wanted.min(bytes.len()) {
         let Some(len) = bytes.get(end..end + 4) else { return bytes.len() };
         let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
-        end += len.max(HEADER_BYTES);
+        let next = end + len.max(HEADER_BYTES);
+        if end > 0 && next > most {
+            break;
+        }
+        end = next;
     }
     end.min(bytes.len())
 }
@@ -196,7 +237,7 @@ impl<'a> Iterator for Records<'a> {
         if lsn != self.position + len as u64 || crc32c::crc32c(&record[8..]) != stored {
             return None;
         }
-        let kind = match record[16] {
+        let kind = match record[16] & !BEGINS_BATCH {
             1 => Kind::Pages,
             2 => Kind::Commit,
             3 => Kind::Applied,

@@ -1,14 +1,22 @@
 //! Redo: repeats the pages' history from the log.
 //!
-//! A page that a record formats is overwritten without being read, whatever the store has of it: an older
-//! version, none, or a damaged one. That record and the later ones give it its newest contents. A free ends a
-//! life of its page: earlier records need no redo, and the first one of the next life zeroes it.
+//! A page never becomes older: a record applies only above the LSN that the page has. A page that is damaged or
+//! missing is made anew from the record that formats it and the later ones. A free ends a life of its page:
+//! earlier records need no redo, and the first one of the next life zeroes it. If no record describes the next
+//! life, as in a bulk load, its pages have an LSN no smaller than that of the free: the store takes it from the
+//! log's gate.
 
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::record::{self, Kind, Record, Records};
-use pagetier::{Error, Lsn, PageId, PageMut, PageStore, SpaceId};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use pagetier::errors::{Advice, PoolError};
+use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The most pages that are redone at the same time.
+const PAGES_AT_ONCE: u64 = 32;
 
 /// The results of redo.
 #[derive(Debug, Default)]
@@ -61,8 +69,9 @@ impl Part<'_> {
 struct Seen {
     /// The pages whose newest record frees them, each with that record's LSN.
     frees: BTreeMap<PageId, u64>,
-    /// Spaces that records remove.
-    removed: BTreeSet<SpaceId>,
+    /// Spaces that records remove, each with whether no later record changes one of its pages: the removal
+    /// of such a space was given up, and its engine went on with it.
+    removed: BTreeMap<SpaceId, bool>,
     /// Spaces that the store does not have, although records change their pages.
     missing: BTreeSet<SpaceId>,
 }
@@ -76,6 +85,7 @@ struct Seen {
 /// dropped future.
 pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
     let (mut done, mut seen) = (Redone::default(), Seen::default());
+    let at_once = (store.frames() / 4).clamp(1, PAGES_AT_ONCE) as usize;
     for start in wal.segment_starts() {
         let bytes = wal.segment(start)?;
         let mut parts = Vec::new();
@@ -84,27 +94,56 @@ pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
         }
         // A record may change a page and free it: the free comes last.
         parts.sort_unstable_by_key(|part| (part.page, part.lsn, part.ops.is_none()));
-        for of_page in parts.chunk_by(|a, b| a.page == b.page) {
-            match redo_page(store, of_page, &mut seen.frees).await {
+        let mut pages = parts.chunk_by(|a, b| a.page == b.page);
+        // Several at a time: each may wait for a disk.
+        let mut running = FuturesUnordered::new();
+        loop {
+            while running.len() < at_once
+                && let Some(parts) = pages.next()
+            {
+                running.extend(seen.last_life(parts).map(|parts| redo_page(store, wal, parts)));
+            }
+            let Some((page, result)) = running.next().await else { break };
+            match result {
                 Ok(applied) => done.applied += applied,
                 // A later record may say that the space was removed.
-                Err(RedoError::Store(Error::NoSuchSpace { space })) => drop(seen.missing.insert(space)),
+                Err(RedoError::Store(Error::NoSuchSpace { .. })) => drop(seen.missing.insert(page.space)),
                 Err(error) => return Err(error),
             }
         }
     }
-    if let Some(&space) = seen.missing.difference(&seen.removed).next() {
+    if let Some(&space) = seen.missing.iter().find(|space| !seen.removed.contains_key(space)) {
         return Err(Error::NoSuchSpace { space }.into());
     }
-    for space in seen.removed {
+    for (space, _) in seen.removed.into_iter().filter(|(_, last)| *last) {
         match store.spaces().drop(space).await {
             Err(Error::NoSuchSpace { .. }) => {}
             removed => removed?,
         }
     }
-    done.freed = seen.frees.len() as u64;
-    wal.readopt(done.commits.keys().copied(), seen.frees.into_iter().map(|(page, lsn)| (lsn, page)));
+    let mut due = Vec::new();
+    for (page, lsn) in seen.frees {
+        if is_due(store, page, Lsn(lsn)).await? {
+            due.push((lsn, page));
+        }
+    }
+    done.freed = due.len() as u64;
+    wal.readopt(done.commits.keys().copied(), due.into_iter());
     Ok(done)
+}
+
+/// Whether the store has perhaps not made the free of `page` that the record at `lsn` made pending. A page
+/// with that LSN or a later one is of the number's next life, in a version that no record describes.
+async fn is_due(store: &PageStore, page: PageId, lsn: Lsn) -> Result<bool, RedoError> {
+    if !store.exists(page) {
+        return Ok(true);
+    }
+    match store.get(page).await {
+        Ok(found) => Ok(found.lsn() < lsn),
+        // What cannot be read at present may be the next life.
+        Err(error) if matches!(error.advice(), Advice::FixDevice | Advice::Retry) => Err(error.into()),
+        Err(_) => Ok(true),
+    }
 }
 
 fn sort_out<'a>(
@@ -124,7 +163,12 @@ fn sort_out<'a>(
                 body = rest;
             }
             let (ids, ops) = record::split_pages(body).ok_or(malformed)?;
-            let part = |(index, page)| Part { page, lsn: lsn.0, index, ops: Some(ops) };
+            let part = |(index, page): (u8, PageId)| {
+                if let Some(last) = seen.removed.get_mut(&page.space) {
+                    *last = false;
+                }
+                Part { page, lsn: lsn.0, index, ops: Some(ops) }
+            };
             parts.extend((0..).zip(ids).map(part));
             done.records += 1;
         }
@@ -135,35 +179,55 @@ fn sort_out<'a>(
             done.commits.remove(&Lsn(record::u64_at(record.body, 0)));
         }
         Kind::Removal if record.body.len() == 8 => {
-            seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32));
+            seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32), true);
         }
         Kind::Applied | Kind::Removal => return Err(malformed),
     }
     Ok(())
 }
 
-async fn redo_page(
-    store: &PageStore,
-    parts: &[Part<'_>],
-    frees: &mut BTreeMap<PageId, u64>,
-) -> Result<u64, RedoError> {
-    let id = parts[0].page;
-    let freed = parts.iter().rposition(|part| part.ops.is_none());
-    let parts = freed.map_or(parts, |last| {
-        frees.insert(id, parts[last].lsn);
-        &parts[last + 1..]
-    });
-    if parts.is_empty() {
-        return Ok(0);
+impl Seen {
+    /// The records of a page since it was freed last; `None` if there are none.
+    fn last_life<'p, 'a>(&mut self, parts: &'p [Part<'a>]) -> Option<&'p [Part<'a>]> {
+        let page = parts[0].page;
+        let freed = parts.iter().rposition(|part| part.ops.is_none());
+        let parts = freed.map_or(parts, |last| {
+            self.frees.insert(page, parts[last].lsn);
+            &parts[last + 1..]
+        });
+        if !parts.is_empty() {
+            // A record after the free: the store had freed the page, and handed it out again.
+            self.frees.remove(&page);
+        }
+        Some(parts).filter(|parts| !parts.is_empty())
     }
-    // A record after the free: the store had freed the page, and handed it out again.
-    frees.remove(&id);
-    let (mut page, parts) = match parts.iter().rposition(Part::zeroes_page) {
-        Some(first) => (store.overwrite(id).await?, &parts[first..]),
-        None => (get_or_recreate(store, id).await?, parts),
+}
+
+async fn redo_page(store: &PageStore, wal: &Wal, parts: &[Part<'_>]) -> (PageId, Result<u64, RedoError>) {
+    let id = parts[0].page;
+    (id, redone(store, wal, id, parts).await)
+}
+
+async fn redone(store: &PageStore, wal: &Wal, id: PageId, parts: &[Part<'_>]) -> Result<u64, RedoError> {
+    let zeroed = parts.iter().rposition(Part::zeroes_page);
+    let mut page = match store.get_mut(id).await {
+        Ok(page) => page,
+        // Allocated before the crash, and never written.
+        Err(Error::NoSuchPage { .. }) if zeroed.is_none() => store.get_or_create(id).await?,
+        // Damaged, or not there: its records have all of it.
+        Err(Error::NoSuchPage { .. } | Error::Pool(PoolError::Tier(_))) if zeroed.is_some() => {
+            store.overwrite(id).await?
+        }
+        Err(error) => return Err(error.into()),
     };
+    let found = page.lsn();
+    if found > wal.end() {
+        return Err(WalError::Behind { page: found, log: wal.end() }.into());
+    }
+    // Never over a newer version: what came after it may have been written, and be in no record that is left.
+    let first = zeroed.filter(|first| parts[*first].lsn > found.0).unwrap_or(0);
     let mut applied = 0;
-    for part in parts {
+    for part in &parts[first..] {
         if let Some(ops) = part.ops.filter(|_| part.lsn > page.lsn().0) {
             record::apply(ops, part.index, &mut page).ok_or(RedoError::Record(Lsn(part.lsn)))?;
             page.set_lsn(Lsn(part.lsn));
@@ -171,12 +235,4 @@ async fn redo_page(
         }
     }
     Ok(applied)
-}
-
-/// Gets the page, or creates it empty if it was allocated before the crash and never written.
-async fn get_or_recreate(store: &PageStore, id: PageId) -> Result<PageMut<'_>, pagetier::Error> {
-    match store.get_mut(id).await {
-        Err(pagetier::Error::NoSuchPage { .. }) => store.get_or_create(id).await,
-        other => other,
-    }
 }

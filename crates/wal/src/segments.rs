@@ -3,68 +3,191 @@
 //! A segment starts at a record's first byte and holds whole records, so positions alone identify segments. A
 //! segment is sound up to the start of the next one, the last segment up to its first unsound record.
 //!
+//! **An opening only reads** until the store has accepted the log ([`Segments::ready`]): the log may be the
+//! wrong one, and must then stay as it is.
+//!
 //! **Readable is not durable.** After a process was killed, or a sync failed, a power cut can still remove
-//! bytes that can be read. So an opening rewrites the last segment, in place, before it trusts any record in
-//! it; the earlier ones were durable when their successors were created. After a failed append everything
-//! since the last good sync goes to a new segment, which ends the previous one.
+//! bytes that can be read. So the last segment is rewritten, in place, before any record in it is trusted;
+//! the earlier ones were durable when their successors were created. After a failed append everything since
+//! the last good sync goes to a new segment, which ends the previous one.
+//!
+//! **Torn or rotten.** What follows the last sound record is a torn tail, which was never reported durable,
+//! only if no later write went to the segment: each write begins with a record that says so, and begins once
+//! everything before it is durable. Such a record behind an unsound one proves that durable bytes have
+//! changed.
+//!
+//! **Generations.** A segment says under which ownership it was written, and under which one the store was
+//! before. Copies of a store share the log's identity; from their first opening on they differ in this.
 //!
 //! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
 //! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.
 
 use crate::error::{WalError, is_full};
 use crate::media::Media;
-use crate::record::Records;
+use crate::record::{self, Records};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+/// The start of a new log. It is above zero, the LSN of a page that no record has touched.
+pub(crate) const FIRST_LSN: u64 = 64;
+
+/// Begins a segment of a log that belongs to a store. As a record's length it would be a gigabyte.
+const MAGIC: [u8; 8] = *b"PTGEN\0\0\x01";
+/// Magic, generation, the generation before, checksum of these.
+const PREFIX_BYTES: usize = 28;
+
+/// One segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// The position of its first record.
+    pub(crate) start: u64,
+    /// The ownership under which it was created; 0: by none, or by an earlier version.
+    pub(crate) generation: u64,
+    /// The ownership that the store had recorded then.
+    pub(crate) previous: u64,
+    /// Whether it has no record. Known of what an opening found.
+    pub(crate) is_empty: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Segments {
     media: Box<dyn Media>,
-    /// The start of each segment, oldest first; the last segment is open.
-    starts: VecDeque<u64>,
+    /// Oldest first; the last one is open.
+    segments: VecDeque<Segment>,
     active_bytes: u64,
+    /// The sound part of the last segment, until it is written again. `None`: the log is in use.
+    found: Option<Vec<u8>>,
+    /// Where the next record goes if there is no segment yet.
+    first: u64,
+    /// Segments without records that the log will not continue.
+    given_up: Vec<u64>,
+    /// Of the segments that are created from now on.
+    generation: u64,
+    previous: u64,
     /// Whether the last append failed, so that the open segment's tail is unknown.
     failed: bool,
     /// Whether the medium was full at the last append.
     full: bool,
+    /// The segment that was removed last, if its removal failed: it may be there or not.
+    leaving: Option<u64>,
 }
 
 impl Segments {
-    /// Opens the log; also returns its start and its end.
+    /// Reads the log; also returns its start and its end. Writes nothing.
     pub(crate) fn open(mut media: Box<dyn Media>, first_lsn: u64) -> Result<(Self, u64, u64), WalError> {
         let mut starts = media.list().map_err(|e| at(&*media, 0, e))?;
         starts.sort_unstable();
         let mut end = starts.first().copied().unwrap_or(first_lsn);
-        let mut tail = Vec::new();
+        let (mut segments, mut tail) = (VecDeque::new(), Vec::new());
         for (i, &start) in starts.iter().enumerate() {
-            let mut bytes = media.read(start).map_err(|e| at(&*media, start, e))?;
-            if let Some(&next) = starts.get(i + 1) {
+            let bytes = media.read(start).map_err(|e| at(&*media, start, e))?;
+            let (mut segment, mut bytes) = split(start, bytes);
+            let next = starts.get(i + 1);
+            if let Some(&next) = next {
                 // Bytes beyond the start of the successor belong to a failed append.
                 bytes.truncate((next - start) as usize);
             }
             let sound = sound_end(start, &bytes);
-            if starts.get(i + 1).is_some_and(|&next| next != sound) {
+            let rotten = next.is_none() && is_rotten(start, sound, &bytes);
+            if rotten || next.is_some_and(|&next| next != sound) {
                 return Err(WalError::Damaged { path: media.path(start), at: sound });
             }
             bytes.truncate((sound - start) as usize);
+            segment.is_empty = bytes.is_empty();
+            segments.push_back(segment);
             (end, tail) = (sound, bytes);
         }
-        if let Some(&last) = starts.last() {
-            media.resume(last, &tail).map_err(|e| at(&*media, last, e))?;
-        } else {
-            media.create(end, &[]).map_err(|e| at(&*media, end, e))?;
-            starts.push(end);
-        }
-        let oldest = starts[0];
+        let oldest = starts.first().copied().unwrap_or(first_lsn);
         let segments = Self {
             media,
-            starts: starts.into(),
+            segments,
             active_bytes: tail.len() as u64,
+            found: Some(tail),
+            first: oldest,
+            given_up: Vec::new(),
+            generation: 0,
+            previous: 0,
             failed: false,
             full: false,
+            leaving: None,
         };
         Ok((segments, oldest, end))
+    }
+
+    /// What the opening found, oldest first.
+    pub(crate) fn found(&self) -> impl DoubleEndedIterator<Item = &Segment> {
+        self.segments.iter()
+    }
+
+    /// Whether the log is in use: what it holds is durable, and the next record may follow.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.found.is_none()
+    }
+
+    /// Takes the log into use: makes what the opening found durable, or creates the first segment.
+    pub(crate) fn ready(&mut self) -> Result<(), WalError> {
+        let Some(tail) = &self.found else { return Ok(()) };
+        let start = self.segments.back().map_or(self.first, |last| last.start);
+        self.media.own().map_err(|e| at(&*self.media, start, e))?;
+        for start in std::mem::take(&mut self.given_up) {
+            self.media.remove(start).map_err(|e| at(&*self.media, start, e))?;
+        }
+        match self.segments.back().copied() {
+            Some(last) => {
+                let whole = with_prefix(last, tail);
+                self.media.resume(start, &whole).map_err(|e| at(&*self.media, start, e))?;
+            }
+            None => self.create(start, &[], false).map_err(|e| at(&*self.media, start, e))?,
+        }
+        self.found = None;
+        Ok(())
+    }
+
+    /// Begins the log, which has no record, at `first`.
+    pub(crate) fn begin_at(&mut self, first: u64) {
+        self.first = first;
+        self.given_up = self.segments.drain(..).map(|segment| segment.start).collect();
+    }
+
+    /// Begins an ownership: the records from `end` on, where the log ends, go to a segment of this
+    /// generation. `previous` is what the store has recorded. Returns the generation that the log has
+    /// now: the one before, if the medium is full. Such a log continues as it was, since a full disk must not
+    /// prevent an opening.
+    pub(crate) fn begin(&mut self, end: u64, generation: u64, previous: u64) -> Result<u64, WalError> {
+        let Some(last) = self.segments.back().copied() else {
+            (self.generation, self.previous) = (generation, previous);
+            return self.ready().map(|()| generation);
+        };
+        // First: the last segment may have what can be read and is not durable, and only a last one is
+        // written again.
+        self.ready()?;
+        (self.generation, self.previous) = (generation, previous);
+        let created = self.create(end, &[], false);
+        // The reserve stays for records that give room back.
+        if created.as_ref().is_err_and(is_full) {
+            (self.generation, self.previous) = (last.generation, last.previous);
+            return Ok(last.generation);
+        }
+        created.map(|()| generation).map_err(|e| at(&*self.media, end, e))
+    }
+
+    /// Creates the segment at `start`, or replaces it as a whole; appends go there from now on.
+    fn create(&mut self, start: u64, bytes: &[u8], reserved: bool) -> io::Result<()> {
+        let (generation, previous) = (self.generation, self.previous);
+        let segment = Segment { start, generation, previous, is_empty: bytes.is_empty() };
+        let whole = with_prefix(segment, bytes);
+        if reserved {
+            self.media.create_reserved(start, &whole)?;
+        } else {
+            self.media.create(start, &whole)?;
+        }
+        if self.segments.back().is_some_and(|last| last.start == start) {
+            self.segments.pop_back();
+        }
+        self.segments.push_back(segment);
+        self.active_bytes = bytes.len() as u64;
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -75,9 +198,17 @@ impl Segments {
         self.media.blocks()
     }
 
+    /// The most bytes that a segment's records can have.
+    pub(crate) fn room(&self) -> u64 {
+        match self.media.room() {
+            u64::MAX => u64::MAX,
+            room => room.saturating_sub(PREFIX_BYTES as u64),
+        }
+    }
+
     /// The size at which a segment ends: `wanted`, or what a medium takes that was made for other sizes.
     pub(crate) fn usual_bytes(&self, wanted: u64) -> u64 {
-        match self.media.room() {
+        match self.room() {
             u64::MAX => wanted,
             // A smaller one would waste most of its place, and with it the places for others.
             room => wanted.clamp(room / 4, room / 2),
@@ -85,43 +216,48 @@ impl Segments {
     }
 
     pub(crate) fn starts(&self) -> Vec<u64> {
-        self.starts.iter().copied().collect()
+        self.segments.iter().map(|segment| segment.start).collect()
+    }
+
+    /// A segment as the medium has it, up to position `end` at most: for a copy of the log.
+    pub(crate) fn whole(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
+        let records = self.read(start, end)?;
+        let segment = self.segments.iter().find(|segment| segment.start == start);
+        Ok(segment.map_or_else(|| records.clone(), |segment| with_prefix(*segment, &records)))
     }
 
     /// The sound bytes of a segment, up to position `end` at most.
     pub(crate) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
-        let mut bytes = self.media.read(start).map_err(|e| at(&*self.media, start, e))?;
-        let next = self.starts.iter().copied().find(|next| *next > start).unwrap_or(end);
-        bytes.truncate(next.min(end).saturating_sub(start) as usize);
+        let bytes = self.media.read(start).map_err(|e| at(&*self.media, start, e))?;
+        let (_, mut bytes) = split(start, bytes);
+        let next = self.segments.iter().map(|segment| segment.start).find(|next| *next > start);
+        bytes.truncate(next.unwrap_or(end).min(end).saturating_sub(start) as usize);
         Ok(bytes)
     }
 
     /// Appends whole records, the first of which starts at `start`, and makes them durable; in the reserve if
     /// the medium is full and `or_reserve` says so. After an error the caller passes the same bytes again,
-    /// followed by newer records.
+    /// followed by newer records. Returns whether the records went to a new segment.
     pub(crate) fn append(
         &mut self,
         start: u64,
         bytes: &[u8],
         segment_bytes: u64,
         or_reserve: bool,
-    ) -> Result<(), WalError> {
-        let fits = bytes.len() as u64 <= self.media.room() - self.active_bytes.min(self.media.room());
+    ) -> Result<bool, WalError> {
+        let fits = bytes.len() as u64 <= self.room().saturating_sub(self.active_bytes);
         let creates = self.failed || self.active_bytes >= segment_bytes || !fits;
-        let written = if creates { self.media.create(start, bytes) } else { self.media.append(bytes) };
+        let written = if creates { self.create(start, bytes, false) } else { self.media.append(bytes) };
         self.full = written.as_ref().is_err_and(is_full);
         let refused = or_reserve && self.full;
-        let written = if refused { self.media.create_reserved(start, bytes) } else { written };
+        let written = if refused { self.create(start, bytes, true) } else { written };
         self.failed = written.is_err();
         written.map_err(|e| at(&*self.media, start, e))?;
-        if creates || refused {
-            if self.starts.back() != Some(&start) {
-                self.starts.push_back(start);
-            }
-            self.active_bytes = 0;
+        let created = creates || refused;
+        if !created {
+            self.active_bytes += bytes.len() as u64;
         }
-        self.active_bytes += bytes.len() as u64;
-        Ok(())
+        Ok(created)
     }
 
     /// Whether the medium was full at the last append, though the reserve may have taken the records.
@@ -133,19 +269,20 @@ impl Segments {
     /// or because most of the segments that it takes are in use.
     pub(crate) fn half(&self, is_full: bool) -> Option<u64> {
         let most = self.media.segments_max();
-        let due = is_full || self.starts.len() > most - most.div_ceil(4);
-        self.starts.get(self.starts.len() / 2).copied().filter(|_| due && self.starts.len() > 1)
+        let due = is_full || self.segments.len() > most - most.div_ceil(4);
+        let half = self.segments.get(self.segments.len() / 2).map(|segment| segment.start);
+        half.filter(|_| due && self.segments.len() > 1)
     }
 
     /// Where the second segment begins.
     pub(crate) fn second(&self) -> Option<u64> {
-        self.starts.get(1).copied()
+        self.segments.get(1).map(|segment| segment.start)
     }
 
     /// Whether almost all segments that the medium takes are in use.
     pub(crate) fn are_scarce(&self) -> bool {
         let most = self.media.segments_max();
-        self.starts.len() > most - most.div_ceil(8)
+        self.segments.len() > most - most.div_ceil(8)
     }
 
     /// Sets the reserve aside, if the medium can and has room.
@@ -155,24 +292,85 @@ impl Segments {
         }
     }
 
-    /// The start of the segment that holds the record ending at `lsn`.
+    /// The log's start once [`Segments::truncate`] has kept the record that ends at `lsn`.
     pub(crate) fn holding(&self, lsn: u64) -> u64 {
-        let later = self.starts.iter().take_while(|start| **start < lsn).last();
-        later.or(self.starts.front()).copied().unwrap_or(0)
+        let starts = || self.segments.iter().map(|segment| segment.start);
+        starts().take_while(|start| *start < lsn).last().or_else(|| starts().next()).unwrap_or(0)
     }
 
-    /// Removes the segments whose records all precede `keep`; returns the log's new start.
-    pub(crate) fn truncate(&mut self, keep: u64) -> Result<u64, WalError> {
-        while self.starts.len() > 1 && self.starts[1] < keep {
-            self.media.remove(self.starts[0]).map_err(|e| at(&*self.media, self.starts[0], e))?;
-            self.starts.pop_front();
-        }
-        Ok(self.starts[0])
+    /// Where a recovery begins that needs no record before the one that ends at `lsn`. A last segment that
+    /// takes no more records does not count if nothing after it is durable: it goes with the next truncation
+    /// after the next record. (Otherwise one that is longer than the capacity would refuse all changes, and
+    /// with them its successor.)
+    pub(crate) fn recovery_start(&self, lsn: u64, segment_bytes: u64) -> u64 {
+        let end = self.segments.back().map_or(self.first, |last| last.start) + self.active_bytes;
+        // One that an ownership has begun, and that has no record yet, leaves the one before it as the last.
+        let takes_no_more = self.active_bytes >= segment_bytes || self.active_bytes == 0;
+        if lsn >= end && takes_no_more { end } else { self.holding(lsn) }
     }
+
+    /// The log's start.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.segments.front().map_or(self.first, |first| first.start)
+    }
+
+    /// Removes the segments whose records all precede `keep`. After a failure they are fewer nevertheless;
+    /// the next call continues.
+    pub(crate) fn truncate(&mut self, keep: u64) -> Result<(), WalError> {
+        loop {
+            if let Some(start) = self.leaving {
+                self.media.remove(start).map_err(|e| at(&*self.media, start, e))?;
+                self.leaving = None;
+            }
+            if self.segments.get(1).is_none_or(|second| second.start >= keep) {
+                return Ok(());
+            }
+            // Before the attempt: one that fails may have removed the file, and a copy would look for it.
+            self.leaving = self.segments.pop_front().map(|first| first.start);
+        }
+    }
+}
+
+/// Separates what Segments wrote in front of the records.
+fn split(start: u64, mut bytes: Vec<u8>) -> (Segment, Vec<u8>) {
+    let mut segment = Segment { start, generation: 0, previous: 0, is_empty: false };
+    if let Some(prefix) = bytes.get(..PREFIX_BYTES).filter(|prefix| prefix[..8] == MAGIC) {
+        let sum = crc32c::crc32c(&prefix[..24]).to_le_bytes();
+        // One that is damaged is left where it is, and is no record.
+        if prefix[24..] == sum {
+            segment.generation = record::u64_at(prefix, 8);
+            segment.previous = record::u64_at(prefix, 16);
+            bytes.drain(..PREFIX_BYTES);
+        }
+    }
+    (segment, bytes)
+}
+
+/// A segment's bytes with what precedes the records.
+fn with_prefix(segment: Segment, records: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(PREFIX_BYTES + records.len());
+    // A log that no store owns has none, and is as earlier versions wrote it.
+    if segment.generation > 0 {
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&segment.generation.to_le_bytes());
+        bytes.extend_from_slice(&segment.previous.to_le_bytes());
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+    }
+    bytes.extend_from_slice(records);
+    bytes
 }
 
 fn at(media: &dyn Media, start: u64, error: io::Error) -> WalError {
     WalError::Io { path: media.path(start), source: Arc::new(error) }
+}
+
+/// Whether durable records of the last segment have changed: a later write follows the sound part.
+fn is_rotten(start: u64, sound: u64, bytes: &[u8]) -> bool {
+    let rest = &bytes[(sound - start) as usize..];
+    // Where what precedes the records is damaged, they lie further back.
+    let shifted = bytes.get(PREFIX_BYTES..).filter(|_| sound == start).unwrap_or_default();
+    record::has_batch(sound, rest) || record::has_batch(start, shifted)
 }
 
 /// The end of a segment's sound records.

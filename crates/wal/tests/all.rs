@@ -3,3 +3,5 @@
 mod calls;
 mod frozen;
 mod full_disk;
+mod readmission;
+mod right_log;

@@ -2,12 +2,15 @@
 
 use pagetier::{Builder, Error, OwnedPageMut, PageId, PageMut, PageStore, SpaceId, backup::BackupOptions};
 use pagetier_wal::{
-    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, Wal, WalError,
-    WalOptions, blocking, copy_log,
+    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, UnfitLog, Wal,
+    WalError, WalOptions, blocking, copy_log,
 };
 use std::fs;
+use std::future::{Future, poll_fn};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 fn builder(dir: &Path) -> Builder {
@@ -85,14 +88,14 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
     change.write(index, 100, b"owned");
     let changed = tokio::spawn({
         let wal = db.wal().clone();
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         async move { wal.flush(lsn).await }
     });
     changed.await.unwrap().unwrap();
     let kept: PageMut<'_> = {
         let mut change = MiniTx::on(Some(db.wal()), db.get_mut(page).await.unwrap());
         change.write(0, 200, b"kept");
-        change.commit_keeping_first()
+        change.commit_keeping_first().unwrap()
     };
     let lsn = kept.lsn();
     drop(kept);
@@ -160,14 +163,14 @@ async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_chang
     }
     let path = |name| dir.path().join(name);
     fs::rename(path("log"), path("aside")).unwrap();
-    assert!(matches!(open(dir.path()).await, Err(RecoverError::NoLog)));
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::Unfit(UnfitLog::Missing))));
     fs::remove_dir_all(path("log")).unwrap();
     copy_log(&other.path().join("log"), &path("log")).unwrap();
-    assert!(matches!(open(dir.path()).await, Err(RecoverError::OtherLog { .. })));
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::Unfit(UnfitLog::Other { .. }))));
     fs::remove_dir_all(path("log")).unwrap();
     fs::rename(path("aside"), path("log")).unwrap();
     fs::rename(path("pages"), path("aside")).unwrap();
-    assert!(matches!(open(dir.path()).await, Err(RecoverError::NoPages)));
+    assert!(matches!(open(dir.path()).await, Err(RecoverError::Unfit(UnfitLog::NoPages))));
     // A refusal creates no space.
     let blank = builder(dir.path()).open().await.unwrap();
     assert!(blank.spaces().list().is_empty());
@@ -213,6 +216,94 @@ async fn backups_under_load_are_the_store_at_one_moment() {
     }
 }
 
+/// Whatever checkpoints would remove meanwhile.
+#[tokio::test]
+async fn a_backup_holds_the_log_from_its_beginning() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir.path().join("db")).await.unwrap();
+    put(&db, 0).await;
+    let (from, chain) = (db.wal().oldest(), dir.path().join("chain"));
+    let report = {
+        let mut backup = pin!(db.backup(&chain, BackupOptions::new()));
+        loop {
+            if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(backup.as_mut().poll(cx))).await {
+                break done.unwrap();
+            }
+            for value in 0..40 {
+                put(&db, value).await;
+                // A record of some length, so that segments end.
+                let filler = db.wal().append_commit(&[0; 6_000]).unwrap();
+                db.wal().append_applied(filler);
+            }
+            db.checkpoint().await.unwrap();
+            assert_eq!(db.wal().oldest(), from, "the log is shortened");
+        }
+    };
+    for value in 40..1_300 {
+        put(&db, value).await;
+    }
+    db.checkpoint().await.unwrap();
+    assert!(db.wal().oldest() > from, "the hold has ended");
+    let copy = Wal::open(&chain.join("log-000001"), options()).unwrap();
+    assert_eq!(copy.oldest(), from);
+    drop(copy);
+    let to = dir.path().join("restored");
+    LoggedStore::restore(builder(&to), &to.join("log"), &chain, report.number).await.unwrap();
+    assert!(get(&open(&to).await.unwrap()).await < 40);
+}
+
+/// The next opening executes their operations: a close must not remove them with the log that no page needs.
+#[tokio::test]
+async fn a_close_keeps_the_commits_that_are_not_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).await.unwrap();
+    let [applied, commit] = [b"applied", b"waiting"].map(|ops| db.wal().append_commit(ops).unwrap());
+    db.wal().append_applied(applied);
+    for value in 0..300 {
+        put(&db, value).await;
+    }
+    db.close().await.unwrap();
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(db.recovered().commits, [(commit, b"waiting".to_vec())].into());
+    db.wal().append_applied(commit);
+    put(&db, 300).await;
+    db.close().await.unwrap();
+    let db = open(dir.path()).await.unwrap();
+    assert!(db.recovered().commits.is_empty());
+    // Nothing keeps the log any longer: its last segment is left, and the one that this opening began.
+    assert_eq!(db.wal().segment_starts().len(), 2);
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_record_beyond_the_capacity_is_refused_with_the_size_that_fits() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).await.unwrap();
+    let space = space(&db).await;
+    let max = db.wal().record_bytes_max();
+    assert_eq!(max, db.wal().capacity_bytes());
+    let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+    let whole = vec![7; 4_000];
+    for no in 0..80 {
+        let page = change.add(db.get_or_create(PageId::new(space, no)).await.unwrap());
+        change.write(page, 0, &whole);
+    }
+    let refused = db.commit(change).await.unwrap_err();
+    assert!(matches!(refused, WalError::TooLong { bytes, bytes_max } if bytes > 320_000 && bytes_max == max));
+    assert!(db.wal().append_commit(&vec![0; 320 << 10]).is_err());
+    for value in 0..300 {
+        put(&db, value).await;
+    }
+    db.checkpoint().await.unwrap();
+    db.close().await.unwrap();
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(get(&db).await, 299);
+    let created = db.get_or_create(PageId::new(space, 79)).await.unwrap();
+    assert!(created.iter().all(|byte| *byte == 0), "the change was refused");
+    drop(created);
+    db.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,9 +311,9 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
     let db = LoggedStore::on(builder(dir.path()), wal).await.unwrap();
     put(&db, 1).await;
     // A commit that is not applied keeps its record.
-    let commit = db.wal().append_commit(b"for long");
+    let commit = db.wal().append_commit(b"for long").unwrap();
     for _ in 0..40 {
-        let filler = db.wal().append_commit(&[0; 10_000]);
+        let filler = db.wal().append_commit(&[0; 10_000]).unwrap();
         db.wal().append_applied(filler);
     }
     let full = db.admit(Duration::from_millis(300)).await;

@@ -4,8 +4,10 @@
 //! `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test -p pagetier-wal --test all --
 //! --ignored frozen::writes_the_fixture`. An existing fixture is never overwritten.
 
-use pagetier::{Error, Lsn, PageId, PageSize, PageStore, SpaceId};
-use pagetier_wal::{MiniTx, RecoverError, Wal, WalError, WalOptions, copy_log, recover};
+use pagetier::{Error, PageId, PageSize, PageStore, SpaceId};
+use pagetier_wal::{
+    LoggedStore, MiniTx, RecoverError, UnfitLog, Wal, WalError, WalOptions, copy_log, recover,
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,9 +19,14 @@ fn options() -> WalOptions {
 /// The operations of the commit without an `Applied`.
 const COMMIT: &[u8] = b"not applied";
 
-async fn store(dir: &Path, wal: &Wal) -> (Arc<PageStore>, SpaceId) {
-    let builder = PageStore::builder().directory(dir).page_size(PageSize::MIN).ssd_bytes(0);
-    let store = builder.pool_bytes(4 << 20).log_gate(wal.gate()).open().await.unwrap();
+async fn store(dir: &Path, wal: Option<&Wal>) -> (Arc<PageStore>, SpaceId) {
+    let builder =
+        PageStore::builder().directory(dir).page_size(PageSize::MIN).ssd_bytes(0).pool_bytes(4 << 20);
+    let builder = match wal {
+        Some(wal) => builder.log_gate(wal.gate()),
+        None => builder,
+    };
+    let store = builder.open().await.unwrap();
     let space = match store.spaces().find("t") {
         Some(space) => space,
         None => store.spaces().create("t").await.unwrap(),
@@ -31,7 +38,7 @@ async fn store(dir: &Path, wal: &Wal) -> (Arc<PageStore>, SpaceId) {
 /// has a torn tail.
 async fn write(log: &Path, pages: &Path) {
     let wal = Wal::open(log, options()).unwrap();
-    let (store, space) = store(pages, &wal).await;
+    let (store, space) = store(pages, Some(&wal)).await;
     let mut change = MiniTx::new(Some(&wal));
     for no in 0..3 {
         let page = change.add(store.overwrite(PageId::new(space, no)).await.unwrap());
@@ -39,15 +46,15 @@ async fn write(log: &Path, pages: &Path) {
         change.write(page, 100, &[no as u8 + 1; 50]);
     }
     change.shift(0, 100, 120, 50);
-    change.commit();
-    let applied = wal.append_commit(&[7; 66_000]);
+    change.commit().unwrap();
+    let applied = wal.append_commit(&[7; 66_000]).unwrap();
     wal.append_applied(applied);
     wal.flush(wal.end()).await.unwrap();
     let mut change = MiniTx::on(Some(&wal), store.get_mut(PageId::new(space, 1)).await.unwrap());
     change.write(0, 0, b"last");
     change.free(PageId::new(space, 2));
-    change.commit();
-    wal.append_commit(COMMIT);
+    change.commit().unwrap();
+    wal.append_commit(COMMIT).unwrap();
     wal.flush(wal.end()).await.unwrap();
     let last = wal.segment_starts().pop().unwrap();
     drop((store, wal));
@@ -65,11 +72,12 @@ async fn writes_the_fixture() {
     copy_log(&dir.path().join("log"), Path::new(&to)).unwrap();
 }
 
+/// The pages are new, as those of a log that is redone from its first record on.
 async fn check(log: &Path, pages: &Path) {
     let wal = Wal::open(log, options()).unwrap();
     assert!(wal.is_whole() && wal.segment_starts().len() == 2);
-    let (store, space) = store(pages, &wal).await;
-    let recovered = recover(&store, &wal, None).await.unwrap();
+    let (store, space) = store(pages, None).await;
+    let recovered = recover(&store, &wal).await.unwrap();
     assert_eq!((recovered.records, recovered.freed), (2, 1));
     let commits: Vec<_> = recovered.commits.into_iter().collect();
     assert_eq!(commits, [(wal.end(), COMMIT.to_vec())]);
@@ -105,9 +113,11 @@ async fn the_log_of_this_version_is_as_the_document_says() {
     write(&log, &dir.path().join("pages")).await;
     let first = std::fs::read(log.join("0000000000000040.log")).unwrap();
     let word = |at: usize| u64::from_le_bytes(first[at..at + 8].try_into().unwrap());
-    assert_eq!((&first[..8], word(16)), (&b"PTLOG\0\0\x01"[..], 64));
-    let length = u64::from(u32::from_le_bytes(first[32..36].try_into().unwrap()));
-    assert_eq!((word(40), first[48], first[49]), (64 + length, 1, 3), "LSN, kind, pages");
+    assert_eq!((&first[..8], word(16)), (&b"PTLOG\0\0\x02"[..], 64));
+    // The ownership of the store's first opening, and that there was none before.
+    assert_eq!((&first[32..40], word(40) >> 32, word(48)), (&b"PTGEN\0\0\x01"[..], 1, 0));
+    let length = u64::from(u32::from_le_bytes(first[60..64].try_into().unwrap()));
+    assert_eq!((word(68), first[76], first[77]), (64 + length, 1 | 0x80, 3), "LSN, kind, pages");
     std::fs::remove_dir_all(dir.path().join("pages")).unwrap();
     check(&log, &dir.path().join("pages")).await;
 }
@@ -115,7 +125,9 @@ async fn the_log_of_this_version_is_as_the_document_says() {
 #[tokio::test]
 async fn a_log_of_another_version_is_refused_by_its_number() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Wal::open(dir.path(), options()).unwrap());
+    let wal = Wal::open(dir.path(), options()).unwrap();
+    wal.flush(wal.append_commit(b"any").unwrap()).await.unwrap();
+    drop(wal);
     let path = dir.path().join("0000000000000040.log");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[7] = 9;
@@ -123,7 +135,7 @@ async fn a_log_of_another_version_is_refused_by_its_number() {
     let WalError::Io { source, .. } = Wal::open(dir.path(), options()).unwrap_err() else {
         panic!("another error")
     };
-    assert_eq!(source.to_string(), "its format has version 9, and this program reads version 1");
+    assert_eq!(source.to_string(), "its format has version 9, and this program reads versions 1 to 2");
 }
 
 #[tokio::test]
@@ -133,8 +145,7 @@ async fn a_whole_log_without_the_spaces_of_its_records_is_refused() {
     write(&log, &dir.path().join("pages")).await;
     let wal = Wal::open(&log, options()).unwrap();
     let builder = PageStore::builder().directory(dir.path().join("blank")).ssd_bytes(0).pool_bytes(4 << 20);
-    let store = Arc::new(builder.log_gate(wal.gate()).open().await.unwrap());
-    let refused = recover(&store, &wal, None).await;
-    assert!(matches!(refused, Err(RecoverError::NoPages)), "{refused:?}");
-    assert!(wal.end() > Lsn(64));
+    let refused = LoggedStore::on(builder, wal).await;
+    assert!(matches!(refused, Err(RecoverError::Unfit(UnfitLog::NoPages))), "{refused:?}");
+    assert!(!dir.path().join("blank").exists());
 }

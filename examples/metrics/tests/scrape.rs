@@ -122,4 +122,23 @@ async fn every_metric_of_the_dashboard_is_served() {
     store.get(pagetier::PageId::new(store.spaces().find("load").unwrap(), 1)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(value(&scrape(address).await, "pagetier_pool_misses_total{"), Some(pool.misses as f64));
+
+    // An SSD that is exchanged and a store that is opened again count from 0. The counters go on.
+    let written = "pagetier_device_operations_total{store=\"example\",device=\"ssd\",class=\"meta\"";
+    let published = async |store: &PageStore| {
+        drop(store.export_metrics("example", Duration::from_secs(60)));
+        value(&scrape(address).await, written).unwrap()
+    };
+    let before = published(&store).await;
+    let next = pagetier::SsdReplacement::path(dir.path().join("next")).bytes(16 << 20);
+    store.replace_ssd(next).await.unwrap();
+    let replaced = published(&store).await;
+    assert!(replaced > before, "{replaced} after {before}");
+    store.close().await.unwrap();
+    let builder = PageStore::builder().directory(dir.path()).ssd(dir.path().join("next"));
+    let store = builder.pool_bytes(8 << 20).ssd_bytes(16 << 20).open().await.unwrap();
+    let opened = published(&store).await;
+    assert!(opened > replaced, "{opened} after {replaced}");
+    let again = published(&store).await;
+    assert_eq!(again, opened, "the same operations count once");
 }

@@ -1,7 +1,7 @@
 //! How spaces get extents of the volume, and give them back.
 
 use super::{EXTENT_PAGES, HOLE, Volume};
-use crate::manifest::extents::{merged, places, take_extents};
+use crate::manifest::extents::{merged, places, take_extents, without};
 use crate::seam::Seam;
 use crate::volume::growth_plan::{Ahead, Extents, Growth};
 use pagetier_page::{PageId, SpaceId};
@@ -50,12 +50,13 @@ impl Volume {
     /// Gives the space the planned extents; returns false, without effect, if the plan is outdated.
     pub(crate) fn grow(&self, growth: &Growth) -> bool {
         let Some(mut s) = self.spaces.get_mut(&growth.space) else { return false };
-        let Extents { used, free } = &mut *self.extents.lock();
+        let Extents { used, free, unformatted } = &mut *self.extents.lock();
         // The manifest names the run already. Taking another one instead would give two spaces the same place
         // later.
         if !take_extents(used, free, growth.run) {
             return false;
         }
+        *unformatted = without(unformatted, growth.run);
         match growth.at {
             None => s.placement.append(growth.run),
             Some(at) => {
@@ -90,15 +91,15 @@ impl Volume {
         }
     }
 
-    /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD and whose
-    /// pages are all free, until [`Volume::give_back`] and [`Volume::end_free`]. `None` if there is no such
-    /// space.
-    pub(crate) fn withhold_extents(&self, space: SpaceId) -> Option<Vec<(u64, u64)>> {
+    /// Withholds from reuse the extents of `space` (first in the space, count) that lie on the HDD, whose
+    /// pages are all free, and that are none of its first `kept`, until [`Volume::give_back`] and
+    /// [`Volume::end_free`]. `None` if there is no such space.
+    pub(crate) fn withhold_extents(&self, space: SpaceId, kept: u64) -> Option<Vec<(u64, u64)>> {
         let mut s = self.live_mut(space)?;
         let of = u64::from(EXTENT_PAGES);
         // Rounded inwards: an extent goes only if all of its pages are free.
         let whole = |(first, count): (u32, u32)| {
-            let at = u64::from(first).div_ceil(of);
+            let at = u64::from(first).div_ceil(of).max(kept);
             (at, ((u64::from(first) + u64::from(count)) / of).saturating_sub(at))
         };
         let extents: Vec<(u64, u64)> = s.usable.iter().map(whole).filter(|(_, count)| *count > 0).collect();

@@ -14,10 +14,12 @@
 
 mod cache;
 mod fault;
+mod files;
 mod moment;
 mod power;
 
 pub use fault::{Fault, FaultEffect, FlushFailure};
+pub use files::{FileFault, SimFiles};
 pub use moment::SimMoment;
 pub use power::SimPower;
 

@@ -2,6 +2,7 @@
 //! and under other guards.
 
 use super::work::{Outcome, Worker};
+use pagetier::log::LogMark;
 use pagetier::{Error, Loss, Lsn, PageId, SpaceHints, SpaceId};
 use pagetier_devio::{Device, DeviceErrorKind};
 use rand::Rng;
@@ -216,7 +217,11 @@ impl Worker {
             Ok(from) => {
                 let upto = from.0.saturating_sub(1).min(u64::from(before.last_version)) as u32;
                 self.model.lock().keep(before.promise(upto));
-                Ok(())
+                let mark = LogMark { id: 1, generation: 1, end, from, restored: false };
+                match self.store.record_log(mark).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.judge("record_log", None, &error),
+                }
             }
             Err(error) => self.judge("redo_from", None, &error),
         }

@@ -108,7 +108,7 @@ impl Hazard {
             "CleanUnflushedRingOff" | "OnlyCopyVoided" => Self::NoRing,
             "DrainedPageDiscarded" => Self::DrainedDiscards,
             "FailedHomeKept" => Self::FailedHomes,
-            "DropUnmarked" | "ExtentsNotBlanked" => Self::DroppedSpaces,
+            "DropUnmarked" | "ExtentsNotFormatted" => Self::DroppedSpaces,
             "RingFromZero" => Self::RottenHomes,
             _ => return None,
         })

@@ -1,5 +1,5 @@
-//! Bit rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs
-//! the damage, or names it in an error; it never returns an older page.
+//! Bit rot at rest: a bit, a sector or a block of one structure changes, or is zeroed, between two lives. The
+//! store repairs the damage, or names it in an error; it never returns an older page, and never misses one.
 
 use super::coverage::State;
 use super::hazard::Hazard;
@@ -80,7 +80,8 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     if structure.is_written_before_crashes() && !moment.states.has(State::AfterClose) {
         return Ok(());
     }
-    let extent = ["a bit", "a sector", "a block"][rng.random_range(0..3)];
+    let extent =
+        ["a bit", "a sector", "a block", "a sector of zeroes", "a block of zeroes"][rng.random_range(0..5)];
     let mut manifest = moment.manifest.fork();
     if structure == Structure::Manifest {
         let Some(corrupt) = corrupt_manifest(&manifest, extent, rng) else { return Ok(()) };
@@ -140,6 +141,9 @@ fn spoil(device: &SimDevice, range: Range<u64>, extent: &str, rng: &mut SmallRng
     match extent {
         "a bit" => device.flip_bit(at, rng.random_range(0..8)),
         "a sector" => device.rot(at / 512 * 512..at / 512 * 512 + 512, rng.random()),
+        // As a wrong discard leaves them, or a file system that lost the extent.
+        "a sector of zeroes" => device.implant(at / 512 * 512, &[0; 512]),
+        "a block of zeroes" => device.implant(at / 4096 * 4096, &[0; 4096]),
         _ => device.rot(at / 4096 * 4096..at / 4096 * 4096 + 4096, rng.random()),
     }
 }

@@ -96,7 +96,7 @@ pub(super) const TABLE: &[Operation] = &[
     op(
         "redo position",
         (Sync, 2),
-        &["PageStore::redo_from", "PageStore::min_recovery_lsn", "Ssd::oldest_lsn"],
+        &["PageStore::redo_from", "PageStore::min_recovery_lsn", "PageStore::record_log", "Ssd::oldest_lsn"],
         |w| Box::pin(w.redo_from()),
     ),
     op("flush up to an LSN", (Side, 12), &["PageStore::flush_to"], |w| Box::pin(w.flush_to()))
@@ -220,6 +220,7 @@ const VIEWS: &[&str] = &[
 
 /// What openings, and the examinations of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
+    "Builder::accept_log_loss",
     "Builder::accept_ssd_loss",
     "Builder::cluster_pages",
     "Builder::costs",

@@ -2,7 +2,9 @@
 
 use super::damage::{Input, damage, damage_ring, put, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
-use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, seal, verify};
+use pagetier_page::{
+    Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, format_home, seal, verify,
+};
 use pagetier_policy::{
     Access, Cause, Costs, Location, Millis, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicy,
 };
@@ -38,6 +40,10 @@ pub fn page_header(input: &[u8]) {
             }
             Err(defect) => assert!(!defect.to_string().is_empty()),
         }
+        let mut home = vec![0; BLOCK];
+        format_home(seed, &mut home, asked);
+        assert_eq!(verify(seed, &home, asked), Err(Defect::Unwritten));
+        assert!(verify(seed, &home, other).is_err_and(|defect| !defect.is_unwritten(true)));
         let stamp = Stamp::from_bits(u64::from(image[HEADER_BYTES]));
         seal(seed, &mut image, stamp, Flags::NONE);
         assert!(verify(seed, &image, asked).is_ok(), "a sealed image verifies");

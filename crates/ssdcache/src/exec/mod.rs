@@ -78,6 +78,13 @@ pub trait Homes: Send + Sync + 'static {
         false
     }
 
+    /// Whether the home of `page` holds zeroes until it is written for the first time, or lies beyond the
+    /// HDD's end. Otherwise it was formatted ([`pagetier_page::format_home`]), and zeroes there are damage.
+    /// Default: yes.
+    fn may_be_blank(&self, _page: PageId) -> bool {
+        true
+    }
+
     /// A version of `page` has been written, to the SSD or home. Default: nothing.
     fn written(&self, _page: PageId) {}
 

@@ -109,16 +109,17 @@ impl Drop for InDoubt<'_> {
 impl SsdTier {
     /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes home writes
     /// durable, calls `commit`, and switches to `new`. `commit` durably records that `new` is the device in
-    /// use and that the pages passed to it are lost with the old one. With `accept_loss` the exchange takes
-    /// place even if the old device holds only copies. Cancel-safe: a dropped call has either exchanged the
-    /// device or changed nothing; if it is dropped during `commit`, writes are refused as after its failure.
+    /// use and that the pages passed to it are lost with the old one. With `accepts_loss` the exchange takes
+    /// place even if the old device holds only copies, if it accepts the loss of each. Cancel-safe: a dropped
+    /// call has either exchanged the device or changed nothing; if it is dropped during `commit`, writes are
+    /// refused as after its failure.
     ///
     /// # Errors
     /// [`ExchangeError`]; the old one stays in use.
     pub async fn exchange<E, F: Future<Output = Result<(), E>>>(
         &self,
         new: NewCacheDevice,
-        accept_loss: bool,
+        accepts_loss: Option<&(dyn Fn(PageId, Lsn) -> bool + Sync)>,
         commit: impl FnOnce(Vec<(PageId, Lsn)>) -> F,
     ) -> Result<Exchanged, ExchangeError<E>> {
         let quiet = self.core.quiesce().await;
@@ -127,15 +128,16 @@ impl SsdTier {
         }
         // Flush before counting: some copies are dirty only until the HDD is flushed.
         self.core.flush_hdd().await?;
-        let only = self.ask(Slots::only_copies).len() as u64;
-        if only > 0 && !accept_loss {
-            return Err(ExchangeError::OnlyCopies { pages: only });
+        let is_kept = |(page, lsn): &(PageId, Lsn)| accepts_loss.is_none_or(|accepts| !accepts(*page, *lsn));
+        let kept = self.ask(Slots::only_copies).iter().filter(|one| is_kept(one)).count() as u64;
+        if kept > 0 {
+            return Err(ExchangeError::OnlyCopies { pages: kept });
         }
         let torn = self.core.state.lock().home.needs_ring_repair();
         if torn && self.core.repair_from_ring().await.is_ok() {
             self.core.flush_hdd().await?;
         }
-        if self.core.state.lock().home.needs_ring_repair() && !accept_loss {
+        if self.core.state.lock().home.needs_ring_repair() && accepts_loss.is_none() {
             let cause = "writes to the HDD failed and may have torn pages there, which only the doublewrite \
                          ring on the present device can repair";
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });

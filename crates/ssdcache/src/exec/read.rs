@@ -144,7 +144,10 @@ impl Core {
                     }
                 }
             },
-            Err(source) => Fetched { buf, result: Err(home_error(page, source)) },
+            Err(source) if self.is_unwritten_end(page, &source) => {
+                Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
+            }
+            Err(source) => Fetched { buf, result: Err(TierError::Device { page, source }) },
         }
     }
 
@@ -184,13 +187,26 @@ impl Core {
     fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
         match self.check(buf.as_slice(), page, None) {
             Ok(_) => self.fetched(page, buf, Location::Hdd, access),
-            // The page was never written: a space's extents are blank when it gets them.
-            Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
+            Err(defect) if self.is_unwritten(page, defect) => {
+                Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
+            }
             Err(defect) => {
                 let error = self.corrupt(page, &self.hdd, offset, defect);
                 Fetched { buf, result: Err(self.seam.bad_home(error)) }
             }
         }
+    }
+
+    /// Whether a home of `page` with this defect was never written. Where homes are formatted, zeroes are
+    /// what is left of a lost image (I23).
+    pub(crate) fn is_unwritten(&self, page: PageId, defect: Defect) -> bool {
+        defect.is_unwritten(self.seam.may_be_blank(self.homes.may_be_blank(page)))
+    }
+
+    /// Whether a home of `page` was never written, since it lies beyond the end of the HDD.
+    pub(crate) fn is_unwritten_end(&self, page: PageId, error: &DeviceError) -> bool {
+        let beyond = matches!(error.kind, DeviceErrorKind::UnexpectedEof { .. });
+        beyond && self.seam.may_be_blank(self.homes.may_be_blank(page))
     }
 
     fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, from: Location, access: Access) -> Fetched {
@@ -279,14 +295,5 @@ impl Core {
             at += self.page_size.bytes() as u64;
         }
         fetched
-    }
-}
-
-/// The error of reading a home. A home beyond the end of the HDD belongs to a page that was allocated and
-/// never written.
-fn home_error(page: PageId, source: DeviceError) -> TierError {
-    match source.kind {
-        DeviceErrorKind::UnexpectedEof { .. } => TierError::NoSuchPage { page },
-        _ => TierError::Device { page, source },
     }
 }

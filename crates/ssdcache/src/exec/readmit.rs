@@ -39,8 +39,8 @@ pub struct ReadmitReport {
     pub rewritten: u64,
     /// Pages whose newest version was written after the last successful flush of the SSD, and is damaged or
     /// gone: they read as an older version again, though never as one older than the last `sync` that
-    /// succeeded before. Those in memory are not listed: the store writes them again from there. An engine
-    /// with a log redoes these pages as after a crash. They are part of the loss that the store reports.
+    /// succeeded before. Those in memory are not listed: the store writes them again from there. They are
+    /// part of the loss that the store reports. Empty under a log gate: see [`ReadmitError::LogNeeded`].
     pub reverted: Vec<PageId>,
     /// Pages whose newest version was durable on the SSD alone and is damaged or gone. Reading them fails
     /// until they are rewritten, which the store does for those that it has in memory.
@@ -74,6 +74,18 @@ pub enum ReadmitError {
         /// The error that came while the copies were being verified.
         cause: Arc<str>,
     },
+    /// The embedder has a log, and the SSD lost versions of pages that only the log has by now: they would
+    /// read as older than what was committed. Until the store is closed and opened again, reading these pages
+    /// is an error. A recovery after a crash then redoes them: the log was not shortened since the last
+    /// successful flush.
+    #[error(
+        "the SSD lost the newest versions of {pages} pages, which the log has: close the store, and open it \
+         again to redo them"
+    )]
+    LogNeeded {
+        /// How many pages.
+        pages: u64,
+    },
     /// The store was shut down meanwhile.
     #[error("the store was shut down while the SSD was verified")]
     Stopped,
@@ -98,6 +110,13 @@ pub trait Readmitter: Send + Sync {
     /// Writes again those of `pages` that are in memory: their copies are bad. Each has the position from
     /// which redo would bring it back.
     fn rewrite(&self, pages: Vec<(PageId, Lsn)>) -> impl Future<Output = ()> + Send;
+
+    /// Whether the embedder has a log, which brings back what no good flush has covered: no page may read as
+    /// an older version then, and one that memory has is no loss.
+    fn has_log(&self) -> bool;
+
+    /// Whether [`Readmitter::rewrite`] found `page` in memory.
+    fn is_saved(&self, page: PageId) -> bool;
 
     /// Makes the list of lost and reverted pages durable.
     fn record(&self, lost: Vec<(PageId, Lsn)>) -> impl Future<Output = Result<(), String>> + Send;
@@ -143,7 +162,11 @@ impl SsdTier {
         only.retain(|(page, _)| bad.contains(page));
         // A page that is still in memory need not be lost: write it again before its bad copy is judged.
         by.rewrite(only).await;
-        let (report, mut given_up) = core.end_verification(&begun, verified).await?;
+        let (report, mut given_up) = core.end_verification(&begun, verified, by).await?;
+        if by.has_log() {
+            // Memory has them, and until they are durable the log has.
+            given_up.clear();
+        }
         // A later `sync` cannot make durable what is gone, so pages that fell back are losses, too.
         let only = self.ask(Slots::only_copies);
         given_up.extend(only.into_iter().filter(|(page, _)| report.lost.contains(page)));
@@ -282,12 +305,25 @@ impl Core {
         &self,
         begun: &Begun,
         verified: Verified,
+        by: &impl Readmitter,
     ) -> Result<(ReadmitReport, Vec<(PageId, Lsn)>), ReadmitError> {
         let _quiet = self.quiesce().await;
         self.may_readmit(begun)?;
         let Verified { sound, rewritten, bad } = verified;
         let mut report = ReadmitReport { verified: sound, rewritten, ..ReadmitReport::default() };
         let completed = begun.old.flush.completed();
+        let mut all: Vec<(SlotId, PageId, Stamp)> =
+            bad.iter().map(|(slot, of)| (*slot, of.0, of.1)).collect();
+        all.sort_unstable();
+        let is_bad = |slot, stamp| bad.get(&slot).is_some_and(|(_, of)| *of == stamp);
+        // Before anything changes: a refused readmission may be tried again, and comes to the same result.
+        if by.has_log() {
+            let reverts = |one: &&_| self.state.lock().slots.falls_back(**one, completed, &is_bad);
+            let pages = all.iter().filter(|one| !by.is_saved(one.1)).filter(reverts).count() as u64;
+            if pages > 0 {
+                return Err(ReadmitError::LogNeeded { pages });
+            }
+        }
         // From here on flushes of this SSD count again: whatever the failed one left unproved has been
         // written again, or is given up below.
         if begun.flush_failed {
@@ -295,10 +331,6 @@ impl Core {
         }
         let again = self.next_ssd_flush();
         let now = self.now();
-        let mut all: Vec<(SlotId, PageId, Stamp)> =
-            bad.iter().map(|(slot, of)| (*slot, of.0, of.1)).collect();
-        all.sort_unstable();
-        let is_bad = |slot, stamp| bad.get(&slot).is_some_and(|(_, of)| *of == stamp);
         let mut reverted = Vec::new();
         let mut state = self.state.lock();
         for one in all {

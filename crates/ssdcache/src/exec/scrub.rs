@@ -7,7 +7,7 @@ use crate::exec::tier::SsdTier;
 use crate::format::map::Entry;
 use pagetier_bufpool::TierError;
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass};
+use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::SlotId;
 
@@ -37,7 +37,7 @@ impl Checked {
 /// The state of a home.
 enum HomeFound {
     Sound(IoBuf),
-    /// It holds nothing, or what a dropped space left.
+    /// It holds nothing.
     Unwritten(TierError),
     Bad(TierError),
 }
@@ -117,20 +117,15 @@ impl Core {
                 Ok(()) => match self.check(buf.as_slice(), page, None) {
                     Ok(_) => return Some(HomeFound::Sound(buf)),
                     Err(defect) => {
-                        let unwritten = match defect {
-                            Defect::Blank => true,
-                            // What a dropped space left there is no damage: this page was never written.
-                            Defect::WrongPage { found } => self.homes.offset(found) != Some(offset),
-                            _ => false,
-                        };
+                        let unwritten = self.is_unwritten(page, defect);
                         let error = self.corrupt(page, &self.hdd, offset, defect);
                         if unwritten { HomeFound::Unwritten(error) } else { HomeFound::Bad(error) }
                     }
                 },
                 Err(source) => {
-                    let beyond = matches!(source.kind, DeviceErrorKind::UnexpectedEof { .. });
+                    let unwritten = self.is_unwritten_end(page, &source);
                     let error = TierError::Device { page, source };
-                    if beyond { HomeFound::Unwritten(error) } else { HomeFound::Bad(error) }
+                    if unwritten { HomeFound::Unwritten(error) } else { HomeFound::Bad(error) }
                 }
             };
             found = Some(one);

@@ -10,8 +10,8 @@ use crate::exec::tier::SsdTier;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::TierError;
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass};
-use pagetier_page::{Defect, PageId};
+use pagetier_devio::{IoBuf, IoClass};
+use pagetier_page::PageId;
 
 /// The maximum number of reads of a home that does not verify: a write may have been under way each time.
 const READS_MAX: usize = 16;
@@ -59,8 +59,7 @@ impl Core {
         let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
         match result {
             Ok(()) => {}
-            // The page was allocated, but the HDD was never grown to its home.
-            Err(source) if matches!(source.kind, DeviceErrorKind::UnexpectedEof { .. }) => return Ok(None),
+            Err(source) if self.is_unwritten_end(page, &source) => return Ok(None),
             Err(source) => return Err(TierError::Device { page, source }),
         }
         if let Some(written) = self.missing(page, &buf) {
@@ -69,7 +68,7 @@ impl Core {
         }
         match self.check(buf.as_slice(), page, None) {
             Ok(_) => Ok(Some(buf)),
-            Err(Defect::Blank) => Ok(None),
+            Err(defect) if self.is_unwritten(page, defect) => Ok(None),
             Err(defect) => Err(self.corrupt(page, &self.hdd, offset, defect)),
         }
     }

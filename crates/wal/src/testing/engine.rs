@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
-const SPACE: &str = "t";
+pub(super) const SPACE: &str = "t";
 
 /// A step of an engine's history.
 #[derive(Clone, Debug)]
@@ -69,13 +69,13 @@ fn step() -> impl Strategy<Value = Step> {
 /// What a record does to a page: its new contents, or that it is free.
 type Effect = (PageId, Option<Vec<u8>>);
 
-struct Engine {
+pub(super) struct Engine {
     power: SimPower,
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
     ring: Arc<SimDevice>,
     manifest: Arc<MemoryManifest>,
-    log: SimMedia,
+    pub(super) log: SimMedia,
     keep: Keep,
     seed: u64,
     /// The records by LSN, and what they do.
@@ -87,7 +87,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(keep: Keep) -> Self {
+    pub(super) fn new(keep: Keep) -> Self {
         let power = SimPower::new();
         let device = |name| Arc::new(SimDevice::new(name, 0, 1, &power));
         Self {
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    fn builder(&self) -> Builder {
+    pub(super) fn builder(&self) -> Builder {
         let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|d| Arc::clone(d) as SharedDevice);
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
@@ -120,13 +120,13 @@ impl Engine {
             .exhausted_after(Duration::from_secs(2))
     }
 
-    async fn open(&self, builder: Builder) -> Result<LoggedStore, RecoverError> {
+    pub(super) async fn open(&self, builder: Builder) -> Result<LoggedStore, RecoverError> {
         let options = WalOptions::new().capacity_bytes(96 << 10).keep(self.keep);
         LoggedStore::on(builder, Wal::on(Box::new(self.log.clone()), options)?).await
     }
 
     /// A new store without checkpoints in the background.
-    async fn open_alone(&self) -> LoggedStore {
+    pub(super) async fn open_alone(&self) -> LoggedStore {
         let db = self.open(self.builder()).await.unwrap();
         db.checkpoints.task.abort();
         db.spaces().create(SPACE).await.unwrap();
@@ -134,7 +134,7 @@ impl Engine {
     }
 
     /// Restarts on what a crash at this moment leaves of the devices.
-    fn restart(&mut self, kill: bool) {
+    pub(super) fn restart(&mut self, kill: bool) {
         self.seed += 10;
         let (power, seed) = (SimPower::new(), self.seed);
         for (n, device) in [&mut self.hdd, &mut self.ssd, &mut self.ring].into_iter().enumerate() {
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Ends the store as a crash does, and waits until its operations have ended.
-    async fn crash(&mut self, db: LoggedStore, kill: bool) {
+    pub(super) async fn crash(&mut self, db: LoggedStore, kill: bool) {
         let closed = db.store().wait_closed();
         if !kill {
             self.power.cut_now();
@@ -187,12 +187,12 @@ impl Engine {
             change.add(db.get_mut(*page).await.ok()?);
         }
         let effects = (0..chosen.len()).map(|page| self.words(&mut change, page, at)).collect();
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, effects);
         Some(())
     }
 
-    async fn allocate(&mut self, db: &LoggedStore, space: SpaceId, zero: bool) -> Option<()> {
+    pub(super) async fn allocate(&mut self, db: &LoggedStore, space: SpaceId, zero: bool) -> Option<()> {
         let mut change = db.begin().await.ok()?;
         let page = change.add(db.allocate(space).await.ok()?);
         let live = self.pages.get(&change.id(page)).is_some_and(Option::is_some);
@@ -202,7 +202,7 @@ impl Engine {
             change.zero(page);
         }
         let effect = self.words(&mut change, page, 0);
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, vec![effect]);
         Some(())
     }
@@ -212,11 +212,11 @@ impl Engine {
         let mut change = MiniTx::on(Some(db.wal()), db.allocate(space).await.unwrap());
         change.write(0, 0, b"small");
         let effect = (change.id(0), Some(change.payload(0).to_vec()));
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, vec![effect]);
     }
 
-    async fn free(&mut self, db: &LoggedStore, page: u8, itself: bool) -> Option<()> {
+    pub(super) async fn free(&mut self, db: &LoggedStore, page: u8, itself: bool) -> Option<()> {
         let live = self.live();
         let page = *live.get(usize::from(page) % live.len().max(1))?;
         let other = *live.iter().find(|other| **other != page || itself)?;
@@ -225,7 +225,7 @@ impl Engine {
         let mut effects = vec![self.words(&mut change, index, 8)];
         change.free(page);
         effects.push((page, None));
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         self.recorded(lsn.0, effects);
         Some(())
     }
@@ -350,7 +350,7 @@ async fn a_checkpoint_between_a_durable_free_and_the_store_leaks_no_page() {
     engine.commit(&db).await;
     let freed = db.wal().oldest_unfinished().expect("the free is pending");
     for _ in 0..20 {
-        let filler = db.wal().append_commit(&[0; 9_000]);
+        let filler = db.wal().append_commit(&[0; 9_000]).unwrap();
         db.wal().append_applied(filler);
         engine.commit(&db).await;
     }
@@ -385,7 +385,7 @@ async fn frees_that_fail_stay_pending() {
         let page = engine.live()[1];
         let mut change = MiniTx::<PageMut<'_>>::new(Some(db.wal()));
         change.free(page);
-        let lsn = change.commit();
+        let lsn = change.commit().unwrap();
         engine.recorded(lsn.0, vec![(page, None)]);
     }
     // Before the records are durable, no page is freed.

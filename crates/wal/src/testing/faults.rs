@@ -2,8 +2,8 @@
 //! what it reported durable, and nothing that was not appended appears.
 
 use super::sim::{SimMedia, WAYS, Way};
-use super::{LIMITS, SMALL, bodies};
-use crate::{DeviceMedia, Keep, Wal, WalError, WalOptions, redo};
+use super::{LIMITS, SMALL, bodies, in_use};
+use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
@@ -39,7 +39,7 @@ impl Model {
     async fn run_to(&mut self, records: u32, wal: &Wal, is_off: impl Fn() -> bool) {
         for n in self.appended.len() as u32..records {
             let body = body(n);
-            let lsn = wal.append_commit(&body);
+            let lsn = wal.append_commit(&body).unwrap();
             wal.append_applied(lsn);
             self.appended.push((lsn.0, body));
             if n % 3 == 0 {
@@ -86,8 +86,8 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
             media.fail(n, way);
             let mut model = Model::default();
             // The first operation is the opening's.
-            let wal = match Wal::on(Box::new(media.clone()), SMALL) {
-                Err(_) if !media.is_off() => Wal::on(Box::new(media.clone()), SMALL).map(Some),
+            let wal = match in_use(Box::new(media.clone()), SMALL) {
+                Err(_) if !media.is_off() => in_use(Box::new(media.clone()), SMALL).map(Some),
                 opened => Ok(opened.ok()),
             };
             if let Some(wal) = wal.unwrap() {
@@ -99,12 +99,12 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
             // they were found.
             let media = if kill { media.after_kill(n) } else { media.after_power_cut(n) };
             let wal =
-                Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
+                in_use(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
             model.check(&wal, &case);
             drop(wal);
             let media = media.after_power_cut(n + 1);
             let wal =
-                Wal::on(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
+                in_use(Box::new(media.clone()), SMALL).unwrap_or_else(|error| panic!("{case}: {error}"));
             model.check(&wal, &format!("{case}, then a power cut"));
             model.run(&wal, || media.is_off()).await;
             model.check(&wal, &format!("{case}, continued"));
@@ -123,14 +123,14 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
         let media = SimMedia::new(seed);
         media.fail(10 + seed, Way::PowerCut);
         let mut model = Model::default();
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.run(&wal, || media.is_off()).await;
         // An opening writes once.
         let media = media.after_power_cut(seed);
         media.fail(0, way);
-        assert!(Wal::on(Box::new(media.clone()), SMALL).is_err());
+        assert!(in_use(Box::new(media.clone()), SMALL).is_err());
         let media = media.after_power_cut(seed + 1);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.check(&wal, &format!("{way:?} in the opening, {seed}"));
     }
 }
@@ -139,28 +139,28 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
 async fn a_recovery_needs_no_free_space() {
     for seed in 0..16 {
         let media = SimMedia::new(seed);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         let mut model = Model::default();
         media.fail(12 + seed, Way::Torn);
         model.run(&wal, || media.is_off()).await;
         media.fail(0, Way::Torn);
-        let torn = wal.append_commit(&body(RECORDS));
+        let torn = wal.append_commit(&body(RECORDS)).unwrap();
         assert!(wal.flush(torn).await.is_err());
         let media = media.after_kill(seed);
         media.set_full(true);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.check(&wal, "on a full disk");
         let dir = tempfile::tempdir().unwrap();
         let builder = PageStore::builder().directory(dir.path()).ssd_bytes(0).pool_bytes(4 << 20);
-        redo(&builder.log_gate(wal.gate()).open().await.unwrap(), &wal).await.unwrap();
+        redo(&builder.open().await.unwrap(), &wal).await.unwrap();
         // No record can be written, and none is lost.
-        let waiting = wal.append_commit(&body(RECORDS));
+        let waiting = wal.append_commit(&body(RECORDS)).unwrap();
         assert!(matches!(wal.flush(waiting).await, Err(WalError::Io { .. })));
         model.appended.push((waiting.0, body(RECORDS)));
         media.set_full(false);
         wal.flush(waiting).await.unwrap();
         model.durable = waiting.0;
-        model.check(&Wal::on(Box::new(media.after_power_cut(seed)), LIMITS).unwrap(), "with room again");
+        model.check(&in_use(Box::new(media.after_power_cut(seed)), LIMITS).unwrap(), "with room again");
     }
 }
 
@@ -169,7 +169,7 @@ fn on_device(device: &Arc<SimDevice>) -> Result<Wal, WalError> {
     let media = DeviceMedia::open(Arc::clone(device) as SharedDevice, SMALL.segment_bytes());
     let path = "device".into();
     let media = media.map_err(|error| WalError::Io { path, source: Arc::new(error) })?;
-    Wal::on(Box::new(media), SMALL)
+    in_use(Box::new(media), SMALL)
 }
 
 const DEVICE_BYTES: u64 = (64 << 10) + 12 * (256 << 10);
@@ -272,27 +272,30 @@ fn other_data_and_small_devices_are_refused_unchanged() {
 /// gone, too, the first must not come back.
 #[tokio::test]
 async fn a_removed_segment_stays_removed() {
-    let power = SimPower::new();
-    let device =
-        SimDevice::new("log", DEVICE_BYTES, 1, &power).with_flush_failure(FlushFailure::NeverDurable);
-    let device = Arc::new(device);
-    let wal = on_device(&device).unwrap();
-    let mut last = Lsn(0);
-    for n in 0..30 {
-        last = super::append_and_flush(&wal, &body(n)).await;
-    }
-    let starts = wal.segment_starts();
-    assert!(starts.len() > 2);
-    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-    assert!(wal.truncate(Lsn(starts[1] + 1), Lsn(starts[1] + 1)).await.is_err());
-    drop(wal);
-    let killed = Arc::new(device.after_kill(1, &SimPower::new()));
-    let wal = on_device(&killed).unwrap();
-    wal.truncate(last, last).await.unwrap();
-    drop(wal);
+    // The write that removes it may have reached the device before its flush failed.
     for seed in 0..8 {
-        let cut = Arc::new(killed.after_power_cut(seed, &SimPower::new()));
-        assert_eq!(on_device(&cut).unwrap().end(), last);
+        let device = SimDevice::new("log", DEVICE_BYTES, seed, &SimPower::new());
+        let device = Arc::new(device.with_flush_failure(FlushFailure::NeverDurable));
+        let wal = on_device(&device).unwrap();
+        let (mut n, mut last) = (0, Lsn(0));
+        while wal.segment_starts().len() < 3 {
+            last = super::append_and_flush(&wal, &body(n)).await;
+            n += 1;
+        }
+        let starts = wal.segment_starts();
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        assert!(wal.truncate(Lsn(starts[1] + 1), Lsn(starts[1] + 1)).await.is_err());
+        drop(wal);
+        let killed = Arc::new(device.after_kill(seed, &SimPower::new()));
+        let wal = on_device(&killed).unwrap();
+        assert_eq!(wal.segment_starts(), starts[1..]);
+        wal.truncate(last, last).await.unwrap();
+        drop(wal);
+        for cut in 0..4 {
+            let cut = Arc::new(killed.after_power_cut(cut, &SimPower::new()));
+            let wal = on_device(&cut).unwrap_or_else(|error| panic!("{seed}: {error}"));
+            assert_eq!(wal.end(), last);
+        }
     }
 }
 
@@ -313,7 +316,7 @@ async fn a_slot_whose_header_failed_is_given_up_with_its_segment() {
         for ops in [0, 3] {
             let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).from_op(device.ops() + ops);
             device.inject(fault.times(1));
-            last = wal.append_commit(&body(n));
+            last = wal.append_commit(&body(n)).unwrap();
             n += 1;
             assert!(wal.flush(last).await.is_err());
         }
@@ -341,7 +344,7 @@ async fn failed_creations_leave_room() {
     let mut last = super::append_and_flush(&wal, &body(1)).await;
     for n in 2..40 {
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-        last = wal.append_commit(&body(n));
+        last = wal.append_commit(&body(n)).unwrap();
         assert!(wal.flush(last).await.is_err());
         if n % 2 == 0 {
             // The bytes are durable, and the header's flush fails.
@@ -354,6 +357,28 @@ async fn failed_creations_leave_room() {
     drop(wal);
     let cut = Arc::new(device.after_power_cut(1, &SimPower::new()));
     assert_eq!(bodies(&on_device(&cut).unwrap()), kept);
+}
+
+/// The use of the reserve fails at any operation, also after its header was written in part: the slot serves
+/// no record that takes room.
+#[test]
+fn a_reserve_whose_use_failed_is_still_the_reserve() {
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
+    let shared = Arc::clone(&device) as SharedDevice;
+    let mut media = DeviceMedia::open(shared, SMALL.segment_bytes()).unwrap();
+    media.reserve(0).unwrap();
+    let mut start = 64;
+    while media.create(start, b"takes room").is_ok() {
+        start += 10;
+    }
+    for n in 0..5 {
+        device.inject(Fault::new(FaultEffect::Eio).from_op(device.ops() + n).times(1));
+        media.create_reserved(start, b"gives room").unwrap_err();
+        let refused = media.create(start, b"takes room").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "operation {n}");
+    }
+    media.create_reserved(start, b"gives room").unwrap();
+    assert!(media.read(start).unwrap().starts_with(b"gives room"));
 }
 
 /// Capacities that no block divides, and others than the log was made with.
@@ -373,7 +398,7 @@ async fn a_device_takes_a_log_of_any_capacity() {
         // One batch of many records.
         let mut last = Lsn(0);
         for n in 0..400 {
-            last = wal.append_commit(&body(n));
+            last = wal.append_commit(&body(n)).unwrap();
         }
         wal.flush(last).await.unwrap();
         drop(wal);

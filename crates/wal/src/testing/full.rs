@@ -5,46 +5,50 @@
 //! free, which comes after it, cannot be written either: only room from elsewhere would help.
 
 use super::sim::{SimMedia, WAYS};
-use super::{SMALL, bodies};
-use crate::{LoggedStore, Wal, WalError};
+use super::{LIMITS, SMALL, bodies, in_use};
+use crate::{LoggedStore, WalError};
 use pagetier::errors::Advice;
-use pagetier::{Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
+use pagetier::{Builder, Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
 use pagetier_devio::{SimDevice, SimPower};
 use std::sync::Arc;
 
 /// The devices of a store without an SSD.
-struct Disks {
-    hdd: Arc<SimDevice>,
-    ring: Arc<SimDevice>,
+pub(super) struct Disks {
+    pub(super) hdd: Arc<SimDevice>,
+    pub(super) ring: Arc<SimDevice>,
     manifest: Arc<MemoryManifest>,
 }
 
 impl Disks {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let device = |name| Arc::new(SimDevice::new(name, 0, 1, &SimPower::new()));
         Self { hdd: device("hdd"), ring: device("ring"), manifest: Arc::default() }
     }
 
-    async fn open(&self, media: &SimMedia) -> LoggedStore {
-        let builder = PageStore::builder()
+    pub(super) async fn open(&self, media: &SimMedia) -> LoggedStore {
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
+        LoggedStore::on(self.builder(), wal).await.unwrap()
+    }
+
+    pub(super) fn builder(&self) -> Builder {
+        PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
             .hdd_device(Arc::clone(&self.hdd) as SharedDevice)
             .ring_device(Arc::clone(&self.ring) as SharedDevice)
             .page_size(PageSize::MIN)
             .ssd_bytes(0)
-            .pool_bytes(4 << 20);
-        LoggedStore::on(builder, Wal::on(Box::new(media.clone()), SMALL).unwrap()).await.unwrap()
+            .pool_bytes(4 << 20)
     }
 }
 
 /// Drops the store like a process that ends.
-async fn crash(db: LoggedStore) {
+pub(super) async fn crash(db: LoggedStore) {
     let closed = db.wait_closed();
     drop(db);
     closed.await;
 }
 
-async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<Lsn, WalError> {
+pub(super) async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<Lsn, WalError> {
     let mut change = db.begin().await?;
     let at = change.add(db.get_mut(page).await.expect("the page"));
     change.write(at, 0, &[value; 300]);
@@ -52,7 +56,7 @@ async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<Lsn, WalError>
 }
 
 /// Frees `page` in the record that notes it in another one.
-async fn trim(db: &LoggedStore, head: PageId, page: PageId) -> Result<Lsn, WalError> {
+pub(super) async fn trim(db: &LoggedStore, head: PageId, page: PageId) -> Result<Lsn, WalError> {
     let mut change = db.begin().await?;
     let at = change.add(db.get_mut(head).await.expect("the page"));
     change.write(at, 8 * page.no as usize, b"is freed");
@@ -61,7 +65,7 @@ async fn trim(db: &LoggedStore, head: PageId, page: PageId) -> Result<Lsn, WalEr
 }
 
 /// A space with pages, the first of which notes which of the others are freed.
-async fn pages(db: &LoggedStore, count: u32) -> SpaceId {
+pub(super) async fn pages(db: &LoggedStore, count: u32) -> SpaceId {
     let space = db.spaces().create("pages").await.unwrap();
     for _ in 0..count {
         let mut change = db.begin().await.unwrap();
@@ -76,11 +80,11 @@ async fn pages(db: &LoggedStore, count: u32) -> SpaceId {
 async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
     for seed in 0..20 {
         let media = SimMedia::new(seed);
-        let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+        let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         super::append_and_flush(&wal, b"first").await;
         media.set_full(true);
         for body in [b"second", b"third."] {
-            let lsn = wal.append_commit(body);
+            let lsn = wal.append_commit(body).unwrap();
             let error = wal.flush(lsn).await.unwrap_err();
             assert_eq!(error.advice(), Advice::FreeSpace);
             assert!(error.to_string().contains("no space left"), "{error}");
@@ -88,7 +92,7 @@ async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
         }
         wal.flush_or_reserve(wal.end()).await.unwrap();
         assert!(!media.has_reserve() && !wal.is_failing() && wal.is_tight());
-        let wal = Wal::on(Box::new(media.after_power_cut(seed)), SMALL).unwrap();
+        let wal = in_use(Box::new(media.after_power_cut(seed)), SMALL).unwrap();
         let found: Vec<_> = bodies(&wal).into_iter().map(|(_, body)| body).collect();
         assert_eq!(found, [&b"first"[..], b"second", b"third."]);
         assert!(!media.has_reserve(), "there is no room for one");
@@ -98,9 +102,9 @@ async fn records_that_take_room_leave_the_reserve_to_those_that_give_it_back() {
 #[tokio::test]
 async fn more_than_the_reserve_takes_waits_for_room() {
     let media = SimMedia::new(1);
-    let wal = Wal::on(Box::new(media.clone()), SMALL).unwrap();
+    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
     media.set_full(true);
-    let lsn = wal.append_commit(&vec![7; 1 + SMALL.segment_bytes() as usize]);
+    let lsn = wal.append_commit(&vec![7; 1 + LIMITS.segment_bytes() as usize]).unwrap();
     assert!(matches!(wal.flush_or_reserve(lsn).await, Err(WalError::Io { .. })));
     assert!(media.has_reserve());
     media.set_full(false);

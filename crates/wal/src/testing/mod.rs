@@ -3,11 +3,16 @@
 mod crowded;
 mod engine;
 mod faults;
+mod files;
 mod full;
+mod gone;
+mod limits;
 mod sim;
+mod stalls;
+mod truncation;
 
-use crate::log::FIRST_LSN;
 use crate::record::{self, Kind, Records};
+use crate::segments::FIRST_LSN;
 use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions, redo};
 use pagetier::{Lsn, PageStore};
 use std::io;
@@ -22,6 +27,13 @@ const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::For
 
 /// A segment has 64 KiB, so that a history has several.
 const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
+
+/// A log that is in use, as after a store has accepted it.
+fn in_use(media: Box<dyn Media>, options: WalOptions) -> Result<Wal, WalError> {
+    let wal = Wal::on(media, options)?;
+    wal.0.write_out(false)?;
+    Ok(wal)
+}
 
 fn bodies(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
@@ -40,7 +52,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 }
 
 async fn append_and_flush(wal: &Wal, body: &[u8]) -> Lsn {
-    let lsn = wal.append_commit(body);
+    let lsn = wal.append_commit(body).unwrap();
     wal.flush(lsn).await.unwrap();
     lsn
 }
@@ -73,7 +85,7 @@ async fn only_unflushed_records_are_lost() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     append_and_flush(&wal, b"kept").await;
-    wal.append_commit(b"lost");
+    wal.append_commit(b"lost").unwrap();
     drop(wal);
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), [b"kept"]);
@@ -144,7 +156,7 @@ async fn damage_before_the_last_segment_is_an_error_not_an_end() {
 async fn commits_without_their_applied_come_back_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
-    let [a, b, c] = [b"a", b"b", b"c"].map(|body| wal.append_commit(body));
+    let [a, b, c] = [b"a", b"b", b"c"].map(|body| wal.append_commit(body).unwrap());
     let applied = wal.append_applied(b);
     assert_eq!(wal.oldest_unfinished(), Some(a));
     wal.flush(applied).await.unwrap();
@@ -233,7 +245,7 @@ async fn a_failed_write_is_tried_again_in_a_new_segment() {
     append_and_flush(&wal, b"first").await;
     let durable = wal.durable();
     media.failures.store(1, Ordering::Relaxed);
-    let second = wal.append_commit(b"second");
+    let second = wal.append_commit(b"second").unwrap();
     assert!(matches!(wal.flush(second).await, Err(WalError::Io { .. })));
     assert!(wal.is_failing() && wal.durable() == durable);
     append_and_flush(&wal, b"third").await;
@@ -251,7 +263,7 @@ async fn a_large_batch_fills_several_segments() {
     let wal = Wal::in_memory(LIMITS);
     let mut last = Lsn(0);
     for n in 0..40_u8 {
-        last = wal.append_commit(&[n; 10_000]);
+        last = wal.append_commit(&[n; 10_000]).unwrap();
     }
     wal.flush(last).await.unwrap();
     assert!(wal.segment_starts().len() > 3);
@@ -305,6 +317,8 @@ async fn an_opening_rewrites_the_last_segment_in_place_and_cuts_off_its_torn_tai
     std::fs::write(&path, torn).unwrap();
 
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    assert_ne!(std::fs::read(&path).unwrap(), sound, "an opening only reads");
+    wal.0.write_out(false).unwrap();
     // A copy would need room that a full disk does not have.
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(std::fs::read(&path).unwrap(), sound);

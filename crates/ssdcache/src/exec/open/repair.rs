@@ -129,7 +129,11 @@ impl Reader<'_> {
         if !readable(result)? {
             return Ok(false);
         }
-        let unsound = |defect| matches!(defect, Defect::Checksum { .. } | Defect::Format { .. });
+        let unsound = |defect| match defect {
+            Defect::Checksum { .. } | Defect::Format { .. } => true,
+            Defect::Blank => !self.params.homes.may_be_blank(page),
+            _ => false,
+        };
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 

@@ -46,6 +46,20 @@ pub(crate) enum Fallen {
     Lost,
 }
 
+/// What a page has without a copy that turned out to be damaged or gone.
+enum Judged {
+    /// The slot has another version by now, or none.
+    Changed,
+    /// The HDD has the same version.
+    Clean,
+    /// Nothing: the version was durable.
+    Lost,
+    /// The version in the slot of this predecessor, which is number `at` of those that wait.
+    ToSlot { at: usize, one: Predecessor, stored: Slot, lsn: Lsn },
+    /// The version on the HDD.
+    ToHome { lsn: Lsn },
+}
+
 impl Slots {
     /// The slots that may have to be verified, retired ones included; `completed` is the last good flush.
     pub(crate) fn to_verify(&self) -> impl Iterator<Item = SlotId> + use<> {
@@ -83,30 +97,26 @@ impl Slots {
         Some(ToVerify { slot, entry, unproved })
     }
 
-    /// Gives up the version `stamp` of `page` in `slot`, which cannot be read. If no flush up to `completed`
-    /// has made it durable, the page falls back to the newest earlier version that is not `bad`, up to the
-    /// one that was durable; that is the HDD's if no retired slot has one.
-    pub(crate) fn fall_back(
-        &mut self,
+    /// What becomes of `page`, whose version `stamp` in `slot` cannot be read, if it is given up.
+    fn judge(
+        &self,
         (slot, page, stamp): (SlotId, PageId, Stamp),
         completed: SsdFlush,
         bad: &dyn Fn(SlotId, Stamp) -> bool,
-        now: Millis,
-    ) -> Fallen {
+    ) -> Judged {
         let here = self.slot_of(page) == Some(slot);
         let Some(found) = self.live(page).filter(|found| here && found.stamp == stamp) else {
-            return Fallen::Changed;
+            return Judged::Changed;
         };
         if !found.is_dirty() {
-            self.drop_bad_copy(page, slot, now);
-            return Fallen::Dropped;
+            return Judged::Clean;
         }
         let mut newer = (stamp, found.durable_at);
         loop {
             // A good flush had covered this version, so a `sync` may have promised it. An older one would be
             // silent loss (I31).
             if newer.1 <= completed {
-                return Fallen::Lost;
+                return Judged::Lost;
             }
             // Follow the successors, not the page number: a page that was freed and reused has slots of an
             // earlier life.
@@ -114,17 +124,54 @@ impl Slots {
             let one = self.retired[at];
             let Some(stored) = self.slots.get(one.slot).stored() else { break };
             if !bad(one.slot, stored.stamp) {
-                self.retired.remove(at);
-                self.revive(one, stored, now);
-                return Fallen::Back(found.lsn);
+                return Judged::ToSlot { at, one, stored, lsn: found.lsn };
             }
             newer = (stored.stamp, one.durable_at);
         }
         // No slot has a version of this life left, so the durable one is at home.
-        self.unmap(page);
-        self.release(slot);
-        self.policy.removed(page, false, now);
-        Fallen::Back(found.lsn)
+        Judged::ToHome { lsn: found.lsn }
+    }
+
+    /// Whether [`Slots::fall_back`] would take the page of `copy` back to an older version.
+    pub(crate) fn falls_back(
+        &self,
+        copy: (SlotId, PageId, Stamp),
+        completed: SsdFlush,
+        bad: &dyn Fn(SlotId, Stamp) -> bool,
+    ) -> bool {
+        matches!(self.judge(copy, completed, bad), Judged::ToSlot { .. } | Judged::ToHome { .. })
+    }
+
+    /// Gives up the version `stamp` of `page` in `slot`, which cannot be read. If no flush up to `completed`
+    /// has made it durable, the page falls back to the newest earlier version that is not `bad`, up to the
+    /// one that was durable; that is the HDD's if no retired slot has one.
+    pub(crate) fn fall_back(
+        &mut self,
+        copy: (SlotId, PageId, Stamp),
+        completed: SsdFlush,
+        bad: &dyn Fn(SlotId, Stamp) -> bool,
+        now: Millis,
+    ) -> Fallen {
+        let (slot, page, _) = copy;
+        match self.judge(copy, completed, bad) {
+            Judged::Changed => Fallen::Changed,
+            Judged::Lost => Fallen::Lost,
+            Judged::Clean => {
+                self.drop_bad_copy(page, slot, now);
+                Fallen::Dropped
+            }
+            Judged::ToSlot { at, one, stored, lsn } => {
+                self.retired.remove(at);
+                self.revive(one, stored, now);
+                Fallen::Back(lsn)
+            }
+            Judged::ToHome { lsn } => {
+                self.unmap(page);
+                self.release(slot);
+                self.policy.removed(page, false, now);
+                Fallen::Back(lsn)
+            }
+        }
     }
 
     /// Makes the retired version in `one` its page's copy again.

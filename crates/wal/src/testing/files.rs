@@ -1,0 +1,353 @@
+//! The log's files on a file system that loses what was not synced, and under other names.
+
+use super::{LIMITS, SMALL, append_and_flush, bodies, segments};
+use crate::copy::copy;
+use crate::{FileMedia, Media, Wal, WalError, copy_log};
+use pagetier::Lsn;
+use pagetier::errors::Advice;
+use pagetier_devio::files::{Directory, create_durably};
+use pagetier_devio::{FileFault, SimFiles, SimPower};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The outcomes of each power cut that are looked at.
+const OUTCOMES: u64 = 8;
+
+/// What the log was given and has promised.
+#[derive(Debug, Default)]
+struct Model {
+    appended: BTreeMap<u64, Vec<u8>>,
+    /// The last record that was reported durable.
+    durable: u64,
+    /// The first record that must still be there.
+    needed: u64,
+}
+
+fn blank(seed: u64, power: &SimPower) -> SimFiles {
+    let files = SimFiles::new(seed, &SimPower::new());
+    create_durably(&*files.root(), Path::new("/log")).unwrap();
+    files.after_kill(seed, power)
+}
+
+fn open(files: &SimFiles) -> Result<Wal, WalError> {
+    open_in(&*files.root(), "/log")
+}
+
+fn open_in(root: &dyn Directory, path: &str) -> Result<Wal, WalError> {
+    let media = root.directory(Path::new(path)).and_then(FileMedia::on);
+    let media = media.map_err(|error| WalError::Io { path: path.into(), source: Arc::new(error) })?;
+    super::in_use(Box::new(media), SMALL)
+}
+
+/// Commits over several segments, shortens the log, and fills the disk for a while. Ends at the first failed
+/// commit, or goes on.
+async fn work(files: &SimFiles, wal: &Wal, model: &mut Model, goes_on: bool) {
+    for turn in 0..18_u8 {
+        match turn {
+            6 => files.set_free(Some(0)),
+            9 => files.set_free(None),
+            _ => {}
+        }
+        let body = vec![turn; 20_000];
+        let lsn = wal.append_commit(&body).unwrap();
+        model.appended.insert(lsn.0, body);
+        let flushed = if turn % 2 == 0 { wal.flush(lsn).await } else { wal.flush_or_reserve(lsn).await };
+        match flushed {
+            Ok(()) => model.durable = lsn.0,
+            Err(error) if !goes_on && error.advice() != Advice::FreeSpace => return,
+            Err(_) => {}
+        }
+        // Two segments at once: a power cut must not bring back the second of them alone.
+        if turn % 8 == 7 {
+            model.needed = model.durable.saturating_sub(30_000);
+            let _ = wal.truncate(Lsn(model.needed), Lsn(model.needed)).await;
+        }
+    }
+    // What failed last is tried again.
+    if wal.flush(wal.end()).await.is_ok() {
+        model.durable = wal.end().0;
+    }
+}
+
+/// What was promised is there, and nothing that was never appended.
+fn check(wal: &Wal, model: &Model) {
+    let found: BTreeMap<u64, Vec<u8>> = bodies(wal).into_iter().collect();
+    for (lsn, body) in &found {
+        assert_eq!(model.appended.get(lsn), Some(body), "the record at {lsn} is another one");
+    }
+    if model.durable > 0 {
+        for lsn in model.appended.range(model.needed..=model.durable).map(|(lsn, _)| lsn) {
+            assert!(found.contains_key(lsn), "the record at {lsn} is gone");
+        }
+    }
+}
+
+/// Opens the log, after a power cut or a kill, on a disk that may still be full, and goes on: what it says is
+/// durable from then on.
+async fn goes_on(files: &SimFiles, model: &Model) {
+    let wal = open(files).unwrap();
+    check(&wal, model);
+    let before = bodies(&wal);
+    for seed in 0..OUTCOMES / 2 {
+        let cut = files.after_power_cut(seed, &SimPower::new());
+        assert_eq!(bodies(&open(&cut).unwrap()), before);
+    }
+    files.set_free(None);
+    let lsn = append_and_flush(&wal, b"next").await;
+    for seed in 0..2 {
+        let cut = files.after_power_cut(seed, &SimPower::new());
+        let found = bodies(&open(&cut).unwrap());
+        assert_eq!(found[..before.len()], before);
+        assert_eq!(found[before.len()..], [(lsn.0, b"next".to_vec())]);
+    }
+}
+
+#[tokio::test]
+async fn a_log_keeps_what_it_acknowledged_whichever_call_the_power_is_cut_at() {
+    for n in 1.. {
+        let power = SimPower::new();
+        let files = blank(n, &power);
+        power.cut_at(n);
+        let mut model = Model::default();
+        if let Ok(wal) = open(&files) {
+            work(&files, &wal, &mut model, true).await;
+        }
+        for seed in 0..OUTCOMES {
+            goes_on(&files.after_power_cut(seed, &SimPower::new()), &model).await;
+        }
+        // The process dies alone, and the power fails later.
+        goes_on(&files.after_kill(n, &SimPower::new()), &model).await;
+        if !power.is_cut() {
+            assert!(n > 50 && model.durable > 18 * 20_000 && model.needed > 64, "{n} calls");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_keeps_what_it_acknowledged_whichever_call_fails() {
+    for (fault, goes_on_itself) in [
+        (FileFault::Refused, true),
+        (FileFault::Torn, true),
+        // The process dies of it: the next one finds what no sync will make durable.
+        (FileFault::Torn, false),
+    ] {
+        for n in 0.. {
+            let files = blank(n, &SimPower::new());
+            files.fail(n, fault);
+            let mut model = Model::default();
+            let opened = open(&files);
+            if let Ok(wal) = &opened {
+                work(&files, wal, &mut model, goes_on_itself).await;
+                check(wal, &model);
+                assert!(!goes_on_itself || model.durable == wal.end().0, "it never recovered");
+            }
+            drop(opened);
+            for seed in 0..OUTCOMES / 2 {
+                goes_on(&files.after_power_cut(seed, &SimPower::new()), &model).await;
+            }
+            goes_on(&files.after_kill(n, &SimPower::new()), &model).await;
+            if files.calls() <= n {
+                break;
+            }
+        }
+    }
+}
+
+/// A log of several segments, to be copied.
+async fn source() -> Wal {
+    let wal = Wal::in_memory(SMALL);
+    for n in 0..9_u8 {
+        append_and_flush(&wal, &[n; 20_000]).await;
+    }
+    assert!(wal.segment_starts().len() > 1);
+    wal
+}
+
+/// With a slash at its end, as it may come from a shell.
+fn copied(wal: &Wal, files: &SimFiles) -> Result<(), WalError> {
+    let to = Path::new("/backup/log/");
+    copy(&*files.root(), to, wal.id(), wal.segment_starts(), |start| wal.segment(start))
+}
+
+fn is_whole(files: &SimFiles, wal: &Wal) {
+    let copy = open_in(&*files.root(), "/backup/log").unwrap();
+    assert_eq!(bodies(&copy), bodies(wal));
+}
+
+#[tokio::test]
+async fn a_copy_under_its_name_is_whole_whenever_the_power_is_cut() {
+    let wal = source().await;
+    for n in 1.. {
+        let power = SimPower::new();
+        let files = SimFiles::new(n, &power);
+        power.cut_at(n);
+        let result = copied(&wal, &files);
+        for seed in 0..OUTCOMES {
+            let after = files.after_power_cut(seed, &SimPower::new());
+            let named = after.root().stat(Path::new("/backup/log"));
+            if !matches!(named, Ok(Some(_))) {
+                assert!(result.is_err(), "a finished copy is gone");
+                copied(&wal, &after).unwrap();
+                is_whole(&after.after_power_cut(seed, &SimPower::new()), &wal);
+            }
+            is_whole(&after, &wal);
+        }
+        if result.is_ok() && !power.is_cut() {
+            assert!(n > 20, "{n}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_failed_can_be_repeated() {
+    let wal = source().await;
+    for fault in [FileFault::Refused, FileFault::Torn] {
+        for n in 0.. {
+            let files = SimFiles::new(n, &SimPower::new());
+            files.fail(n, fault);
+            if copied(&wal, &files).is_ok() {
+                break;
+            }
+            copied(&wal, &files).unwrap();
+            for seed in 0..OUTCOMES {
+                is_whole(&files.after_power_cut(seed, &SimPower::new()), &wal);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_copy_to_a_path_with_a_slash_at_its_end_is_beside_it_until_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let wal = Wal::open(&path("log"), LIMITS).unwrap();
+    append_and_flush(&wal, b"one").await;
+    // An interrupted copy has left something; so has an operator, in another directory.
+    fs::create_dir_all(path("copy.partial")).unwrap();
+    fs::write(path("copy.partial/0000000000000040.log"), b"half").unwrap();
+    wal.copy_to(&path("copy/")).await.unwrap();
+    drop(wal);
+    copy_log(&path("copy/"), &path("again/")).unwrap();
+    for copy in ["copy", "again"] {
+        assert_eq!(bodies(&Wal::open(&path(copy), LIMITS).unwrap()).len(), 1);
+        assert!(!path(&format!("{copy}.partial")).exists() && !path(copy).join(".partial").exists());
+    }
+    fs::create_dir_all(path("third.partial")).unwrap();
+    fs::write(path("third.partial/letter"), b"mine").unwrap();
+    let refused = copy_log(&path("copy"), &path("third")).unwrap_err();
+    assert!(matches!(&refused, WalError::Io { path, .. } if path.ends_with("third.partial")), "{refused}");
+    assert_eq!(fs::read(path("third.partial/letter")).unwrap(), b"mine");
+    for taken in ["copy", "copy/", "copy/..", "/"] {
+        let WalError::Io { source, .. } = copy_log(&path("again"), &path(taken)).unwrap_err() else {
+            panic!("another error")
+        };
+        assert_eq!(source.kind(), std::io::ErrorKind::AlreadyExists, "{taken}");
+    }
+}
+
+#[tokio::test]
+async fn only_names_that_the_log_gives_are_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    append_and_flush(&wal, b"one").await;
+    drop(wal);
+    let segment = segments(dir.path()).pop().unwrap();
+    for name in ["+000000000000040.log", "00000000000000F0.log", "40.log", "0000000000000040.log.old"] {
+        fs::copy(&segment, dir.path().join(name)).unwrap();
+    }
+    for _ in 0..2 {
+        let wal = Wal::open(dir.path(), LIMITS).unwrap();
+        assert_eq!(wal.segment_starts(), [64]);
+        assert_eq!(bodies(&wal)[0].1, b"one");
+    }
+    copy_log(dir.path(), &dir.path().join("copy")).unwrap();
+    assert_eq!(segments(&dir.path().join("copy")).len(), 1);
+}
+
+/// The log's directory gets another name, and that of another log takes its place.
+#[tokio::test]
+async fn a_log_stays_in_the_directory_that_it_opened() {
+    let outer = tempfile::tempdir().unwrap();
+    let [here, moved, other] = ["log", "moved", "other"].map(|name| outer.path().join(name));
+    let theirs = Wal::open(&other, LIMITS).unwrap();
+    append_and_flush(&theirs, b"theirs").await;
+    drop(theirs);
+    let wal = Wal::open(&here, LIMITS).unwrap();
+    append_and_flush(&wal, b"first").await;
+    fs::rename(&here, &moved).unwrap();
+    fs::rename(&other, &here).unwrap();
+    let contents = || segments(&here).into_iter().map(|path| (fs::read(&path).unwrap(), path));
+    let before: Vec<_> = contents().collect();
+    let mut last = Lsn(0);
+    for n in 0..30_u8 {
+        last = append_and_flush(&wal, &[n; 10_000]).await;
+        wal.truncate(last, last).await.unwrap();
+    }
+    assert!(contents().eq(before), "the other log is another one");
+    drop(wal);
+    let wal = Wal::open(&moved, LIMITS).unwrap();
+    assert_eq!((wal.end(), bodies(&wal).last().unwrap().0), (last, last.0));
+    assert!(wal.oldest() > Lsn(64));
+}
+
+/// A removal that may not be durable leaves the segment where it is, so that it can be read and removed
+/// again.
+#[test]
+fn a_removal_that_fails_leaves_its_segment() {
+    for kept in [0, 1 << 16] {
+        let files = blank(1, &SimPower::new());
+        let mut media = FileMedia::on(files.root().directory(Path::new("/log")).unwrap()).unwrap();
+        if kept > 0 {
+            media.reserve(kept).unwrap();
+        }
+        media.create(64, b"one").unwrap();
+        media.create(67, b"two").unwrap();
+        // The rename, then the directory's sync.
+        for n in [0, 1] {
+            files.fail(n, FileFault::Torn);
+            media.remove(64).unwrap_err();
+            assert_eq!((media.list().unwrap(), media.read(64).unwrap()), (vec![64, 67], b"one".to_vec()));
+        }
+        media.remove(64).unwrap();
+        for seed in 0..20 {
+            let cut = files.after_power_cut(seed, &SimPower::new());
+            let dir = cut.root().directory(Path::new("/log")).unwrap();
+            assert_eq!(FileMedia::on(dir).unwrap().list().unwrap(), [67]);
+        }
+    }
+}
+
+/// The schedule: a process is killed while the oldest segment becomes the reserve. The next one uses it, and
+/// the power fails: what it wrote must not appear under the segment's name.
+#[test]
+fn a_reserve_never_has_the_name_of_the_segment_that_it_was() {
+    let on = |files: &SimFiles| FileMedia::on(files.root().directory(Path::new("/log")).unwrap()).unwrap();
+    for (killed_at, cut_at) in (0..3).flat_map(|killed| (1..16).map(move |cut| (killed, cut))) {
+        let power = SimPower::new();
+        let files = blank(cut_at, &power);
+        let mut media = on(&files);
+        media.reserve(1 << 16).unwrap();
+        media.create(64, b"one").unwrap();
+        media.create_reserved(67, b"two").unwrap();
+        power.cut_at(power.ops() + killed_at);
+        let _ = media.remove(64);
+        let power = SimPower::new();
+        let files = files.after_kill(cut_at, &power);
+        let mut media = on(&files);
+        power.cut_at(cut_at);
+        let _ = media.reserve(1 << 16).and_then(|()| media.create_reserved(70, b"three"));
+        for seed in 0..20 {
+            let mut media = on(&files.after_power_cut(seed, &SimPower::new()));
+            for start in media.list().unwrap() {
+                let bytes = media.read(start).unwrap();
+                let expected = [(64, &b"one"[..]), (67, b"two"), (70, b"three")];
+                assert!(expected.contains(&(start, &bytes)), "{start}: {bytes:?}");
+            }
+            assert!(media.list().unwrap().contains(&67));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A medium that stalls, and guards that stay: who waits for what, counted in events.
+
+use super::full::{Disks, pages, put};
+use super::sim::SimMedia;
+use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
+use crate::{LoggedStore, Media, MiniTx, Wal, blocking};
+use pagetier::errors::Advice;
+use pagetier::{Lsn, PageId, PageMut, SpaceId};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::future::{Future, poll_fn};
+use std::io::Result;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+#[derive(Debug, Default)]
+struct State {
+    stalls: bool,
+    waiting: usize,
+}
+
+/// Calls wait here while it stalls.
+#[derive(Clone, Debug, Default)]
+struct Gate(Arc<(Mutex<State>, Condvar)>);
+
+impl Gate {
+    fn pass(&self) {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap();
+        state.waiting += 1;
+        state = changed.wait_while(state, |state| state.stalls).unwrap();
+        state.waiting -= 1;
+    }
+
+    fn set(&self, stalls: bool) {
+        self.0.0.lock().unwrap().stalls = stalls;
+        self.0.1.notify_all();
+    }
+
+    /// Lets the runtime's other tasks run until a call waits.
+    async fn is_reached(&self) {
+        while self.0.0.lock().unwrap().waiting == 0 {
+            yield_now().await;
+        }
+    }
+}
+
+/// A medium whose writes block their threads.
+#[derive(Clone, Debug)]
+struct Stalling {
+    media: SimMedia,
+    writes: Gate,
+}
+
+impl Stalling {
+    fn new() -> Self {
+        Self { media: SimMedia::new(1), writes: Gate::default() }
+    }
+}
+
+impl Media for Stalling {
+    fn id(&self) -> u64 {
+        self.media.id()
+    }
+
+    fn list(&mut self) -> Result<Vec<u64>> {
+        self.media.list()
+    }
+
+    fn read(&mut self, start: u64) -> Result<Vec<u8>> {
+        self.media.read(start)
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        self.writes.pass();
+        self.media.create(start, bytes)
+    }
+
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        self.media.resume(start, bytes)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writes.pass();
+        self.media.append(bytes)
+    }
+
+    fn remove(&mut self, start: u64) -> Result<()> {
+        self.media.remove(start)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        self.media.reserve(bytes)
+    }
+
+    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        self.media.create_reserved(start, bytes)
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        self.media.path(start)
+    }
+}
+
+/// Polls the future once, as a caller does that gives up soon, and drops it.
+async fn give_up<T>(future: impl Future<Output = T>) {
+    let mut future = pin!(future);
+    let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
+    assert!(!polled, "it does not wait");
+}
+
+/// Each caller that gave up left a thread in the stalled write: the embedder's own blocking calls starved.
+#[test]
+fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
+    let threads = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&threads);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let count = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    let runtime = runtime.enable_all().on_thread_start(count).build().unwrap();
+    runtime.block_on(async {
+        let media = Stalling::new();
+        let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
+        append_and_flush(&wal, b"first").await;
+        media.writes.set(true);
+        for n in 0..100_u8 {
+            let lsn = wal.append_commit(&[n; 100]).unwrap();
+            give_up(wal.flush(lsn)).await;
+            give_up(wal.flush_or_reserve(lsn)).await;
+        }
+        for _ in 0..100 {
+            give_up(wal.truncate(Lsn(64), Lsn(64))).await;
+        }
+        media.writes.is_reached().await;
+        // A hold waits for no disk.
+        drop(wal.hold());
+        let of_embedder = tokio::task::spawn_blocking(|| 7);
+        assert_eq!(of_embedder.await.unwrap(), 7);
+        media.writes.set(false);
+        wal.flush(wal.end()).await.unwrap();
+        assert_eq!(bodies(&wal).len(), 101);
+    });
+    drop(runtime);
+    let threads = threads.load(Ordering::Relaxed);
+    assert!(threads < 10, "{threads} threads");
+}
+
+/// All that wait share the end of one write, be it a failure.
+#[tokio::test]
+async fn waiting_callers_share_a_write_and_its_failure() {
+    let media = Stalling::new();
+    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
+    media.writes.set(true);
+    let flush = |wal: &Wal| {
+        let (wal, lsn) = (wal.clone(), wal.append_commit(b"one of many").unwrap());
+        tokio::spawn(async move { wal.flush(lsn).await })
+    };
+    let first = flush(&wal);
+    media.writes.is_reached().await;
+    let others: Vec<_> = (0..50).map(|_| flush(&wal)).collect();
+    for _ in 0..10 {
+        yield_now().await;
+    }
+    media.media.fail(1, super::sim::Way::Refused);
+    media.writes.set(false);
+    first.await.unwrap().unwrap();
+    for other in others {
+        other.await.unwrap().unwrap_err();
+    }
+    assert!(wal.is_failing());
+    wal.flush(wal.end()).await.unwrap();
+    assert_eq!(bodies(&wal).len(), 51);
+}
+
+/// Two changes that free pages: the record of the first uses the reserve up before the second is committed.
+async fn free_two<'s>(db: &'s LoggedStore, space: SpaceId) -> (MiniTx<'s>, MiniTx<'s>) {
+    let begin = async |head, freed| {
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        let at = change.add(db.get_mut(PageId::new(space, head)).await.unwrap());
+        change.write(at, 100, b"frees a page");
+        change.free(PageId::new(space, freed));
+        change
+    };
+    (begin(0, 10).await, begin(1, 11).await)
+}
+
+/// It waits for as long as the checkpoint works, on whatever disk.
+#[tokio::test(start_paused = true)]
+async fn a_free_waits_for_a_checkpoint_not_for_a_clock() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 30).await;
+    db.sync().await.unwrap();
+    media.set_full(true);
+    let (one, other) = free_two(&db, space).await;
+    for device in [&disks.hdd, &disks.ring] {
+        for op in [IoOp::Write, IoOp::Flush] {
+            device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(30))).on(op));
+        }
+    }
+    db.commit(one).await.unwrap();
+    assert!(!media.has_reserve());
+    let before = Instant::now();
+    let lsn = db.commit(other).await.unwrap();
+    assert!(db.wal().durable() >= lsn && before.elapsed() > Duration::from_secs(29), "the disk is not slow");
+}
+
+/// The same through the blocking form.
+#[test]
+fn a_blocking_free_waits_for_the_reserve_too() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
+    let db = blocking::LoggedStore::on(disks.builder(), wal).unwrap();
+    let space = db.block_on(async { pages(&db.logged, 30).await });
+    db.block_on(db.store().sync()).unwrap();
+    db.logged.checkpoints.task.abort();
+    media.set_full(true);
+    let [one, other] = [(0, 10), (1, 11)].map(|(head, freed)| {
+        let mut change = db.begin::<PageMut<'_>>().unwrap();
+        let at = change.add(db.get_mut(PageId::new(space, head)).unwrap());
+        change.write(at, 100, b"frees a page");
+        change.free(PageId::new(space, freed));
+        change
+    });
+    db.commit(one).unwrap();
+    assert!(!media.has_reserve());
+    db.commit(other).unwrap();
+    media.set_full(false);
+    db.close().unwrap();
+}
+
+/// The checkpoint waits for a guard of the caller: the commit is refused, and nothing hangs.
+#[tokio::test(start_paused = true)]
+async fn a_free_beside_a_guard_that_the_checkpoint_needs_is_refused() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 30).await;
+    db.sync().await.unwrap();
+    put(&db, PageId::new(space, 5), 2).await.unwrap();
+    media.set_full(true);
+    let (one, other) = free_two(&db, space).await;
+    let held = db.get_mut(PageId::new(space, 5)).await.unwrap();
+    db.commit(one).await.unwrap();
+    let refused = db.commit(other).await.unwrap_err();
+    assert_eq!(refused.advice(), Advice::FreeSpace, "{refused}");
+    drop(held);
+    db.checkpoint().await.unwrap();
+    assert!(db.wal().durable() == db.wal().end() && media.has_reserve());
+    assert!(!db.exists(PageId::new(space, 11)));
+}
+
+/// A checkpoint that waited for the guard could not shorten the log: after some changes all were refused.
+#[tokio::test(start_paused = true)]
+async fn a_guard_of_a_freed_page_holds_no_log() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 12).await;
+    let (freed, head) = (PageId::new(space, 7), PageId::new(space, 0));
+    let guard = db.get(freed).await.unwrap();
+    let lsn = super::full::trim(&db, head, freed).await.unwrap();
+    for no in 0..2_000 {
+        put(&db, PageId::new(space, 1 + no % 5), no as u8).await.unwrap();
+    }
+    db.checkpoint().await.unwrap();
+    assert!(db.wal().oldest() > lsn, "the log is kept for a page that is free");
+    assert!(guard[..8] == [1; 8] && !db.exists(freed));
+    // The number is in use until the guard is gone.
+    assert_ne!(db.allocate(space).await.unwrap().id(), freed);
+    db.sync().await.unwrap();
+    drop(guard);
+    while db.allocate(space).await.unwrap().id() != freed {
+        yield_now().await;
+    }
+    db.close().await.unwrap();
+}
