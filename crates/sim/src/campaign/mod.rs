@@ -33,6 +33,7 @@
 //! | `probe`, `watched`, `peek` | taking moments, and the protocol states in which they were taken |
 //! | `world` | checking a store after a crash |
 //! | `seed` | lives and crashes of one seed |
+//! | `threads` | a store with a log on several threads, in real time |
 //! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
 //! | `faults` | the n-th operation of a device fails |
 //! | `coverage`, `totals`, `violation` | counters, and what is reported |
@@ -76,6 +77,7 @@ mod shrink;
 mod ssd_calls;
 mod ssd_life;
 mod table;
+mod threads;
 mod totals;
 mod upkeep;
 mod violation;
@@ -93,5 +95,6 @@ pub use running::Drawn;
 pub use seed::run_seed;
 pub use shrink::shrink;
 pub use table::drawn;
+pub use threads::run_threads;
 pub use totals::Totals;
 pub use violation::Violation;

@@ -38,6 +38,10 @@ impl Media for Inline {
         self.media.id()
     }
 
+    fn own(&mut self) -> io::Result<()> {
+        self.media.own()
+    }
+
     fn list(&mut self) -> io::Result<Vec<u64>> {
         self.media.list()
     }

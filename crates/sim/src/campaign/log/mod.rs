@@ -24,6 +24,7 @@ use self::life::Life;
 use self::model::Model;
 use self::open::{Parts, Terms, check};
 use self::twist::Past;
+pub(super) use self::open::{SharedMedia, open_shared};
 pub use self::twist::Twist;
 pub(super) use self::work::drawn;
 use self::watch::{Media, Moment, Rate, Watch};
@@ -33,7 +34,6 @@ use super::moment::{Outcome, bounded_power};
 use super::plan::{PAGE_BYTES, Plan};
 use super::totals::Totals;
 use super::world::in_virtual_time;
-use clap::ValueEnum;
 use pagetier::MemoryManifest;
 use pagetier_devio::SimDevice;
 use rand::rngs::SmallRng;
@@ -146,7 +146,7 @@ impl Run<'_> {
             let twist = match self.plan.twist {
                 Some(twist) => Some(twist),
                 None if self.plan.has("twists") && rng.random_bool(TWISTED) => {
-                    let all = Twist::value_variants();
+                    let all = Twist::all();
                     Some(all[rng.random_range(0..all.len())])
                 }
                 None => None,
@@ -199,6 +199,13 @@ impl Run<'_> {
 
 fn outcome(rng: &mut SmallRng) -> Outcome {
     if rng.random_bool(0.25) { Outcome::Killed(rng.random()) } else { Outcome::Cut(rng.random()) }
+}
+
+impl SharedMedia {
+    pub(super) fn blank(plan: &Plan) -> Self {
+        let Media { pages, log, .. } = blank(plan, 0);
+        Self::of(pages, log)
+    }
 }
 
 /// Blank media.

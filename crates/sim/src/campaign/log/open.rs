@@ -3,6 +3,7 @@
 use super::media::Inline;
 use super::model::{Found, Model, SpaceState};
 use super::watch::Watch;
+use crate::campaign::disks::{Disks, SharedDisks};
 use crate::campaign::plan::Plan;
 use pagetier::{Builder, Error, MemoryManifest, PageId, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
@@ -184,4 +185,25 @@ pub(super) async fn create_space(db: &LoggedStore, model: &parking_lot::Mutex<Mo
     let id = db.spaces().create(&name).await?;
     model.lock().created(id, name);
     Ok(id)
+}
+
+/// The media of a store on several threads.
+pub(in crate::campaign) struct SharedMedia {
+    disks: SharedDisks,
+    log: SharedDevice,
+    manifest: Arc<MemoryManifest>,
+}
+
+impl SharedMedia {
+    pub(in crate::campaign) fn of(pages: Disks, log: SimDevice) -> Self {
+        Self { disks: pages.shared(), log: Arc::new(log), manifest: Arc::default() }
+    }
+}
+
+/// Opens a store with its log, whose calls block threads of their own.
+pub(in crate::campaign) async fn open_shared(plan: &Plan, media: &SharedMedia) -> Result<LoggedStore, String> {
+    let terms = Terms::of(plan);
+    let wal = Wal::on_device(Arc::clone(&media.log), terms.options()).await.map_err(|e| causes(&e))?;
+    let builder = plan.builder_on(media.disks.clone(), &media.manifest);
+    LoggedStore::on(builder, wal).await.map_err(|error| causes(&error))
 }

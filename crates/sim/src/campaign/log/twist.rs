@@ -47,6 +47,14 @@ pub enum Twist {
     RotAnywhere,
 }
 
+impl Twist {
+    /// Everything that the adversary does.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+}
+
 /// What the adversary has at hand.
 pub(super) struct Past<'a> {
     /// Earlier moments of this store, each in the past of the following one.
@@ -111,7 +119,10 @@ async fn attempt(
     let parts = Parts { log: log.clone(), lost };
     let opened = open::open(wrong, plan, &parts).await;
     let acked = moment.model.acked;
+    // Another store's log, or pages, whatever is in them.
+    let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
     let refusal = match opened {
+        Ok(_) if foreign => return Err("it opens".to_owned()),
         Ok(db) => {
             let mut model = moment.model.clone();
             let floor = twisted.excused.unwrap_or(acked).min(acked);
