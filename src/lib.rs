@@ -122,10 +122,9 @@ pub mod guide {}
 #[doc = include_str!("../docs/operating.md")]
 pub mod operating {}
 
-/// What a store records of its log, for log crates: [`LogGate::check`], [`LogGate::begin`],
-/// [`PageStore::record_log`].
+/// The types of [`LogGate`]'s methods and of [`PageStore::record_log`].
 pub mod log {
-    pub use pagetier_bufpool::MarkFuture;
+    pub use pagetier_bufpool::{GateError, GateFuture, MarkFuture};
     pub use pagetier_page::{LogMark, LogNeeds};
 }
 
@@ -210,7 +209,6 @@ pub use manifest::memory::MemoryManifest;
 ///
 #[doc = include_str!("log_gate.md")]
 pub use pagetier_bufpool::LogGate;
-pub use pagetier_bufpool::{GateError, GateFuture};
 pub use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 pub use pagetier_policy::pool::Retention;
 pub use pagetier_policy::{Costs, Location, PoolPolicy, SsdPolicy};

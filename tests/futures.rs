@@ -1,5 +1,6 @@
 //! Compile-time check: every public future can be awaited in a spawned task.
 
+use pagetier::log::LogMark;
 use pagetier::{
     DrainOptions, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
     backup::{BackupOptions, Backups},
@@ -60,6 +61,8 @@ fn every_public_future_is_send(
     is_send(store.flush());
     is_send(store.flush_to(Lsn(1)));
     is_send(store.redo_from(Lsn(1), Loss::Ssd));
+    let mark = LogMark { id: 1, generation: 1, end: Lsn(1), from: Lsn(1), restored: false };
+    is_send(store.record_log(mark));
     is_send(store.spaces().create_as(space, "u"));
     is_send(store.what_if().stop());
     is_send(store.backup("chain", BackupOptions::new()));

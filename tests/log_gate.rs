@@ -2,8 +2,9 @@
 //! delays nothing once it works again.
 
 use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
+use pagetier::log::{GateError, GateFuture};
 use pagetier::{
-    Builder, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId,
+    Builder, Error, LogGate, Loss, Lsn, PageId, PageStore, SpaceId,
     errors::{Exhausted, GatePanic, PoolError},
 };
 use pagetier_page::{Header, StoreSeed, verify};

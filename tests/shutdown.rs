@@ -1,9 +1,10 @@
 //! A store is shut down while other handles share it; and what a dropped store leaves.
 
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, fill, read, write};
+use pagetier::log::{GateError, GateFuture};
 use pagetier::{
-    DrainOptions, Error, GateError, GateFuture, LogGate, Loss, Lsn, PageId, PageSize, PageStore, SpaceId,
-    SsdMode, scrub::ScrubOptions,
+    DrainOptions, Error, LogGate, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode,
+    scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use std::future::Future;

@@ -1,8 +1,9 @@
 //! Errors that end a hang carry its cause. `tests/warnings.rs` tests the warnings about long waits.
 
 use crate::fixture::{Fixture, fill};
+use pagetier::log::{GateError, GateFuture};
 use pagetier::{
-    Error, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId,
+    Error, LogGate, Lsn, PageId, PageStore, SpaceId,
     errors::{Exhausted, PoolError},
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};

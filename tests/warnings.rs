@@ -3,7 +3,8 @@
 
 use crate::TURN;
 use crate::fixture::{Fixture, fill};
-use pagetier::{Builder, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId, SsdMode};
+use pagetier::log::GateFuture;
+use pagetier::{Builder, LogGate, Lsn, PageId, PageStore, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};

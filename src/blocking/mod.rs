@@ -41,6 +41,7 @@ use crate::backup::{BackupError, BackupOptions, BackupReport, RestoreProgress, R
 use crate::device::SharedDevice;
 use crate::errors::HotSetError;
 use crate::inspect::Inspection;
+use crate::log::LogMark;
 use crate::stats::{StatsExport, StatsExportError};
 use crate::{
     Builder, Costs, Error, HotSetReport, Loss, Lsn, OpenError, PageId, PageMut, PageRef, PageSize, SpaceId,
@@ -205,6 +206,7 @@ impl PageStore {
         flush_to(lsn: Lsn) -> Result<(), Error>;
         flush() -> Result<(), Error>;
         redo_from(log_end: Lsn, loss: Loss) -> Result<Lsn, Error>;
+        record_log(mark: LogMark) -> Result<(), Error>;
         resize_pool(bytes: u64) -> Result<u64, Error>;
         replace_ssd(new: SsdReplacement) -> Result<(), Error>;
         keep_hot_set(every: Duration) -> Result<(), Error>;

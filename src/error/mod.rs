@@ -250,7 +250,7 @@ pub enum OpenError {
     /// The log gate refused the opening: the log is not the one that the pages need
     /// ([`LogGate::check`](crate::LogGate::check)), and nothing has changed; or it failed
     /// ([`LogGate::begin`](crate::LogGate::begin)).
-    #[error("{source}")]
+    #[error("the log does not fit the pages, or failed")]
     Log {
         /// The gate's error.
         source: GateError,

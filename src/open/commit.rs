@@ -10,7 +10,8 @@
 //! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
 //!    killed process left readable.
 //! 5. Begin the ownership in the embedder's log.
-//! 6. Save the manifest: the devices and the log have recorded the opening. Nothing else is written before this.
+//! 6. Save the manifest: the devices and the log have recorded the opening. Nothing else is written before
+//!    this.
 
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
@@ -101,8 +102,8 @@ impl Config {
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
         self.seam.mark(self.mark_devices(&mut meta, hdd, ssd)).await?;
-        // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
-        // one that the manifest does not name has no record, and the next opening ignores it (I45).
+        // The log before the manifest: an ownership that the manifest names is in the log. What the log has
+        // of one that the manifest does not name has no record, and the next opening ignores it (I45).
         let mark = match gate.filter(|_| !self.read_only) {
             Some(gate) => gate.begin(epoch).await.map_err(|source| OpenError::Log { source })?,
             None => None,

@@ -1,7 +1,8 @@
 //! What happens to a process: forks, signals, refused system calls.
 
 use crate::child::{self, builder, case, check, fill, nothing_is_lost, one_thread, skip};
-use pagetier::{Error, GateFuture, LogGate, Loss, Lsn, PageId, PageStore, SpaceId, device::Backend};
+use pagetier::log::GateFuture;
+use pagetier::{Error, LogGate, Loss, Lsn, PageId, PageStore, SpaceId, device::Backend};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::future::Future;
 use std::io::{BufRead, BufReader};

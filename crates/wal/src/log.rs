@@ -35,8 +35,8 @@ use crate::record::{self, Kind};
 use crate::segments::{FIRST_LSN, Segment, Segments};
 use crate::unfit::{self, Fit, UnfitLog};
 use pagetier::device::SharedDevice;
-use pagetier::log::{LogMark, LogNeeds, MarkFuture};
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use pagetier::log::{GateError, GateFuture, LogMark, LogNeeds, MarkFuture};
+use pagetier::{LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -548,9 +548,9 @@ impl Wal {
         if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
     }
 
-    /// Lets what the medium has count as durable. If that includes a new segment, the store records that the log
-    /// reaches it: should the segment be missing at the next opening, the store knows (I45). No commit waits for
-    /// that: the manifest may be held by a call whose caller does not poll it.
+    /// Lets what the medium has count as durable. If that includes a new segment, the store records that the
+    /// log reaches it: should the segment be missing at the next opening, the store knows (I45). No commit
+    /// waits for that: the manifest may be held by a call whose caller does not poll it.
     fn publish(&self) {
         let (reached, unmarked) = {
             let mut output = self.0.output.lock();
@@ -704,8 +704,8 @@ impl Wal {
         tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
     }
 
-    /// Lets the store record that its pages need the log from the record that ends at `needed` on, and that the
-    /// log is durable up to its present end.
+    /// Lets the store record that its pages need the log from the record that ends at `needed` on, and that
+    /// the log is durable up to its present end.
     pub(crate) async fn record(&self, needed: Lsn) -> Result<(), pagetier::Error> {
         let Some(store) = self.0.store.get().and_then(Weak::upgrade) else { return Ok(()) };
         let needed = needed.min(self.oldest_unfinished().unwrap_or(needed));

@@ -258,8 +258,8 @@ impl LoggedStore {
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
         let (hold, _) = self.wal.hold();
-        // The backup names the log that its pages need, and a restoration asks for no more of it. In a task of
-        // its own, since checkpoints and commits would wait for a caller that is not polled meanwhile.
+        // The backup names the log that its pages need, and a restoration asks for no more of it. In a task
+        // of its own, since checkpoints would wait for a caller that is not polled meanwhile.
         let (store, wal) = (Arc::clone(&self.store), self.wal.clone());
         let naming = tokio::spawn(async move {
             let end = wal.end();

@@ -1,10 +1,10 @@
 //! Redo: repeats the pages' history from the log.
 //!
-//! A page never becomes older: a record applies only above the LSN that the page has. A page that is damaged or
-//! missing is made anew from the record that formats it and the later ones. A free ends a life of its page:
-//! earlier records need no redo, and the first one of the next life zeroes it. If no record describes the next
-//! life, as in a bulk load, its pages have an LSN no smaller than that of the free: the store takes it from the
-//! log's gate.
+//! A page never becomes older: a record applies only above the LSN that the page has. A page that is damaged
+//! or missing is made anew from the record that formats it and the later ones. A free ends a life of its
+//! page: earlier records need no redo, and the first one of the next life zeroes it. If no record describes
+//! the next life, as in a bulk load, its pages have an LSN no smaller than that of the free: the store takes
+//! it from the log's gate.
 
 use crate::error::WalError;
 use crate::log::Wal;

@@ -8,8 +8,8 @@ use pagetier::Lsn;
 use pagetier::errors::Advice;
 use pagetier::log::{LogMark, LogNeeds};
 
-/// How far beyond the recorded end a log begins that takes the place of a lost one. The lost log may have been
-/// longer than recorded, by what one segment and one write can hold, which is far less.
+/// How far beyond the recorded end a log begins that takes the place of a lost one. The lost log may have
+/// been longer than recorded, by a few segments and writes, which are far less.
 const BEYOND: u64 = 1 << 40;
 
 /// Why a log is not the one that the pages need. Nothing has changed.
@@ -18,8 +18,8 @@ const BEYOND: u64 = 1 << 40;
 pub enum UnfitLog {
     /// The pages have a log, and the one that was opened is empty.
     #[error(
-        "the log of these pages is missing: put it back in place of the empty one, or give up the changes that \
-         only it has (`accept_log_loss`)"
+        "the log of these pages is missing: put it back in place of the empty one, or open with the \
+         option accept_log_loss, which gives up every change that only the log has"
     )]
     Missing,
     /// The log belongs to other pages.
@@ -153,7 +153,7 @@ fn fits_mark(log: &Log<'_>, recorded: Option<LogMark>) -> Result<Fit, UnfitLog> 
     if at_end.generation != mark.generation && !begun {
         return Err(other(at_end));
     }
-    // Records of a later ownership are those of another copy, or of the store when it was newer than this one.
+    // Records of a later ownership are those of another copy, or of the store when it was newer than this.
     let foreign = |segment: &&Segment| !segment.is_empty && segment.generation != mark.generation;
     match later.iter().find(foreign).filter(|_| !mark.restored) {
         Some(segment) => Err(other(segment)),

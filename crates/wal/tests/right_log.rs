@@ -1,5 +1,5 @@
-//! An opening takes no other log than the one that its pages need, as far as they need it, and changes nothing
-//! when it refuses one.
+//! An opening takes no other log than the one that its pages need, as far as they need it, and changes
+//! nothing when it refuses one.
 
 use pagetier::backup::BackupOptions;
 use pagetier::device::{Backend, OpenOptions, SharedDevice, open_file};

@@ -1,6 +1,7 @@
 //! The embedder's log: durable up to a position that lags behind the changes in pages.
 
-use pagetier::{GateFuture, LogGate, Lsn};
+use pagetier::log::GateFuture;
+use pagetier::{LogGate, Lsn};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -34,7 +35,7 @@ impl Log {
         self.failures.store(n, Ordering::Relaxed);
     }
 
-    async fn advance(&self, lsn: u64) -> Result<(), pagetier::GateError> {
+    async fn advance(&self, lsn: u64) -> Result<(), pagetier::log::GateError> {
         let pause = self.rng.lock().random_range(1..=self.latency_us_max);
         tokio::time::sleep(Duration::from_micros(pause)).await;
         let failing = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
