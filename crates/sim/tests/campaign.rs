@@ -166,7 +166,14 @@ fn experiment_log() {
         }
     }
     println!("{:?}", totals.tampered);
-    println!("{} crashes ({} in recovery) of {} lives in {:?}, {} pages", totals.crashes, totals.crashes_in_recovery, totals.lives, start.elapsed(), totals.pages_checked);
+    println!(
+        "{} crashes ({} in recovery) of {} lives in {:?}, {} pages",
+        totals.crashes,
+        totals.crashes_in_recovery,
+        totals.lives,
+        start.elapsed(),
+        totals.pages_checked
+    );
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 use clap::{Parser, ValueEnum};
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_threads, shrink, ssd_policy};
+use pagetier_sim::campaign::{
+    Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_threads, shrink, ssd_policy,
+};
 use pagetier_sim::options::progress_bar;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -274,7 +276,11 @@ impl Campaign {
         self.parallel("random lives", seeds.unwrap_or(crashes), next_seed, |seed| {
             let mut totals = Totals::default();
             self.seed(&self.plan(seed, self.args.mutation), &mut totals);
-            if self.args.mode != Mode::Log && !alone && self.args.with.is_empty() && self.args.mutation.is_none() {
+            if self.args.mode != Mode::Log
+                && !alone
+                && self.args.with.is_empty()
+                && self.args.mutation.is_none()
+            {
                 // As many crashes of engines with a log as of other lives.
                 for nth in (1..=LOGS_MAX).take_while(|_| !self.over()) {
                     if totals.log_crashes * 2 < totals.crashes {

@@ -32,7 +32,7 @@ const ENDS: Duration = Duration::from_secs(120);
 /// The first [`Violation`].
 pub fn run_threads(seed: u64, totals: &mut Totals) -> Result<(), Violation> {
     totals.seeds += 1;
-    let plan = Plan::directed(seed, Hazard::Log);
+    let plan = Plan { frames: 90, pages: 0, ..Plan::directed(seed, Hazard::Log) };
     judged(&plan, "on several threads".to_owned(), totals, |_, totals| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x7472);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -62,7 +62,8 @@ async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
     let db = open_shared(plan, &media).await?;
     let space = db.spaces().create("t").await.map_err(|error| error.to_string())?;
     let versions = (0..PAGES).map(|_| AtomicU32::new(0)).collect();
-    let shared = Arc::new(Shared { db, space, versions, last: AtomicU32::new(0), checked: AtomicU64::new(0) });
+    let shared =
+        Arc::new(Shared { db, space, versions, last: AtomicU32::new(0), checked: AtomicU64::new(0) });
     for no in 0..PAGES as u32 {
         let page = PageId::new(space, no);
         let guard = shared.db.get_or_create(page).await.map_err(|error| error.to_string())?;
@@ -158,7 +159,8 @@ impl Shared {
 
     /// Changes one to three pages by a record.
     async fn change(&self, rng: &mut SmallRng) -> Result<(), String> {
-        let mut nos: Vec<u32> = (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..PAGES as u32)).collect();
+        let mut nos: Vec<u32> =
+            (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..PAGES as u32)).collect();
         nos.sort_unstable();
         nos.dedup();
         ends("admit", self.db.admit(ENDS)).await?.map_err(|error| error.to_string())?;
@@ -188,7 +190,12 @@ impl Shared {
     /// Compares a page under a latch with its version.
     fn check(&self, page: PageId, bytes: &[u8]) -> Result<(), String> {
         self.checked.fetch_add(1, Ordering::Relaxed);
-        let (found, noted) = (version_in(bytes, page)?, self.versions[page.no as usize].load(Ordering::Acquire));
-        if found == noted { Ok(()) } else { Err(format!("page {page} reads as {found}, committed is {noted}")) }
+        let (found, noted) =
+            (version_in(bytes, page)?, self.versions[page.no as usize].load(Ordering::Acquire));
+        if found == noted {
+            Ok(())
+        } else {
+            Err(format!("page {page} reads as {found}, committed is {noted}"))
+        }
     }
 }

@@ -13,7 +13,19 @@ type Name = String;
 
 /// Containers that stand for what is in them.
 const CONTAINERS: [&str; 13] = [
-    "Arc", "Box", "Option", "Result", "Pin", "Mutex", "MutexGuard", "Weak", "Vec", "Ready", "Cow", "Poll", "Rc",
+    "Arc",
+    "Box",
+    "Option",
+    "Result",
+    "Pin",
+    "Mutex",
+    "MutexGuard",
+    "Weak",
+    "Vec",
+    "Ready",
+    "Cow",
+    "Poll",
+    "Rc",
 ];
 
 /// The source files below `folder`.
@@ -33,7 +45,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn parsed(folder: &Path) -> Vec<syn::File> {
     // The blocking forms have the asynchronous types' names.
     let is_blocking = |path: &&PathBuf| {
-        let part = |part: std::path::Component<'_>| part.as_os_str().to_string_lossy().starts_with("blocking");
+        let part =
+            |part: std::path::Component<'_>| part.as_os_str().to_string_lossy().starts_with("blocking");
         path.strip_prefix(folder).is_ok_and(|path| path.components().any(part))
     };
     let parse = |path: &PathBuf| {
@@ -45,46 +58,53 @@ fn parsed(folder: &Path) -> Vec<syn::File> {
 
 /// What sources declare.
 #[derive(Default)]
-pub struct Declared {
+pub(crate) struct Declared {
     /// The results of methods by type and name, and of functions by name alone.
     results: BTreeMap<(Name, String), Name>,
     fields: BTreeMap<(Name, String), Name>,
     /// The public methods of each type.
     public: BTreeMap<Name, BTreeSet<String>>,
+    /// Methods that are public for tests alone.
+    hidden: BTreeSet<String>,
     /// The types that the package's root makes public.
     exported: BTreeSet<Name>,
 }
 
 impl Declared {
     /// Reads the sources in `folder`, whose root is `lib.rs`, if it has one.
-    pub fn read(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         let mut declared = Self::default();
         for file in parsed(folder) {
             file.items.iter().for_each(|item| declared.item(item));
         }
-        if let Ok(root) = fs::read_to_string(folder.join("lib.rs")) {
-            syn::parse_file(&root).unwrap().items.iter().for_each(|item| declared.export(item));
-        }
+        declared.export_file(folder, "lib.rs");
         declared
     }
 
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.results.extend(other.results);
         self.fields.extend(other.fields);
         for (of, methods) in other.public {
             self.public.entry(of).or_default().extend(methods);
         }
+        self.hidden.extend(other.hidden);
         self.exported.extend(other.exported);
     }
 
+    /// Whether there is such a method, for tests alone or not.
+    pub(crate) fn knows(&self, method: &str) -> bool {
+        let of_type = |(of, name): (&str, &str)| self.has(of, name);
+        self.hidden.contains(method) || method.split_once("::").is_some_and(of_type)
+    }
+
     /// Adds a public method that a macro declares.
-    pub fn add_method(&mut self, of: &str, name: &str, result: &str) {
+    pub(crate) fn add_method(&mut self, of: &str, name: &str, result: &str) {
         self.results.insert((of.to_owned(), name.to_owned()), result.to_owned());
         self.public.entry(of.to_owned()).or_default().insert(name.to_owned());
     }
 
     /// The public methods of the exported types, as `Type::name`.
-    pub fn methods(&self) -> BTreeSet<String> {
+    pub(crate) fn methods(&self) -> BTreeSet<String> {
         let of = |(name, methods): (&Name, &BTreeSet<String>)| {
             let name = name.clone();
             methods.iter().map(move |method| format!("{name}::{method}")).collect::<Vec<_>>()
@@ -92,12 +112,22 @@ impl Declared {
         self.public.iter().filter(|(name, _)| self.exported.contains(*name)).flat_map(of).collect()
     }
 
-    fn export(&mut self, item: &Item) {
+    fn export_file(&mut self, folder: &Path, name: &str) {
+        let Ok(text) = fs::read_to_string(folder.join(name)) else { return };
+        syn::parse_file(&text).unwrap().items.iter().for_each(|item| self.export(folder, item));
+    }
+
+    fn export(&mut self, folder: &Path, item: &Item) {
         match item {
             Item::Use(item) if matches!(item.vis, Visibility::Public(_)) => self.export_tree(&item.tree),
-            Item::Mod(module) if matches!(module.vis, Visibility::Public(_)) => {
-                module.content.iter().flat_map(|(_, items)| items).for_each(|item| self.export(item));
-            }
+            Item::Mod(module) if matches!(module.vis, Visibility::Public(_)) => match &module.content {
+                Some((_, items)) => items.iter().for_each(|item| self.export(folder, item)),
+                None if module.ident == "blocking" => {}
+                None => {
+                    self.export_file(folder, &format!("{}.rs", module.ident));
+                    self.export_file(folder, &format!("{}/mod.rs", module.ident));
+                }
+            },
             _ => {}
         }
     }
@@ -140,7 +170,11 @@ impl Declared {
                 for method in &item.items {
                     if let ImplItem::Fn(method) = method {
                         let public = matches!(method.vis, Visibility::Public(_)) && item.trait_.is_none();
-                        self.method(&of, &method.sig, public && !is_hidden(&method.attrs));
+                        let hidden = is_hidden(&method.attrs);
+                        self.method(&of, &method.sig, public && !hidden);
+                        if public && hidden {
+                            self.hidden.insert(format!("{of}::{}", method.sig.ident));
+                        }
                     }
                 }
             }
@@ -162,7 +196,8 @@ impl Declared {
     }
 
     fn has(&self, of: &str, method: &str) -> bool {
-        self.public.get(of).is_some_and(|methods| methods.contains(method))
+        let public = self.public.get(of).is_some_and(|methods| methods.contains(method));
+        public || self.hidden.contains(&format!("{of}::{method}"))
     }
 }
 
@@ -221,7 +256,7 @@ fn path_of(path: &syn::Path, of: Option<&str>) -> Option<Name> {
 
 /// The calls in the sources of `folder`, as `Type::name`: of what `public` declares, with what it dereferences
 /// to.
-pub fn calls(folder: &Path, public: Declared, derefs: &[(&str, &str)]) -> BTreeSet<String> {
+pub(crate) fn calls(folder: &Path, public: Declared, derefs: &[(&str, &str)]) -> BTreeSet<String> {
     let mut declared = Declared::read(folder);
     // A name that both declare is the public one's, unless the campaign's own type has it.
     let own = std::mem::take(&mut declared.results);
@@ -229,7 +264,8 @@ pub fn calls(folder: &Path, public: Declared, derefs: &[(&str, &str)]) -> BTreeS
     for (key, result) in own {
         declared.results.entry(key).or_insert(result);
     }
-    let mut found = Calls { declared: &declared, derefs, of: None, env: BTreeMap::new(), calls: BTreeSet::new() };
+    let mut found =
+        Calls { declared: &declared, derefs, of: None, env: BTreeMap::new(), calls: BTreeSet::new() };
     parsed(folder).iter().for_each(|file| found.visit_file(file));
     found.calls
 }

@@ -96,7 +96,7 @@ async fn restored(
     let builder = || store_in(plan, &to).hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring));
     let done = LoggedStore::restore(builder(), &log, &shelf.chain(), one.number).await;
     done.map_err(|error| causes(&error))?;
-    let later = rng.random_bool(0.5);
+    let later = rng.random_bool(0.5) && !now.model.loaded_since(&one.before);
     if later && let Some(ended) = with_later_log(plan, builder(), now).await? {
         return Ok(ended);
     }
@@ -112,11 +112,7 @@ async fn restored(
 }
 
 /// Opens the restored pages with the log that the store has now: with every change since, or not at all.
-async fn with_later_log(
-    plan: &Plan,
-    builder: Builder,
-    now: &Moment,
-) -> Result<Option<&'static str>, String> {
+async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<Option<&'static str>, String> {
     let power = bounded_power();
     let log = now.log(&power);
     let pages = crate::campaign::disks::Disks {

@@ -87,7 +87,11 @@ async fn work(
 }
 
 /// Ends the life by a close, whole or dropped, or leaves the store as it is.
-async fn end_of(watch: &Arc<Watch>, db: Arc<LoggedStore>, closes: Option<u64>) -> Result<Vec<Moment>, String> {
+async fn end_of(
+    watch: &Arc<Watch>,
+    db: Arc<LoggedStore>,
+    closes: Option<u64>,
+) -> Result<Vec<Moment>, String> {
     watch.clear_faults();
     let Some(seed) = closes else {
         let last = watch.now();

@@ -24,7 +24,7 @@ impl Inline {
         let mut model = self.watch.model.lock();
         model.batches.insert(start);
         if segment {
-            model.segment = start;
+            model.segment(start);
         }
         if done.is_ok() {
             self.at = start + bytes.len() as u64;

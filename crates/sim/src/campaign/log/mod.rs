@@ -23,14 +23,14 @@ use self::backup::Shelf;
 use self::life::Life;
 use self::model::Model;
 use self::open::{Parts, Terms, check};
-use self::twist::Past;
 pub(super) use self::open::{SharedMedia, open_shared};
+use self::twist::Past;
 pub use self::twist::Twist;
-pub(super) use self::work::drawn;
 use self::watch::{Media, Moment, Rate, Watch};
+pub(super) use self::work::drawn;
 use super::disks::Disks;
-use super::operator::Folder;
 use super::moment::{Outcome, bounded_power};
+use super::operator::Folder;
 use super::plan::{PAGE_BYTES, Plan};
 use super::totals::Totals;
 use super::world::in_virtual_time;
@@ -128,7 +128,8 @@ impl Run<'_> {
     fn beside(&mut self, media: Media, model: Model) -> Result<Moment, String> {
         let plan = Arc::new(Plan { ops: self.plan.ops.min(OPS_BESIDE), tasks: 1, ..(*self.plan).clone() });
         let seed = self.plan.seed ^ 0x51b1;
-        let life = Life { plan: &plan, media, model, seed, rate: Rate::NEVER, closes: seed % 3 == 0, shelf: None };
+        let life =
+            Life { plan: &plan, media, model, seed, rate: Rate::NEVER, closes: seed % 3 == 0, shelf: None };
         life.live(self.totals)?.pop().ok_or_else(|| "no moment".to_owned())
     }
 

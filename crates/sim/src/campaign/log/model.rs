@@ -79,8 +79,9 @@ pub(super) struct Model {
     pub(super) known: u64,
     /// Where each write to the log's medium began.
     pub(super) batches: BTreeSet<u64>,
-    /// Where the newest segment begins.
-    pub(super) segment: u64,
+    /// Where the newest segment begins, and the one before it.
+    segment: u64,
+    before: u64,
     /// The number of the last content.
     pub(super) content: u64,
     /// An opening may have recovered the log up to any position from `acked` on, and continued it from there:
@@ -107,6 +108,16 @@ impl Model {
             }
         }
         model
+    }
+
+    /// Whether pages were changed without a record since `before`: a later log does not bring such changes to
+    /// restored pages.
+    pub(super) fn loaded_since(&self, before: &Self) -> bool {
+        let unlogged = |v: &&Version| matches!(v.at, At::Unlogged { .. });
+        let loaded = |model: &Self, page: &PageId| -> usize {
+            model.pages.get(page).map_or(0, |versions| versions.iter().filter(unlogged).count())
+        };
+        self.pages.keys().any(|page| loaded(self, page) > loaded(before, page))
     }
 
     /// As it is for a moment during an opening's recovery, if `recovering`.
@@ -228,9 +239,16 @@ impl Model {
     pub(super) fn acknowledged(&mut self, lsn: u64) {
         self.acked_since |= lsn > self.acked;
         self.acked = self.acked.max(lsn);
-        // Before the first record of a segment is acknowledged, the pages know of the segment.
+        // The pages learn of a segment beside the commits that go there, of the one before it already.
         if lsn > self.segment {
-            self.know(self.segment);
+            self.know(self.before);
+        }
+    }
+
+    /// A segment begins at `start`.
+    pub(super) fn segment(&mut self, start: u64) {
+        if start != self.segment {
+            (self.before, self.segment) = (self.segment, start);
         }
     }
 

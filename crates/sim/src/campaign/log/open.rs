@@ -35,8 +35,10 @@ impl Terms {
         // Bits of the seed that nothing else reads.
         let mixed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let keep = if mixed & 1 == 1 { Keep::ForSsdLoss } else { Keep::ForCrash };
-        let capacity = [256 << 10, 256 << 10, 512 << 10, 1 << 20][(mixed >> 1 & 3) as usize];
-        Self { keep, capacity, slots: [7, 9, 12, 20][(mixed >> 3 & 3) as usize] }
+        let capacity = [256 << 10, 256 << 10, 300 << 10, 512 << 10][(mixed >> 1 & 3) as usize];
+        // What the device of a log needs at least, and as much again for what the SSD may hold.
+        let least = capacity * 4 / SLOT_BYTES * if keep == Keep::ForSsdLoss { 3 } else { 1 };
+        Self { keep, capacity, slots: least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize] }
     }
 
     pub(super) fn options(self) -> WalOptions {
@@ -180,7 +182,10 @@ fn spaces(db: &LoggedStore, model: &mut Model) -> Result<(), String> {
 }
 
 /// The first space of a new store.
-pub(super) async fn create_space(db: &LoggedStore, model: &parking_lot::Mutex<Model>) -> Result<SpaceId, Error> {
+pub(super) async fn create_space(
+    db: &LoggedStore,
+    model: &parking_lot::Mutex<Model>,
+) -> Result<SpaceId, Error> {
     let name = model.lock().space_name();
     let id = db.spaces().create(&name).await?;
     model.lock().created(id, name);
@@ -201,7 +206,10 @@ impl SharedMedia {
 }
 
 /// Opens a store with its log, whose calls block threads of their own.
-pub(in crate::campaign) async fn open_shared(plan: &Plan, media: &SharedMedia) -> Result<LoggedStore, String> {
+pub(in crate::campaign) async fn open_shared(
+    plan: &Plan,
+    media: &SharedMedia,
+) -> Result<LoggedStore, String> {
     let terms = Terms::of(plan);
     let wal = Wal::on_device(Arc::clone(&media.log), terms.options()).await.map_err(|e| causes(&e))?;
     let builder = plan.builder_on(media.disks.clone(), &media.manifest);

@@ -156,10 +156,7 @@ async fn attempt(
     Ok(("refused", seen.pages))
 }
 
-fn changed(
-    before: &(Vec<Vec<u8>>, Option<Vec<u8>>),
-    after: &(Vec<Vec<u8>>, Option<Vec<u8>>),
-) -> String {
+fn changed(before: &(Vec<Vec<u8>>, Option<Vec<u8>>), after: &(Vec<Vec<u8>>, Option<Vec<u8>>)) -> String {
     let names = ["hdd", "ssd", "ring", "log"];
     let mut all = String::new();
     for (at, name) in names.iter().enumerate() {
@@ -189,9 +186,7 @@ fn twisted(
         Twist::LostSsd => Some(Twisted { pages: None, log: None, excused: None }),
         Twist::BlankLog => of_log(SimDevice::new("log", media.log.size(), 5, power)),
         Twist::ForeignLog => of_log(past.foreign.log(power)),
-        Twist::ForeignPages => {
-            Some(Twisted { pages: Some(past.foreign.fork()), log: None, excused: None })
-        }
+        Twist::ForeignPages => Some(Twisted { pages: Some(past.foreign.fork()), log: None, excused: None }),
         Twist::StaleLog => of_log(older(&|old| is_known_older(old, moment), rng)?.log(power)),
         Twist::StalePages => {
             let earlier = |old: &Moment| {
@@ -217,8 +212,11 @@ fn twisted(
                 Twist::NoOldest => 0,
                 _ => rng.random_range(1..count.checked_sub(1).filter(|last| *last > 1)?),
             };
-            log.implant(segments.0.get(at)?.1, &[0; 8192]);
-            of_log(log)
+            let (start, slot) = *segments.0.get(at)?;
+            log.implant(slot, &[0; 8192]);
+            // The pages may not know of it yet.
+            let unknown = twist == Twist::NoNewest && moment.model.known <= start;
+            Some(Twisted { pages: None, log: Some(log), excused: unknown.then_some(start) })
         }
         Twist::Rot => rot(own(), moment, rng),
         Twist::RotAnywhere => {
@@ -276,9 +274,9 @@ impl Segments {
         let mut at = SLOTS_AT as usize;
         while let Some(slot) = device.get(at..at + 8192) {
             let copies = slot.chunks(4096);
-            let named = copies.filter(|copy| copy.starts_with(b"PTLOGSEG")).find_map(|copy| {
-                copy[24..32].first_chunk::<8>().map(|start| u64::from_le_bytes(*start))
-            });
+            let named = copies
+                .filter(|copy| copy.starts_with(b"PTLOGSEG"))
+                .find_map(|copy| copy[24..32].first_chunk::<8>().map(|start| u64::from_le_bytes(*start)));
             found.extend(named.map(|start| (start, at as u64)));
             at += SLOT_BYTES as usize;
         }

@@ -7,8 +7,8 @@ use crate::campaign::moment::{Outcome, bounded_power};
 use crate::campaign::plan::{PAGE_BYTES, Plan};
 use pagetier::MemoryManifest;
 use pagetier_devio::{
-    Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy,
-    SharedDevice, SimDevice, SimMoment, SimPower,
+    Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
+    SimDevice, SimMoment, SimPower,
 };
 use pagetier_wal::LoggedStore;
 use parking_lot::Mutex;
@@ -217,7 +217,6 @@ impl Watch {
         [&self.hdd, &self.ssd, &self.ring, &self.log].iter().for_each(|device| device.clear_faults());
         self.manifest.fail_saves(0, 0, false);
     }
-
 }
 
 /// A device under observation.

@@ -161,11 +161,7 @@ impl Worker {
     }
 
     /// Latches the page; `None` if it was freed meanwhile, or an error is no violation.
-    async fn latched<'a>(
-        &self,
-        db: &'a LoggedStore,
-        page: PageId,
-    ) -> Result<Option<PageMut<'a>>, String> {
+    async fn latched<'a>(&self, db: &'a LoggedStore, page: PageId) -> Result<Option<PageMut<'a>>, String> {
         match db.get_mut(page).await {
             Ok(guard) => {
                 let current = self.model().current(page);
@@ -187,7 +183,11 @@ impl Worker {
     fn wrong(&self, page: PageId, found: &[u8], current: &[u8]) -> String {
         let model = self.model();
         let why = model.judge(page, &Found::Bytes(found.into()), u64::MAX, false).err().unwrap_or_default();
-        format!("the running engine reads page {page} as {:x?}, committed is {:x?}; {why}", &found[..16], &current[..16])
+        format!(
+            "the running engine reads page {page} as {:x?}, committed is {:x?}; {why}",
+            &found[..16],
+            &current[..16]
+        )
     }
 
     /// Changes a page of the mini-transaction in some way.
@@ -360,7 +360,11 @@ impl Worker {
     }
 
     /// A new page, which must not be in use.
-    async fn allocated<'a>(&self, db: &'a LoggedStore, space: SpaceId) -> Result<Option<PageMut<'a>>, String> {
+    async fn allocated<'a>(
+        &self,
+        db: &'a LoggedStore,
+        space: SpaceId,
+    ) -> Result<Option<PageMut<'a>>, String> {
         let guard = match db.allocate(space).await {
             Ok(guard) => guard,
             Err(error) => return self.judge("allocate", &error).map(|()| None),
@@ -693,4 +697,3 @@ impl Worker {
         Ok(())
     }
 }
-
